@@ -1,0 +1,61 @@
+"""What every test shares: real dumps, shipped (``dump``) or recorded on the spot (``recorded``); ``--no-skip``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``dump("ms_graph")``: the folder that fixtures/data/ms_graph.tar.xz holds, unpacked once per session."""
+
+    @cache
+    def unpacked(name: str) -> Path:
+        into = tmp_path_factory.mktemp("dumps")
+        with tarfile.open(FIXTURES / "data" / f"{name}.tar.xz") as archive:
+            archive.extractall(into, filter="data")
+        return into / name
+
+    return unpacked
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``recorded("mindspore", "--style", "jit")``: a dump made now by fixtures/record_mindspore.py, once per session.
+
+    The framework runs in a process of its own, since a dump needs its environment set before the first import.
+    Mark such tests ``@pytest.mark.record``.
+    """
+
+    @cache
+    def record(framework: str, *options: str) -> Path:
+        out = tmp_path_factory.mktemp("recorded") / framework
+        script = FIXTURES / f"record_{framework}.py"
+        run = subprocess.run(
+            [sys.executable, str(script), str(out), *options], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, f"{script.name} {' '.join(options)} failed:\n{run.stdout}\n{run.stderr}"
+        return out
+
+    return record
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skip", action="store_true", help="a skipped test fails the run: some part is not installed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--no-skip") and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("\nskipped tests are failures here (--no-skip)", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
