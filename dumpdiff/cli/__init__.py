@@ -1,0 +1,89 @@
+"""The command line: one module per command, imported only when the command runs, and no logic of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import DumpError
+
+#: Command -> where it lives and what it does. The line stands here, not in the command,
+#: so that ``dumpdiff --help`` imports none of them.
+COMMANDS = {
+    "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
+    "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
+    "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
+}
+
+# Beyond the verdicts (0, 1, 3): 2 as click uses it, 70 as sysexits.h EX_SOFTWARE, 128 + n as a shell for signal n.
+# Python's own 1 for a crash, and click's 1 for an interrupt, would read as "diverged".
+UNUSABLE, CRASHED, INTERRUPTED, CLOSED_PIPE = 2, 70, 128 + 2, 128 + 13
+
+
+class Commands(click.Group):
+    """A group that imports a command on first use and turns what goes wrong into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the table instead of asking each command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever stops it leaves one line on stderr (a bug: its traceback) and its exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a closed pipe must show here, not in the interpreter's last breath
+            return result
+        except (click.exceptions.Exit, click.Abort, click.ClickException):
+            raise
+        except DumpError as error:
+            _say(str(error))
+            ctx.exit(UNUSABLE)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader has gone: nothing more may be written, not even by the interpreter when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(CLOSED_PIPE)
+        except OSError as error:
+            _say(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+            ctx.exit(UNUSABLE)
+        except Exception:
+            traceback.print_exc()
+            _say("this is a bug in dumpdiff; please report it with the lines above")
+            ctx.exit(CRASHED)
+
+
+def _say(message: str) -> None:
+    line = " ".join(message.split())
+    click.echo(f"dumpdiff: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", err=True)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="dumpdiff")
+def main() -> None:
+    """Find where two training runs of one model part.
+
+    Give it the dumps of two runs (MindSpore or PyTorch) of the same model with the same weights and the same batch;
+    it pairs their operators without a hand-written map and names the first one whose inputs agree and whose
+    output does not.
+    """

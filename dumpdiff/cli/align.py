@@ -1,0 +1,108 @@
+"""``dumpdiff align TARGET REFERENCE``: parse, call :func:`dumpdiff.align`, print."""
+
+from __future__ import annotations
+
+import click
+
+from . import output
+
+EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
+
+_EPILOG = """\b
+Exit codes:
+  0  aligned: everything that was compared agrees
+  1  diverged: at least one finding
+  2  wrong usage, or input or output that cannot be used
+  3  inconclusive: too little could be compared (--min-coverage)
+ 70  a bug in dumpdiff, with a traceback; 130 interrupted; 141 the reader of a pipe went away
+
+\b
+Examples:
+  dumpdiff align ms_dump/ pt_dump/
+  dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
+  dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
+  dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
+
+--limit, --phase, --scope, -q and -v choose what is printed; JSON, CSV and the exit code always tell everything.
+Colour is used on a terminal only, and nowhere if the variable NO_COLOR is set.
+"""
+
+_FILE = click.Path(allow_dash=True)
+_NUMBER = click.IntRange(min=0)
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("target")
+@click.argument("reference")
+@click.option("--step", type=_NUMBER, help="Training step; default: the first that both dumps have.")
+@click.option("--rank", type=_NUMBER, help="Device; default: the first that both dumps have.")
+@click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first.")
+@click.option("--rules", "rules", type=click.Path(), multiple=True, help="YAML rules to add; may be repeated.")
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the result; - for standard output.")
+@click.option("--csv", "csv_file", metavar="FILE", type=_FILE, help="Write one row per pair; - for standard output.")
+@click.option("--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings.")
+@click.option(
+    "--phase",
+    type=click.Choice(["forward", "backward", "optimizer", "communication"]),
+    help="Print only findings of this phase.",
+)
+@click.option("--scope", metavar="GLOB", help="Print only findings of these modules, such as 'layers.1.*'.")
+@click.option(
+    "--min-coverage",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Share of the ops that must have been compared for the verdict 'aligned'.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too.")
+@click.pass_context
+def align(
+    ctx: click.Context,
+    target: str,
+    reference: str,
+    step: int | None,
+    rank: int | None,
+    graph: int | None,
+    rules: tuple[str, ...],
+    json_file: str | None,
+    csv_file: str | None,
+    limit: int,
+    phase: str | None,
+    scope: str | None,
+    min_coverage: float,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Find where two dumps of one model part.
+
+    TARGET is the run under test, REFERENCE the trusted one: folders or files, of MindSpore, msprobe or ptdbg_ascend,
+    in any combination. The first line of output is the answer.
+
+    A FILE of - writes to standard output, and the report for people to standard error.
+    """
+    output.check_writable(json_file, csv_file)
+
+    from .. import api
+
+    with output.progress() as progress:
+        result = api.align(
+            target,
+            reference,
+            step=step,
+            rank=rank,
+            graph=graph,
+            rules=rules,
+            min_coverage=min_coverage,
+            progress=progress,
+        )
+
+    from ..report import csv, json, text
+
+    view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
+    text.write(result, output.console(json_file, csv_file), view)
+    for file, form in ((json_file, json), (csv_file, csv)):
+        if file is not None:
+            with output.open_file(file) as stream:
+                form.write(result, stream)
+    ctx.exit(EXIT_CODES[result.verdict])

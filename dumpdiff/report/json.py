@@ -1,0 +1,109 @@
+"""The result as JSON, for programs: docs/result.schema.json says what is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import IO, Any
+
+import numpy as np
+
+from .. import __version__
+from ..result import Finding, Result, Side
+
+#: Major: a reader of the old form breaks. Minor: something was added.
+#: History:
+#:   1.0  first published form
+SCHEMA_VERSION = "1.0"
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """The result as plain dicts, lists, strings, ints, floats, bools and None, in the form of docs/result.schema.json.
+
+    RFC 8259 knows no NaN and no infinity: NaN, which says "not measured" here, becomes null, and an infinite
+    error, which says something, becomes the string "Infinity" or "-Infinity".
+    """
+    first = result.first_divergence
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "dumpdiff_version": __version__,
+        "target": _side(result.target),
+        "reference": _side(result.reference),
+        "verdict": result.verdict,
+        "first_divergence": None if first is None else _finding(first),
+        "findings": [_finding(finding) for finding in result.findings],
+        "coverage": {
+            side: {phase: _figures(figures) for phase, figures in phases.items()}
+            for side, phases in result.coverage.items()
+        },
+        "pairs": {str(state): int(count) for state, count in result.pairs["state"].value_counts().items()},
+        "unmatched": {
+            side: result.unmatched[result.unmatched["side"] == side].drop(columns="side").to_dict("records")
+            for side in ("target", "reference")
+        },
+        "learned": [asdict(same) for same in result.learned],
+        "noise_floor": result.noise_floor,
+        "notes": result.notes,
+        "problems": [
+            {"side": role, **asdict(problem)}
+            for role, side in (("target", result.target), ("reference", result.reference))
+            for problem in side.problems
+        ],
+        "details": result.details,
+    }
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def write(result: Result, stream: IO[bytes]) -> None:
+    """Write the result as UTF-8 JSON, indented; the same result gives the same bytes."""
+    write_document(to_json(result), stream)
+
+
+def write_document(document: Mapping[str, Any], stream: IO[bytes]) -> None:
+    """Write any document of plain values in this project's form of JSON (numbers as :func:`to_json` says)."""
+    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    # A path that is no valid UTF-8 holds lone surrogates; their backslash form is also their JSON escape.
+    stream.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
+
+
+def _side(side: Side) -> dict[str, Any]:
+    source = side.source
+    return {
+        "path": source.path,
+        "framework": source.framework,
+        "format": source.format,
+        "era": source.era,
+        "step": source.step,
+        "rank": source.rank,
+        "graph": source.graph,
+        "ops": side.ops,
+        "tensors": side.tensors,
+        "details": source.details,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    slots = [{"target": target, "reference": reference} for target, reference in finding.slots]
+    return {**vars(finding), "slots": slots}
+
+
+def _figures(figures: Mapping[str, float]) -> dict[str, Any]:
+    return {"ops": int(figures["ops"]), "compared": int(figures["compared"]), "share": figures["share"]}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold, deeply; TypeError for what it cannot, rather than some text nobody can read back."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise TypeError(f"no JSON form for {type(value).__name__}: {value!r}")

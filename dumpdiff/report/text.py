@@ -1,0 +1,179 @@
+"""The report a person reads in a terminal: the verdict first, the evidence under it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import pandas as pd
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..result import Finding, Result, Side
+from .words import described, headline, number, percent, printable
+
+_COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
+_FEW = 3  #: problems, notes of a region and the like that are shown without -v
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a result is printed. The result itself, its JSON and CSV, and the exit code stay whole."""
+
+    limit: int = 10  #: findings, and with verbose unmatched ops of each side
+    phase: str | None = None
+    scope: str | None = None  #: a shell pattern on the canonical scope: layers.1.*
+    quiet: bool = False  #: the headline alone
+    verbose: bool = False  #: also evidence, learned equivalences, unmatched ops, every problem
+
+    def shows(self, phase: str, scope: str) -> bool:
+        """Whether something of this phase and scope is printed."""
+        return self.phase in (None, phase) and (self.scope is None or fnmatchcase(scope, self.scope))
+
+
+ALL = View()
+
+
+def write(result: Result, console: Console, view: View = ALL) -> None:
+    """Print the report; the first line is the verdict, unbroken however narrow the console is."""
+    console.print(Text(headline(result), style=_COLOUR[result.verdict]), soft_wrap=True)
+    if not view.quiet:
+        for part in _parts(result, view):
+            console.print()
+            console.print(part)
+
+
+def _parts(result: Result, view: View) -> Iterator[RenderableType]:
+    yield _sides(result)
+    if result.findings:
+        yield from _findings(result.findings, view)
+    yield _coverage(result, view)
+    if len(result.unmatched):
+        yield _unmatched(result.unmatched, view)
+    if view.verbose and result.learned:
+        yield _learned(result)
+    if result.notes:
+        yield _list("notes", result.notes)
+    if result.target.problems or result.reference.problems:
+        yield _problems(result, view)
+
+
+def _sides(result: Result) -> Table:
+    """Two lines: where each side is, what it is, how much it holds."""
+    table = Table.grid(padding=(0, 2))
+    for role, side in _roles(result):
+        size = f"{side.ops} ops, {side.tensors} tensors"
+        table.add_row(Text(role, "bold"), _fold(side.source.path), Text(f"{described(side.source)}: {size}"))
+    return table
+
+
+def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
+    wanted = [finding for finding in findings if view.shows(finding.phase, finding.scope)]
+    shown = wanted[: view.limit]
+    if shown:
+        table = _table("#", "kind", "phase", "finding", "error", "tolerance", "sure", right=("#", "error", "tolerance"))
+        for finding in shown:
+            error = number(finding.metrics.get("error", float("nan")))
+            what = _finding(finding, view)
+            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), percent(finding.confidence))
+            table.add_row(str(finding.rank), *cells)
+        yield table
+    if len(shown) < len(findings):
+        yield Text(
+            f"{len(shown)} of {len(findings)} findings shown"
+            + (f", {len(findings) - len(wanted)} are of another phase or scope" if len(wanted) < len(findings) else "")
+            + (f", {len(wanted) - len(shown)} are beyond --limit {view.limit}" if len(shown) < len(wanted) else "")
+        )
+
+
+def _finding(finding: Finding, view: View) -> Text:
+    """The title, then each name in full that the title does not already say: names are there to be copied."""
+    lines = [finding.title]
+    if finding.scope and finding.scope not in finding.title:
+        lines.append(f"scope: {finding.scope}")
+    for role, ops, slot in (("target", finding.target_ops, 0), ("reference", finding.reference_ops, 1)):
+        slots = sorted({pair[slot] for pair in finding.slots if pair[slot]})
+        shown = ops if view.verbose else _ends(ops)
+        if slots or any(op not in finding.title for op in ops):
+            lines.append(f"{role}: {', '.join(shown) or 'nothing'}" + (f" [{', '.join(slots)}]" if slots else ""))
+    lines += [f"{role} source: {line}" for role, line in finding.source.items()]
+    if view.verbose:
+        lines += [f"{name}: {number(value)}" for name, value in finding.metrics.items()]
+        lines += [f"evidence: {'; '.join(finding.evidence)}"] if finding.evidence else []
+    first, *rest = (printable(line) for line in lines)
+    return Text.assemble((first, "bold"), *(f"\n{line}" for line in rest), overflow="fold")
+
+
+def _ends(ops: Sequence[str]) -> list[str]:
+    """A region's two ends are what one has to look at; what lies between is counted."""
+    if len(ops) <= _FEW:
+        return list(ops)
+    return [ops[0], f"... {len(ops) - 2} more ...", ops[-1]]
+
+
+def _coverage(result: Result, view: View) -> Table:
+    table = _table("coverage", "phase", "ops", "compared", "share", right=("ops", "compared", "share"))
+    for side, phases in result.coverage.items():
+        for phase, figures in phases.items():
+            if figures["ops"] and view.phase in (None, phase):
+                table.add_row(side, phase, f"{figures['ops']:g}", f"{figures['compared']:g}", percent(figures["share"]))
+    return table
+
+
+def _unmatched(unmatched: pd.DataFrame, view: View) -> RenderableType:
+    """How many ops of each side have no partner and why; with -v, which."""
+    keep = [view.shows(phase, scope) for phase, scope in zip(unmatched["phase"], unmatched["scope"], strict=True)]
+    shown = unmatched[keep]
+    if not view.verbose:
+        said = [
+            f"{side}: {sum(counts.values())} ({', '.join(f'{n} {reason}' for reason, n in counts.most_common())})"
+            for side in ("target", "reference")
+            if (counts := Counter(shown.loc[shown["side"] == side, "reason"]))
+        ]
+        return _list("without a partner", said or ["none in this phase and scope"])
+    table = _table("without a partner", "op", "kind", "phase", "scope", "why")
+    for side in ("target", "reference"):
+        rows = shown.loc[shown["side"] == side, ["op", "kind", "phase", "scope", "reason"]]
+        for row in rows.head(view.limit).itertuples(index=False):
+            table.add_row(side, *(_fold(str(cell)) for cell in row))
+        if len(rows) > view.limit:
+            table.add_row(side, f"... {len(rows) - view.limit} more, --limit {len(rows)} shows them")
+    return table
+
+
+def _learned(result: Result) -> Table:
+    table = _table("learned: target", "reference", "seen", right=("seen",))
+    for same in result.learned:
+        table.add_row(_fold(", ".join(same.target)), _fold(", ".join(same.reference)), str(same.count))
+    return table
+
+
+def _problems(result: Result, view: View) -> Text:
+    said = [f"{role} {problem}" for role, side in _roles(result) for problem in side.problems]
+    shown = said if view.verbose else said[:_FEW]
+    more = [f"... {len(said) - len(shown)} more, -v shows them"] if len(shown) < len(said) else []
+    return _list("problems", [*shown, *more])
+
+
+def _list(title: str, lines: Sequence[str]) -> Text:
+    return Text.assemble((title, "bold"), *(f"\n  {printable(line)}" for line in lines), overflow="fold")
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _fold(text: str) -> Text:
+    """Never markup, never cut: brackets in a name are part of it, and long names go on in the next line."""
+    return Text(printable(text), overflow="fold")
+
+
+def _roles(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    return ("target", result.target), ("reference", result.reference)

@@ -1,0 +1,85 @@
+"""How a result is said to a person: the headline, numbers, shares and names that are safe to print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..result import Result
+from ..trace import Source
+
+#: The phases that the headline always names; the others only where the reference has such ops.
+_ALWAYS = ("forward", "backward")
+
+
+def headline(result: Result) -> str:
+    """The verdict in one line: what parted first, or how much was compared and agreed.
+
+    Shares are those of the reference, the side that is trusted to be complete.
+
+    >>> headline(result)  # doctest: +SKIP
+    'aligned: 98.2 % of forward, 94 % of backward compared, noise 2.1e-7'
+    """
+    if result.verdict == "diverged" and result.first_divergence is not None:
+        return f"first divergence: {printable(result.first_divergence.title)}"
+    shares = result.coverage.get("reference", {})
+    phases = [p for p in shares if p in _ALWAYS or shares[p].get("ops", 0) > 0]
+    compared = ", ".join(f"{percent(shares[phase]['share'])} of {phase}" for phase in phases) or "nothing"
+    wanted = result.details.get("min_coverage")
+    said = [f"{result.verdict}: {compared} compared"]
+    if result.verdict == "inconclusive" and wanted is not None:
+        said.append(f"at least {percent(float(wanted))} wanted")
+    if not math.isnan(result.noise_floor):
+        said.append(f"noise {number(result.noise_floor)}")
+    return ", ".join(said)
+
+
+def number(value: float) -> str:
+    """Two significant digits, which is all that an error has to say; '-' where nothing was measured.
+
+    >>> number(3.14e-2), number(0.0), number(float("nan")), number(float("inf"))
+    ('3.1e-2', '0', '-', 'inf')
+    """
+    if math.isnan(value):
+        return "-"
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def percent(share: float) -> str:
+    """A share in 0..1 as percent, rounded down: only everything is 100 %.
+
+    >>> percent(0.98215), percent(0.99999), percent(1.0), percent(float("nan"))
+    ('98.2 %', '99.9 %', '100 %', '-')
+    """
+    if math.isnan(share):
+        return "-"
+    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as 56.9 %.
+    return f"{math.floor(share * 1000 + 1e-9) / 10:g} %"
+
+
+def printable(text: str) -> str:
+    r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def described(source: Source) -> str:
+    """What a trace is, in one phrase.
+
+    >>> described(Source("/d", "ptdbg", "6.0, api_stack", "pytorch", step=0, rank=0))
+    'pytorch, ptdbg (6.0, api_stack), step 0, rank 0'
+    """
+    era = f" ({source.era})" if source.era else ""
+    return printable(", ".join([source.framework, f"{source.format}{era}", *place(source)]))
+
+
+def place(source: Source) -> list[str]:
+    """Which step, rank and graph, as far as known."""
+    said: Mapping[str, int | None] = {"step": source.step, "rank": source.rank, "graph": source.graph}
+    return [f"{key} {value}" for key, value in said.items() if value is not None]

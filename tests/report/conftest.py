@@ -1,0 +1,96 @@
+"""Small results made by hand: what a report is given, with all that is awkward in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Equivalence, Finding, Result, Side
+from dumpdiff.trace import Problem, Source
+
+NUMERIC = {
+    "target", "reference", "error", "tolerance", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
+    "nonfinite_mismatch", "rounded_error", "confidence",
+    *(f"{side}_{name}" for side in ("target", "reference") for name in ("max", "min", "mean", "norm")),
+}  # fmt: skip
+
+RSQRT = "Default/network-WithLoss/layers-CellList/1-Layer/post_norm-RMSNorm/Rsqrt-op3"
+
+FINDING = Finding(
+    rank=1,
+    kind="introduced",
+    phase="forward",
+    scope="layers.1.post_norm",
+    title=(
+        "layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
+        "relative L2 3.1e-2, inputs agree to 2e-7"
+    ),
+    target_ops=(RSQRT,),
+    reference_ops=("Torch.rsqrt.3.forward",),
+    slots=(("output.0", "output.0"),),
+    metrics={"error": 3.1e-2, "relative_l2": 3.1e-2, "cosine": float("nan"), "max_relative": float("inf")},
+    tolerance=1e-5,
+    confidence=0.97,
+    evidence=("input values agree", "role learned from layers.0"),
+    source={"target": "model.py:46"},
+)
+
+BACKWARD = replace(
+    FINDING, rank=2, phase="backward", scope="layers.0.attention.wq", title="layers.0.attention.wq: gradient parts",
+    target_ops=("g1", "g2", "g3", "g4", "g5"), source={},
+)  # fmt: skip
+
+
+def pairs(*rows: dict[str, Any]) -> pd.DataFrame:
+    data = {column: [row.get(column, np.nan if column in NUMERIC else "") for row in rows] for column in PAIR_COLUMNS}
+    return pd.DataFrame(data, columns=list(PAIR_COLUMNS))
+
+
+def unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=list(UNMATCHED_COLUMNS), dtype=object)
+
+
+@pytest.fixture
+def make() -> Callable[..., Result]:
+    """``make(verdict="aligned", ...)``: a diverged result with two findings, with any field replaced."""
+    target = Side(
+        Source("/data/ms_dump", "mindspore", "npy and graph", "mindspore", step=0, rank=0, graph=0, details={"n": 1}),
+        ops=477,
+        tensors=2430,
+        problems=tuple(Problem("statistic.csv", f"cell {n} is no number", line=n) for n in range(5)),
+    )
+    reference = Side(
+        Source("/data/pt_dump", "ptdbg", "6.0, api_stack", "pytorch", step=0), ops=297, tensors=1004, problems=()
+    )
+    whole = Result(
+        target=target,
+        reference=reference,
+        verdict="diverged",
+        findings=(FINDING, BACKWARD),
+        coverage={
+            "target": {"forward": {"ops": 241, "compared": 200, "share": 200 / 241}},
+            "reference": {
+                "forward": {"ops": 165, "compared": 162, "share": 0.9818},
+                "backward": {"ops": 132, "compared": 124, "share": 0.94},
+                "optimizer": {"ops": 0, "compared": 0, "share": float("nan")},
+            },
+        },
+        pairs=pairs(
+            {"target": 0, "reference": 1, "state": "agreeing"}, {"target": 2, "reference": 3, "state": "introduced"}
+        ),
+        unmatched=unmatched(
+            ("target", "Default/Cast-op1", "Cast", "forward", "layers.0", "healed"),
+            ("target", "Default/Cast-op2", "Cast", "forward", "layers.1", "healed"),
+            ("reference", "Tensor.to.0.forward", "Tensor.to", "forward", "layers.1", "dead end"),
+        ),
+        learned=(Equivalence(("Sigmoid", "Mul"), ("Functional.silu",), 4),),
+        noise_floor=2.1e-7,
+        notes=("step 0 is the first that both have",),
+        details={"min_coverage": 0.5, "bridges": {"split": np.int64(3)}, "verified_edges": np.float64(0.998)},
+    )
+    return lambda **changes: replace(whole, **changes)

@@ -1,0 +1,126 @@
+"""The report for people: the answer first, names in full, filters that hide and never change the answer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from dumpdiff.report import text as report
+from dumpdiff.report.words import headline
+from dumpdiff.result import Result
+
+from .conftest import RSQRT, unmatched
+
+Make = Callable[..., Result]
+
+
+def printed(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=terminal, highlight=False, markup=False, emoji=False)
+    report.write(result, console, report.View(**view))  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+@pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
+def test_the_first_line_is_the_verdict_however_narrow(make: Make, verdict: str, width: int) -> None:
+    result = make(verdict=verdict)
+    assert printed(result, width).splitlines()[0] == headline(result)
+
+
+def test_quiet_prints_the_first_line_alone(make: Make) -> None:
+    assert printed(make(), quiet=True) == headline(make()) + "\n"
+
+
+def test_then_come_the_two_sides(make: Make) -> None:
+    lines = printed(make()).splitlines()
+    assert (
+        lines[2].split()
+        == (
+            "target /data/ms_dump mindspore, mindspore (npy and graph), step 0, rank 0, graph 0: 477 ops, 2430 tensors"
+        ).split()
+    )
+    assert lines[3].startswith("reference  /data/pt_dump")
+
+
+def test_colour_only_on_a_terminal(make: Make) -> None:
+    assert "\x1b[" not in printed(make())
+    assert "\x1b[1;31mfirst divergence" in printed(make(), terminal=True)
+
+
+def test_names_are_given_in_full(make: Make) -> None:
+    assert RSQRT in printed(make(), width=200)
+
+
+def test_brackets_in_a_name_are_no_markup(make: Make) -> None:
+    said = printed(make(notes=("[red]op[/red] [0]",)))
+    assert "[red]op[/red] [0]" in said
+
+
+def test_an_escape_sequence_in_a_dump_does_not_reach_the_terminal(make: Make) -> None:
+    assert "\x1b" not in printed(make(notes=("\x1b[2J",), findings=()))
+
+
+def test_a_region_shows_its_ends_and_verbose_all_of_it(make: Make) -> None:
+    assert "g1, ... 3 more ..., g5" in printed(make())
+    assert "g1, g2, g3, g4, g5" in printed(make(), verbose=True)
+
+
+def test_coverage_is_by_side_and_phase(make: Make) -> None:
+    said = [line.split() for line in printed(make()).splitlines()]
+    assert ["target", "forward", "241", "200", "82.9", "%"] in said
+    assert ["reference", "backward", "132", "124", "94", "%"] in said
+    assert not any("optimizer" in line for line in said), "a phase without ops is no news"
+
+
+def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose(make: Make) -> None:
+    assert "target: 2 (2 healed)" in printed(make())
+    assert "reference: 1 (1 dead end)" in printed(make())
+    assert "Default/Cast-op2" not in printed(make())
+    assert "Default/Cast-op2" in printed(make(), verbose=True)
+
+
+def test_learned_equivalences_only_with_verbose(make: Make) -> None:
+    assert "Sigmoid, Mul" not in printed(make())
+    assert ["Sigmoid,", "Mul", "Functional.silu", "4"] in [
+        x.split() for x in printed(make(), verbose=True).splitlines()
+    ]
+
+
+def test_the_first_problems_are_shown_and_all_with_verbose(make: Make) -> None:
+    assert "statistic.csv:2: cell 2 is no number" in printed(make())
+    assert "... 2 more, -v shows them" in printed(make())
+    assert "statistic.csv:4: cell 4 is no number" in printed(make(), verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        ({"limit": 1}, "1 of 2 findings shown, 1 are beyond --limit 1"),
+        ({"phase": "backward"}, "1 of 2 findings shown, 1 are of another phase or scope"),
+        ({"scope": "layers.0.*"}, "1 of 2 findings shown, 1 are of another phase or scope"),
+        ({"phase": "optimizer"}, "0 of 2 findings shown, 2 are of another phase or scope"),
+    ],
+)
+def test_a_filter_says_what_it_hides_and_leaves_the_verdict(make: Make, view: dict[str, object], told: str) -> None:
+    said = printed(make(), **view)
+    assert told in said
+    assert said.splitlines()[0] == headline(make())
+
+
+def test_the_limit_holds_for_unmatched_ops_of_each_side_too(make: Make) -> None:
+    many = unmatched(*(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12)))
+    said = printed(make(unmatched=many), verbose=True)
+    assert "op9" in said
+    assert "op10" not in said
+    assert "... 2 more, --limit 12 shows them" in said
+
+
+def test_evidence_and_metrics_with_verbose(make: Make) -> None:
+    said = printed(make(), verbose=True)
+    assert "evidence: input values agree; role learned from layers.0" in said
+    assert "relative_l2: 3.1e-2" in said
+    assert "cosine: -" in said
