@@ -1,0 +1,149 @@
+"""MindSpore's own dump (``MINDSPORE_DUMP_CONFIG``): folders ``rank_{id}/{net}/{graph}/{iteration}`` of npy files, a
+statistic.csv or both, and beside them the compiled graphs, which give names, order, dataflow and source lines.
+
+Everything but one of npy files and statistic.csv may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..trace import Problem, Source, Trace
+from . import npy
+from .mindspore_graph import Dataflow, graph_files, read_dataflow
+from .mindspore_join import Join, join
+from .mindspore_kinds import writes_in_place
+from .mindspore_records import CSV, Records, is_npy_folder, read_records
+from .mindspore_tables import tables
+from .parts import Part
+from .statistic_csv import RESOLUTION, is_statistic_csv
+
+FORMAT = "mindspore"
+
+_DEEPEST = 8  #: levels below the given folder; the GE layout has six
+_RANK = re.compile(r"rank_?(\d{1,9})")
+_NUMBER = re.compile(r"\d{1,9}")
+_ABOVE = 4  #: levels from an iteration up to the rank's folder, where graphs/ is
+
+
+def find(path: Path) -> list[Part]:
+    """One part per iteration folder at or below ``path``, or for the statistic.csv that ``path`` is."""
+    if path.is_file():
+        return [_part(path, path.resolve().parent)] if is_statistic_csv(path) else []
+    parts = []
+    depth = len(path.parts)
+    for root, folders, files in os.walk(path):
+        folder = Path(root)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if len(folder.parts) - depth >= _DEEPEST:
+            folders.clear()
+        if (CSV in files and is_statistic_csv(folder / CSV)) or is_npy_folder(folder, files):
+            parts.append(_part(folder, folder.resolve()))
+    return sorted(parts, key=_order)
+
+
+def read(part: Part) -> Trace:
+    """The trace of one iteration. Raises DumpError if not one tensor of it can be read."""
+    folder, csv = part.path, part.path / CSV
+    if part.path.is_file():
+        folder, csv = part.path.parent, part.path
+    records = read_records(folder, csv if csv.is_file() else None, whole_folder=part.path.is_dir())
+    flow, problems = _dataflow(folder, part.graph)
+    joined = None
+    if flow is not None:
+        joined = join(flow, records.places, [writes_in_place(op.kind) for op in flow.ops])
+        problems += _doubts(joined)
+    ops, tensors, matched = tables(records, flow, joined)
+    if flow is not None and matched < len(records.places):
+        problems.append(
+            Problem("graphs", "recorded tensor whose op is not in the graph", count=len(records.places) - matched)
+        )
+    source = Source(
+        path=str(folder),
+        format=FORMAT,
+        era=records.era,
+        framework="mindspore",
+        step=part.step,
+        rank=part.rank,
+        graph=part.graph,
+        resolution=RESOLUTION if records.statistics is not None else 1e-7,
+        details=_details(folder, records, flow, joined, matched),
+    )
+    return Trace(source, ops, tensors, (*records.problems, *problems), npy.loader(folder))
+
+
+def _part(path: Path, folder: Path) -> Part:
+    """What the folder names say: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0."""
+    step = int(folder.name) if _NUMBER.fullmatch(folder.name) else None
+    graph = int(folder.parent.name) if step is not None and _NUMBER.fullmatch(folder.parent.name) else None
+    ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
+    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph)
+
+
+def _order(part: Part) -> tuple[int, str, int, int]:
+    numbers = [-1 if number is None else number for number in (part.rank, part.graph, part.step)]
+    net = str(part.path.parent.parent) if part.graph is not None else str(part.path.parent)
+    return numbers[0], net, numbers[1], numbers[2]
+
+
+def _dataflow(folder: Path, graph: int | None) -> tuple[Dataflow | None, list[Problem]]:
+    graphs = _beside(folder, "graphs")
+    if graphs is None:
+        return None, []
+    known = list(graph_files(graphs))
+    if graph is None and len(known) == 1:
+        graph = known[0]
+    return (None, []) if graph is None else read_dataflow(graphs, graph)
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """``name`` in the folder or in one of the few above it."""
+    start = folder.resolve()
+    for above in (start, *start.parents[:_ABOVE]):
+        if (above / name).is_dir():
+            return above / name
+    return None
+
+
+def _doubts(joined: Join) -> list[Problem]:
+    wrong = joined.checkable - joined.verified
+    if wrong <= joined.checkable * 0.01:
+        return []
+    return [
+        Problem(
+            "graphs",
+            "what an op wrote is not what the graph says its reader read: op names may be mixed up",
+            count=wrong,
+        )
+    ]
+
+
+def _details(
+    folder: Path, records: Records, flow: Dataflow | None, joined: Join | None, matched: int
+) -> dict[str, Any]:
+    details: dict[str, Any] = {"npy_files": records.files, **_metadata(folder)}
+    if records.statistics is not None:
+        details["statistics"] = tuple(sorted(records.statistics.recorded))
+    if flow is not None and joined is not None:
+        details["graph_files"] = flow.files
+        details["op_numbers"] = joined.rule
+        details["npy_matched"] = (matched, len(records.places))
+        details["edges_verified"] = (joined.verified, joined.checkable)
+    return details
+
+
+def _metadata(folder: Path) -> dict[str, str]:
+    """MindSpore version and device, where the dumper left a note of them."""
+    metadata = _beside(folder, ".dump_metadata")
+    if metadata is None:
+        return {}
+    try:
+        said = json.loads((metadata / "config.json").read_text(encoding="utf-8")[:10_000])
+    except (OSError, ValueError, RecursionError):
+        return {}
+    wanted = {"ms_version": "version", "device_target": "device"}
+    return {name: str(said[key]) for key, name in wanted.items() if isinstance(said, dict) and key in said}

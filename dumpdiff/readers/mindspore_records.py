@@ -1,0 +1,229 @@
+"""What one iteration folder holds, whatever it consists of: npy files, a statistic.csv, or both joined."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..dtypes import normalise
+from ..errors import DumpError
+from ..trace import Problem
+from . import npy
+from .mindspore_names import MAPPING, FileName, encode, parse, read_mapping
+from .statistic_csv import Statistics, read_statistic_csv
+
+CSV = "statistic.csv"
+_WHOLE, _BLOCK = 192 * 1024, 16 * 1024  #: bytes: files up to the first are compared whole, larger ones by three blocks
+_RERUN_GAP = (
+    1_000_000  #: microseconds; no step pauses that long between two of its files, starting a process takes longer
+)
+
+Place = tuple[str, str, int, int]  #: encoded op name, input or output, slot, occurrence
+
+
+@dataclass
+class Record:
+    """One recorded tensor."""
+
+    kind: str
+    name: str  #: encoded op name
+    io: str
+    slot: int
+    time: int
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    file: str = ""  #: relative to the folder
+    row: int = -1  #: row of the csv
+    content: Hashable = None  #: equal for equal tensors; None if nothing is known of the content
+    occurrence: int = 0
+    spelled: str = ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
+
+
+@dataclass
+class Records:
+    """All recorded tensors of one iteration."""
+
+    places: dict[Place, Record]
+    statistics: Statistics | None
+    files: int  #: npy files that could be read
+    era: str
+    problems: list[Problem] = field(default_factory=list)
+
+
+def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
+    """Judged by content: a name of the dumper (or one that mapping.csv translates), and an .npy file behind it."""
+    mapped: dict[str, str] = {}
+    if MAPPING in names:
+        try:
+            mapped = read_mapping(folder)
+        except DumpError:
+            mapped = {}
+    tried = 0
+    for name in names:
+        if name.endswith(".npy") and parse(mapped.get(name, name)):
+            try:
+                npy.read_header(folder / name)
+            except DumpError:
+                tried += 1
+                if tried >= 20:
+                    return False
+            else:
+                return True
+    return False
+
+
+def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> Records:
+    """The records of ``folder``, joined with those of ``csv``. Raises DumpError if there is not one."""
+    problems: list[Problem] = []
+    from_files = _npy_records(folder, problems) if whole_folder else []
+    statistics = None
+    from_csv: list[Record] = []
+    if csv is not None:
+        try:
+            statistics, found = read_statistic_csv(csv)
+            problems += found
+            from_csv = _csv_records(statistics)
+        except DumpError as error:
+            if not from_files:
+                raise
+            problems.append(Problem(csv.name, str(error)))
+    if not from_files and not from_csv:
+        raise DumpError(f"{folder}: not one tensor in it can be read")
+    problems += _reruns(from_files or from_csv, folder)
+    places = _by_place(from_files)
+    for place, record in _by_place(from_csv).items():
+        known = places.setdefault(place, record)
+        if known is not record:
+            known.row = record.row
+            known.shape = record.shape if record.shape is not None else known.shape
+    return Records(places, statistics, len(from_files), _era(from_files, statistics), problems)
+
+
+def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
+    try:
+        mapped = read_mapping(folder)
+    except DumpError as error:
+        mapped = {}
+        problems.append(Problem(MAPPING, str(error)))
+    records, unknown = [], 0
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".npy"))
+    for name in names:
+        said = parse(mapped.get(name, name))
+        if said is None:
+            unknown += 1
+            continue
+        try:
+            records.append(_npy_record(folder / name, name, said))
+        except DumpError as error:
+            problems.append(Problem(name, str(error).removeprefix(f"{folder / name}: ")))
+    lost = len(set(mapped) - set(names))
+    if lost:
+        problems.append(Problem(MAPPING, "names a file that is not there", count=lost))
+    if unknown:
+        problems.append(
+            Problem(".", "an .npy file whose name is not the dumper's and that mapping.csv lacks", count=unknown)
+        )
+    return records
+
+
+def _npy_record(path: Path, name: str, said: FileName) -> Record:
+    if path.is_symlink():
+        npy.inside(path.parent, name)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            length = os.fstat(file.fileno()).st_size
+            header = npy.header_of(file, length, str(path))
+            content = _content(file.fileno(), header, length)
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+    dtype = header.dtype
+    if normalise(said.dtype) == "bfloat16":  # Ascend converts on write and names the original
+        dtype = "bfloat16"
+    spelled = said.name.replace("--", "/") if "--" in said.name else ""
+    return Record(
+        said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name, -1, content, 0, spelled
+    )
+
+
+def _content(file: int, header: npy.Header, length: int) -> Hashable:
+    """Equal for equal data whatever the shape: the bytes' hash, of large files that of three blocks."""
+    count = header.size * header.itemsize
+    start = header.offset
+    if count <= _WHOLE:
+        return count, hash(os.pread(file, count, start))
+    middles = (start, start + (count - _BLOCK) // 2, start + count - _BLOCK)
+    return count, *(hash(os.pread(file, _BLOCK, at)) for at in middles)
+
+
+def _csv_records(statistics: Statistics) -> list[Record]:
+    columns = zip(
+        statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time, statistics.dtype,
+        statistics.shape, statistics.printed, strict=True,
+    )  # fmt: skip
+    return [
+        Record(kind, encode(name), io, slot, time, dtype, shape, "", row, printed)
+        for row, (kind, name, io, slot, time, dtype, shape, printed) in enumerate(columns)
+    ]
+
+
+def _by_place(records: list[Record]) -> dict[Place, Record]:
+    """Records by place; the same op recorded again (in a loop, or by a second run) is told apart by its occurrence."""
+    seen: Counter[tuple[str, str, int]] = Counter()
+    places: dict[Place, Record] = {}
+    for record in sorted(records, key=lambda record: record.time):
+        slot = (record.name, record.io, record.slot)
+        record.occurrence = seen[slot]
+        seen[slot] += 1
+        places[(*slot, record.occurrence)] = record
+    return places
+
+
+def _reruns(records: list[Record], folder: Path) -> list[Problem]:
+    """A second process that wrote into the same folder: everything is there again after a pause."""
+    times = np.sort(np.array([record.time for record in records], dtype=np.int64))
+    pauses = np.flatnonzero(np.diff(times) > _RERUN_GAP)
+    if len(pauses) == 0:
+        return []
+    cuts = times[pauses + 1]
+    runs: defaultdict[int, set[tuple[str, str, int]]] = defaultdict(set)
+    for record in records:
+        runs[int(np.searchsorted(cuts, record.time, side="right"))].add((record.name, record.io, record.slot))
+    first = runs[0]
+    again = sum(1 for run, slots in runs.items() if run and len(slots & first) >= 0.9 * len(first))
+    if not again:
+        return []
+    return [
+        Problem(".", f"the same step was recorded {again + 1} times into {folder.name}; its ops are told apart by '#2'")
+    ]
+
+
+def size_of(record: Record, statistics: Statistics | None) -> int:
+    """Number of elements, -1 if unknown."""
+    if record.shape is not None:
+        return math.prod(record.shape)
+    if statistics is None or record.row < 0 or statistics.bytes[record.row] < 0:
+        return -1
+    try:
+        return statistics.bytes[record.row] // np.dtype(record.dtype).itemsize
+    except TypeError:
+        return statistics.bytes[record.row] // 2 if record.dtype == "bfloat16" else -1
+
+
+def _era(files: list[Record], statistics: Statistics | None) -> str:
+    said = []
+    if files:
+        name = parse(files[0].file)
+        said.append(
+            "npy with dtype in the name (2.4 or newer)"
+            if name is None or name.dtype
+            else "npy without dtype (before 2.4)"
+        )
+    if statistics is not None:
+        said.append(statistics.era)
+    return ", ".join(said)

@@ -1,0 +1,135 @@
+"""NumPy .npy files of untrusted folders: header only, or the whole array memory-mapped; bfloat16 included.
+
+Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to 3.0).
+MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; here it is decoded to float32.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..errors import DumpError
+
+MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000  #: bytes; what NumPy itself accepts from a file it does not trust
+_FIRST_READ = 128  #: bytes; nearly every header ends here, so one read is enough
+_BFLOAT16 = "<E2"
+
+
+class Header(NamedTuple):
+    """What an .npy file says of its array."""
+
+    dtype: str  #: float32, bfloat16, bool, ...
+    shape: tuple[int, ...]
+    fortran_order: bool
+    offset: int  #: bytes before the data
+    itemsize: int  #: bytes of one element
+    stored: str  #: the NumPy dtype to map the bytes with (bfloat16: '<u2')
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def read_header(path: str | Path) -> Header:
+    """The header of an .npy file. Raises DumpError if the file is unreadable, no .npy file, or cut short."""
+    try:
+        with open(path, "rb") as file:
+            return header_of(file, os.fstat(file.fileno()).st_size, str(path))
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def header_of(file: BinaryIO, length: int, path: str) -> Header:
+    """The header of an open .npy file of ``length`` bytes; ``path`` is only for what errors say."""
+    start = file.read(_FIRST_READ)
+    if not start:
+        raise DumpError(f"{path}: empty file, expected .npy")
+    if start[:6] != MAGIC or len(start) < 10:
+        raise DumpError(f"{path}: not an .npy file")
+    prefix = 10 if start[6] == 1 else 12
+    offset = prefix + int.from_bytes(start[8:prefix], "little")
+    if offset > _LONGEST_HEADER:
+        raise DumpError(f"{path}: the .npy header claims {offset} bytes")
+    if offset > len(start):
+        start += file.read(offset - len(start))
+    try:
+        header = _parsed(start[prefix:offset], offset)
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise DumpError(f"{path}: broken .npy header") from error
+    expected = offset + header.size * header.itemsize
+    if length < expected:
+        raise DumpError(f"{path}: cut short, {length} of {expected} bytes")
+    return header
+
+
+def open_array(path: str | Path) -> np.ndarray:
+    """The array of an .npy file, memory-mapped and read-only; bfloat16 becomes float32 in memory.
+
+    Raises DumpError if the file is unreadable, no .npy file, or cut short.
+    """
+    header = read_header(path)
+    order = "F" if header.fortran_order else "C"
+    if header.size == 0 or not header.shape:
+        with open(path, "rb") as file:  # memory maps can be neither empty nor of no dimension
+            file.seek(header.offset)
+            data = file.read(header.size * header.itemsize)
+        array = np.frombuffer(data, dtype=header.stored).reshape(header.shape, order=order)  # type: ignore[call-overload]
+    else:
+        array = np.memmap(path, header.stored, "r", header.offset, header.shape, order)  # type: ignore[call-overload]
+    return decode_bfloat16(array) if header.dtype == "bfloat16" else array
+
+
+def decode_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """float32 from the 16-bit patterns of bfloat16 (its upper half): exact."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def loader(folder: str | Path) -> Callable[[str], np.ndarray]:
+    """Opens arrays of one dump by their name relative to ``folder``; refuses names that leave it."""
+    root = Path(folder).resolve()
+
+    def load(name: str) -> np.ndarray:
+        return open_array(inside(root, name))
+
+    return load
+
+
+def inside(folder: Path, name: str) -> Path:
+    """``folder / name``, links followed. Raises DumpError if that is outside ``folder``."""
+    root = folder.resolve()
+    path = (root / name).resolve()
+    if not path.is_relative_to(root):
+        raise DumpError(f"{name}: outside the dump folder {folder}; not opened")
+    return path
+
+
+_KNOWN: dict[bytes, Header] = {}  #: parsed headers by their text: a dump repeats a few dozen headers thousands of times
+
+
+def _parsed(text: bytes, offset: int) -> Header:
+    known = _KNOWN.get(text)
+    if known is not None and known.offset == offset:
+        return known
+    said = ast.literal_eval(text.decode("latin1").strip())
+    descr, shape, fortran = said["descr"], tuple(said["shape"]), said["fortran_order"]
+    if not isinstance(descr, str) or not all(isinstance(n, int) and 0 <= n < 2**48 for n in shape):
+        raise ValueError(descr)
+    if descr == _BFLOAT16:
+        header = Header("bfloat16", shape, bool(fortran), offset, 2, "<u2")
+    else:
+        stored = np.dtype(descr)
+        if stored.hasobject or stored.names is not None or stored.itemsize == 0:
+            raise ValueError(descr)
+        header = Header(stored.newbyteorder("=").name, shape, bool(fortran), offset, stored.itemsize, descr)
+    if len(_KNOWN) < 10_000:
+        _KNOWN[text] = header
+    return header

@@ -1,0 +1,202 @@
+"""Reads ``statistic.csv``, in every generation of MindSpore's dumper.
+
+The header decides: columns are found by name, in any order. Up to 2.2 the statistics were fixed; from 2.3 on the user
+chooses them and their order, and rows (not the header) end in a comma; GE writes ``Input/Output`` for ``IO``
+and ``MD5 Value``. Numbers are printed by a C++ stream with its default of 6 significant digits.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dtypes import normalise
+from ..errors import DumpError
+from ..trace import Problem
+
+RESOLUTION = 1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
+
+_ALIASES = {"input/output": "io", "nan count": "nan", "md5 value": "md5"}
+_COLUMNS = {
+    "op type": "kind", "op name": "name", "timestamp": "time", "io": "io", "slot": "slot", "data size": "bytes",
+    "data type": "dtype", "shape": "shape", "task id": "task", "stream id": "stream", "max value": "max",
+    "min value": "min", "avg value": "mean", "l2norm value": "norm", "negative inf count": "negative_inf",
+    "positive inf count": "positive_inf", "md5": "md5", "sha1": "sha1", **_ALIASES,
+}  # fmt: skip
+_NEEDED = ("kind", "name", "time", "io", "slot", "bytes", "dtype", "shape")
+_STATISTICS = ("max", "min", "mean", "norm")
+_WORDS = {"true": 1.0, "false": 0.0, "null": np.nan, "": np.nan, "-nan": np.nan, "-nan(ind)": np.nan}
+_LONGEST_FIELD = 1_000_000  #: characters
+
+
+class Statistics(NamedTuple):
+    """The rows of one file, as columns of equal length."""
+
+    kind: list[str]
+    name: list[str]  #: encoded op name
+    io: list[str]
+    slot: list[int]
+    time: list[int]  #: microseconds since 1970
+    bytes: list[int]  #: -1 if unreadable
+    dtype: list[str]
+    shape: list[tuple[int, ...] | None]
+    max: np.ndarray  #: float64, NaN where not recorded
+    min: np.ndarray
+    mean: np.ndarray
+    norm: np.ndarray
+    nonfinite: np.ndarray  #: int8: 1, 0, or -1 where it cannot be told
+    hash: list[str]
+    printed: list[tuple[str, ...]]  #: size, dtype and all statistics as printed: equal tensors print the same
+    era: str
+    recorded: frozenset[str]  #: which of max, min, mean, norm the file has
+
+
+def is_statistic_csv(path: Path) -> bool:
+    """Judged by content: every column a statistic.csv needs, and a first row (if any) that fits them."""
+    try:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            rows = list(islice(csv.reader(islice(file, 50)), 2))
+    except (OSError, csv.Error):
+        return False
+    if not rows:
+        return False
+    at = _header(rows[0])
+    if any(column not in at for column in _NEEDED):
+        return False
+    return len(rows) == 1 or _fits(rows[1], at)
+
+
+def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
+    """All rows that can be read, and the problems of those that cannot. Raises DumpError if there is not one."""
+    problems: list[Problem] = []
+    rows: list[list[str]] = []
+    bad: list[int] = []
+    try:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            reader = csv.reader(line.replace("\0", "") for line in file)
+            header = next(reader, [])
+            at = _header(header)
+            missing = [column for column in _NEEDED if column not in at]
+            if missing:
+                raise DumpError(f"{path}: no statistic.csv: columns {', '.join(missing)} are missing")
+            for row in reader:
+                if _fits(row, at):
+                    rows.append(row)
+                elif row and not (row[0] == header[0] and _header(row) == at):  # appended runs repeat the header
+                    bad.append(reader.line_num)
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+    except csv.Error as error:
+        problems.append(Problem(path.name, f"reading stopped: {error}", len(rows) + 2))
+    if not rows:
+        raise DumpError(f"{path}: has a header but no row of statistics")
+    if bad:
+        problems.append(Problem(path.name, "row does not fit the header", bad[0], len(bad)))
+    return _columns(rows, at, header), problems
+
+
+def _header(names: Sequence[str]) -> dict[str, int]:
+    said = [name.strip().strip("\ufeff").strip('"').lower() for name in names]
+    return {_COLUMNS.get(name, name): at for at, name in enumerate(said) if name}
+
+
+def _fits(row: Sequence[str], at: dict[str, int]) -> bool:
+    if len(row) < len(at) or len(row) > len(at) + 1 or (len(row) == len(at) + 1 and row[-1].strip()):
+        return False
+    return row[at["io"]].strip() in {"input", "output"} and all(
+        row[at[c]].strip().isdecimal() for c in ("slot", "time")
+    )
+
+
+def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -> Statistics:
+    table = list(zip(*(row[: len(header)] for row in rows), strict=True))
+
+    def texts(column: str) -> Sequence[str]:
+        return [text.strip() for text in table[at[column]]] if column in at else [""] * len(rows)
+
+    statistics = {column: _numbers(texts(column)) for column in _STATISTICS}
+    identity = sorted(
+        at[column] for column in at if column not in {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}
+    )
+    shapes = {text: _shape(text) for text in set(texts("shape"))}
+    dtypes = {text: normalise(text) for text in set(texts("dtype"))}
+    sizes = [int(text) if text.isdecimal() else -1 for text in texts("bytes")]
+    return Statistics(
+        kind=list(texts("kind")),
+        name=list(texts("name")),
+        io=list(texts("io")),
+        slot=[int(text) for text in texts("slot")],
+        time=[int(text) for text in texts("time")],
+        bytes=sizes,
+        dtype=[dtypes[text] for text in texts("dtype")],
+        shape=[shapes[text] for text in texts("shape")],
+        **statistics,
+        nonfinite=_nonfinite(
+            statistics, [_numbers(texts(column)) for column in ("nan", "negative_inf", "positive_inf") if column in at]
+        ),
+        hash=[md5 or sha1 for md5, sha1 in zip(texts("md5"), texts("sha1"), strict=True)],
+        printed=list(zip(*(table[column] for column in identity), strict=True)),
+        era=_era(header, at),
+        recorded=frozenset(column for column in _STATISTICS if column in at),
+    )
+
+
+def _numbers(texts: Iterable[str]) -> np.ndarray:
+    texts = list(texts)
+    try:
+        return np.array(texts, dtype=np.float64)  # nan, inf and -nan included; fast, and nearly always right
+    except ValueError:
+        return np.array([_number(text) for text in texts], dtype=np.float64)
+
+
+def _number(text: str) -> float:
+    word = _WORDS.get(text.lower())
+    if word is not None:
+        return word
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _nonfinite(statistics: dict[str, np.ndarray], counts: list[np.ndarray]) -> np.ndarray:
+    """From the counts of NaN and Inf where all are there; else from max and min, in which NaN is sticky since 2.3."""
+    low, high = statistics["min"], statistics["max"]
+    both = np.isfinite(low) & np.isfinite(high)
+    either = np.isinf(low) | np.isinf(high) | (np.isnan(low) != np.isnan(high))
+    told = np.where(both, 0, np.where(either, 1, -1)).astype(np.int8)
+    if counts:
+        known = ~np.isnan(counts[0])
+        total = np.nansum(counts, axis=0)
+        told[known & (total > 0)] = 1
+        if len(counts) == 3:
+            told[known & (total == 0)] = 0
+    return told
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    """
+    >>> _shape("(2,8,32)"), _shape("()"), _shape("(5,)"), _shape("unknown")
+    ((2, 8, 32), (), (5,), None)
+    """
+    inner = text.strip('"').strip()
+    if not (inner[:1] in "([" and inner[-1:] in ")]" and len(inner) >= 2):
+        return None
+    try:
+        return tuple(int(size) for size in inner[1:-1].split(",") if size.strip())
+    except ValueError:
+        return None
+
+
+def _era(header: Sequence[str], at: dict[str, int]) -> str:
+    names = [name.strip().lower() for name in header]
+    if "input/output" in names:
+        return "statistic.csv of the GE dumper (Input/Output)"
+    if "positive zero count" in at and "norm" not in at:
+        return "statistic.csv up to 2.3.0-rc2 (fixed columns)"
+    return "statistic.csv of 2.3 or newer (chosen columns)"
