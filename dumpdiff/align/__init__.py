@@ -1,0 +1,8 @@
+"""Which tensor of one side is which of the other: four kinds of evidence, joined.
+
+``align(target, reference, rules)`` is the whole package.
+"""
+
+from .alignment import Alignment, align
+
+__all__ = ["Alignment", "align"]

@@ -1,0 +1,76 @@
+"""The stages of an alignment, in order, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..graph import Flow
+from ..result import Equivalence
+from ..rules import Rules
+from . import anchors, roles, structure
+from .matching import Matching
+from .noise import matching_tolerance
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which class is which, which op is which, and how sure that is."""
+
+    target: Flow
+    reference: Flow
+    kinds_t: tuple[str, ...]  #: canonical operator kind of each op
+    kinds_r: tuple[str, ...]
+    classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
+    ops: pd.DataFrame  #: target, reference (op ids); one row per pair of makers
+    tolerance: float  #: distance of statistics within which values were taken to agree
+    learned: tuple[Equivalence, ...]
+
+
+def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
+    """Pair the value classes and ops of two sides.
+
+    Anchors first (values that only one class of each side has, parameters of one name), then structure, then
+    values that had several candidates and whose neighbours now tell them apart, then roles learned from all this.
+    """
+    kinds_t = [rules.kind(kind) for kind in target.trace.ops["kind"]]
+    kinds_r = [rules.kind(kind) for kind in reference.trace.ops["kind"]]
+    matching = Matching(target, reference, kinds_t, kinds_r, matching_tolerance(target, reference))
+    found = anchors.by_value(matching)
+    anchors.by_parameter_name(matching, rules)
+    structure.close(matching)
+    while anchors.by_supported_value(matching, found):
+        structure.close(matching)
+    for radius in roles.RADII:
+        while roles.transfer(matching, radius):
+            structure.close(matching)
+    return _frozen(matching)
+
+
+def _frozen(matching: Matching) -> Alignment:
+    paired = np.flatnonzero(matching.classes_t >= 0)
+    classes = pd.DataFrame(
+        {
+            "target": paired,
+            "reference": matching.classes_t[paired],
+            "evidence": pd.Series([matching.why[t] for t in paired.tolist()], dtype=object),
+            "confidence": np.array([matching.confidence[t] for t in paired.tolist()], dtype=float),
+        }
+    )
+    done = np.flatnonzero(matching.ops_t >= 0)
+    ops = pd.DataFrame({"target": done, "reference": matching.ops_t[done]})
+    learned = tuple(
+        Equivalence((t,), (r,), count) for (t, r), count in matching.learned().most_common() if t != r and count > 1
+    )
+    return Alignment(
+        matching.target,
+        matching.reference,
+        tuple(matching.kinds_t),
+        tuple(matching.kinds_r),
+        classes,
+        ops,
+        matching.tolerance,
+        learned,
+    )

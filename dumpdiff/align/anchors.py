@@ -1,0 +1,85 @@
+"""Pairs that need no neighbours: values that only one tensor of each side has, and parameters of one name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from ..rules import Rules
+from .matching import Matching
+from .values import Candidates, candidates
+
+
+def by_value(matching: Matching) -> Candidates:
+    """Pair classes that are each other's only candidate; returns all candidates, for later stages to choose from.
+
+    A class that says little (evidence below 2) is never paired by value alone.
+    """
+    found = candidates(matching.prints_t, matching.prints_r, matching.tolerance)
+    allowed = np.array(
+        [matching.may_pair(t, r) for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)], dtype=bool
+    )
+    found = Candidates(found.target[allowed], found.reference[allowed], found.distance[allowed])
+    choices_t = np.bincount(found.target, minlength=len(matching.classes_t))
+    choices_r = np.bincount(found.reference, minlength=len(matching.classes_r))
+    telling = (matching.prints_t.evidence[found.target] >= 2) & (matching.prints_r.evidence[found.reference] >= 2)
+    only = (choices_t[found.target] == 1) & (choices_r[found.reference] == 1) & telling
+    for t, r in zip(found.target[only].tolist(), found.reference[only].tolist(), strict=True):
+        strength = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r])
+        matching.pair(t, r, "value", 0.9 + 0.02 * float(strength))
+    return found
+
+
+def by_parameter_name(matching: Matching, rules: Rules) -> None:
+    """Pair parameters (and gradients of parameters) that have one canonical name, whatever their values."""
+    for column in ("parameter", "gradient_of"):
+        sides = []
+        for flow in (matching.target, matching.reference):
+            named: dict[str, list[int]] = defaultdict(list)
+            names = flow.classes[column].to_numpy()
+            for row in np.flatnonzero(names != "").tolist():
+                named[rules.parameter(names[row]) or names[row]].append(row)
+            sides.append(named)
+        for name, rows in sides[0].items():
+            others = sides[1].get(name, [])
+            if len(rows) == 1 and len(others) == 1:
+                matching.pair(rows[0], others[0], "parameter", 0.95)
+
+
+def by_supported_value(matching: Matching, found: Candidates) -> bool:
+    """Of several candidates take the one whose surroundings are paired to the target's; true if any pair was added.
+
+    Support counts producers of one kind, inputs of the producers and outputs of the readers that are already paired to each
+    other. A candidate wins only if it has some support and no rival of either side has as much.
+    """
+    open_now = (matching.classes_t[found.target] < 0) & (matching.classes_r[found.reference] < 0)
+    rows = np.flatnonzero(open_now)
+    support = {}
+    for row in rows.tolist():
+        t, r = int(found.target[row]), int(found.reference[row])
+        support[t, r] = _support(matching, t, r) - found.distance[row] / matching.tolerance
+    rivals_t: dict[int, list[float]] = defaultdict(list)
+    rivals_r: dict[int, list[float]] = defaultdict(list)
+    for (t, r), value in support.items():
+        rivals_t[t].append(value)
+        rivals_r[r].append(value)
+    progress = False
+    for (t, r), value in support.items():
+        wins = value >= 1 and all(max(side) == value and side.count(value) == 1 for side in (rivals_t[t], rivals_r[r]))
+        if wins:
+            progress |= matching.pair(t, r, "value", 0.8)
+    return progress
+
+
+def _support(matching: Matching, t: int, r: int) -> float:
+    producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
+    score = 0.0
+    if producer_t >= 0 and producer_r >= 0:
+        score += 2.0 * (matching.kinds_t[producer_t] == matching.kinds_r[producer_r])
+        inputs_r = set(matching.reference.reads[producer_r])
+        known = [int(matching.classes_t[v]) for v in matching.target.reads[producer_t] if matching.classes_t[v] >= 0]
+        score += sum(2.0 if v in inputs_r else -2.0 for v in known)
+    after_r = {v for op in matching.reference.readers[r] for v in matching.reference.writes[op]}
+    after_t = {int(matching.classes_t[v]) for op in matching.target.readers[t] for v in matching.target.writes[op]}
+    return score + len((after_t - {-1}) & after_r)

@@ -1,0 +1,178 @@
+"""The dataflow of one side over value classes: who made each value, who reads it, what a gradient depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ..trace import FORWARD, Problem, Trace
+from .classes import classes_of, evidence
+from .statistics import completed
+
+#: One row per value class, in order of first appearance; the row number is the class id.
+CLASS_COLUMNS = {
+    "tensor": "id of the tensor that stands for the class: the producer's output, else the first read",
+    "size": "number of elements",
+    "max": "", "min": "", "mean": "", "norm": "", "nonfinite": "", "dtype": "of that tensor",
+    "evidence": "0..4: how many of its numbers say something, see classes.evidence",
+    "producer": "op that made it: the first that writes and does not read it; -1 if nothing recorded made it",
+    "parameter": "name of the parameter it is, '' if none",
+    "gradient_of": "name of the parameter whose gradient it is, '' if none",
+    "phase": "phase of the producer, else of the first reader",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A trace with complete statistics, collapsed by value."""
+
+    trace: Trace
+    tensors: pd.DataFrame  #: the tensor table with complete statistics
+    classes: pd.DataFrame  #: see CLASS_COLUMNS
+    tensor_class: np.ndarray  #: (tensors,) class of each tensor, -1 for scalars and untrusted tensors
+    reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
+    writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
+    problems: tuple[Problem, ...] = ()
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """Per class: the ops that read it, in order."""
+        return self._inverse(self.reads)
+
+    @cached_property
+    def writers(self) -> list[list[int]]:
+        """Per class: the ops that make it; more than one with loops, recomputation and module calls."""
+        return self._inverse(self.writes)
+
+    def _inverse(self, per_op: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+        table: list[list[int]] = [[] for _ in range(len(self.classes))]
+        for op, classes in enumerate(per_op):
+            for value in classes:
+                table[value].append(op)
+        return table
+
+    @cached_property
+    def gradients(self) -> dict[int, int]:
+        """Forward class -> class of its gradient, where backward ops name the forward call they belong to."""
+        forward = self.trace.ops["forward"].to_numpy()
+        pairs: dict[int, int] = {}
+        for op in np.flatnonzero(forward >= 0).tolist():
+            outputs = self._slots(int(forward[op]), "output")
+            for position, gradient in self._slots(op, "input").items():
+                if position in outputs:
+                    pairs.setdefault(outputs[position], gradient)
+        return pairs
+
+    def _slots(self, op: int, role: str) -> dict[int, int]:
+        """Position -> class of the op's inputs or outputs ('output' without a number is position 0)."""
+        start, stop = self.rows[op], self.rows[op + 1]
+        found: dict[int, int] = {}
+        for row in self.row_order[start:stop].tolist():
+            if self._roles[row] == role and self.tensor_class[row] >= 0:
+                number = str(self._slot_names[row]).partition(".")[2]
+                found.setdefault(int(number) if number.isdigit() else 0, int(self.tensor_class[row]))
+        return found
+
+    @cached_property
+    def _roles(self) -> np.ndarray:
+        return self.tensors["role"].to_numpy()
+
+    @cached_property
+    def _slot_names(self) -> np.ndarray:
+        return self.tensors["slot"].to_numpy()
+
+    @cached_property
+    def row_order(self) -> np.ndarray:
+        """Tensor ids sorted by op; ``row_order[rows[op]:rows[op + 1]]`` are the op's."""
+        order: np.ndarray = np.argsort(self.tensors["op"].to_numpy(), kind="stable")
+        return order
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """(ops + 1,) offsets into ``row_order``."""
+        counts = np.bincount(self.tensors["op"].to_numpy(), minlength=len(self.trace.ops))
+        offsets: np.ndarray = np.concatenate([[0], np.cumsum(counts)])
+        return offsets
+
+    def tensors_of(self, op: int) -> np.ndarray:
+        """Ids of the op's tensors, in slot order as recorded."""
+        ids: np.ndarray = self.row_order[self.rows[op] : self.rows[op + 1]]
+        return ids
+
+    def parents(self, value: int) -> Iterator[int]:
+        """Classes that this class was computed from, as far as recorded."""
+        producer = int(self.classes["producer"].iat[value])
+        if producer >= 0:
+            yield from self.reads[producer]
+
+    @cached_property
+    def is_layout(self) -> np.ndarray:
+        """(ops,) true where an op writes nothing that it does not read: a reshape, transpose or copy."""
+        return np.array([bool(read) and not written for read, written in zip(self.reads, self.writes, strict=True)])
+
+
+def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
+    """Complete the statistics of a trace and collapse it by value."""
+    tensors, problems = completed(trace, progress)
+    tensor_class = classes_of(tensors, trace.source.low_precision_statistics)
+    reads, writes = _per_op(len(trace.ops), tensors, tensor_class)
+    classes = _class_table(trace, tensors, tensor_class, reads)
+    return Flow(trace, tensors, classes, tensor_class, reads, writes, problems)
+
+
+def _per_op(
+    ops: int, tensors: pd.DataFrame, tensor_class: np.ndarray
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    reads: list[dict[int, None]] = [{} for _ in range(ops)]
+    writes: list[dict[int, None]] = [{} for _ in range(ops)]
+    written = (tensors["role"] == "output").to_numpy()
+    known = np.flatnonzero(tensor_class >= 0)
+    rows = zip(tensors["op"].to_numpy()[known].tolist(), tensor_class[known].tolist(), written[known].tolist(), strict=True)
+    for op, value, output in rows:
+        (writes if output else reads)[op][value] = None
+    fresh = [tuple(value for value in made if value not in read) for read, made in zip(reads, writes, strict=True)]
+    return tuple(tuple(read) for read in reads), tuple(fresh)
+
+
+def _class_table(
+    trace: Trace, tensors: pd.DataFrame, tensor_class: np.ndarray, reads: tuple[tuple[int, ...], ...]
+) -> pd.DataFrame:
+    count = int(tensor_class.max(initial=-1)) + 1
+    op = tensors["op"].to_numpy()
+    output = (tensors["role"] == "output").to_numpy()
+    module = (trace.ops["level"] == "module").to_numpy()
+    known = np.flatnonzero(tensor_class >= 0)
+    made = np.zeros(len(tensors), dtype=bool)
+    rows = known[output[known]]
+    made[rows] = [tensor_class[row] not in reads[op[row]] for row in rows.tolist()]
+    # a module call repeats what an op inside it made: prefer the op, then the earliest
+    makers = np.flatnonzero(made)
+    makers = makers[np.lexsort((op[makers], module[op[makers]]))][::-1]
+    producer = np.full(count, -1)
+    producer[tensor_class[makers]] = op[makers]
+    made[makers] = op[makers] == producer[tensor_class[makers]]
+    whole = (tensors["file"] != "").to_numpy()
+    best_last = known[np.lexsort((known, ~whole[known], ~made[known]))][::-1]
+    representative = np.full(count, -1)
+    representative[tensor_class[best_last]] = best_last
+    first = np.full(count, -1)
+    first[tensor_class[known[::-1]]] = known[::-1]
+    table = tensors.iloc[representative][["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]].reset_index(drop=True)
+    table.insert(0, "tensor", representative)
+    table["evidence"] = evidence(table)
+    table["producer"] = producer
+    phase = trace.ops["phase"].to_numpy()
+    table["phase"] = np.where(producer >= 0, phase[producer], phase[op[first]]) if count else []
+    for name in ("parameter", "gradient_of"):
+        values = tensors[name].to_numpy()
+        names = np.full(count, "", dtype=object)
+        named = known[values[known] != ""]
+        if name == "parameter":  # the optimizer's reading of a parameter is another value already
+            named = named[phase[op[named]] == FORWARD] if len(named) else named
+        names[tensor_class[named[::-1]]] = values[named[::-1]]
+        table[name] = pd.Series(names, dtype=object)
+    return table
