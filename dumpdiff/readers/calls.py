@@ -1,0 +1,206 @@
+"""What is known about records of API and module calls, whichever tool hooked them: phases, second runs, trust.
+
+Both ptdbg_ascend and msprobe hook Python calls and write the same things wrongly; only here is said which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from .frames import Site
+
+#: Python's in-place operators (language reference 3.3.8), and assignment to elements.
+_IN_PLACE_DUNDERS = {
+    "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
+    "__ilshift__", "__irshift__", "__iand__", "__ixor__", "__ior__", "__idiv__", "__setitem__",
+}  # fmt: skip
+
+#: Norms of the same values in another order of summation (a view, a transpose), relatively: seen up to 1e-6 in float32.
+_SUMMATION = 1e-5
+
+
+def is_in_place(kind: str) -> bool:
+    """Whether a call overwrites its first input, told from its name.
+
+    >>> [is_in_place(kind) for kind in ("Tensor.add_", "Tensor.__iadd__", "Tensor.__add__", "Torch.add")]
+    [True, True, False, False]
+    """
+    name = kind.rpartition(".")[2]
+    return name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
+
+
+def is_communication(kind: str) -> bool:
+    """Whether a call is a collective or a point-to-point transfer."""
+    return kind.startswith(("Distributed.", "MintDistributed."))
+
+
+def number(value: Any) -> float:
+    """A recorded statistic as a float; NaN for what stands for 'not computed': null, [] and the string "Nan"."""
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return math.nan
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """A recorded shape as a tuple; () for Python scalars, whose shape ptdbg writes as the string "[]"."""
+    if value == "[]":
+        return ()
+    if isinstance(value, list) and all(type(extent) is int and extent >= 0 for extent in value):
+        return tuple(value)
+    return None
+
+
+def size_of(shape: tuple[int, ...] | None) -> int:
+    """The number of elements, -1 if unknown."""
+    size = -1 if shape is None else math.prod(shape)
+    return size if size < 2**62 else -1
+
+
+def statistics(rows: Sequence[Sequence[Any]], dtypes: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns max, min, mean, norm and nonfinite of recorded ``[max, min, mean, norm]`` rows (norm may lack).
+
+    A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
+    A mean or norm that overflowed while max and min are finite is the recorder's, not the tensor's: dropped.
+    """
+    table = np.full((len(rows), 4), math.nan)
+    recorded = np.zeros(len(rows), dtype=bool)
+    for index, row in enumerate(rows):
+        if row:
+            table[index, : len(row)] = [number(value) for value in row[:4]]
+            recorded[index] = isinstance(row[0], int | float) and isinstance(row[1], int | float)
+    extremes = table[:, :2]
+    nonfinite = np.where(recorded, (~np.isfinite(extremes)).any(axis=1), -1).astype(np.int8)
+    wide = np.fromiter((dtype in ("float64", "complex128") for dtype in dtypes), dtype=bool, count=len(rows))
+    clipped = wide & (nonfinite == 1) & np.isinf(extremes).any(axis=1) & ~np.isnan(extremes).any(axis=1)
+    nonfinite[clipped] = -1
+    table[clipped] = math.nan
+    overflowed = (nonfinite == 0)[:, None] & ~np.isfinite(table)
+    table[overflowed] = math.nan
+    return dict(zip(("max", "min", "mean", "norm"), table.T, strict=True)) | {"nonfinite": nonfinite}
+
+
+def passes(
+    kinds: Sequence[str], backward: Sequence[bool], forward: Sequence[int], sites: Sequence[Site]
+) -> tuple[list[str], np.ndarray]:
+    """The phase of every call and whether it is a second forward run, from the order of calls and from stacks.
+
+    ``backward`` marks gradient records, ``forward`` gives the id of the forward call each belongs to (-1 unknown).
+    A stack decides where there is one. Without: a forward call between gradient records is a second run as long as
+    gradients of calls from before the pass still follow; a call after the last gradient record is the optimizer's.
+    """
+    steps = [index for index, flag in enumerate(backward) if flag]
+    first, last = (steps[0], steps[-1]) if steps else (len(kinds), len(kinds))
+    older = max((index for index in steps if 0 <= forward[index] < first), default=-1)
+    phases: list[str] = []
+    again = np.zeros(len(kinds), dtype=bool)
+    for index, (kind, call) in enumerate(zip(kinds, sites, strict=True)):
+        phase = FORWARD
+        if is_communication(kind):
+            phase = COMMUNICATION
+        elif backward[index]:
+            phase = BACKWARD
+        elif call.in_optimizer or (index > last and (not call.stack or is_in_place(kind))):
+            phase = OPTIMIZER
+        elif kind == "Torch.ones_like" and index + 1 < len(kinds) and backward[index + 1]:
+            phase = BACKWARD  # autograd's seed: the gradient of the loss with respect to itself
+        else:
+            again[index] = call.in_backward if call.stack else first < index < older
+        phases.append(phase)
+    return phases, again
+
+
+def trusted(
+    ops: pd.DataFrame, tensors: pd.DataFrame, *, inputs_before: bool, gradients_complete: bool, modules: bool
+) -> np.ndarray:
+    """Which records hold what their slot says; False where a hook is known to write something else.
+
+    - Inputs of in-place calls recorded after the call hold the result. Recorders that take inputs before the call
+      (``inputs_before``) are doubted only where such an input equals the output.
+    - ``backward output`` of PyTorch API calls is what left the last autograd node of the call, often the gradient that
+      came in, reshaped, or that of an inner call: believed only if it has the forward input's shape and differs from
+      what came in. With ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether those of
+      module calls are believed.
+    """
+    believed = np.ones(len(tensors), dtype=bool)
+    rows = _by_slot(tensors)
+    columns = {name: tensors[name].tolist() for name in ("op", "slot", "role", "shape", "hash", "max", "min", "norm")}
+    kinds, levels, phases, forward = (ops[name].tolist() for name in ("kind", "level", "phase", "forward"))
+
+    def same(one: int, other: int, tolerance: float = 0.0) -> bool:
+        if columns["hash"][one] or columns["hash"][other]:
+            return bool(columns["hash"][one] == columns["hash"][other])
+        return all(_equal(columns[name][one], columns[name][other], tolerance) for name in ("max", "min", "norm"))
+
+    for row, (op, slot, role) in enumerate(zip(columns["op"], columns["slot"], columns["role"], strict=True)):
+        if phases[op] == BACKWARD and role == "output" and forward[op] >= 0:
+            if levels[op] == "module":
+                believed[row] = modules
+                continue
+            partner = rows.get((forward[op], slot.replace("output", "input", 1)))
+            if partner is None or columns["shape"][partner] != columns["shape"][row]:
+                believed[row] = False
+            elif not gradients_complete:
+                came_in = rows.get((op, "input.0"))
+                believed[row] = came_in is None or not same(row, came_in, _SUMMATION)
+        elif role == "input" and slot == "input.0" and phases[op] != BACKWARD:
+            result = rows.get((op, "output.0"))
+            if phases[op] == COMMUNICATION:
+                believed[row] = result is not None
+            elif is_in_place(kinds[op]):
+                believed[row] = inputs_before and result is not None and not same(row, result)
+    return believed
+
+
+def swapped(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
+    """Whether ``backward input`` holds gradients of inputs and ``output`` those of outputs, as before 2023-02-27.
+
+    Decided by vote of the calls whose shapes tell: the gradient of an output has the output's shape.
+    """
+    rows = _by_slot(tensors)
+    shapes, forward = tensors["shape"].tolist(), ops["forward"].tolist()
+
+    def shape(op: int, slot: str) -> Any:
+        row = rows.get((op, slot))
+        return None if row is None else shapes[row]
+
+    votes = 0
+    for op, source in enumerate(forward):
+        if source < 0:
+            continue
+        result, came_in, went_out = shape(source, "output.0"), shape(op, "input.0"), shape(op, "output.0")
+        if result is not None and came_in is not None and went_out is not None and came_in != went_out:
+            votes += (went_out == result) - (came_in == result)
+    return votes > 0
+
+
+def exchange(slots: Sequence[str], roles: Sequence[str], where: np.ndarray) -> tuple[list[str], list[str]]:
+    """Slots and roles with input and output exchanged in the rows of ``where``."""
+    other: Mapping[str, str] = {"input": "output", "output": "input"}
+    new_slots, new_roles = list(slots), list(roles)
+    for row in np.flatnonzero(where).tolist():
+        role = roles[row]
+        if role in other:
+            new_roles[row] = other[role]
+            new_slots[row] = slots[row].replace(role, other[role], 1)
+    return new_slots, new_roles
+
+
+def _by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:
+    return {
+        (op, slot): row
+        for row, (op, slot) in enumerate(zip(tensors["op"].tolist(), tensors["slot"].tolist(), strict=True))
+    }
+
+
+def _equal(one: float, other: float, tolerance: float) -> bool:
+    """Equal within a relative tolerance; two values that were not recorded are equal."""
+    return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))

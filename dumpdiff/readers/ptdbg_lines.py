@@ -1,0 +1,196 @@
+"""The lines of a ptdbg_ascend ``.pkl``, which in spite of its name is a text file with one JSON list a line.
+
+Damaged lines (two processes wrote one file, a full disk, a crash) are salvaged record by record.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..trace import Problem
+from .calls import number
+from .frames import Frame, Site, site
+
+#: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
+LONGEST_LINE = 256 << 20
+_SALVAGE_ATTEMPTS = 32  #: per damaged line; each costs a scan of the line
+_LISTED = 8  #: line numbers spelled out in a problem
+
+_START = re.compile(
+    rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)[^"\n]{0,100}", *[\[\d]'
+)
+
+_NAME = re.compile(
+    r"(?P<call>(?P<api>.+?)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward))"
+    r"[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)"
+)
+#: Before 2023-01: no call index, or a counter of all calls in front.
+_PROTOTYPE_NAME = re.compile(
+    r"(?P<call>(?P<counter>\d+_)?(?P<api>.+)_(?P<direction>forward|backward))"
+    r"_(?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)"
+)
+
+
+class Name(NamedTuple):
+    """The parts of a record's name ``Functional.linear.18.forward.input.1``."""
+
+    call: str  #: Functional.linear.18.forward
+    api: str  #: Functional.linear
+    indexed: bool  #: whether the name tells calls of one API apart
+    backward: bool
+    io: str  #: input, output or stack_info
+    position: str  #: .0, .0.1 or ''
+
+
+class Record(NamedTuple):
+    """One tensor or Python scalar as recorded, in whichever era."""
+
+    line: int
+    name: str
+    hash: str
+    dtype: str
+    shape: Any
+    statistics: list[Any]
+    items: int  #: items in the line, which tells the eras apart
+
+
+class StackLine(NamedTuple):
+    """The call stack of the call whose name starts like this line's."""
+
+    line: int
+    name: str
+    site: Site
+
+
+class Damage:
+    """Lines that are not as they should be, counted by what is wrong with them."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._lines: dict[str, list[int]] = defaultdict(list)
+
+    def add(self, line: int, what: str) -> None:
+        """Count a line (from 1) under a description."""
+        self._lines[what].append(line)
+
+    def problems(self) -> list[Problem]:
+        """One problem for each description, with the first line numbers spelled out."""
+        found = []
+        for what, lines in self._lines.items():
+            listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
+            text = f"{what}; lines {listed}" if len(lines) > 1 else what
+            found.append(Problem(self.file, text, line=lines[0], count=len(lines)))
+        return found
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that begins like this is a ptdbg_ascend dump, judged by its records."""
+    return _START.search(head) is not None
+
+
+def parse_name(name: str) -> Name | None:
+    """The parts of a record's name, None if it has no such form."""
+    match = _NAME.fullmatch(name)
+    if match:
+        indexed = match["index"] != "abnormal"
+    elif match := _PROTOTYPE_NAME.fullmatch(name):
+        indexed = match["counter"] is not None
+    else:
+        return None
+    return Name(match["call"], match["api"], indexed, match["direction"] == "backward", match["io"], match["position"])
+
+
+def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
+    """Every record of the file in order; what is wrong is counted in ``damage``."""
+    sites: dict[str, Site] = {}
+    with path.open("rb") as file:
+        number_of_line = 0
+        while raw := file.readline(LONGEST_LINE):
+            number_of_line += 1
+            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+                damage.add(number_of_line, f"longer than {LONGEST_LINE >> 20} MiB, skipped")
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(LONGEST_LINE)
+                continue
+            text = raw.decode("utf-8", errors="replace").strip()
+            if text:
+                yield from _line(number_of_line, text, sites, damage)
+
+
+def _line(line: int, text: str, sites: dict[str, Site], damage: Damage) -> Iterator[Record | StackLine]:
+    name, mark, rest = text.partition('stack_info", ')
+    if mark and name.startswith('["') and rest in sites:  # the same stack again: 70 % of a file's bytes
+        yield StackLine(line, name[2:] + "stack_info", sites[rest])
+        return
+    try:
+        items = [json.loads(text)]
+    except (ValueError, RecursionError):
+        items = list(_salvage(text))
+        damage.add(line, "damaged: not one JSON list" + ("; whole records in it were used" if items else ", skipped"))
+    for item in items:
+        record = _record(line, item)
+        if record is None:
+            damage.add(line, "not a record of a tensor or a stack, skipped")
+            continue
+        if mark and isinstance(record, StackLine) and len(items) == 1:
+            sites[rest] = record.site
+        yield record
+
+
+def _salvage(text: str) -> Iterator[Any]:
+    """Whole records inside a damaged line."""
+    decoder = json.JSONDecoder()
+    position = text.find('["')
+    for _ in range(_SALVAGE_ATTEMPTS):
+        if position < 0:
+            return
+        try:
+            item, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            if _record(0, item) is not None:
+                yield item
+        position = text.find('["', end)
+
+
+def _record(line: int, item: Any) -> Record | StackLine | None:
+    match item:
+        case [str(name), list(frames)] if name.endswith("stack_info"):
+            return StackLine(line, name, _site(frames))
+        case [str(name), _, list() | str() as checksum, str(dtype), list() | str() as shape, list(statistics)]:
+            return Record(line, name, _checksum(checksum), dtype, shape, statistics, 6)
+        case [str(name), int(), list(), str(dtype), list() | str() as shape]:  # overflow dump: no statistics
+            return Record(line, name, "", dtype, shape, [], 5)
+        case [str(name), list(values), str(dtype), list() | str() as shape]:  # 2022: the whole tensor
+            return Record(line, name, "", dtype, shape, _measure(values), 4)
+        case [str(name), _, list(), str(dtype), list() | str() as shape, list(statistics), checksum, norm]:
+            return Record(line, name, _checksum(checksum), dtype, shape, [*statistics[:3], norm], 8)
+    return None
+
+
+def _site(frames: list[Any]) -> Site:
+    return site(
+        Frame(frame[0], str(frame[1]), str(frame[2]), str(frame[3] or ""))
+        for frame in frames
+        if isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str)
+    )
+
+
+def _checksum(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _measure(values: list[Any]) -> list[float]:
+    """Max, min, mean and norm of a flat list of numbers."""
+    import numpy as np
+
+    array = np.array([number(value) for value in values], dtype=np.float64)
+    if not array.size:
+        return []
+    return [float(array.max()), float(array.min()), float(array.mean()), float(np.linalg.norm(array))]

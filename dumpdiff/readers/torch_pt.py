@@ -1,0 +1,194 @@
+"""One tensor out of a ``torch.save`` file, without torch and without unpickling.
+
+The file is a zip whose entries are stored uncompressed: ``*/data.pkl`` says which storage, offset, size and strides
+(https://github.com/pytorch/pytorch/blob/main/torch/serialization.py), ``*/data/0`` holds the bytes. The pickle is
+only disassembled (:func:`pickletools.genops` executes nothing); whatever is not the one known shape is left to torch.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DumpError
+from .npy import decode_bfloat16
+
+#: Storage classes of torch, and the NumPy dtype of their elements; bfloat16 is read as uint16 and widened.
+_STORAGES = {
+    "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "|i1", "ByteStorage": "|u1",
+    "BoolStorage": "|b1", "ComplexFloatStorage": "<c8", "ComplexDoubleStorage": "<c16",
+}  # fmt: skip
+_LONGEST_PICKLE = 1 << 16  #: bytes; that of one tensor takes some 200
+
+
+class _Layout(NamedTuple):
+    """Where the elements of a tensor lie in its storage; extents, strides and offset in elements."""
+
+    storage: str
+    key: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Unknown(Exception):
+    """Not the plain tensor that this module can read."""
+
+
+def load(path: Path) -> np.ndarray:
+    """The tensor, memory-mapped; bfloat16 as float32 in memory.
+
+    Anything but one plain dense tensor is left to ``torch.load(weights_only=True)``.
+    Raises DumpError if the file is damaged, or needs torch and torch is missing or refuses it.
+    """
+    try:
+        return _map(path)
+    except _Unknown as reason:
+        return _with_torch(path, str(reason))
+    except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
+        raise DumpError(f"{path}: damaged torch file ({error}); record it again") from None
+
+
+def _map(path: Path) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.partition("/")[2]: entry for name, entry in ((e.filename, e) for e in archive.infolist())}
+        if "data.pkl" not in entries:
+            raise _Unknown("it has no data.pkl")
+        if entries["data.pkl"].file_size > _LONGEST_PICKLE:
+            raise _Unknown("it holds more than one tensor")
+        if entries.get("byteorder") and archive.read(entries["byteorder"]) != b"little":
+            raise _Unknown("it is big-endian")
+        layout = _layout(archive.read(entries["data.pkl"]))
+    entry = entries.get(f"data/{layout.key}")
+    if entry is None:
+        raise ValueError("its data are missing")
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise _Unknown("it is compressed")
+    dtype = np.dtype(_STORAGES[layout.storage])
+    if entry.file_size == 0 or math.prod(layout.shape) == 0:
+        return np.zeros(layout.shape, np.float32 if layout.storage == "BFloat16Storage" else dtype)
+    storage = np.memmap(path, dtype, "r", _start(path, entry), (entry.file_size // dtype.itemsize,))
+    last = layout.offset + sum(
+        (extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True)
+    )
+    if layout.offset < 0 or last >= len(storage) or min(layout.strides, default=0) < 0:
+        raise ValueError("its shape reaches beyond its data")
+    array: np.ndarray = np.lib.stride_tricks.as_strided(
+        storage[layout.offset :],
+        layout.shape,
+        tuple(stride * dtype.itemsize for stride in layout.strides),
+        writeable=False,
+    )
+    if layout.storage == "BFloat16Storage":  # the upper half of a float32
+        return decode_bfloat16(array)
+    return array
+
+
+def _start(path: Path, entry: zipfile.ZipInfo) -> int:
+    """Where an entry's bytes begin: its local header has lengths of its own (APPNOTE.TXT 4.3.7)."""
+    with path.open("rb") as file:
+        file.seek(entry.header_offset)
+        header = file.read(30)
+    signature, name, extra = struct.unpack("<4s22xHH", header)
+    start = entry.header_offset + 30 + int(name) + int(extra)
+    if signature != b"PK\x03\x04" or start + entry.file_size > path.stat().st_size:
+        raise ValueError("the file is cut short")
+    return start
+
+
+def _layout(pickled: bytes) -> _Layout:
+    """What a pickle of ``_rebuild_tensor_v2(storage, offset, size, stride, ...)`` says, read as data."""
+    match _disassemble(pickled):
+        case (
+            "torch._utils _rebuild_tensor_v2",
+            (
+                ("persistent", ("storage", str(storage), str(key), str(), int())),
+                int(offset),
+                tuple(shape),
+                tuple(strides),
+                *_,
+            ),
+        ) if len(shape) == len(strides) and all(type(n) is int for n in (*shape, *strides)):
+            kind = storage.removeprefix("torch ")
+            if kind in _STORAGES:
+                return _Layout(kind, key, offset, shape, strides)
+            raise _Unknown(f"its elements are {kind}")
+    raise _Unknown("it is not one plain tensor")
+
+
+_MARK = object()
+
+
+def _disassemble(pickled: bytes) -> Any:  # noqa: PLR0912  one branch for each opcode
+    """The value a pickle describes: tuples and constants as they are, classes as 'module name', calls as (class, args).
+
+    Nothing is imported, called or built; an opcode outside the few that a tensor needs raises _Unknown.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(pickled):
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "STOP":
+                return stack[-1] if len(stack) == 1 else None
+            case "MARK":
+                stack.append(_MARK)
+            case "GLOBAL" | "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
+                stack.append(argument)
+            case "NEWTRUE" | "NEWFALSE" | "NONE":
+                stack.append({"NEWTRUE": True, "NEWFALSE": False, "NONE": None}[opcode.name])
+            case "EMPTY_TUPLE" | "EMPTY_DICT":
+                stack.append(())
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1] if stack else None
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo.get(argument))
+            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(opcode.name[-1]) if opcode.name != "TUPLE" else len(stack) - _last_mark(stack) - 1
+                items = tuple(stack[len(stack) - count :])
+                del stack[len(stack) - count - (opcode.name == "TUPLE") :]
+                stack.append(items)
+            case "BINPERSID":
+                stack[-1:] = [("persistent", stack[-1] if stack else None)]
+            case "REDUCE" if len(stack) >= 2:
+                arguments = stack.pop()
+                stack[-1] = (stack[-1], arguments)
+            case other:
+                raise _Unknown(f"its pickle uses {other}")
+    return None
+
+
+def _last_mark(stack: list[Any]) -> int:
+    for index in range(len(stack) - 1, -1, -1):
+        if stack[index] is _MARK:
+            return index
+    raise ValueError("its pickle is damaged")
+
+
+def _with_torch(path: Path, reason: str) -> np.ndarray:
+    try:
+        import torch
+    except ImportError:
+        raise DumpError(f"{path}: {reason}, and torch is not installed to read it") from None
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(value, torch.Tensor):
+            raise DumpError(f"{path}: expected one tensor, found a {type(value).__name__}")
+        value = value.detach().to_dense()
+        array: np.ndarray = (value.float() if value.dtype.itemsize < 4 and value.is_floating_point() else value).numpy()
+    except (OSError, RuntimeError, ValueError, TypeError, EOFError) as error:
+        raise DumpError(f"{path}: torch refuses it: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # torch raises pickle.UnpicklingError and more for files it does not trust
+        if isinstance(error, DumpError):
+            raise
+        raise DumpError(f"{path}: torch refuses it ({type(error).__name__})") from None
+    return array
