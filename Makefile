@@ -1,0 +1,55 @@
+# make demo   find the fault in a shipped pair of real dumps
+# make test   run all tests; records fresh dumps with MindSpore and PyTorch
+# make lint   style, format and types
+# Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+DEMO := .demo
+
+.PHONY: demo test lint clean
+
+demo: .venv/core.stamp $(DEMO)/unpacked.stamp
+	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv'
+	@# The pair holds a fault, so the right exit code is 1 (diverged); any other, 0 included, is a failed demo.
+	@$(BIN)/dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch \
+	  --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv; \
+	status=$$?; if [ $$status -ne 1 ]; then echo "demo: exit code $$status, expected 1" >&2; exit 1; fi
+	@echo
+	@echo 'The fault put in: layers.1.post_norm of the MindSpore side has eps 1e-2 for 1e-5.'
+	@echo 'Dumps:   $(CURDIR)/$(DEMO)/demo_mindspore and demo_pytorch'
+	@echo 'Result:  $(CURDIR)/$(DEMO)/result.json'
+	@echo 'Pairs:   $(CURDIR)/$(DEMO)/pairs.csv'
+
+test: .venv/test.stamp
+	$(BIN)/python -m pytest --no-skip
+
+lint: .venv/lint.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv $(DEMO)
+
+.venv/pyvenv.cfg:
+	$(PYTHON) -m venv .venv
+
+# A stamp is older than pyproject.toml only if a dependency may have changed.
+.venv/core.stamp: pyproject.toml .venv/pyvenv.cfg
+	$(PIP) install -e .
+	@touch $@
+
+.venv/test.stamp: pyproject.toml .venv/pyvenv.cfg
+	$(PIP) install -e '.[test]'
+	@touch $@ .venv/core.stamp
+
+.venv/lint.stamp: .venv/test.stamp
+	$(PIP) install -e '.[test,lint]'
+	@touch $@
+
+$(DEMO)/unpacked.stamp: fixtures/data/demo_mindspore.tar.xz fixtures/data/demo_pytorch.tar.xz
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@for archive in $^; do $(PYTHON) -m tarfile -e $$archive $(DEMO); done
+	@touch $@
