@@ -49,9 +49,10 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever stops it leaves one line on stderr (a bug: its traceback) and its exit code."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # a closed pipe must show here, not in the interpreter's last breath
-            return result
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # a closed pipe must show here, not in the interpreter's last breath
         except (click.exceptions.Exit, click.Abort, click.ClickException):
             raise
         except DumpError as error:

@@ -27,7 +27,6 @@ Examples:
 Colour is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
-_FILE = click.Path(allow_dash=True)
 _NUMBER = click.IntRange(min=0)
 
 
@@ -37,9 +36,9 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--step", type=_NUMBER, help="Training step; default: the first that both dumps have.")
 @click.option("--rank", type=_NUMBER, help="Device; default: the first that both dumps have.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first.")
-@click.option("--rules", "rules", type=click.Path(), multiple=True, help="YAML rules to add; may be repeated.")
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the result; - for standard output.")
-@click.option("--csv", "csv_file", metavar="FILE", type=_FILE, help="Write one row per pair; - for standard output.")
+@click.option("--rules", metavar="FILE", multiple=True, help="YAML rules to add or override; may be repeated.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
 @click.option("--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings.")
 @click.option(
     "--phase",

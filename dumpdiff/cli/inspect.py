@@ -25,9 +25,7 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--step", type=_NUMBER, help="Training step to read; default: the first.")
 @click.option("--rank", type=_NUMBER, help="Device to read; default: the first.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first.")
-@click.option(
-    "--json", "json_file", metavar="FILE", type=click.Path(allow_dash=True), help="Write JSON; - for standard output."
-)
+@click.option("--json", "json_file", metavar="FILE", help="Write JSON; - for standard output.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every problem.")
 def inspect(
     dump: str, step: int | None, rank: int | None, graph: int | None, json_file: str | None, verbose: bool

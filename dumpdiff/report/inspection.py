@@ -22,7 +22,7 @@ SCHEMA_VERSION = "1.0"
 
 
 def inspection(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, Any]:
-    """The dump at ``path`` as plain data: what all its ``parts`` are, its bytes, and the figures of one part, ``trace``."""
+    """The dump at ``path`` as plain data: what its ``parts`` are, its bytes, and one part, ``trace``, in figures."""
     source, phases, tensors = trace.source, trace.ops["phase"], trace.tensors
     return {
         "schema_version": SCHEMA_VERSION,
@@ -78,8 +78,16 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ops = ", ".join(f"{count} {phase}" for phase, count in read["ops"].items() if count)
     yield "ops", f"{sum(read['ops'].values())}" + (f" ({ops})" if ops else "")
     yield "tensors", f"{read['tensors']}, {read['whole_tensors']} of them with a file of their own"
-    yield from ((name.replace("_", " "), str(value)) for name, value in read["details"].items())
+    yield from ((name.replace("_", " "), _said(value)) for name, value in read["details"].items())
     yield "problems", str(sum(problem["count"] for problem in read["problems"]))
+
+
+def _said(value: Any) -> str:
+    """A detail of a reader in words: two counts are a part and its whole."""
+    if isinstance(value, (list, tuple)):
+        counts = len(value) == 2 and all(isinstance(item, int) for item in value)
+        return (" of " if counts else ", ").join(map(str, value))
+    return str(value)
 
 
 def _values(parts: Sequence[Part], key: str) -> list[int]:

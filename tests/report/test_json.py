@@ -5,20 +5,19 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonschema
 import pytest
+from results import make
 
 from dumpdiff.report import json as report
 from dumpdiff.result import Result
 from dumpdiff.trace import Source
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
-Make = Callable[..., Result]
 
 
 def written(result: Result) -> Any:
@@ -40,7 +39,7 @@ def test_the_schema_itself_is_valid_and_of_this_version() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
-def test_every_verdict_follows_the_schema(make: Make, verdict: str) -> None:
+def test_every_verdict_follows_the_schema(verdict: str) -> None:
     findings = make().findings if verdict == "diverged" else ()
     document = written(make(verdict=verdict, findings=findings))
     check(document)
@@ -49,21 +48,21 @@ def test_every_verdict_follows_the_schema(make: Make, verdict: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["verdict", "findings", "coverage", "unmatched", "noise_floor", "problems"])
-def test_the_schema_misses_what_is_missing(make: Make, field: str) -> None:
+def test_the_schema_misses_what_is_missing(field: str) -> None:
     document = written(make())
     del document[field]
     with pytest.raises(jsonschema.ValidationError, match=field):
         check(document)
 
 
-def test_the_schema_refuses_what_it_does_not_know(make: Make) -> None:
+def test_the_schema_refuses_what_it_does_not_know() -> None:
     document = written(make())
     document["findings"][0]["kind"] = "bad luck"
     with pytest.raises(jsonschema.ValidationError, match="bad luck"):
         check(document)
 
 
-def test_a_finding_tells_everything(make: Make) -> None:
+def test_a_finding_tells_everything() -> None:
     finding = make().findings[0]
     told = written(make())["findings"][0]
     assert told["target_ops"] == list(finding.target_ops)
@@ -74,12 +73,12 @@ def test_a_finding_tells_everything(make: Make) -> None:
     assert set(told) >= set(vars(finding))
 
 
-def test_first_divergence_is_the_finding_of_rank_1(make: Make) -> None:
+def test_first_divergence_is_the_finding_of_rank_1() -> None:
     document = written(make())
     assert document["first_divergence"] == document["findings"][0]
 
 
-def test_not_measured_is_null_and_infinite_is_a_word(make: Make) -> None:
+def test_not_measured_is_null_and_infinite_is_a_word() -> None:
     document = written(make(noise_floor=float("nan")))
     check(document)
     metrics = document["findings"][0]["metrics"]
@@ -89,43 +88,43 @@ def test_not_measured_is_null_and_infinite_is_a_word(make: Make) -> None:
     assert document["coverage"]["reference"]["optimizer"]["share"] is None
 
 
-def test_numbers_keep_every_digit(make: Make) -> None:
+def test_numbers_keep_every_digit() -> None:
     noise = math.nextafter(0.1, 1)
     assert written(make(noise_floor=noise))["noise_floor"] == noise
 
 
-def test_numpy_values_become_plain_ones(make: Make) -> None:
+def test_numpy_values_become_plain_ones() -> None:
     assert written(make())["details"] == {"min_coverage": 0.5, "bridges": {"split": 3}, "verified_edges": 0.998}
 
 
-def test_unmatched_ops_of_both_sides_are_listed(make: Make) -> None:
+def test_unmatched_ops_of_both_sides_are_listed() -> None:
     unmatched = written(make())["unmatched"]
     assert [row["op"] for row in unmatched["target"]] == ["Default/Cast-op1", "Default/Cast-op2"]
     assert unmatched["reference"][0]["reason"] == "dead end"
 
 
-def test_problems_say_side_file_and_line(make: Make) -> None:
+def test_problems_say_side_file_and_line() -> None:
     problems = written(make())["problems"]
     assert problems[1] == {
         "side": "target", "file": "statistic.csv", "line": 1, "message": "cell 1 is no number", "count": 1,
     }  # fmt: skip
 
 
-def test_pairs_are_counted_by_state(make: Make) -> None:
+def test_pairs_are_counted_by_state() -> None:
     assert written(make())["pairs"] == {"agreeing": 1, "introduced": 1}
 
 
-def test_a_path_that_is_no_utf8_survives(make: Make) -> None:
+def test_a_path_that_is_no_utf8_survives() -> None:
     side = replace(make().target, source=Source("/dumps/\udcff模型", "mindspore", "", "mindspore"))
     assert written(make(target=side))["target"]["path"] == "/dumps/\udcff模型"
 
 
-def test_what_has_no_json_form_is_refused(make: Make) -> None:
+def test_what_has_no_json_form_is_refused() -> None:
     with pytest.raises(TypeError, match="no JSON form for set"):
         report.to_json(make(details={"odd": {1, 2}}))
 
 
-def test_the_same_result_gives_the_same_bytes(make: Make) -> None:
+def test_the_same_result_gives_the_same_bytes() -> None:
     first, second = io.BytesIO(), io.BytesIO()
     report.write(make(), first)
     report.write(make(), second)

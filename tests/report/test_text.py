@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 
 import pytest
+from results import RSQRT, make, unmatched
 from rich.console import Console
 
 from dumpdiff.report import text as report
 from dumpdiff.report.words import headline
 from dumpdiff.result import Result
-
-from .conftest import RSQRT, unmatched
-
-Make = Callable[..., Result]
 
 
 def printed(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
@@ -26,71 +22,69 @@ def printed(result: Result, width: int = 160, terminal: bool = False, **view: ob
 
 @pytest.mark.parametrize("width", [20, 80, 200])
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
-def test_the_first_line_is_the_verdict_however_narrow(make: Make, verdict: str, width: int) -> None:
+def test_the_first_line_is_the_verdict_however_narrow(verdict: str, width: int) -> None:
     result = make(verdict=verdict)
     assert printed(result, width).splitlines()[0] == headline(result)
 
 
-def test_quiet_prints_the_first_line_alone(make: Make) -> None:
+def test_quiet_prints_the_first_line_alone() -> None:
     assert printed(make(), quiet=True) == headline(make()) + "\n"
 
 
-def test_then_come_the_two_sides(make: Make) -> None:
+def test_then_come_the_two_sides() -> None:
     lines = printed(make()).splitlines()
-    assert (
-        lines[2].split()
-        == (
-            "target /data/ms_dump mindspore, mindspore (npy and graph), step 0, rank 0, graph 0: 477 ops, 2430 tensors"
-        ).split()
+    assert lines[2].startswith(
+        "target     /data/ms_dump  mindspore, mindspore (npy and graph), step 0, rank 0, graph 0:"
     )
-    assert lines[3].startswith("reference  /data/pt_dump")
+    assert lines[2].rstrip().endswith("477 ops, 2430 tensors")
+    assert lines[3].startswith("reference  /data/pt_dump  pytorch, ptdbg (6.0, api_stack), step 0: 297 ops")
 
 
-def test_colour_only_on_a_terminal(make: Make) -> None:
+def test_colour_only_on_a_terminal() -> None:
     assert "\x1b[" not in printed(make())
     assert "\x1b[1;31mfirst divergence" in printed(make(), terminal=True)
 
 
-def test_names_are_given_in_full(make: Make) -> None:
+def test_names_are_given_in_full() -> None:
     assert RSQRT in printed(make(), width=200)
 
 
-def test_brackets_in_a_name_are_no_markup(make: Make) -> None:
+def test_brackets_in_a_name_are_no_markup() -> None:
     said = printed(make(notes=("[red]op[/red] [0]",)))
     assert "[red]op[/red] [0]" in said
 
 
-def test_an_escape_sequence_in_a_dump_does_not_reach_the_terminal(make: Make) -> None:
+def test_an_escape_sequence_in_a_dump_does_not_reach_the_terminal() -> None:
     assert "\x1b" not in printed(make(notes=("\x1b[2J",), findings=()))
 
 
-def test_a_region_shows_its_ends_and_verbose_all_of_it(make: Make) -> None:
+def test_a_region_shows_its_ends_and_verbose_all_of_it() -> None:
     assert "g1, ... 3 more ..., g5" in printed(make())
     assert "g1, g2, g3, g4, g5" in printed(make(), verbose=True)
 
 
-def test_coverage_is_by_side_and_phase(make: Make) -> None:
+def test_coverage_is_by_side_and_phase() -> None:
     said = [line.split() for line in printed(make()).splitlines()]
     assert ["target", "forward", "241", "200", "82.9", "%"] in said
     assert ["reference", "backward", "132", "124", "94", "%"] in said
     assert not any("optimizer" in line for line in said), "a phase without ops is no news"
 
 
-def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose(make: Make) -> None:
+def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
     assert "target: 2 (2 healed)" in printed(make())
     assert "reference: 1 (1 dead end)" in printed(make())
     assert "Default/Cast-op2" not in printed(make())
     assert "Default/Cast-op2" in printed(make(), verbose=True)
 
 
-def test_learned_equivalences_only_with_verbose(make: Make) -> None:
+def test_learned_equivalences_only_with_verbose() -> None:
     assert "Sigmoid, Mul" not in printed(make())
     assert ["Sigmoid,", "Mul", "Functional.silu", "4"] in [
         x.split() for x in printed(make(), verbose=True).splitlines()
     ]
 
 
-def test_the_first_problems_are_shown_and_all_with_verbose(make: Make) -> None:
+def test_the_first_problems_are_shown_and_all_with_verbose() -> None:
     assert "statistic.csv:2: cell 2 is no number" in printed(make())
     assert "... 2 more, -v shows them" in printed(make())
     assert "statistic.csv:4: cell 4 is no number" in printed(make(), verbose=True)
@@ -105,13 +99,13 @@ def test_the_first_problems_are_shown_and_all_with_verbose(make: Make) -> None:
         ({"phase": "optimizer"}, "0 of 2 findings shown, 2 are of another phase or scope"),
     ],
 )
-def test_a_filter_says_what_it_hides_and_leaves_the_verdict(make: Make, view: dict[str, object], told: str) -> None:
+def test_a_filter_says_what_it_hides_and_leaves_the_verdict(view: dict[str, object], told: str) -> None:
     said = printed(make(), **view)
     assert told in said
     assert said.splitlines()[0] == headline(make())
 
 
-def test_the_limit_holds_for_unmatched_ops_of_each_side_too(make: Make) -> None:
+def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:
     many = unmatched(*(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12)))
     said = printed(make(unmatched=many), verbose=True)
     assert "op9" in said
@@ -119,7 +113,7 @@ def test_the_limit_holds_for_unmatched_ops_of_each_side_too(make: Make) -> None:
     assert "... 2 more, --limit 12 shows them" in said
 
 
-def test_evidence_and_metrics_with_verbose(make: Make) -> None:
+def test_evidence_and_metrics_with_verbose() -> None:
     said = printed(make(), verbose=True)
     assert "evidence: input values agree; role learned from layers.0" in said
     assert "relative_l2: 3.1e-2" in said

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from results import make
 
 from dumpdiff.report.words import described, headline, number, percent, printable
-from dumpdiff.result import Result
 from dumpdiff.trace import Source
 
-Make = Callable[..., Result]
 
-
-def test_diverged_names_the_first_divergence(make: Make) -> None:
+def test_diverged_names_the_first_divergence() -> None:
     assert headline(make()) == (
         "first divergence: layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
         "relative L2 3.1e-2, inputs agree to 2e-7"
     )
 
 
-def test_aligned_says_how_much_was_compared(make: Make) -> None:
+def test_aligned_says_how_much_was_compared() -> None:
     said = headline(make(verdict="aligned", findings=()))
     assert said == "aligned: 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"
 
 
-def test_inconclusive_says_what_was_wanted_and_blames_nobody(make: Make) -> None:
+def test_inconclusive_says_what_was_wanted_and_blames_nobody() -> None:
     said = headline(make(verdict="inconclusive", noise_floor=float("nan")))
     assert said == "inconclusive: 98.1 % of forward, 94 % of backward compared, at least 50 % wanted"
 
 
-def test_nothing_compared_is_said(make: Make) -> None:
+def test_nothing_compared_is_said() -> None:
     said = headline(make(verdict="inconclusive", findings=(), coverage={}, details={}, noise_floor=float("nan")))
     assert said == "inconclusive: nothing compared"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Equivalence, Finding, Result, Side
 from dumpdiff.trace import Problem, Source
@@ -55,9 +53,8 @@ def unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(UNMATCHED_COLUMNS), dtype=object)
 
 
-@pytest.fixture
-def make() -> Callable[..., Result]:
-    """``make(verdict="aligned", ...)``: a diverged result with two findings, with any field replaced."""
+def make(**changes: Any) -> Result:
+    """A diverged result with two findings, or what it is with some fields replaced."""
     target = Side(
         Source("/data/ms_dump", "mindspore", "npy and graph", "mindspore", step=0, rank=0, graph=0, details={"n": 1}),
         ops=477,
@@ -93,4 +90,4 @@ def make() -> Callable[..., Result]:
         notes=("step 0 is the first that both have",),
         details={"min_coverage": 0.5, "bridges": {"split": np.int64(3)}, "verified_edges": np.float64(0.998)},
     )
-    return lambda **changes: replace(whole, **changes)
+    return replace(whole, **changes)

@@ -1,0 +1,132 @@
+"""The folder tree is the architecture: who may import whom, checked on the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "dumpdiff"
+
+#: Lowest first. A module may import from its own layer and from those below it; docs/architecture.md says why.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "dtypes", "trace", "result"),
+    ("rules",),
+    ("readers",),
+    ("graph",),
+    ("align",),
+    ("compare",),
+    ("locate",),
+    ("report",),
+    ("api",),
+    ("cli",),
+)
+LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
+
+#: The package itself offers names of every layer, loaded on first use; it belongs to none.
+FACADE = "dumpdiff"
+
+#: Imported inside the one function that needs them, if at all: a comparison must run where no framework is installed.
+FRAMEWORKS = {"torch", "torch_npu", "mindspore", "mindspore_lite", "msprobe", "ptdbg_ascend"}
+
+LONGEST = 400  #: lines; a module that does not fit in the head is two modules
+
+
+def name_of(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """The modules that the import statements among ``nodes`` of module ``name`` mean, in full."""
+    package = name.split(".") if FILES[name].name == "__init__.py" else name.split(".")[:-1]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in FILES else base
+
+
+def run_on_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Every node that runs when the module is imported: not in functions, not under TYPE_CHECKING."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from run_on_import(node.orelse)
+            continue
+        yield node
+        for field in ("body", "orelse", "finalbody"):
+            yield from run_on_import(getattr(node, field, []))
+        for handler in getattr(node, "handlers", []):
+            yield from run_on_import(handler.body)
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text(encoding="utf-8"))
+
+
+def within(name: str) -> set[str]:
+    """The modules of this package that module ``name`` imports anywhere, also lazily or for types only."""
+    found = set(imports(name, ast.walk(tree(name))))
+    return {module for module in found if module.split(".")[0] == FACADE and module != FACADE}
+
+
+def layer(module: str) -> str:
+    return module.split(".")[1]
+
+
+MODULES = [name for name in FILES if name != FACADE]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_has_a_layer(name: str) -> None:
+    assert layer(name) in LEVEL
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_imports_upward(name: str) -> None:
+    upward = [module for module in within(name) if LEVEL[layer(module)] > LEVEL[layer(name)]]
+    assert not upward, f"{name} imports from a layer above its own"
+
+
+def test_no_import_cycles() -> None:
+    graph = nx.DiGraph((name, module) for name in MODULES for module in within(name))
+    assert sorted(nx.simple_cycles(graph)) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_framework_is_imported_with_the_module(name: str) -> None:
+    roots = {module.split(".")[0] for module in imports(name, run_on_import(tree(name).body))}
+    assert not roots & FRAMEWORKS
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_module_is_too_long(name: str) -> None:
+    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch", True),
+        ("try:\n    import torch\nexcept ImportError:\n    pass", True),
+        ("try:\n    pass\nexcept ImportError:\n    import torch", True),
+        ("class A:\n    import torch", True),
+        ("def f():\n    import torch", False),
+        ("if TYPE_CHECKING:\n    import torch", False),
+    ],
+)
+def test_the_check_itself_sees_what_runs_on_import(source: str, found: bool) -> None:
+    seen = set(imports(FACADE, run_on_import(ast.parse(source).body)))
+    assert ("torch" in seen) == found
