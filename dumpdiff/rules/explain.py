@@ -1,0 +1,71 @@
+"""Why a name became what it became: for people who write rules."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .decompositions import DecompositionRules
+from .names import segments
+from .operators import GRADIENT, OTHER, OperatorRules
+from .paths import Rule
+from .scopes import Reading, ScopeRules
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One reading of a name."""
+
+    reading: str  #: scope, parameter or operator
+    result: str  #: canonical; '' if no rule fits
+    rules: tuple[str, ...]  #: 'file:line: pattern -> canonical', in the order they fired
+    notes: tuple[str, ...] = ()  #: class, layout, decompositions
+    closest: tuple[str, ...] = ()  #: if none fired: the rules that look most alike
+
+
+def explain(
+    name: str, scopes: ScopeRules, operators: OperatorRules, decompositions: DecompositionRules
+) -> tuple[Explanation, ...]:
+    """All three readings: a name alone does not say which of them is meant."""
+    return (
+        _path("scope", name, scopes.scope(name), scopes),
+        _path("parameter", name, scopes.parameter(name), scopes),
+        _operator(name, operators, decompositions),
+    )
+
+
+def _path(reading: str, name: str, found: Reading, scopes: ScopeRules) -> Explanation:
+    if found.path:
+        return Explanation(reading, found.path, tuple(_line(rule) for rule in found.rules))
+    tail = ".".join(segments(name)[-2:])
+    return Explanation(reading, "", (), closest=_closest_rules(tail, scopes.rules))
+
+
+def _operator(name: str, operators: OperatorRules, decompositions: DecompositionRules) -> Explanation:
+    leaf = name.rpartition("/")[2].rpartition("-op")[0] if "/" in name else name
+    kind, member = operators.find(leaf)
+    if member is None:
+        spellings = {m.text: m for m in operators.members.values()}
+        own = leaf.rpartition(".")[2]
+        near = difflib.get_close_matches(own, spellings, 3, 0.7)
+        closest = tuple(f"{spellings[text].place}: {text} -> {spellings[text].kind}" for text in near)
+        return Explanation("operator", kind, (), (f"class {OTHER}",), closest)
+    rule = operators.kinds[member.kind]
+    notes = [f"class {rule.kind_class}"]
+    if operators.layout(kind):
+        notes.append(f"layout {operators.layout(kind)}")
+    if kind.startswith(GRADIENT):
+        notes.append(f"gradient of {member.kind}")
+    notes += [f"may be {', '.join(sequence)}" for sequence in decompositions.operators.get(kind, ())]
+    return Explanation("operator", kind, (f"{member.place}: {member.text} -> {member.kind}",), tuple(notes))
+
+
+def _closest_rules(tail: str, rules: Iterable[Rule]) -> tuple[str, ...]:
+    by_pattern = {rule.pattern: rule for rule in rules}
+    near = difflib.get_close_matches(tail, by_pattern, 3, 0.5) if tail else []
+    return tuple(_line(by_pattern[pattern]) for pattern in near)
+
+
+def _line(rule: Rule) -> str:
+    return f"{rule.place}: {rule.pattern} -> {rule.path}"

@@ -1,0 +1,48 @@
+"""Rule files into rules: which files there are, and in which order they count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .book import Rules
+from .document import Entry, Place, RuleError, read_document
+
+SECTIONS = ("scopes", "operators", "decompositions", "tolerances")
+
+_PACKAGED = Path(__file__).parent / "data"  # in an installed wheel
+_CHECKOUT = Path(__file__).parents[2] / "rules"
+
+
+def shipped_files() -> list[Path]:
+    """The rule files that come with dumpdiff."""
+    root = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+    files = [*sorted((root / "scopes").glob("*.yaml")), *(root / f"{name}.yaml" for name in SECTIONS[1:])]
+    missing = [path for path in files if not path.is_file()]
+    if missing or not (root / "scopes").is_dir():
+        raise RuleError(Place(str(missing[0] if missing else root), 1), "is missing; install dumpdiff again")
+    return files
+
+
+def load_rules(extra: Sequence[Path] = ()) -> Rules:
+    """The shipped rules, and those of ``extra`` files, which add to them and override them; later files win.
+
+    Raises RuleError, naming file, line and reason, at the first rule that cannot be used.
+    """
+    shipped = shipped_files()
+    root = shipped[-1].parent
+    sources = [_sections([(path, path.relative_to(root).as_posix()) for path in shipped])]
+    sources += [_sections([(Path(path), str(path))]) for path in extra]
+    return Rules(*([source[name] for source in sources] for name in SECTIONS))
+
+
+def _sections(files: Sequence[tuple[Path, str]]) -> dict[str, list[Entry]]:
+    """The top-level sections of one source's files."""
+    found: dict[str, list[Entry]] = {name: [] for name in SECTIONS}
+    for path, shown in files:
+        document = read_document(path, shown)
+        if document is None:
+            continue
+        for name, entry in document.fields(SECTIONS).items():
+            found[name].append(entry)
+    return found
