@@ -72,11 +72,11 @@ def printable(text: str) -> str:
 def described(source: Source) -> str:
     """What a trace is, in one phrase.
 
-    >>> described(Source("/d", "ptdbg", "6.0, api_stack", "pytorch", step=0, rank=0))
-    'pytorch, ptdbg (6.0, api_stack), step 0, rank 0'
+    >>> described(Source("/d", "ptdbg", "6.0 (max, min, mean, norm)", "pytorch", step=0, rank=0))
+    'pytorch, ptdbg, 6.0 (max, min, mean, norm), step 0, rank 0'
     """
-    era = f" ({source.era})" if source.era else ""
-    return printable(", ".join([source.framework, f"{source.format}{era}", *place(source)]))
+    kind = dict.fromkeys((source.framework, source.format, source.era))  # MindSpore's own dump is named like it
+    return printable(", ".join([*filter(None, kind), *place(source)]))
 
 
 def place(source: Source) -> list[str]:

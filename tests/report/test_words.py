@@ -59,4 +59,4 @@ def test_an_escape_sequence_in_a_name_stays_visible() -> None:
 
 def test_a_source_is_one_phrase() -> None:
     source = Source("/d", "ptdbg", "6.0, api_stack", "pytorch", step=0, rank=3)
-    assert described(source) == "pytorch, ptdbg (6.0, api_stack), step 0, rank 3"
+    assert described(source) == "pytorch, ptdbg, 6.0, api_stack, step 0, rank 3"

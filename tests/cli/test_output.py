@@ -1,0 +1,65 @@
+"""Where output goes: '-' is standard output, and what cannot be written is said before the long work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from dumpdiff.cli import output
+from dumpdiff.errors import DumpError
+
+
+def test_a_new_file_an_existing_file_and_standard_output_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("")
+    assert output.check_writable(str(tmp_path / "new"), str(tmp_path / "old"), "-", None, None) is None
+
+
+def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match=r"result\.json: cannot be written, there is no folder .*nowhere"):
+        output.check_writable(str(tmp_path / "nowhere" / "result.json"))
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match="is a folder"):
+        output.check_writable(str(tmp_path))
+
+
+def test_two_formats_do_not_share_a_file() -> None:
+    with pytest.raises(click.UsageError, match="two formats"):
+        output.check_writable("-", "-")
+
+
+def test_people_read_standard_error_when_a_format_takes_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    output.console("-", None).print("for people")
+    output.console("result.json", None).print("answer")
+    assert capsys.readouterr() == ("answer\n", "for people\n")
+
+
+def test_no_terminal_no_wrapping_at_80(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    output.console().print("word " * 30)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_columns_sets_the_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    output.console().print("word " * 30)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress() as move:
+        assert move is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with output.progress() as move:
+        assert move is not None
+        move("reading", 0.5)
+    captured = capsys.readouterr()
+    assert "reading" in captured.err
+    assert captured.out == ""
