@@ -6,7 +6,7 @@ Both ptdbg_ascend and msprobe hook Python calls and write the same things wrongl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,22 @@ def number(value: Any) -> float:
     return math.nan
 
 
+def numbers(values: list[Any]) -> np.ndarray:
+    """A column of recorded statistics as float64, as :func:`number` does it for one."""
+    try:
+        return np.array(values, dtype=np.float64)  # None becomes NaN, and so does "Nan"
+    except (ValueError, TypeError, OverflowError):
+        return np.array([number(value) for value in values], dtype=np.float64)
+
+
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """A recorded shape as a tuple; () for Python scalars, whose shape ptdbg writes as the string "[]"."""
-    if value == "[]":
-        return ()
-    if isinstance(value, list) and all(type(extent) is int and extent >= 0 for extent in value):
+    if type(value) is list:
+        for extent in value:
+            if type(extent) is not int or extent < 0:
+                return None
         return tuple(value)
-    return None
+    return () if value == "[]" else None
 
 
 def size_of(shape: tuple[int, ...] | None) -> int:
@@ -65,26 +74,23 @@ def size_of(shape: tuple[int, ...] | None) -> int:
     return size if size < 2**62 else -1
 
 
-def statistics(rows: Sequence[Sequence[Any]], dtypes: Sequence[str]) -> dict[str, np.ndarray]:
-    """The columns max, min, mean, norm and nonfinite of recorded ``[max, min, mean, norm]`` rows (norm may lack).
+def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns max, min, mean, norm and nonfinite from columns of max, min, mean and norm as recorded.
 
     A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
     A mean or norm that overflowed while max and min are finite is the recorder's, not the tensor's: dropped.
     """
-    table = np.full((len(rows), 4), math.nan)
-    recorded = np.zeros(len(rows), dtype=bool)
-    for index, row in enumerate(rows):
-        if row:
-            table[index, : len(row)] = [number(value) for value in row[:4]]
-            recorded[index] = isinstance(row[0], int | float) and isinstance(row[1], int | float)
-    extremes = table[:, :2]
-    nonfinite = np.where(recorded, (~np.isfinite(extremes)).any(axis=1), -1).astype(np.int8)
-    wide = np.fromiter((dtype in ("float64", "complex128") for dtype in dtypes), dtype=bool, count=len(rows))
-    clipped = wide & (nonfinite == 1) & np.isinf(extremes).any(axis=1) & ~np.isnan(extremes).any(axis=1)
+    columns = list(recorded)
+    table = np.column_stack([numbers(column) for column in columns])
+    kinds = (int, float, bool)
+    known = np.array([type(value) in kinds for value in columns[0]], dtype=bool)
+    finite = np.isfinite(table[:, :2]).all(axis=1)
+    nonfinite = np.where(known, ~finite, -1).astype(np.int8)
+    wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
+    clipped = wide & known & ~finite & ~np.isnan(table[:, :2]).any(axis=1)
     nonfinite[clipped] = -1
     table[clipped] = math.nan
-    overflowed = (nonfinite == 0)[:, None] & ~np.isfinite(table)
-    table[overflowed] = math.nan
+    table[(nonfinite == 0)[:, None] & ~np.isfinite(table)] = math.nan
     return dict(zip(("max", "min", "mean", "norm"), table.T, strict=True)) | {"nonfinite": nonfinite}
 
 

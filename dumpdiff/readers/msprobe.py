@@ -6,52 +6,24 @@ user's lines; dump_tensor_data/ whole tensors. Absolute paths inside are those o
 
 from __future__ import annotations
 
-import os
 import re
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from ..dtypes import normalise
 from ..errors import DumpError
-from ..trace import OPTIMIZER, Problem, Source, Trace, op_table, tensor_table
+from ..trace import OPTIMIZER, Problem, Source, Trace, op_table
 from . import calls
-from .files import head, is_plain_name, load_tensor, number_in, text_files
+from .files import head, load_tensor, number_in, text_files
 from .frames import NOWHERE, Site, from_text
 from .msprobe_json import is_dump, read_dump, read_side
+from .msprobe_names import Call, parse_name
+from .msprobe_tensors import FOLDER, tensors
 from .parts import Part
 
 FORMAT = "msprobe"
-
-_TENSORS = "dump_tensor_data"
-_MODULE = re.compile(
-    r"(?P<type>Module|Cell)\.(?:(?P<scope>.+)\.)?(?P<cls>[^.]+)\.(?P<what>forward|backward|parameters_grad)(?:\.(?P<n>\d+))?"
-)
-_API = re.compile(r"(?P<family>[A-Za-z]\w*)\.(?P<api>.+)\.(?P<n>\d+)\.(?P<what>forward|backward)")
-#: Keys of an entry and the role and slot prefix of what lies below; grad_* are those of 1.0.
-_CONTENT = {
-    "input_args": "input",
-    "input_kwargs": "input",
-    "output": "output",
-    "input": "input",
-    "grad_input": "input",
-    "grad_output": "output",
-    "parameters": "parameter",
-}
-
-_normalise = lru_cache(maxsize=None)(normalise)
-
-
-class Call(NamedTuple):
-    """The parts of an entry's name."""
-
-    kind: str  #: Functional.linear, Primitive.MatMul, Module.Linear, parameters_grad
-    level: str
-    scope: str  #: of modules
-    what: str  #: forward, backward or parameters_grad
-    forward: str  #: name of the forward entry that a gradient belongs to
 
 
 def find(path: Path) -> list[Part]:
@@ -61,7 +33,7 @@ def find(path: Path) -> list[Part]:
         if is_dump(head(file, 4096)):
             rank = number_in(file, "rank")
             rank = number_in(file, "proc") if rank is None else rank
-            whole = _holds_files(file.parent / _TENSORS)
+            whole = _holds_files(file.parent / FOLDER)
             parts.append(Part(FORMAT, file, number_in(file, "step"), rank, whole=whole))
     return parts
 
@@ -78,7 +50,7 @@ def read(part: Part) -> Trace:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
     ops = _ops(names, named, data, construct, _sites(stacks))
     framework = _framework(header, named)
-    tensors = _tensors(names, named, data, ops, folder, framework, problems)
+    table, doubts = tensors([data[name] for name in names], named, ops, folder, framework)
     source = Source(
         path=str(folder),
         format=FORMAT,
@@ -89,23 +61,7 @@ def read(part: Part) -> Trace:
         low_precision_statistics=framework == "pytorch",
         details={key: header[key] for key in ("task", "level") if isinstance(header.get(key), str)},
     )
-    return Trace(source, ops, tensors, tuple(problems), partial(load_tensor, folder))
-
-
-def parse_name(name: str) -> Call | None:
-    """The parts of an entry's name, None if it has no such form."""
-    if match := _MODULE.fullmatch(name):
-        what, scope = match["what"], match["scope"] or ""
-        stem = name[: match.start("what")]
-        if what == "parameters_grad":
-            return Call(what, "op", scope, what, f"{stem}forward.{match['n'] or 0}")
-        return Call(f"{match['type']}.{match['cls']}", "module", scope, what, f"{stem}forward.{match['n'] or 0}")
-    if match := _API.fullmatch(name):
-        family, api, what = match["family"], match["api"], match["what"]
-        if family == "Primitive":  # Primitive.matmul.MatMul: the cell's attribute, then the operator
-            api = api.rpartition(".")[2]
-        return Call(f"{family}.{api}", "op", "", what, f"{name[: match.start('what')]}forward")
-    return None
+    return Trace(source, ops, table, (*problems, *doubts), partial(load_tensor, folder))
 
 
 def _entries(data: dict[str, Any], file: str, problems: list[Problem]) -> tuple[list[str], list[Call]]:
@@ -155,7 +111,7 @@ def _ops(
                 phases[index] = OPTIMIZER
                 recomputed[index] = False
                 break
-            module = _module(above)
+            module = parse_name(above)
             if call.level == "op" and seen == 1 and module is not None and not scope:
                 scope = module.scope
             if above in ids:
@@ -182,11 +138,6 @@ def _ops(
     )
 
 
-@lru_cache(maxsize=1 << 16)
-def _module(name: str) -> Call | None:
-    return parse_name(name)
-
-
 def _sites(stacks: dict[str, Any]) -> dict[str, Site]:
     """The call site of every entry: stacks shared by number (8.1 and later) or one for each name (up to 1.3)."""
     sites: dict[str, Site] = {}
@@ -200,126 +151,8 @@ def _sites(stacks: dict[str, Any]) -> dict[str, Site]:
     return sites
 
 
-def _tensors(
-    names: list[str],
-    named: list[Call],
-    data: dict[str, Any],
-    ops: pd.DataFrame,
-    folder: Path,
-    framework: str,
-    problems: list[Problem],
-) -> pd.DataFrame:
-    """The tensor table."""
-    op_ids: list[int] = []
-    slots: list[str] = []
-    roles: list[str] = []
-    parameters: list[str] = []
-    gradients: list[str] = []
-    leaves: list[dict[str, Any]] = []
-
-    def take(value: Any, slot: str, op: int, role: str, depth: int = 0) -> None:
-        """Every tensor and number below ``value``, with slots that say where."""
-        if isinstance(value, dict):
-            if "dtype" in value or isinstance(value.get("value"), int | float):
-                op_ids.append(op)
-                slots.append(slot)
-                roles.append(role)
-                leaves.append(value)
-            elif "type" not in value and depth < 16:
-                for key, item in value.items():
-                    take(item, f"{slot}.{key}", op, role, depth + 1)
-            elif isinstance(inner := value.get("tensor"), dict):  # P2POp
-                take(inner, slot, op, role, depth + 1)
-        elif isinstance(value, list) and depth < 16:
-            for index, item in enumerate(value):
-                take(item, f"{slot}.{index}", op, role, depth + 1)
-
-    for op, (name, call) in enumerate(zip(names, named, strict=True)):
-        entry = data[name]
-        if call.what == "parameters_grad":
-            for parameter, value in entry.items():
-                take(value[0] if isinstance(value, list) and value else value, f"output.{parameter}", op, "output")
-                full = _join(call.scope, parameter)
-                gradients.extend([full] * (len(slots) - len(gradients)))
-        else:
-            for key, role in _CONTENT.items():
-                if key in entry:
-                    take(entry[key], role, op, role)
-            gradients.extend([""] * (len(slots) - len(gradients)))
-    parameters = [
-        _join(named[op].scope, slot.removeprefix("parameter.")) if role == "parameter" else ""
-        for op, slot, role in zip(op_ids, slots, roles, strict=True)
-    ]
-    scalar = ["dtype" not in leaf for leaf in leaves]
-    dtypes = [_normalise(str(leaf["dtype"])) if "dtype" in leaf else type(leaf["value"]).__name__ for leaf in leaves]
-    shapes = [
-        () if constant else calls.shape_of(leaf.get("shape")) for leaf, constant in zip(leaves, scalar, strict=True)
-    ]
-    columns: dict[str, Any] = {
-        "op": op_ids,
-        "slot": slots,
-        "role": roles,
-        "dtype": dtypes,
-        "shape": shapes,
-        "size": [calls.size_of(shape) for shape in shapes],
-        "hash": [str(leaf.get("md5") or "") for leaf in leaves],
-        "constant": scalar,
-        "parameter": parameters,
-        "gradient_of": gradients,
-        "file": _files(leaves, folder, problems),
-        **calls.statistics([_statistics(leaf) for leaf in leaves], dtypes),
-    }
-    if any("grad_input" in data[name] for name in names) and calls.swapped(ops, table := tensor_table(columns)):
-        where = (ops["forward"].to_numpy() >= 0)[table["op"].to_numpy()]
-        columns["slot"], columns["role"] = calls.exchange(slots, roles, where)
-    table = tensor_table(columns)
-    table["trusted"] = calls.trusted(
-        ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
-    )
-    table.loc[table["gradient_of"] != "", "trusted"] = True
-    return table
-
-
-def _statistics(leaf: dict[str, Any]) -> list[Any]:
-    if "dtype" in leaf:
-        return [leaf.get("Max"), leaf.get("Min"), leaf.get("Mean"), leaf.get("Norm")]
-    value = leaf["value"]
-    return [value, value, value, abs(value)]
-
-
-def _files(leaves: list[dict[str, Any]], folder: Path, problems: list[Problem]) -> list[str]:
-    """The file of every leaf, relative to ``folder``; '' and a problem where it is missing or unsafe."""
-    there = set(os.listdir(folder / _TENSORS)) if (folder / _TENSORS).is_dir() else set()
-    files: list[str] = []
-    missing: list[str] = []
-    unsafe: list[str] = []
-    for leaf in leaves:
-        name = leaf.get("data_name")
-        if not isinstance(name, str) or not name or name == "-1":
-            files.append("")
-        elif not is_plain_name(name):
-            unsafe.append(name)
-            files.append("")
-        elif name not in there:
-            missing.append(name)
-            files.append("")
-        else:
-            files.append(f"{_TENSORS}/{name}")
-    if unsafe:
-        text = f"the tensor file {unsafe[0][:80]!r} would lie outside {_TENSORS}, not read"
-        problems.append(Problem("dump.json", text, count=len(unsafe)))
-    if missing:
-        text = f"the tensor file {missing[0]!r} is missing, its statistics were used"
-        problems.append(Problem(_TENSORS, text, count=len(missing)))
-    return files
-
-
 def _holds_files(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _join(scope: str, parameter: str) -> str:
-    return f"{scope}.{parameter}" if scope else parameter
 
 
 def _framework(header: dict[str, Any], named: list[Call]) -> str:

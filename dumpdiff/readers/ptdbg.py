@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from . import calls
 from .files import head, is_plain_name, load_tensor, number_in, text_files
 from .frames import NOWHERE, Site
 from .parts import Part
-from .ptdbg_lines import Damage, Name, Record, StackLine, is_dump, parse_name, records
+from .ptdbg_lines import Call, Damage, Record, StackLine, is_dump, parse_name, records
 
 FORMAT = "ptdbg"
 
@@ -72,69 +72,71 @@ class _Table:
 
     def __init__(self, damage: Damage) -> None:
         self.damage = damage
-        self.rows: list[Row] = []  #: op, slot, role, record
-        self.ops: dict[tuple[str, int], int] = {}  #: (call, which repetition) -> op
-        self.names: list[Name] = []  #: by op
+        self.rows: list[Row] = []
+        self.calls: list[Call] = []  #: by op
+        self.ops: dict[tuple[str, int], int] = {}  #: (name of the call, which repetition) -> op
         self.sites: dict[int, Site] = {}
         self._seen: dict[str, list[Record]] = {}  #: record name -> repetitions
-        self._repetition: dict[str, int] = {}  #: call without index -> which repetition is being read
+        self._current: dict[str, int] = {}  #: call without index -> which repetition is being read
 
     def add(self, record: Record | StackLine) -> None:
         """Take one line."""
-        name = parse_name(record.name)
-        if name is None:
+        parsed = parse_name(record.name)
+        if parsed is None:
             self.damage.add(record.line, f"no call is named by {record.name[:80]!r}, skipped")
-        elif isinstance(record, StackLine):
-            self.sites.setdefault(self._op(name, self._repetition.get(name.call, 1)), record.site)
-        else:
-            repeated = self._seen.setdefault(record.name, [])
-            repeated.append(record)
-            repetition = len(repeated)
-            if not name.indexed:  # calls of one API share a name: a slot that comes again starts the next call
-                repetition = self._repetition[name.call] = max(repetition, self._repetition.get(name.call, 1))
-            slot = f"{name.io}{name.position or '.0'}"
-            self.rows.append((self._op(name, repetition), slot, name.io, record))
+            return
+        call, io, position = parsed
+        if isinstance(record, StackLine):
+            self.sites.setdefault(self._op(call, self._current.get(call.name, 1)), record.site)
+            return
+        repeated = self._seen.setdefault(record.name, [])
+        repeated.append(record)
+        repetition = len(repeated)
+        if not call.indexed:  # calls of one API share a name: a slot that comes again starts the next call
+            repetition = self._current[call.name] = max(repetition, self._current.get(call.name, 1))
+        self.rows.append((self._op(call, repetition), io + (position or ".0"), io, record))
 
-    def _op(self, name: Name, repetition: int) -> int:
-        op = self.ops.setdefault((name.call, repetition), len(self.names))
-        if op == len(self.names):
-            self.names.append(name)
+    def _op(self, call: Call, repetition: int) -> int:
+        op = self.ops.setdefault((call.name, repetition), len(self.calls))
+        if op == len(self.calls):
+            self.calls.append(call)
         return op
 
     def _drop_equal_repetitions(self) -> tuple[list[int], list[Row]]:
         """Ops and rows without the calls that repeat, record by record, what an earlier line says."""
         differing = {op for (_, repetition), op in self.ops.items() if repetition == 1}
         for op, _, _, record in self.rows:
-            name, first = self.names[op], self._seen[record.name][0]
-            if op not in differing and (not name.indexed or record[2:] != first[2:]):
+            call, first = self.calls[op], self._seen[record.name][0]
+            if op not in differing and (not call.indexed or record[2:] != first[2:]):
                 differing.add(op)
-        kept = [op for op in range(len(self.names)) if op in differing]
+        kept = [op for op in range(len(self.calls)) if op in differing]
         return kept, [row for row in self.rows if row[0] in differing]
 
     def trace(self, part: Part) -> Trace:
         """Everything taken so far, as a trace."""
         kept, rows = self._drop_equal_repetitions()
         ids = {op: row for row, op in enumerate(kept)}
-        call_of = {op: key for key, op in self.ops.items()}
-        names = [self.names[op] for op in kept]
-        kinds, levels, scopes = zip(*(_classify(name.api) for name in names), strict=True)
+        repetition = {op: number for (_, number), op in self.ops.items()}
+        made = [self.calls[op] for op in kept]
+        kinds, levels, scopes = zip(*(_classify(call.api) for call in made), strict=True)
         forward = [
-            ids.get(self.ops.get((_forward_call(name.call), call_of[op][1]), -1), -1) if name.backward else -1
-            for op, name in zip(kept, names, strict=True)
+            ids.get(self.ops.get((_forward_name(call.name), repetition[op]), -1), -1) if call.backward else -1
+            for op, call in zip(kept, made, strict=True)
         ]
         sites = [self.sites.get(op, NOWHERE) for op in kept]
-        phases, recomputed = calls.passes(kinds, [name.backward for name in names], forward, sites)
+        phases, recomputed = calls.passes(kinds, [call.backward for call in made], forward, sites)
+        numbered = ((call.name, repetition[op]) for op, call in zip(kept, made, strict=True))
         ops = op_table(
             {
-                "name": [f"{call}#{n}" if n > 1 else call for call, n in (call_of[op] for op in kept)],
+                "name": [f"{name}#{number}" if number > 1 else name for name, number in numbered],
                 "kind": kinds,
                 "phase": phases,
                 "level": levels,
                 "scope": scopes,
                 "forward": forward,
                 "recomputed": recomputed,
-                "source": [call.source for call in sites],
-                "stack": [call.stack for call in sites],
+                "source": [site.source for site in sites],
+                "stack": [site.stack for site in sites],
             }
         )
 
@@ -151,7 +153,7 @@ class _Table:
             "hash": [record.hash for *_, record in rows],
             "constant": [record.dtype.startswith("<class") for *_, record in rows],
             "file": files,
-            **calls.statistics([record.statistics for *_, record in rows], dtypes),
+            **calls.statistics(_columns([record.statistics for *_, record in rows]), dtypes),
         }
         if exchanged := calls.swapped(ops, table := tensor_table(columns)):
             where = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
@@ -162,7 +164,7 @@ class _Table:
         source = Source(
             path=str(part.path.parent),
             format=FORMAT,
-            era=_era(rows, names, exchanged),
+            era=_era(rows, made, exchanged),
             framework=framework,
             step=part.step,
             rank=part.rank,
@@ -177,7 +179,7 @@ class _Table:
         if not folders:
             return [""] * len(rows), []
         repeated = sum(any(other[2:] != first[2:] for other in others) for first, *others in self._seen.values())
-        if repeated and all(name.indexed for name in self.names):
+        if repeated and all(call.indexed for call in self.calls):
             text = "names with different records: several processes wrote this dump, its tensor files were not used"
             return [""] * len(rows), [Problem(path.name, text, None, repeated)]
         where = {name: folder for folder, names in folders.items() for name in names}
@@ -203,7 +205,12 @@ def _tensor_folders(path: Path) -> Mapping[str, set[str]]:
     return found
 
 
-def _forward_call(call: str) -> str:
+def _columns(rows: list[list[Any]]) -> Iterable[list[Any]]:
+    """Four columns of the rows [max, min, mean, norm], [max, min, mean] and []."""
+    return (list(column) for column in zip(*((*row, None, None, None, None)[:4] for row in rows), strict=True))
+
+
+def _forward_name(call: str) -> str:
     return call[: -len("backward")] + "forward"
 
 
@@ -218,17 +225,17 @@ def _classify(api: str) -> tuple[str, str, str]:
     return f"Module.{match['type']}", "module", match["scope"] or ""
 
 
-def _era(rows: list[Row], names: list[Name], exchanged: bool) -> str:
+def _era(rows: list[Row], made: list[Call], exchanged: bool) -> str:
     """What tells this generation apart, in words."""
     items = Counter(record.items for *_, record in rows).most_common(1)[0][0]
     if items != 6:
         said = _ERAS[items]
-    elif any(name.call[:1].isdigit() for name in names):
+    elif any(call.name[:1].isdigit() for call in made):
         said = "prototype of early 2023: calls are numbered through"
     else:
         norm = any(len(record.statistics) == 4 for *_, record in rows)
         checksums = any(record.hash for *_, record in rows)
-        separator = "." if any(name.call.endswith((".forward", ".backward")) for name in names) else "_"
+        separator = "." if any(call.name.endswith((".forward", ".backward")) for call in made) else "_"
         generation = "6.0" if separator == "." else "4.0.T2 to 5.0" if norm or checksums else "1.0 to 4.0.T1"
         content = "max, min, mean, norm" if norm else "CRC-32 only" if checksums else "max, min, mean"
         said = f"{generation} ('{separator}' in names; {content})"

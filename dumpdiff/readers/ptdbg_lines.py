@@ -9,11 +9,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..trace import Problem
-from .calls import number
+from .calls import numbers
 from .frames import Frame, Site, site
 
 #: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
@@ -25,26 +28,19 @@ _START = re.compile(
     rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)[^"\n]{0,100}", *[\[\d]'
 )
 
-_NAME = re.compile(
-    r"(?P<call>(?P<api>.+?)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward))"
-    r"[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)"
-)
+_NAME = re.compile(r"(?P<call>.+)[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)")
+_CALL = re.compile(r"(?P<api>.+)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward)")
 #: Before 2023-01: no call index, or a counter of all calls in front.
-_PROTOTYPE_NAME = re.compile(
-    r"(?P<call>(?P<counter>\d+_)?(?P<api>.+)_(?P<direction>forward|backward))"
-    r"_(?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)"
-)
+_PROTOTYPE_CALL = re.compile(r"(?P<counter>\d+_)?(?P<api>.+)_(?P<direction>forward|backward)")
 
 
-class Name(NamedTuple):
-    """The parts of a record's name ``Functional.linear.18.forward.input.1``."""
+class Call(NamedTuple):
+    """What a name says of the call: ``Functional.linear.18.forward``."""
 
-    call: str  #: Functional.linear.18.forward
+    name: str  #: Functional.linear.18.forward
     api: str  #: Functional.linear
     indexed: bool  #: whether the name tells calls of one API apart
     backward: bool
-    io: str  #: input, output or stack_info
-    position: str  #: .0, .0.1 or ''
 
 
 class Record(NamedTuple):
@@ -93,16 +89,20 @@ def is_dump(head: bytes) -> bool:
     return _START.search(head) is not None
 
 
-def parse_name(name: str) -> Name | None:
-    """The parts of a record's name, None if it has no such form."""
+def parse_name(name: str) -> tuple[Call, str, str] | None:
+    """Call, slot kind (input, output or stack_info) and position ('.0', '.0.1' or ''); None if it has no such form."""
     match = _NAME.fullmatch(name)
-    if match:
-        indexed = match["index"] != "abnormal"
-    elif match := _PROTOTYPE_NAME.fullmatch(name):
-        indexed = match["counter"] is not None
-    else:
-        return None
-    return Name(match["call"], match["api"], indexed, match["direction"] == "backward", match["io"], match["position"])
+    call = _parse_call(match["call"]) if match else None
+    return (call, match["io"], match["position"]) if match and call else None
+
+
+@lru_cache(maxsize=1 << 12)
+def _parse_call(name: str) -> Call | None:
+    if match := _CALL.fullmatch(name):
+        return Call(name, match["api"], match["index"] != "abnormal", match["direction"] == "backward")
+    if match := _PROTOTYPE_CALL.fullmatch(name):
+        return Call(name, match["api"], match["counter"] is not None, match["direction"] == "backward")
+    return None
 
 
 def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
@@ -159,18 +159,22 @@ def _salvage(text: str) -> Iterator[Any]:
         position = text.find('["', end)
 
 
-def _record(line: int, item: Any) -> Record | StackLine | None:
+def _record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911  one for each era
+    """What a decoded line is, told by the number and the types of its items."""
+    if type(item) is not list or not item or type(item[0]) is not str:
+        return None
     match item:
-        case [str(name), list(frames)] if name.endswith("stack_info"):
+        case [name, _, checksum, str(dtype), list() | str() as shape, list(statistics)]:
+            return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6)
+        case [name, list(frames)] if name.endswith("stack_info"):
             return StackLine(line, name, _site(frames))
-        case [str(name), _, list() | str() as checksum, str(dtype), list() | str() as shape, list(statistics)]:
-            return Record(line, name, _checksum(checksum), dtype, shape, statistics, 6)
-        case [str(name), int(), list(), str(dtype), list() | str() as shape]:  # overflow dump: no statistics
+        case [name, int(), list(), str(dtype), list() | str() as shape]:  # overflow dump: no statistics
             return Record(line, name, "", dtype, shape, [], 5)
-        case [str(name), list(values), str(dtype), list() | str() as shape]:  # 2022: the whole tensor
+        case [name, list(values), str(dtype), list() | str() as shape]:  # 2022: the whole tensor
             return Record(line, name, "", dtype, shape, _measure(values), 4)
-        case [str(name), _, list(), str(dtype), list() | str() as shape, list(statistics), checksum, norm]:
-            return Record(line, name, _checksum(checksum), dtype, shape, [*statistics[:3], norm], 8)
+        case [name, _, list(), str(dtype), list() | str() as shape, list(statistics), checksum, norm]:
+            statistics = [*(statistics[:3] or [None] * 3), norm]
+            return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 8)
     return None
 
 
@@ -182,15 +186,9 @@ def _site(frames: list[Any]) -> Site:
     )
 
 
-def _checksum(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _measure(values: list[Any]) -> list[float]:
     """Max, min, mean and norm of a flat list of numbers."""
-    import numpy as np
-
-    array = np.array([number(value) for value in values], dtype=np.float64)
+    array = numbers(values)
     if not array.size:
         return []
     return [float(array.max()), float(array.min()), float(array.mean()), float(np.linalg.norm(array))]

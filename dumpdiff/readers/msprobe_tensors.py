@@ -1,0 +1,152 @@
+"""The tensors and numbers inside msprobe's entries, as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..dtypes import normalise
+from ..trace import FORWARD, Problem, tensor_table
+from . import calls
+from .files import is_plain_name
+from .msprobe_names import Call
+
+FOLDER = "dump_tensor_data"  #: of whole tensors, beside dump.json
+
+#: Keys of an entry, and the role of what lies below; grad_* are those of 1.0.
+_ROLES = {
+    "input_args": "input", "input_kwargs": "input", "output": "output", "input": "input",
+    "grad_input": "input", "grad_output": "output", "parameters": "parameter",
+}  # fmt: skip
+_DEEPEST = 16  #: levels of nested lists and dicts in an argument
+
+_dtype = lru_cache(maxsize=1 << 10)(normalise)
+
+#: A tensor or number as recorded: op, slot, role, the JSON object.
+_Leaf = tuple[int, str, str, dict[str, Any]]
+
+
+def tensors(
+    entries: Sequence[dict[str, Any]], called: Sequence[Call], ops: pd.DataFrame, folder: Path, framework: str
+) -> tuple[pd.DataFrame, list[Problem]]:
+    """The tensor table of the entries (one an op, with the parts of its name), and what is wrong with its files."""
+    leaves: list[_Leaf] = []
+    for op, (entry, call) in enumerate(zip(entries, called, strict=True)):
+        if call.what == "parameters_grad":
+            for name, value in entry.items():
+                first = value[0] if isinstance(value, list) and value else value
+                _collect(first, f"output.{name}", op, "output", leaves)
+        else:
+            for key, role in _ROLES.items():
+                if value := entry.get(key):
+                    _collect(value, role, op, role, leaves)
+    owned = [_owned_name(called[op], slot) for op, slot, _, _ in leaves]
+    content = [leaf for *_, leaf in leaves]
+    constant = ["dtype" not in leaf for leaf in content]
+    dtypes = [_dtype(str(leaf["dtype"])) if "dtype" in leaf else type(leaf["value"]).__name__ for leaf in content]
+    shapes = [
+        () if number else calls.shape_of(leaf.get("shape")) for leaf, number in zip(content, constant, strict=True)
+    ]
+    files, problems = _files(content, folder)
+    columns: dict[str, Any] = {
+        "op": [op for op, *_ in leaves],
+        "slot": [slot for _, slot, _, _ in leaves],
+        "role": [role for _, _, role, _ in leaves],
+        "dtype": dtypes,
+        "shape": shapes,
+        "size": [calls.size_of(shape) for shape in shapes],
+        "hash": [str(leaf["md5"]) if leaf.get("md5") else "" for leaf in content],
+        "constant": constant,
+        "parameter": [name if role == "parameter" else "" for name, (_, _, role, _) in zip(owned, leaves, strict=True)],
+        "gradient_of": [name if role == "output" else "" for name, (_, _, role, _) in zip(owned, leaves, strict=True)],
+        "file": files,
+        **calls.statistics(_statistics(content), dtypes),
+    }
+    if any("grad_input" in entry for entry in entries) and calls.swapped(ops, table := tensor_table(columns)):
+        where = (ops["forward"].to_numpy() >= 0)[table["op"].to_numpy()]
+        columns["slot"], columns["role"] = calls.exchange(columns["slot"], columns["role"], where)
+    table = tensor_table(columns)
+    table["parameter"] = _read_parameters(table, ops)
+    table["trusted"] = calls.trusted(
+        ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
+    ) | (table["gradient_of"] != "")
+    return table, problems
+
+
+def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0) -> None:
+    """Every tensor and number below ``value``, with slots that say where; text, slices and null are passed over."""
+    if type(value) is dict:
+        if "dtype" in value or ("type" in value and isinstance(value.get("value"), int | float)):
+            leaves.append((op, slot, role, value))
+        elif "type" not in value and depth < _DEEPEST:
+            for key, item in value.items():
+                _collect(item, f"{slot}.{key}", op, role, leaves, depth + 1)
+        elif type(inner := value.get("tensor")) is dict:  # P2POp
+            _collect(inner, slot, op, role, leaves, depth + 1)
+    elif type(value) is list and depth < _DEEPEST:
+        for index, item in enumerate(value):
+            _collect(item, f"{slot}.{index}", op, role, leaves, depth + 1)
+
+
+def _owned_name(call: Call, slot: str) -> str:
+    """The full name of the parameter that a slot of a module holds, or whose gradient it holds; '' for other slots."""
+    if call.what == "parameters_grad" or slot.startswith("parameter."):
+        name = slot.partition(".")[2]
+        return f"{call.scope}.{name}" if call.scope else name
+    return ""
+
+
+def _statistics(content: list[dict[str, Any]]) -> list[list[Any]]:
+    """Columns max, min, mean, norm as recorded; of a number its value, and its magnitude for the norm."""
+    columns = [
+        [leaf.get(key) if "dtype" in leaf else leaf["value"] for leaf in content] for key in ("Max", "Min", "Mean")
+    ]
+    return [*columns, [leaf.get("Norm") if "dtype" in leaf else abs(leaf["value"]) for leaf in content]]
+
+
+def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> list[str]:
+    """The parameter column, completed: a call right inside a module that reads what equals one parameter of it."""
+    names: list[str] = table["parameter"].tolist()
+    keys = list(zip(*(table[name].tolist() for name in ("shape", "hash", "max", "min", "mean", "norm")), strict=True))
+    op_of, roles = table["op"].tolist(), table["role"].tolist()
+    held: dict[tuple[int, Any], str] = {}
+    for row, name in enumerate(names):
+        if name:
+            key = (op_of[row], keys[row])
+            held[key] = "" if key in held else name  # two equal parameters: not told apart
+    parents = ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).tolist()
+    for row, role in enumerate(roles):
+        if role == "input" and (parent := parents[op_of[row]]) >= 0:
+            names[row] = held.get((parent, keys[row]), "")
+    return names
+
+
+def _files(content: list[dict[str, Any]], folder: Path) -> tuple[list[str], list[Problem]]:
+    """The file of every tensor, relative to ``folder``; '' and a problem where it is missing or its name unsafe."""
+    there = set(os.listdir(folder / FOLDER)) if (folder / FOLDER).is_dir() else set()
+    files: list[str] = []
+    missing: list[str] = []
+    unsafe: list[str] = []
+    for leaf in content:
+        name = leaf.get("data_name")
+        file = ""
+        if type(name) is not str or name in ("", "-1"):
+            pass
+        elif name in there:
+            file = f"{FOLDER}/{name}"
+        else:
+            (missing if is_plain_name(name) else unsafe).append(name)
+        files.append(file)
+    problems = []
+    if unsafe:
+        text = f"the tensor file {unsafe[0][:80]!r} would lie outside {FOLDER}, not read"
+        problems.append(Problem("dump.json", text, count=len(unsafe)))
+    if missing:
+        text = f"the tensor file {missing[0][:80]!r} is missing, its statistics were used"
+        problems.append(Problem(FOLDER, text, count=len(missing)))
+    return files, problems
