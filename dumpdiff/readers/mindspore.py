@@ -16,7 +16,6 @@ from ..trace import Problem, Source, Trace
 from . import npy
 from .mindspore_graph import Dataflow, graph_files, read_dataflow
 from .mindspore_join import Join, join
-from .mindspore_kinds import writes_in_place
 from .mindspore_records import CSV, Records, is_npy_folder, read_records
 from .mindspore_tables import tables
 from .parts import Part
@@ -55,7 +54,7 @@ def read(part: Part) -> Trace:
     flow, problems = _dataflow(folder, part.graph)
     joined = None
     if flow is not None:
-        joined = join(flow, records.places, [writes_in_place(op.kind) for op in flow.ops])
+        joined = join(flow, records.places)
         problems += _doubts(joined)
     ops, tensors, matched = tables(records, flow, joined)
     if flow is not None and matched < len(records.places):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..errors import DumpError
 from ..trace import Problem
 from .mindspore_ir import read_ir
+from .mindspore_kinds import updated_inputs, writes_in_place
 from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter, user_frames
 from .mindspore_pb import read_pb, read_pb_names
 
@@ -59,6 +60,26 @@ class Dataflow:
     ops: Sequence[GraphOp]
     parameters: Mapping[str, Parameter]
     files: tuple[str, ...]  #: base names of the graph files read
+
+
+def overwritten(flow: Dataflow) -> frozenset[tuple[int, int]]:
+    """(op, output) whose memory, when it was dumped, no longer held what the op had computed.
+
+    Everything of an op is dumped after it ran: an op that updates its inputs leaves its outputs stale, and what it
+    updated may be the output of another op (fp16 training casts a weight up, updates the copy, and casts it down).
+    """
+    found: set[tuple[int, int]] = set()
+    for number, op in enumerate(flow.ops):
+        if not writes_in_place(op.kind):
+            continue
+        found.update((number, output) for output in range(max(1, len(op.outputs))))
+        updated = updated_inputs(op.kind)
+        found.update(
+            (slot.op, slot.output)
+            for at, slot in enumerate(op.inputs)
+            if slot is not None and slot.op >= 0 and updated is not None and at in updated
+        )
+    return frozenset(found)
 
 
 def graph_files(folder: Path) -> dict[int, dict[str, Path]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..dtypes import normalise
 from ..errors import DumpError
 from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
+from .npy import known_shape
 
 _PARAMETER = re.compile(r"^%para\d+_(?P<name>.*?)\s*: (?P<type><.*?>)  :(?P<rest>.*)$", re.MULTILINE)
 _SUBGRAPH = re.compile(r"^subgraph @", re.MULTILINE)
@@ -153,5 +154,4 @@ def _outputs(type_text: str) -> list[Output]:
 def _shape(found: re.Match[str]) -> tuple[int, ...] | None:
     if found[0] == "NoShape":
         return ()
-    sizes = tuple(int(size) for size in found[1].split(",") if size.strip())
-    return sizes if all(size >= 0 for size in sizes) else None
+    return known_shape(int(size) for size in found[1].split(",") if size.strip())

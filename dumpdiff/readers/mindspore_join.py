@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .mindspore_graph import Dataflow, GraphOp
+from .mindspore_graph import Dataflow, GraphOp, overwritten
 from .mindspore_names import encode, group
 from .mindspore_records import Place, Record
 
@@ -23,8 +23,8 @@ class Join:
     checkable: int  #: edges recorded at both ends
 
 
-def join(flow: Dataflow, places: Mapping[Place, Record], in_place: Sequence[bool]) -> Join:
-    """The rule for op numbers that the data confirm best; ops that wrote in place prove nothing."""
+def join(flow: Dataflow, places: Mapping[Place, Record]) -> Join:
+    """The rule for op numbers that the data confirm best."""
     recorded = {place[0] for place in places}
     rules = {
         "renumbered": tuple(encode(op.name) for op in flow.ops),
@@ -32,7 +32,7 @@ def join(flow: Dataflow, places: Mapping[Place, Record], in_place: Sequence[bool
     }
     tried: list[tuple[int, Join]] = []
     for rule, names in rules.items():
-        found = Join(names, rule, *verify(flow, names, places, in_place))
+        found = Join(names, rule, *verify(flow, names, places))
         tried.append((len(recorded.intersection(names)), found))
         if _believed(found) and tried[-1][0] >= _GOOD * len(recorded - _parameters(flow)):
             return found
@@ -40,18 +40,20 @@ def join(flow: Dataflow, places: Mapping[Place, Record], in_place: Sequence[bool
     if _believed(best):
         return best
     names = _by_content(flow, best.names, places)
-    by_content = Join(names, "by content", *verify(flow, names, places, in_place))
+    by_content = Join(names, "by content", *verify(flow, names, places))
     return by_content if by_content.verified > best.verified else best
 
 
-def verify(
-    flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record], in_place: Sequence[bool]
-) -> tuple[int, int]:
-    """(edges whose two ends hold the same data, edges that were recorded at both ends in the same way)."""
+def verify(flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record]) -> tuple[int, int]:
+    """(edges whose two ends hold the same data, edges that were recorded at both ends in the same way).
+
+    Memory that was updated in place proves nothing and is not counted.
+    """
     verified = checkable = 0
+    changed = overwritten(flow)
     for op, name in zip(flow.ops, names, strict=True):
         for at, slot in enumerate(op.inputs):
-            if slot is None or slot.op < 0 or in_place[slot.op]:
+            if slot is None or slot.op < 0 or (slot.op, slot.output) in changed:
                 continue
             read = _content(places, name, "input", at)
             written = _content(places, names[slot.op], "output", slot.output)

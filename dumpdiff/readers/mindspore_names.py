@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ..errors import DumpError
 
 _NAME = re.compile(
-    r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})\.(?P<time>\d{10,20})"
+    r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})\.(?P<time>\d{10,18})"
     r"\.(?P<io>input|output)\.(?P<slot>\d{1,6})\.(?P<format>[A-Za-z]\w*)(?:\.(?P<dtype>[A-Za-z]\w*))?\.npy",
     re.ASCII,
 )

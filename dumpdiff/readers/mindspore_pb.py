@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import DumpError
 from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
+from .npy import known_shape
 
 _DTYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
@@ -152,8 +153,7 @@ def _outputs(data: int | bytes, depth: int = 0) -> list[Output]:
 
 
 def _shape(data: int | bytes) -> tuple[int, ...] | None:
-    sizes = tuple(_signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1)
-    return sizes if all(size >= 0 for size in sizes) else None
+    return known_shape(_signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1)
 
 
 def _dtype(number: int | bytes | None) -> str:

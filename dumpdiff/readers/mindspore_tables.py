@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..trace import OPTIMIZER, op_table, tensor_table
 from . import mindspore_kinds as kinds
-from .mindspore_graph import Dataflow, GraphOp, Slot
+from .mindspore_graph import Dataflow, GraphOp, Slot, overwritten
 from .mindspore_join import Join
 from .mindspore_names import PARAMETER, encode
 from .mindspore_nodes import Output
@@ -23,11 +23,11 @@ from .mindspore_records import Record, Records, size_of
 class _Op(NamedTuple):
     name: str
     kind: str
-    phase: str
-    scope: str
-    recomputed: bool
-    source: str
-    stack: str
+    phase: str = "forward"
+    scope: str = ""
+    recomputed: bool = False
+    source: str = ""
+    stack: str = ""
 
 
 class _Tensor(NamedTuple):
@@ -37,41 +37,32 @@ class _Tensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...] | None
     size: int
-    constant: bool
-    parameter: str
-    producer: int
-    trusted: bool
     file: str
-    row: int  #: of the csv
-    values: tuple[float, ...] | None  #: of a constant
-
-
-@dataclass
-class _Rows:
-    ops: list[_Op] = field(default_factory=list)
-    tensors: list[_Tensor] = field(default_factory=list)
-    gradients: dict[int, str] = field(default_factory=dict)  #: tensor id -> the parameter it is the gradient of
+    row: int  #: of the csv, -1 if none
+    parameter: str = ""
+    producer: int = -1
+    trusted: bool = True
+    constant: bool = False
+    values: tuple[float, ...] | None = None  #: of a constant
 
 
 def tables(records: Records, flow: Dataflow | None, join: Join | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """The op table, the tensor table, and how many records found their op in the graph."""
-    rows = _Rows()
-    ops: dict[tuple[str, int], list[Record]] = defaultdict(list)
-    for (name, _, _, occurrence), record in records.places.items():
-        ops[name, occurrence].append(record)
-    phases = _phases(flow) if flow is not None else []
-    optimizer = OPTIMIZER in phases or any(
-        kinds.is_optimizer(kept[0].kind, kept[0].name) for kept in ops.values() if kept[0].kind != PARAMETER
-    )
-    parameters = _parameter_rows(rows, ops, records, flow, trusted=not optimizer)
-    matched = sum(len(ops[key]) for key in parameters) if flow is not None else 0
-    for key in parameters:
-        del ops[key]
-    if flow is not None and join is not None:
-        matched += _graph_rows(rows, ops, records, flow, join, phases)
-    for (_, occurrence), kept in sorted(ops.items(), key=lambda item: min(record.time for record in item[1])):
-        _record_rows(rows, kept, occurrence, records)
-    return _op_table(rows), _tensor_table(rows, records), matched
+    """The op table, the tensor table, and how many records found their place in the graph.
+
+    Parameters and graph inputs come first, then the ops of the graph in topological order (once per recorded run),
+    then what the graph does not know, by time.
+    """
+    rows = _Rows(records)
+    if flow is None or join is None:
+        rows.add_parameters({}, None, trusted=not rows.optimizer_recorded())
+        matched = 0
+    else:
+        phases = _phases(flow)
+        rows.add_parameters({encode(name): name for name in flow.parameters}, flow, trusted=OPTIMIZER not in phases)
+        _GraphRows(rows, flow, join, phases).add()
+        matched = len(records.places) - sum(len(kept) for kept in rows.left.values())
+    rows.add_the_rest()
+    return rows.op_table(), rows.tensor_table(), matched
 
 
 def _phases(flow: Dataflow) -> list[str]:
@@ -87,188 +78,204 @@ def _phases(flow: Dataflow) -> list[str]:
     return phases
 
 
-_Key = tuple[str, int]  #: encoded op name, occurrence
-_Kept = dict[_Key, list[Record]]
+class _Rows:
+    """The rows of both tables as they grow."""
 
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.ops: list[_Op] = []
+        self.tensors: list[_Tensor] = []
+        self.gradients: dict[int, str] = {}  #: tensor id -> the parameter it is the gradient of
+        self.left: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)  #: (op, occurrence) without rows yet
+        for (name, _, _, occurrence), record in records.places.items():
+            self.left[name, occurrence].append(record)
 
-def _parameter_rows(rows: _Rows, ops: _Kept, records: Records, flow: Dataflow | None, trusted: bool) -> list[_Key]:
-    """Parameters and graph inputs, first as everything reads them; written when the step ended, so after any update."""
-    full = {encode(name): name for name in flow.parameters} if flow is not None else {}
-    keys = [key for key, kept in ops.items() if kept[0].kind == PARAMETER]
-    for name, occurrence in keys:
-        parameter = full.get(name, name)
-        known = flow.parameters.get(parameter) if flow is not None else None
-        weight = known is None or known.weight is not False
-        rows.ops.append(_Op(_numbered(parameter, occurrence), PARAMETER, "forward", "", False, "", ""))
-        for record in ops[name, occurrence]:
-            output = Output(known.dtype, known.shape) if known is not None else None
-            # an input of the graph is not updated by the optimizer
-            believed = trusted or not weight
-            rows.tensors.append(
-                _tensor(rows, record, "output", record.slot, records, output, parameter if weight else "", -1, believed)
-            )
-    return keys
+    def optimizer_recorded(self) -> bool:
+        """Judged by op types and names alone."""
+        firsts = (kept[0] for kept in self.left.values())
+        return any(kinds.is_optimizer(first.kind, first.name) for first in firsts if first.kind != PARAMETER)
 
-
-def _graph_rows(rows: _Rows, ops: _Kept, records: Records, flow: Dataflow, join: Join, phases: list[str]) -> int:
-    """Every executed op of the graph, as often as it was recorded, with all its slots; returns the records used."""
-    matched = 0
-    runs = dict.fromkeys(join.names, 1)
-    for name, occurrence in ops:
-        if name in runs:
-            runs[name] = max(runs[name], occurrence + 1)
-    inputs = {rows.ops[tensor.op].name: at for at, tensor in enumerate(rows.tensors)}
-    written: dict[tuple[int, int, int], int] = {}  # op of the graph, occurrence, output -> tensor id
-    for occurrence in range(max(runs.values(), default=0)):
-        for number, (op, name, phase) in enumerate(zip(flow.ops, join.names, phases, strict=True)):
-            if occurrence >= runs[name]:
+    def add_parameters(self, full: dict[str, str], flow: Dataflow | None, trusted: bool) -> None:
+        """Recorded parameters and graph inputs. They were written at the end of the step: a weight after its update."""
+        for key in [key for key, kept in self.left.items() if kept[0].kind == PARAMETER]:
+            name, occurrence = key
+            parameter = full.get(name, name)
+            known = flow.parameters.get(parameter) if flow is not None else None
+            if flow is not None and known is None:
                 continue
-            kept = {(record.io, record.slot): record for record in ops.pop((name, occurrence), [])}
-            matched += len(kept)
-            rows.ops.append(_graph_op(op, phase, occurrence))
-            _input_rows(rows, op, kept, records, flow, written, inputs, occurrence, runs, join)
-            for at in range(max(len(op.outputs), 1 + max((slot for io, slot in kept if io == "output"), default=-1))):
-                written[number, occurrence, at] = len(rows.tensors)
-                output = op.outputs[at] if at < len(op.outputs) else None
-                trusted = not kinds.writes_in_place(op.kind)
-                record = kept.get(("output", at))
-                rows.tensors.append(_tensor(rows, record, "output", at, records, output, "", -1, trusted))
-    return matched
+            weight = known is None or known.weight is not False
+            self.ops.append(_Op(_numbered(parameter, occurrence), PARAMETER))
+            for record in self.left.pop(key):
+                row = self.tensor("output", record.slot, record, Output(known.dtype, known.shape) if known else None)
+                self.tensors.append(row._replace(parameter=parameter if weight else "", trusted=trusted or not weight))
+
+    def add_the_rest(self) -> None:
+        """Ops that no graph knows: what their file names say is all there is."""
+        for (_, occurrence), kept in sorted(self.left.items(), key=lambda item: min(record.time for record in item[1])):
+            first = kept[0]
+            name = first.spelled or first.name
+            phase = kinds.phase(first.kind, name, kinds.is_optimizer(first.kind, name))
+            scope = kinds.scope(first.spelled)
+            self.ops.append(_Op(_numbered(name, occurrence), first.kind, phase, scope, kinds.is_recomputed(name)))
+            updated = kinds.updated_inputs(first.kind)
+            for record in sorted(kept, key=lambda record: (record.io, record.slot)):
+                stale = kinds.writes_in_place(first.kind) if record.io == "output" else _in(record.slot, updated)
+                self.tensors.append(self.tensor(record.io, record.slot, record, None)._replace(trusted=not stale))
+        self.left.clear()
+
+    def tensor(self, io: str, at: int, record: Record | None, output: Output | None) -> _Tensor:
+        """A row of the last op. The graph's shape is taken where it fits: reshapes are dumped with their input's."""
+        dtype, shape = output if output is not None else ("", None)
+        size = math.prod(shape) if shape is not None else -1
+        if record is None:
+            return _Tensor(len(self.ops) - 1, f"{io}.{at}", io, dtype, shape, size, "", -1)
+        recorded = size_of(record, self.records.statistics)
+        if shape is None or recorded not in (-1, size):
+            shape, size = record.shape, recorded
+        return _Tensor(len(self.ops) - 1, f"{io}.{at}", io, record.dtype or dtype, shape, size, record.file, record.row)
+
+    def op_table(self) -> pd.DataFrame:
+        return op_table(_columns(self.ops, _Op._fields))
+
+    def tensor_table(self) -> pd.DataFrame:
+        columns = _columns(self.tensors, _Tensor._fields)
+        row = np.asarray(columns.pop("row"), dtype=np.int64)
+        values = columns.pop("values")
+        statistics = self.records.statistics
+        numbers = {name: np.full(len(row), np.nan) for name in ("max", "min", "mean", "norm")}
+        nonfinite = np.full(len(row), -1, dtype=np.int8)
+        hashes = [""] * len(row)
+        if statistics is not None:
+            has = row >= 0
+            for name, column in numbers.items():
+                column[has] = getattr(statistics, name)[row[has]]
+            nonfinite[has] = statistics.nonfinite[row[has]]
+            hashes = [statistics.hash[at] if at >= 0 else "" for at in row.tolist()]
+        for at, constant in enumerate(values):
+            if constant:
+                _fill(numbers, at, np.asarray(constant, dtype=np.float64))
+                nonfinite[at] = not np.isfinite(constant).all()
+        gradient_of = [self.gradients.get(at, "") for at in range(len(row))]
+        return tensor_table({**columns, **numbers, "nonfinite": nonfinite, "hash": hashes, "gradient_of": gradient_of})
 
 
-def _input_rows(
-    rows: _Rows,
-    op: GraphOp,
-    kept: Mapping[tuple[str, int], Record],
-    records: Records,
-    flow: Dataflow,
-    written: Mapping[tuple[int, int, int], int],
-    parameters: Mapping[str, int],
-    occurrence: int,
-    runs: Mapping[str, int],
-    join: Join,
-) -> None:
-    updated = kinds.updated_inputs(op.kind)
-    target = next((slot.parameter for slot in op.inputs if slot is not None and slot.parameter), "")
-    for at in range(max(len(op.inputs), 1 + max((slot for io, slot in kept if io == "input"), default=-1))):
-        slot = op.inputs[at] if at < len(op.inputs) else None
-        record = kept.get(("input", at))
-        if slot is None and record is None:
-            continue
-        slot = slot or Slot()
-        known = flow.parameters.get(slot.parameter)
-        producer, output = -1, None
+class _GraphRows:
+    """Adds every executed op of a graph, as often as it was recorded, with all its slots."""
+
+    def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
+        self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
+        self.overwritten = overwritten(flow)
+        self.runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
+        for name, occurrence in rows.left:
+            if name in self.runs:
+                self.runs[name] = max(self.runs[name], occurrence + 1)
+        self.parameters = {rows.ops[tensor.op].name: at for at, tensor in enumerate(rows.tensors)}
+        self.written: dict[tuple[int, int, int], int] = {}  #: op, occurrence, output -> tensor id
+
+    def add(self) -> None:
+        ops = list(zip(range(len(self.flow.ops)), self.flow.ops, self.join.names, self.phases, strict=True))
+        for occurrence in range(max(self.runs.values(), default=0)):
+            for number, op, name, phase in ops:
+                if occurrence < self.runs[name]:
+                    records = self.rows.left.pop((name, occurrence), [])
+                    kept = {(record.io, record.slot): record for record in records}
+                    self.rows.ops.append(_graph_op(op, phase, occurrence))
+                    self._add_inputs(op, phase, occurrence, kept)
+                    self._add_outputs(number, op, occurrence, kept)
+
+    def _add_inputs(self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
+        rows, updated = self.rows, kinds.updated_inputs(op.kind)
+        weight = next((slot.parameter for slot in op.inputs if slot is not None and slot.parameter), "")
+        for at in _slots(len(op.inputs), "input", kept):
+            slot, record = op.inputs[at] if at < len(op.inputs) else None, kept.get(("input", at))
+            if slot is None and record is None:
+                continue
+            slot = slot or Slot()
+            row = rows.tensor("input", at, record, self._type(slot))
+            stale = _in(at, updated) if updated is not None else bool(slot.parameter)
+            stale = stale or (phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten)
+            constant = slot.constant
+            row = row._replace(
+                parameter=slot.parameter if self._is_weight(slot.parameter) else "",
+                producer=self._producer(slot, occurrence),
+                trusted=not stale,
+                constant=constant is not None,
+                values=constant.values if constant is not None else None,
+            )
+            if (
+                weight
+                and phase == OPTIMIZER
+                and kinds.writes_in_place(op.kind)
+                and self._is_gradient(row, slot, weight)
+            ):
+                rows.gradients[len(rows.tensors)] = rows.gradients[row.producer] = weight
+            rows.tensors.append(row)
+
+    def _add_outputs(self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
+        stale = kinds.writes_in_place(op.kind)
+        for at in _slots(len(op.outputs), "output", kept):
+            self.written[number, occurrence, at] = len(self.rows.tensors)
+            output = op.outputs[at] if at < len(op.outputs) else None
+            row = self.rows.tensor("output", at, kept.get(("output", at)), output)
+            self.rows.tensors.append(row._replace(trusted=not stale))
+
+    def _type(self, slot: Slot) -> Output | None:
+        """What the graph says of the tensor in a slot."""
         if slot.op >= 0:
-            made = (slot.op, min(occurrence, runs[join.names[slot.op]] - 1), slot.output)
-            producer = written.get(made, -1)
-            outputs = flow.ops[slot.op].outputs
-            output = outputs[slot.output] if slot.output < len(outputs) else None
-        elif known is not None:
-            producer, output = parameters.get(slot.parameter, -1), Output(known.dtype, known.shape)
-        elif slot.constant is not None:
-            output = Output(slot.constant.dtype, slot.constant.shape)
-        changed = at in updated if updated is not None else bool(slot.parameter)
-        name = slot.parameter if known is None or known.weight is not False else ""
-        row = _tensor(rows, record, "input", at, records, output, name, producer, not changed)
-        if slot.constant is not None:
-            row = row._replace(constant=True, values=slot.constant.values)
-        if target and kinds.is_optimizer(op.kind) and not changed and slot.op >= 0 and _same(row, flow, target):
-            rows.gradients[len(rows.tensors)] = target
-            if producer >= 0:
-                rows.gradients[producer] = target
-        rows.tensors.append(row)
+            outputs = self.flow.ops[slot.op].outputs
+            return outputs[slot.output] if slot.output < len(outputs) else None
+        known = self.flow.parameters.get(slot.parameter)
+        if known is not None:
+            return Output(known.dtype, known.shape)
+        return Output(slot.constant.dtype, slot.constant.shape) if slot.constant is not None else None
 
+    def _producer(self, slot: Slot, occurrence: int) -> int:
+        if slot.op < 0:
+            return self.parameters.get(slot.parameter, -1)
+        run = min(occurrence, self.runs[self.join.names[slot.op]] - 1)
+        return self.written.get((slot.op, run, slot.output), -1)
 
-def _same(row: _Tensor, flow: Dataflow, parameter: str) -> bool:
-    known = flow.parameters.get(parameter)
-    return known is not None and row.shape is not None and row.shape == known.shape
+    def _is_weight(self, parameter: str) -> bool:
+        known = self.flow.parameters.get(parameter)
+        return known is None or known.weight is not False
 
-
-def _record_rows(rows: _Rows, kept: list[Record], occurrence: int, records: Records) -> None:
-    """An op that no graph knows: what its file names say is all there is."""
-    first = kept[0]
-    name = first.spelled or first.name
-    optimizer = kinds.is_optimizer(first.kind, name)
-    phase = kinds.phase(first.kind, name, optimizer)
-    scope = kinds.scope(first.spelled) if first.spelled else ""
-    rows.ops.append(_Op(_numbered(name, occurrence), first.kind, phase, scope, kinds.is_recomputed(name), "", ""))
-    updated = kinds.updated_inputs(first.kind)
-    for record in sorted(kept, key=lambda record: (record.io, record.slot)):
-        changed = updated is None or record.slot in updated
-        trusted = not changed if record.io == "input" else not kinds.writes_in_place(first.kind)
-        rows.tensors.append(_tensor(rows, record, record.io, record.slot, records, None, "", -1, trusted))
+    def _is_gradient(self, row: _Tensor, slot: Slot, weight: str) -> bool:
+        """Among what an optimizer op reads: computed, not updated by it, and shaped like the weight."""
+        known = self.flow.parameters.get(weight)
+        return slot.op >= 0 and row.trusted and row.producer >= 0 and known is not None and row.shape == known.shape
 
 
 def _graph_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
     frames = op.stack
     places = [f"{file.rsplit('/', 1)[-1]}:{line}" for file, line, _ in frames]
-    source = places[0] if places else ""
     stack = "\n".join(f"{place} {code}" for place, (_, _, code) in zip(places, frames, strict=True))
-    name = _numbered(op.name, occurrence)
-    return _Op(name, op.kind, phase, kinds.scope(op.name), kinds.is_recomputed(op.name), source, stack)
+    source = places[0] if places else ""
+    scope, recomputed = kinds.scope(op.name), kinds.is_recomputed(op.name)
+    return _Op(_numbered(op.name, occurrence), op.kind, phase, scope, recomputed, source, stack)
 
 
 def _numbered(name: str, occurrence: int) -> str:
     return f"{name}#{occurrence + 1}" if occurrence else name
 
 
-def _tensor(
-    rows: _Rows,
-    record: Record | None,
-    io: str,
-    at: int,
-    records: Records,
-    output: Output | None,
-    parameter: str,
-    producer: int,
-    trusted: bool,
-) -> _Tensor:
-    """A row of the last op; the graph's shape is taken where it fits, since reshapes are dumped with their input's."""
-    dtype, shape = (output.dtype, output.shape) if output is not None else ("", None)
-    size = math.prod(shape) if shape is not None else -1
-    if record is not None:
-        recorded = size_of(record, records.statistics)
-        if shape is None or (recorded >= 0 and recorded != size):
-            shape = record.shape
-        dtype, size = record.dtype or dtype, recorded if recorded >= 0 else size
-    file, row = (record.file, record.row) if record is not None else ("", -1)
-    return _Tensor(
-        len(rows.ops) - 1, f"{io}.{at}", io, dtype, shape, size, False, parameter, producer, trusted, file, row, None
-    )
+def _in(slot: int, updated: frozenset[int] | None) -> bool:
+    return updated is None or slot in updated
 
 
-def _op_table(rows: _Rows) -> pd.DataFrame:
-    return op_table(dict(zip(_Op._fields, _columns(rows.ops, len(_Op._fields)), strict=True)))
+def _slots(count: int, io: str, kept: dict[tuple[str, int], Record]) -> list[int]:
+    """The slots that the graph knows, and any more that were recorded."""
+    return [*range(count), *sorted(slot for role, slot in kept if role == io and slot >= count)]
 
 
-def _tensor_table(rows: _Rows, records: Records) -> pd.DataFrame:
-    columns = dict(zip(_Tensor._fields, _columns(rows.tensors, len(_Tensor._fields)), strict=True))
-    row = np.asarray(columns.pop("row"), dtype=np.int64)
-    values = columns.pop("values")
-    statistics = records.statistics
-    table = {name: np.full(len(row), np.nan) for name in ("max", "min", "mean", "norm")}
-    nonfinite = np.full(len(row), -1, dtype=np.int8)
-    hashes = [""] * len(row)
-    if statistics is not None:
-        has = row >= 0
-        for name, column in table.items():
-            column[has] = getattr(statistics, name)[row[has]]
-        nonfinite[has] = statistics.nonfinite[row[has]]
-        hashes = [statistics.hash[at] if at >= 0 else "" for at in row.tolist()]
-    for at, constant in enumerate(values):
-        if constant and row[at] < 0:
-            numbers = np.asarray(constant, dtype=np.float64)
-            with np.errstate(all="ignore"):
-                told = (numbers.max(), numbers.min(), numbers.mean(), np.sqrt(np.square(numbers).sum()))
-            for column, value in zip(table.values(), told, strict=True):
-                column[at] = value
-            nonfinite[at] = not np.isfinite(numbers).all()
-    gradient_of = [""] * len(row)
-    for at, parameter in rows.gradients.items():
-        gradient_of[at] = parameter
-    return tensor_table({**columns, **table, "nonfinite": nonfinite, "hash": hashes, "gradient_of": gradient_of})
+def _fill(numbers: dict[str, NDArray[Any]], at: int, constant: NDArray[Any]) -> None:
+    """The statistics of a constant, where none were recorded."""
+    with np.errstate(all="ignore"):
+        told = {"max": constant.max(), "min": constant.min(), "mean": constant.mean(), "norm": np.linalg.norm(constant)}
+    for name, column in numbers.items():
+        if np.isnan(column[at]):
+            column[at] = told[name]
 
 
-def _columns(rows: Iterable[tuple[object, ...]], width: int) -> list[list[object]]:
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return columns or [[] for _ in range(width)]
+def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+    return dict(zip(names, columns, strict=True))

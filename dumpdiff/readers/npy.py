@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DumpError
 
@@ -21,6 +22,7 @@ MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  #: bytes; what NumPy itself accepts from a file it does not trust
 _FIRST_READ = 128  #: bytes; nearly every header ends here, so one read is enough
 _BFLOAT16 = "<E2"
+_MOST_ELEMENTS = 2**53
 
 
 class Header(NamedTuple):
@@ -71,7 +73,7 @@ def header_of(file: BinaryIO, length: int, path: str) -> Header:
     return header
 
 
-def open_array(path: str | Path) -> np.ndarray:
+def open_array(path: str | Path) -> NDArray[Any]:
     """The array of an .npy file, memory-mapped and read-only; bfloat16 becomes float32 in memory.
 
     Raises DumpError if the file is unreadable, no .npy file, or cut short.
@@ -88,16 +90,22 @@ def open_array(path: str | Path) -> np.ndarray:
     return decode_bfloat16(array) if header.dtype == "bfloat16" else array
 
 
-def decode_bfloat16(bits: np.ndarray) -> np.ndarray:
+def known_shape(sizes: Iterable[int]) -> tuple[int, ...] | None:
+    """A recorded shape; None if it is dynamic (negative) or no memory could hold it."""
+    shape = tuple(sizes)
+    return shape if all(size >= 0 for size in shape) and math.prod(shape) < _MOST_ELEMENTS else None
+
+
+def decode_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:
     """float32 from the 16-bit patterns of bfloat16 (its upper half): exact."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def loader(folder: str | Path) -> Callable[[str], np.ndarray]:
+def loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
     """Opens arrays of one dump by their name relative to ``folder``; refuses names that leave it."""
     root = Path(folder).resolve()
 
-    def load(name: str) -> np.ndarray:
+    def load(name: str) -> NDArray[Any]:
         return open_array(inside(root, name))
 
     return load
@@ -120,8 +128,8 @@ def _parsed(text: bytes, offset: int) -> Header:
     if known is not None and known.offset == offset:
         return known
     said = ast.literal_eval(text.decode("latin1").strip())
-    descr, shape, fortran = said["descr"], tuple(said["shape"]), said["fortran_order"]
-    if not isinstance(descr, str) or not all(isinstance(n, int) and 0 <= n < 2**48 for n in shape):
+    descr, shape, fortran = said["descr"], known_shape(said["shape"]), said["fortran_order"]
+    if not isinstance(descr, str) or shape is None or not all(isinstance(size, int) for size in shape):
         raise ValueError(descr)
     if descr == _BFLOAT16:
         header = Header("bfloat16", shape, bool(fortran), offset, 2, "<u2")

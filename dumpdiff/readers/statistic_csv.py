@@ -11,13 +11,15 @@ import csv
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..dtypes import normalise
 from ..errors import DumpError
 from ..trace import Problem
+from .npy import known_shape
 
 RESOLUTION = 1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
 
@@ -45,11 +47,11 @@ class Statistics(NamedTuple):
     bytes: list[int]  #: -1 if unreadable
     dtype: list[str]
     shape: list[tuple[int, ...] | None]
-    max: np.ndarray  #: float64, NaN where not recorded
-    min: np.ndarray
-    mean: np.ndarray
-    norm: np.ndarray
-    nonfinite: np.ndarray  #: int8: 1, 0, or -1 where it cannot be told
+    max: NDArray[Any]  #: float64, NaN where not recorded
+    min: NDArray[Any]
+    mean: NDArray[Any]
+    norm: NDArray[Any]
+    nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it cannot be told
     hash: list[str]
     printed: list[tuple[str, ...]]  #: size, dtype and all statistics as printed: equal tensors print the same
     era: str
@@ -146,7 +148,7 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
     )
 
 
-def _numbers(texts: Iterable[str]) -> np.ndarray:
+def _numbers(texts: Iterable[str]) -> NDArray[Any]:
     texts = list(texts)
     try:
         return np.array(texts, dtype=np.float64)  # nan, inf and -nan included; fast, and nearly always right
@@ -164,7 +166,7 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _nonfinite(statistics: dict[str, np.ndarray], counts: list[np.ndarray]) -> np.ndarray:
+def _nonfinite(statistics: dict[str, NDArray[Any]], counts: list[NDArray[Any]]) -> NDArray[Any]:
     """From the counts of NaN and Inf where all are there; else from max and min, in which NaN is sticky since 2.3."""
     low, high = statistics["min"], statistics["max"]
     both = np.isfinite(low) & np.isfinite(high)
@@ -188,7 +190,7 @@ def _shape(text: str) -> tuple[int, ...] | None:
     if not (inner[:1] in "([" and inner[-1:] in ")]" and len(inner) >= 2):
         return None
     try:
-        return tuple(int(size) for size in inner[1:-1].split(",") if size.strip())
+        return known_shape(int(size) for size in inner[1:-1].split(",") if size.strip())
     except ValueError:
         return None
 
