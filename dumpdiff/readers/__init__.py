@@ -7,15 +7,22 @@ Adding a format is one new file and one line of ``FORMATS``.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from ..errors import DumpError
 from ..trace import Trace
 from . import mindspore, msprobe, ptdbg
+from .files import head, is_pickle, text_files
 from .parts import Part, choose
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
+
+#: How a pickle of protocol 2 to 5 starts (Python library reference, pickletools: opcode PROTO).
+_PICKLES = {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}
 
 __all__ = ["FORMATS", "Part", "choose", "find", "read"]
 
@@ -36,20 +43,51 @@ def find(path: str | Path) -> list[Part]:
 
 def read(part: Part) -> Trace:
     """The trace of one part. Raises DumpError if nothing in it can be read."""
-    reader = next(reader for reader in FORMATS if reader.FORMAT == part.format)
-    trace: Trace = reader.read(part)
+    reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
+    with _collector_paused():
+        trace: Trace = reader.read(part)
     return trace
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection: readers make many objects and no cycles, and walking them costs a third more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _nothing_found(path: Path) -> str:
     if path.is_file():
-        return (
-            f"{path}: not a dump; expected a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json "
-            f"or a MindSpore statistic.csv"
-        )
-    if not any(path.iterdir()):
+        return f"{path}: {_what_it_is(path)}; expected {_EXPECTED_FILES}"
+    inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    if not inside:
         return f"{path}: the folder is empty"
+    pickles = [file for file in text_files(path) if is_pickle(file)]
+    if pickles:
+        return f"{pickles[0]}: {_what_it_is(pickles[0])}; expected {_EXPECTED_FILES}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or statistic.csv "
         f"(MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
     )
+
+
+_EXPECTED_FILES = "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
+
+
+def _what_it_is(path: Path) -> str:
+    """What kind of file this is that no format knows, in a few words."""
+    start = head(path, 16)
+    if is_pickle(path):
+        return "real pickle; not read, since loading one runs the code in it"
+    if not start:
+        return "an empty file" if path.stat().st_size == 0 else "cannot be read"
+    if start.startswith(b"\x93NUMPY"):
+        return "one NumPy array; give the folder of the dump"
+    if start.startswith(b"PK\x03\x04"):
+        return "a zip archive or torch file; give the folder of the dump, unpacked"
+    return "not a dump"

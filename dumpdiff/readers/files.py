@@ -37,6 +37,12 @@ def head(path: Path, size: int = 65536) -> bytes:
         return b""
 
 
+def is_pickle(path: Path) -> bool:
+    """Whether a file is a binary pickle (protocol 2 to 5), by its first two bytes; nothing is loaded."""
+    start = head(path, 2)
+    return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
+
+
 def number_in(path: Path, prefix: str) -> int | None:
     """The number N of the nearest folder called ``{prefix}N`` above the file: ``step`` and ``rank`` folders."""
     for folder in path.absolute().parts[-2:-6:-1]:

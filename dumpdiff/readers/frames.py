@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 #: Frames of the recorder, the framework and the interpreter: never the user's model.
@@ -40,25 +41,32 @@ NOWHERE = Site()
 
 def site(frames: Iterable[Frame]) -> Site:
     """The call site of a stack given innermost frame first. Only base names of files are kept, never folders."""
-    user: list[str] = []
+    places: list[str] = []
     lines: list[str] = []
     in_backward = in_optimizer = False
     for file, line, function, code in frames:
         path = file.replace("\\", "/")
         in_backward = in_backward or function in _BACKWARD
         in_optimizer = in_optimizer or path.endswith("/clip_grad.py") or (function == "step" and "optim" in path)
-        if not _LIBRARY.search(path):
-            place = f"{path.rsplit('/', 1)[-1]}:{line}"
-            user.append(place)
-            lines.append(f"{place} {function}: {code}")
-    return Site(user[0] if user else "", "\n".join(lines), in_backward, in_optimizer)
+        if name := _place(path):
+            places.append(f"{name}:{line}")
+            lines.append(f"{name}:{line} {function}: {code}")
+    return Site(places[0] if places else "", "\n".join(lines), in_backward, in_optimizer)
 
 
 def from_text(frames: Iterable[object]) -> Site:
     """The call site of frames printed as ``File F, line N, in FUNCTION, \\n CODE`` (msprobe); others are ignored."""
-    found = (_TEXT_FRAME.fullmatch(frame) for frame in frames if isinstance(frame, str))
-    return site(
-        Frame(match["file"].strip("\"'"), match["line"], match["function"], match["code"].strip())
-        for match in found
-        if match
-    )
+    parsed = (_parse(frame) for frame in frames if isinstance(frame, str))
+    return site(frame for frame in parsed if frame is not None)
+
+
+@lru_cache(maxsize=1 << 14)
+def _parse(text: str) -> Frame | None:
+    match = _TEXT_FRAME.fullmatch(text)
+    return Frame(match["file"].strip("\"'"), match["line"], match["function"], match["code"].strip()) if match else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _place(file: str) -> str:
+    """The base name of a file of the user's, '' for one of the recorder, a framework or the interpreter."""
+    return "" if _LIBRARY.search(file) else file.rpartition("/")[2]

@@ -45,27 +45,24 @@ def tensors(
             for key, role in _ROLES.items():
                 if value := entry.get(key):
                     _collect(value, role, op, role, leaves)
-    owned = [_owned_name(called[op], slot) for op, slot, _, _ in leaves]
-    content = [leaf for *_, leaf in leaves]
-    constant = ["dtype" not in leaf for leaf in content]
-    dtypes = [_dtype(str(leaf["dtype"])) if "dtype" in leaf else type(leaf["value"]).__name__ for leaf in content]
-    shapes = [
-        () if number else calls.shape_of(leaf.get("shape")) for leaf, number in zip(content, constant, strict=True)
-    ]
+    op_ids, slots, roles, content = zip(*leaves, strict=True) if leaves else ((), (), (), ())
+    owned = [_owned_name(called[op], slot) for op, slot in zip(op_ids, slots, strict=True)]
+    dtypes = [_dtype(str(leaf["dtype"])) for leaf in content]
+    shapes = [calls.shape_of(leaf.get("shape")) for leaf in content]
     files, problems = _files(content, folder)
     columns: dict[str, Any] = {
-        "op": [op for op, *_ in leaves],
-        "slot": [slot for _, slot, _, _ in leaves],
-        "role": [role for _, _, role, _ in leaves],
+        "op": op_ids,
+        "slot": slots,
+        "role": roles,
         "dtype": dtypes,
         "shape": shapes,
         "size": [calls.size_of(shape) for shape in shapes],
         "hash": [str(leaf["md5"]) if leaf.get("md5") else "" for leaf in content],
-        "constant": constant,
-        "parameter": [name if role == "parameter" else "" for name, (_, _, role, _) in zip(owned, leaves, strict=True)],
-        "gradient_of": [name if role == "output" else "" for name, (_, _, role, _) in zip(owned, leaves, strict=True)],
+        "constant": ["constant" in leaf for leaf in content],
+        "parameter": [name if role == "parameter" else "" for name, role in zip(owned, roles, strict=True)],
+        "gradient_of": [name if role == "output" else "" for name, role in zip(owned, roles, strict=True)],
         "file": files,
-        **calls.statistics(_statistics(content), dtypes),
+        **calls.statistics(([leaf.get(key) for leaf in content] for key in ("Max", "Min", "Mean", "Norm")), dtypes),
     }
     if any("grad_input" in entry for entry in entries) and calls.swapped(ops, table := tensor_table(columns)):
         where = (ops["forward"].to_numpy() >= 0)[table["op"].to_numpy()]
@@ -80,17 +77,28 @@ def tensors(
 
 def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0) -> None:
     """Every tensor and number below ``value``, with slots that say where; text, slices and null are passed over."""
-    if type(value) is dict:
-        if "dtype" in value or ("type" in value and isinstance(value.get("value"), int | float)):
+    if type(value) is list:
+        for index, item in enumerate(value):
+            if type(item) is dict and "dtype" in item:
+                leaves.append((op, f"{slot}.{index}", role, item))
+            elif item is not None and depth < _DEEPEST:
+                _collect(item, f"{slot}.{index}", op, role, leaves, depth + 1)
+    elif type(value) is dict:
+        if "dtype" in value:
             leaves.append((op, slot, role, value))
-        elif "type" not in value and depth < _DEEPEST:
-            for key, item in value.items():
+        elif "type" not in value:
+            for key, item in value.items() if depth < _DEEPEST else ():
                 _collect(item, f"{slot}.{key}", op, role, leaves, depth + 1)
+        elif isinstance(number := value.get("value"), int | float):
+            leaves.append((op, slot, role, _as_tensor(number)))
         elif type(inner := value.get("tensor")) is dict:  # P2POp
             _collect(inner, slot, op, role, leaves, depth + 1)
-    elif type(value) is list and depth < _DEEPEST:
-        for index, item in enumerate(value):
-            _collect(item, f"{slot}.{index}", op, role, leaves, depth + 1)
+
+
+def _as_tensor(number: float) -> dict[str, Any]:
+    """A Python scalar as the record of a tensor of no dimension."""
+    statistics = {"Max": number, "Min": number, "Mean": number, "Norm": abs(number)}
+    return {"dtype": type(number).__name__, "shape": [], "constant": True, **statistics}
 
 
 def _owned_name(call: Call, slot: str) -> str:
@@ -99,14 +107,6 @@ def _owned_name(call: Call, slot: str) -> str:
         name = slot.partition(".")[2]
         return f"{call.scope}.{name}" if call.scope else name
     return ""
-
-
-def _statistics(content: list[dict[str, Any]]) -> list[list[Any]]:
-    """Columns max, min, mean, norm as recorded; of a number its value, and its magnitude for the norm."""
-    columns = [
-        [leaf.get(key) if "dtype" in leaf else leaf["value"] for leaf in content] for key in ("Max", "Min", "Mean")
-    ]
-    return [*columns, [leaf.get("Norm") if "dtype" in leaf else abs(leaf["value"]) for leaf in content]]
 
 
 def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> list[str]:
@@ -126,7 +126,7 @@ def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> list[str]:
     return names
 
 
-def _files(content: list[dict[str, Any]], folder: Path) -> tuple[list[str], list[Problem]]:
+def _files(content: Sequence[dict[str, Any]], folder: Path) -> tuple[list[str], list[Problem]]:
     """The file of every tensor, relative to ``folder``; '' and a problem where it is missing or its name unsafe."""
     there = set(os.listdir(folder / FOLDER)) if (folder / FOLDER).is_dir() else set()
     files: list[str] = []

@@ -18,7 +18,7 @@ from ..dtypes import normalise
 from ..errors import DumpError
 from ..trace import Problem, Source, Trace, op_table, tensor_table
 from . import calls
-from .files import head, is_plain_name, load_tensor, number_in, text_files
+from .files import head, is_pickle, is_plain_name, load_tensor, number_in, text_files
 from .frames import NOWHERE, Site
 from .parts import Part
 from .ptdbg_lines import Call, Damage, Record, StackLine, is_dump, parse_name, records
@@ -48,8 +48,7 @@ def find(path: Path) -> list[Part]:
 def read(part: Part) -> Trace:
     """The trace of one file. Raises DumpError if it is a real pickle or holds no readable record."""
     path = part.path
-    start = head(path, 16)
-    if start[:1] == b"\x80" or start.startswith(b"PK\x03\x04"):
+    if is_pickle(path):
         raise DumpError(f"{path}: real pickle; not read (a ptdbg_ascend .pkl is text: JSON lines that start with '[')")
     damage = Damage(path.name)
     table = _Table(damage)
@@ -237,7 +236,7 @@ def _era(rows: list[Row], made: list[Call], exchanged: bool) -> str:
         checksums = any(record.hash for *_, record in rows)
         separator = "." if any(call.name.endswith((".forward", ".backward")) for call in made) else "_"
         generation = "6.0" if separator == "." else "4.0.T2 to 5.0" if norm or checksums else "1.0 to 4.0.T1"
-        content = "max, min, mean, norm" if norm else "CRC-32 only" if checksums else "max, min, mean"
+        content = "CRC-32" if checksums else "max, min, mean, norm" if norm else "max, min, mean"
         said = f"{generation} ('{separator}' in names; {content})"
     return said + ("; backward input and output were exchanged" if exchanged else "")
 

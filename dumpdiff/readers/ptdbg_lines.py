@@ -24,6 +24,7 @@ LONGEST_LINE = 256 << 20
 _SALVAGE_ATTEMPTS = 32  #: per damaged line; each costs a scan of the line
 _LISTED = 8  #: line numbers spelled out in a problem
 
+_decode = json.JSONDecoder().decode
 _START = re.compile(
     rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)[^"\n]{0,100}", *[\[\d]'
 )
@@ -128,7 +129,7 @@ def _line(line: int, text: str, sites: dict[str, Site], damage: Damage) -> Itera
         yield StackLine(line, name[2:] + "stack_info", sites[rest])
         return
     try:
-        items = [json.loads(text)]
+        items = [_decode(text)]
     except (ValueError, RecursionError):
         items = list(_salvage(text))
         damage.add(line, "damaged: not one JSON list" + ("; whole records in it were used" if items else ", skipped"))
