@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from .document import Entry, Place, union
+from .document import Entry, Place, RuleError, union
 
 Sequences = tuple[tuple[str, ...], ...]
 
@@ -21,6 +21,7 @@ class DecompositionRules:
             for section in fields["operators"]:
                 for name, body in section.pairs().items():
                     _known(name, kinds)
+                    places.pop(name.text(), None)  # later rules last
                     places[name.text()] = name.place
                     operators[name.text()] = _sequences(body, kinds)
             for section in fields["parts"]:
@@ -58,14 +59,13 @@ def _known(entry: Entry, kinds: Collection[str]) -> None:
 
 
 def _refuse_cycles(operators: Mapping[str, Sequences], places: Mapping[str, Place]) -> None:
-    from .document import RuleError
-
     done: set[str] = set()
 
     def visit(kind: str, above: tuple[str, ...]) -> None:
         if kind in above:
-            chain = " -> ".join((*above[above.index(kind) :], kind))
-            raise RuleError(places[kind], f"cyclic decomposition: {chain}")
+            circle = above[above.index(kind) :]
+            latest = max(circle, key=list(places).index)
+            raise RuleError(places[latest], f"cyclic decomposition: {' -> '.join((*circle, kind))}")
         if kind in done or kind not in operators:
             return
         for sequence in operators[kind]:

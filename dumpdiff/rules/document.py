@@ -45,17 +45,15 @@ class Entry:
 
     @property
     def place(self) -> Place:
+        """Where the value begins."""
         return Place(self.file, self.node.start_mark.line + 1)
 
     def error(self, reason: str) -> RuleError:
+        """The complaint, to be raised, that this value cannot be used."""
         return RuleError(self.place, reason)
 
-    def items(self) -> dict[str, Entry]:
-        """A mapping with any keys, each once."""
-        return {key.node.value: value for key, value in self.pairs().items()}
-
     def pairs(self) -> dict[Entry, Entry]:
-        """A mapping whose keys know their places too."""
+        """A mapping with any keys, each once; the keys know their places too."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error(f"expected a mapping (key: value), found {_spoken(self.node)}")
         pairs: dict[Entry, Entry] = {}
@@ -100,8 +98,8 @@ class Entry:
             raise self.error(f"expected a list of lists, found {_spoken(self.node)}")
         rows = []
         for node in self.node.value:
-            if not isinstance(node, yaml.SequenceNode):
-                raise Entry(self.file, node).error(f"expected a list, found {_spoken(node)}")
+            if not isinstance(node, yaml.SequenceNode) or not node.value:
+                raise Entry(self.file, node).error(f"expected a list of names, found {_spoken(node)}")
             rows.append(Entry(self.file, node).texts())
         return rows
 
@@ -126,7 +124,8 @@ def read_document(path: Path, file: str) -> Entry | None:
     Raises RuleError when the file is unreadable, no UTF-8 or no YAML.
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=_LOADER)
     except OSError as error:
         raise RuleError(Place(file, 1), f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -134,7 +133,8 @@ def read_document(path: Path, file: str) -> Entry | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        raise RuleError(Place(file, mark.line + 1 if mark else 1), f"no valid YAML: {reason}") from error
+        line = min(mark.line, text.count("\n")) + 1 if mark else 1  # an open bracket is missed after the last line
+        raise RuleError(Place(file, line), f"no valid YAML: {reason}") from error
     return Entry(file, node) if node is not None else None
 
 
@@ -147,7 +147,7 @@ def _spoken(node: Any) -> str:
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
-        return "a list"
+        return "a list" if node.value else "an empty list"
     return f"'{node.value}'" if node.value else "nothing"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .decompositions import DecompositionRules
@@ -11,6 +12,9 @@ from .names import segments
 from .operators import GRADIENT, OTHER, OperatorRules
 from .paths import Rule
 from .scopes import Reading, ScopeRules
+
+_ALIKE = 0.6  # share of equal characters from which on a rule is worth showing
+_CALL = re.compile(r"-op\d+.*|\.\d+\.(?:forward|backward)\b.*|\.(?:forward|backward)\.\d+.*")
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,11 @@ def explain(
 def _path(reading: str, name: str, found: Reading, scopes: ScopeRules) -> Explanation:
     if found.path:
         return Explanation(reading, found.path, tuple(_line(rule) for rule in found.rules))
-    tail = ".".join(segments(name)[-2:])
-    return Explanation(reading, "", (), closest=_closest_rules(tail, scopes.rules))
+    return Explanation(reading, "", (), closest=_closest_rules(segments(name), scopes.rules))
 
 
 def _operator(name: str, operators: OperatorRules, decompositions: DecompositionRules) -> Explanation:
-    leaf = name.rpartition("/")[2].rpartition("-op")[0] if "/" in name else name
+    leaf = _CALL.sub("", name.rpartition("/")[2])
     kind, member = operators.find(leaf)
     if member is None:
         spellings = {m.text: m for m in operators.members.values()}
@@ -61,10 +64,19 @@ def _operator(name: str, operators: OperatorRules, decompositions: Decomposition
     return Explanation("operator", kind, (f"{member.place}: {member.text} -> {member.kind}",), tuple(notes))
 
 
-def _closest_rules(tail: str, rules: Iterable[Rule]) -> tuple[str, ...]:
-    by_pattern = {rule.pattern: rule for rule in rules}
-    near = difflib.get_close_matches(tail, by_pattern, 3, 0.5) if tail else []
-    return tuple(_line(by_pattern[pattern]) for pattern in near)
+def _closest_rules(name: Sequence[str], rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The patterns most like the end of the name: over as many segments as they have, and in the last one."""
+    alike: dict[str, tuple[float, Rule]] = {}
+    for rule in rules:
+        tail = ".".join(name[-rule.pattern.count(".") - 1 :])
+        last = _likeness(name[-1], rule.pattern.rpartition(".")[2]) if name else 0.0
+        alike[rule.pattern] = (_likeness(tail, rule.pattern) + last, rule)
+    best = sorted(alike.values(), key=lambda found: -found[0])[:3]
+    return tuple(_line(rule) for likeness, rule in best if likeness >= 2 * _ALIKE)
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _line(rule: Rule) -> str:

@@ -20,7 +20,7 @@ OTHER = "other"  #: class of a kind that no rule knows
 _DUNDER = re.compile(
     r"__(?:[ir](?=(?:add|sub|mul|div|truediv|floordiv|matmul|mod|pow|and|or|xor|lshift|rshift)__))?(\w+?)__"
 )
-_OVERLOAD_DIGITS = re.compile(r"\d+$")
+_NODE_NUMBER = re.compile(r"\d+$")  # autograd nodes: MmBackward0
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OperatorRules:
         self.kinds: dict[str, Kind] = {}
         self.members: dict[str, Member] = {}
         self._apis: list[str] = []
-        self._endings: dict[str, list[str]] = {"beginnings": [], "variants": [], "gradients": []}
+        self._spelling: dict[str, list[str]] = {"beginnings": [], "variants": [], "gradients": [], "namespaces": []}
         for source in sources:
             fields = union(source, ("spelling", "kinds"))
             for section in fields["spelling"]:
@@ -59,7 +59,7 @@ class OperatorRules:
                 for name, body in section.pairs().items():
                     self._read_kind(name, body, classes, taken)
             self.members.update(taken)
-        for endings in self._endings.values():
+        for endings in self._spelling.values():
             endings.sort(key=len, reverse=True)
 
     def find(self, name: str) -> tuple[str, Member | None]:
@@ -67,12 +67,14 @@ class OperatorRules:
         api, leaf = self._split(name)
         if (member := self._member(api, leaf)) is not None:
             return member.kind, member
-        folded = fold(leaf)
-        for ending in self._endings["gradients"]:
-            base = _OVERLOAD_DIGITS.sub("", folded).removesuffix(ending)
-            if base and base != _OVERLOAD_DIGITS.sub("", folded):
-                member = self._member(api, base)
-                return (GRADIENT + (member.kind if member else base)), member
+        namespace, _, last = leaf.rpartition(".")
+        folded = fold(leaf if namespace.lower() in self._spelling["namespaces"] else last)
+        for text in (folded, _NODE_NUMBER.sub("", folded)):
+            for ending in self._spelling["gradients"]:
+                base = text.removesuffix(ending)
+                if base and base != text:
+                    member = self._member(api, base)
+                    return (GRADIENT + (member.kind if member else base)), member
         return folded, None
 
     def known(self, kind: str) -> Kind | None:
@@ -94,25 +96,27 @@ class OperatorRules:
         return "", name.strip()
 
     def _member(self, api: str, leaf: str) -> Member | None:
-        last = leaf.rpartition(".")[2]
+        namespace, _, last = leaf.rpartition(".")
+        if namespace.lower() in self._spelling["namespaces"]:
+            return self.members.get(f"{api}.{fold(leaf)}") or self.members.get(fold(leaf))
         for candidate in (f"{api}.{fold(leaf)}", fold(leaf), f"{api}.{fold(last)}", fold(last)):
             if (member := self.members.get(candidate)) is not None:
                 return member
         folded = fold(last)
-        for beginning in ("", *self._endings["beginnings"]):
+        for beginning in ("", *self._spelling["beginnings"]):
             stem = folded.removeprefix(beginning)
             if not stem or (beginning and stem == folded):
                 continue
-            for ending in ("", *self._endings["variants"]):
+            for ending in ("", *self._spelling["variants"]):
                 shorter = stem.removesuffix(ending)
                 if shorter and (shorter != stem or not ending) and (member := self.members.get(shorter)) is not None:
                     return member
         return None
 
     def _read_spelling(self, section: Entry) -> None:
-        fields = section.fields(("apis", *self._endings))
+        fields = section.fields(("apis", *self._spelling))
         for field, entry in fields.items():
-            words = self._apis if field == "apis" else self._endings[field]
+            words = self._apis if field == "apis" else self._spelling[field]
             words.extend(word.text().lower() for word in entry.texts())
 
     def _read_kind(self, name: Entry, body: Entry, classes: Collection[str], taken: dict[str, Member]) -> None:

@@ -1,7 +1,8 @@
 """How far two correct runs may part, by dtype, operator and reduction length.
 
 tolerance = units * u + spread * sqrt(n) * u_sum, relative to the scale of the tensor: u is the unit roundoff of
-the coarser dtype and u_sum that of the sums inside the operator. Values, reasons and sources: ``rules/tolerances.yaml``.
+the coarser dtype, u_sum that of the sums inside the operator, and units are fewer for types shorter than the
+accumulator. Values, reasons and sources: ``rules/tolerances.yaml``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Units:
     """The figures that hold for every class."""
 
     base_units: float  #: unit roundoffs that an agreeing pair may part, whatever the operator
+    short_base_units: float  #: the same for dtypes coarser than the accumulator
     spread: float  #: standard deviations of accumulated rounding errors that are allowed
     sum_roundoff: float  #: unit roundoff of the accumulator that short types are summed in
 
@@ -44,8 +46,8 @@ class ToleranceRules:
         self.kinds: dict[str, ClassTolerance] = {}
         self._named_kinds: list[Entry] = []
         for source in sources:
-            fields = union(source, ("base_units", "spread", "accumulator", "classes", "kinds"))
-            for name in ("base_units", "spread"):
+            fields = union(source, ("base_units", "short_base_units", "spread", "accumulator", "classes", "kinds"))
+            for name in ("base_units", "short_base_units", "spread"):
                 for entry in fields[name]:
                     numbers[name] = _value(entry).number()
             for entry in fields["accumulator"]:
@@ -56,7 +58,9 @@ class ToleranceRules:
                         table[key.text()] = _read(key, body, table.get(key.text()))
                         if name == "kinds":
                             self._named_kinds.append(key)
-        self.units = Units(numbers["base_units"], numbers["spread"], unit_roundoff(accumulator))
+        self.units = Units(
+            numbers["base_units"], numbers["short_base_units"], numbers["spread"], unit_roundoff(accumulator)
+        )
 
     def check_kinds(self, kinds: Collection[str]) -> None:
         """Raises RuleError when a tolerance is given for a kind that does not exist."""
@@ -76,8 +80,9 @@ class ToleranceRules:
     def tolerance(self, rule: ClassTolerance, dtype_a: str, dtype_b: str, reduction_length: int) -> float:
         """Relative tolerance of a pair of such dtypes; 0 when both are exact (integers, bools)."""
         coarse = max(unit_roundoff(dtype_a), unit_roundoff(dtype_b))
-        inside = min(coarse, max(self.units.sum_roundoff, 0.0))
-        return self.units.base_units * coarse + self.growth(rule, reduction_length) * inside
+        inside = min(coarse, self.units.sum_roundoff)
+        units = self.units.short_base_units if coarse > inside else self.units.base_units
+        return units * coarse + self.growth(rule, reduction_length) * inside
 
 
 def _value(entry: Entry) -> Entry:

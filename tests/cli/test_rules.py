@@ -1,0 +1,49 @@
+"""``dumpdiff rules``."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from dumpdiff.cli import main
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["rules", *arguments])
+    return result.exit_code, result.output
+
+
+def test_check_counts_the_shipped_rules() -> None:
+    code, output = run("check")
+    assert code == 0
+    assert "scope patterns" in output
+    assert "rules hold" in output
+
+
+def test_check_refuses_a_bad_file_in_one_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("operators:\n  kinds:\n    mine: {class: magic}\n", encoding="utf-8")
+    code, output = run("check", str(bad))
+    assert code == 2
+    assert f"{bad}:3: unknown class 'magic'" in output
+    assert "Traceback" not in output
+
+
+def test_explain_prints_every_reading_and_its_rules() -> None:
+    code, output = run("explain", "model.layers.0.self_attn.q_proj.weight", "Functional.linear")
+    assert code == 0
+    assert "layers.0.attention.q.weight" in output
+    assert "scopes/huggingface.yaml:" in output
+    assert "matmul" in output
+
+
+def test_explain_takes_rules_of_ones_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("operators: {kinds: {frob: {class: linear, members: [Blah]}}}", encoding="utf-8")
+    code, output = run("explain", "--rules", str(mine), "Blah")
+    assert code == 0
+    assert f"{mine}:1: Blah -> frob" in output
+
+
+def test_help_has_examples() -> None:
+    for command in ("check", "explain"):
+        assert "Examples:" in run(command, "--help")[1]
