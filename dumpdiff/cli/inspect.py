@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..errors import DumpError
 from . import output
 
 _EPILOG = """\b
@@ -26,27 +27,31 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--rank", type=_NUMBER, help="Device to read; default: the first.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first.")
 @click.option("--json", "json_file", metavar="FILE", help="Write JSON; - for standard output.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every problem.")
+@click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(
     dump: str, step: int | None, rank: int | None, graph: int | None, json_file: str | None, verbose: bool
 ) -> None:
     """Say what a dump is: format, framework, steps, ranks, ops, tensors, bytes on disk, problems.
 
     DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are listed for all of it;
-    the other figures are those of one step of one rank.
+    the other figures are those of the first step of the first rank, or of what is asked for.
     """
     output.check_writable(json_file)
 
-    from .. import api, readers
+    from .. import readers
 
     parts = readers.find(dump)
-    trace = api.read(dump, step=step, rank=rank, graph=graph)
+    asked = {key: value for key, value in (("step", step), ("rank", rank), ("graph", graph)) if value is not None}
+    fitting = [part for part in parts if all(getattr(part, key) == value for key, value in asked.items())]
+    if not fitting:
+        wanted = ", ".join(f"{key} {value}" for key, value in asked.items())
+        raise DumpError(f"{dump}: has no {wanted}; it holds: {'; '.join(map(str, parts))}")
+    trace = readers.read(fitting[0])
 
     from ..report import inspection
     from ..report.json import write_document
 
-    document = inspection.inspection(dump, parts, trace)
-    inspection.write(document, trace, output.console(json_file), verbose=verbose)
+    inspection.write(dump, parts, trace, output.console(json_file), verbose=verbose)
     if json_file is not None:
         with output.open_file(json_file) as stream:
-            write_document(document, stream)
+            write_document(inspection.to_json(dump, parts, trace), stream)

@@ -1,9 +1,12 @@
-"""What one dump is, in figures: the document and the lines that ``dumpdiff inspect`` prints."""
+"""What one dump is, in figures: as plain data and as lines for a person, for ``dumpdiff inspect``.
+
+Everywhere here ``path`` is what was asked about, ``parts`` is all it holds, and ``trace`` is one part, read.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,12 @@ from .words import described, printable
 #:   1.0  first published form
 SCHEMA_VERSION = "1.0"
 
+_FEW = 3  #: problems and parts that are listed without -v
 
-def inspection(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, Any]:
-    """The dump at ``path`` as plain data: what its ``parts`` are, its bytes, and one part, ``trace``, in figures."""
-    source, phases, tensors = trace.source, trace.ops["phase"], trace.tensors
+
+def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, Any]:
+    """The dump as plain data; ``bytes`` is the apparent size of all its files, ``read`` is about ``trace`` alone."""
+    source = trace.source
     return {
         "schema_version": SCHEMA_VERSION,
         "path": str(path),
@@ -31,7 +36,7 @@ def inspection(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[st
         "steps": _values(parts, "step"),
         "ranks": _values(parts, "rank"),
         "graphs": _values(parts, "graph"),
-        "parts": len(parts),
+        "parts": [{**vars(part), "path": str(part.path)} for part in parts],
         "read": {
             "path": source.path,
             "format": source.format,
@@ -40,46 +45,55 @@ def inspection(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[st
             "step": source.step,
             "rank": source.rank,
             "graph": source.graph,
-            "ops": {phase: int((phases == phase).sum()) for phase in PHASES},
-            "tensors": len(tensors),
-            "whole_tensors": int((tensors["file"] != "").sum()),
+            "ops": _ops(trace),
+            "tensors": len(trace.tensors),
+            "whole_tensors": _whole(trace),
             "resolution": source.resolution,
             "low_precision_statistics": source.low_precision_statistics,
             "details": dict(source.details),
-            "problems": [
-                {"file": p.file, "line": p.line, "message": p.message, "count": p.count} for p in trace.problems
-            ],
+            "problems": [vars(problem) for problem in trace.problems],
         },
     }
 
 
-def write(document: Mapping[str, Any], trace: Trace, console: Console, *, verbose: bool = False) -> None:
-    """Print what :func:`inspection` made of ``trace``, one fact a line; the first says what kind of dump it is."""
+def write(path: str | Path, parts: Sequence[Part], trace: Trace, console: Console, *, verbose: bool = False) -> None:
+    """Print the dump, one fact a line; the first says what kind of dump it is."""
     console.print(Text(described(trace.source), style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    for name, value in _facts(document):
+    for name, value in _facts(path, parts, trace):
         table.add_row(name, Text(printable(value), overflow="fold"))
     console.print(table)
-    few = trace.problems if verbose else trace.problems[:3]
-    for problem in few:
-        console.print(Text(f"problem: {printable(str(problem))}"), soft_wrap=True)
-    if len(few) < len(trace.problems):
-        console.print(Text(f"... {len(trace.problems) - len(few)} more problems, -v shows them"))
+    for title, items in (("part", parts if len(parts) > 1 else ()), ("problem", trace.problems)):
+        shown = items if verbose else items[:_FEW]
+        for item in shown:
+            console.print(Text(f"{title}: {printable(str(item))}"), soft_wrap=True)
+        if len(shown) < len(items):
+            console.print(Text(f"... {len(items) - len(shown)} more {title}s, -v shows them"))
 
 
-def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    read = document["read"]
-    yield "path", document["path"]
-    yield "on disk", f"{document['bytes']:,} bytes"
-    for name in ("steps", "ranks", "graphs"):
-        yield name, ", ".join(map(str, document[name])) or "not said"
-    if document["parts"] > 1:
-        yield "read", f"1 of {document['parts']} parts: {read['path']}"
-    ops = ", ".join(f"{count} {phase}" for phase, count in read["ops"].items() if count)
-    yield "ops", f"{sum(read['ops'].values())}" + (f" ({ops})" if ops else "")
-    yield "tensors", f"{read['tensors']}, {read['whole_tensors']} of them with a file of their own"
-    yield from ((name.replace("_", " "), _said(value)) for name, value in read["details"].items())
-    yield "problems", str(sum(problem["count"] for problem in read["problems"]))
+def _facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:
+    yield "path", str(path)
+    yield "on disk", f"{_bytes_on_disk(Path(path)):,} bytes"
+    for key in ("step", "rank", "graph"):
+        yield f"{key}s", ", ".join(map(str, _values(parts, key))) or "not said"
+    phases = ", ".join(f"{count} {phase}" for phase, count in _ops(trace).items() if count)
+    yield "ops", f"{len(trace.ops)} ({phases or 'none'})"
+    yield "tensors", f"{len(trace.tensors)}, {_whole(trace)} of them with a file of their own"
+    yield from ((name.replace("_", " "), _said(value)) for name, value in trace.source.details.items())
+    yield "problems", str(sum(problem.count for problem in trace.problems))
+
+
+def _ops(trace: Trace) -> dict[str, int]:
+    counts = trace.ops["phase"].value_counts()
+    return {phase: int(counts.get(phase, 0)) for phase in PHASES}
+
+
+def _whole(trace: Trace) -> int:
+    return int((trace.tensors["file"] != "").sum())
+
+
+def _values(parts: Sequence[Part], key: str) -> list[int]:
+    return sorted({value for part in parts if (value := getattr(part, key)) is not None})
 
 
 def _said(value: Any) -> str:
@@ -90,12 +104,8 @@ def _said(value: Any) -> str:
     return str(value)
 
 
-def _values(parts: Sequence[Part], key: str) -> list[int]:
-    return sorted({value for part in parts if (value := getattr(part, key)) is not None})
-
-
 def _bytes_on_disk(path: Path) -> int:
-    """Apparent size of the file, or of all files below the folder; links are not followed out of it."""
+    """Apparent size of the file, or of all files below the folder; links are counted as links, not followed."""
     if path.is_file():
         return path.stat().st_size
     below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)

@@ -1,0 +1,81 @@
+"""``dumpdiff inspect``: what a real dump is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from .conftest import Run
+
+Dump = Callable[[str], Path]
+
+
+def inspected(run: Run, path: Path, *options: str) -> dict:
+    result = run("inspect", path, "--json", "-", *options)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "format", "ops", "tensors", "whole"),
+    [
+        ("ms_graph", "mindspore", "mindspore", {"forward": 318, "backward": 435}, 2641, 2471),
+        ("v6.0_api_stack", "pytorch", "ptdbg", {"forward": 189, "backward": 190}, 1004, 1004),
+        ("v6.0_api_stack_summary", "pytorch", "ptdbg", {"forward": 189, "backward": 190}, 1004, 0),
+        ("pt_none", "pytorch", "msprobe", {"forward": 132, "backward": 171, "optimizer": 48}, 958, 0),
+    ],
+)
+def test_what_a_dump_holds(
+    run: Run, dump: Dump, name: str, framework: str, format: str, ops: dict[str, int], tensors: int, whole: int
+) -> None:
+    read = inspected(run, dump(name))["read"]
+    assert (read["framework"], read["format"]) == (framework, format)
+    assert {phase: count for phase, count in read["ops"].items() if count} == ops
+    assert (read["tensors"], read["whole_tensors"]) == (tensors, whole)
+    assert read["problems"] == []
+
+
+def test_bytes_are_those_of_all_files(run: Run, dump: Dump) -> None:
+    folder = dump("v6.0_api_stack_summary")
+    assert inspected(run, folder)["bytes"] == sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+
+
+def test_edges_verified_are_said(run: Run, dump: Dump) -> None:
+    assert "edges verified  962 of 962" in run("inspect", dump("ms_graph")).stdout
+
+
+def test_the_first_line_says_what_it_is(run: Run, dump: Dump) -> None:
+    first = run("inspect", dump("v6.0_api_stack")).stdout.splitlines()[0]
+    assert first.startswith("pytorch, ptdbg, 6.0 ")
+
+
+def test_json_on_standard_output_moves_the_text_to_standard_error(run: Run, dump: Dump) -> None:
+    result = run("inspect", dump("pt_none"), "--json", "-")
+    assert json.loads(result.stdout)["schema_version"] == "1.0"
+    assert result.stderr.startswith("pytorch, msprobe")
+
+
+def test_json_into_a_file(run: Run, dump: Dump, tmp_path: Path) -> None:
+    result = run("inspect", dump("pt_none"), "--json", tmp_path / "it.json")
+    assert result.stdout.startswith("pytorch, msprobe")
+    assert json.loads((tmp_path / "it.json").read_text())["steps"] == [0]
+
+
+def test_several_parts_are_listed_and_one_is_read(run: Run, dump: Dump, tmp_path: Path) -> None:
+    for step in (0, 1):
+        copytree(dump("pt_none") / "statistics_mix" / "step0", tmp_path / f"step{step}")
+    document = inspected(run, tmp_path, "--step", "1")
+    assert document["steps"] == [0, 1]
+    assert [part["step"] for part in document["parts"]] == [0, 1]
+    assert document["read"]["step"] == 1
+
+
+def test_a_step_that_is_not_there_lists_what_is(run: Run, dump: Dump) -> None:
+    result = run("inspect", dump("pt_none"), "--step", 7)
+    assert result.exit_code == 2
+    assert "has no step 7; it holds: " in result.stderr
+    assert "step 0" in result.stderr

@@ -1,0 +1,222 @@
+"""Wrong input, kind by kind: one clear line and exit code 2, or a counted problem; never a traceback or silence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from .conftest import Run
+
+Dump = Callable[[str], Path]
+
+# What stands at a path instead of a dump. Each takes the path, where nothing is yet, and a real dump.json.
+
+
+def nothing(path: Path, real: Path) -> None:
+    """A path that does not exist."""
+
+
+def empty_folder(path: Path, real: Path) -> None:
+    path.mkdir()
+
+
+def folder_of_other_things(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "README.md").write_text("# Hello\n")
+
+
+def text_file(path: Path, real: Path) -> None:
+    path.write_text("Hello\n")
+
+
+def empty_file(path: Path, real: Path) -> None:
+    path.touch()
+
+
+def binary_file(path: Path, real: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 16)
+
+
+def real_pickle(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "api_stack_dump.pkl").write_bytes(pickle.dumps([["Torch.add.0.forward", [1, 2]]]))
+
+
+def real_pickle_in_words(path: Path, real: Path) -> None:
+    path.write_bytes(pickle.dumps({"a": [1, 2]}, protocol=0))
+
+
+def json_of_something_else(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "dump.json").write_text('{"version": 1, "items": []}')
+
+
+def bottomless_json(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": ' + "[" * 200_000)
+
+
+def json_without_tensors(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "dump.json").write_text('{"task": "statistics", "level": "L1", "dump_data_dir": null, "data": {}}')
+
+
+def folder_named_dump_json(path: Path, real: Path) -> None:
+    (path / "dump.json").mkdir(parents=True)
+
+
+def empty_pkl(path: Path, real: Path) -> None:
+    path.mkdir()
+    (path / "api_stack_dump.pkl").touch()
+
+
+def csv_of_unknown_header(path: Path, real: Path) -> None:
+    folder = path / "rank_0" / "Net" / "0" / "0"
+    folder.mkdir(parents=True)
+    (folder / "statistic.csv").write_text("Name,Colour,Weight\nAdd-op0,red,3\n")
+
+
+def csv_of_header_alone(path: Path, real: Path) -> None:
+    folder = path / "rank_0" / "Net" / "0" / "0"
+    folder.mkdir(parents=True)
+    (folder / "statistic.csv").write_text(
+        "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value\n"
+    )
+
+
+def damaged_npy_alone(path: Path, real: Path) -> None:
+    folder = path / "rank_0" / "Net" / "0" / "0"
+    folder.mkdir(parents=True)
+    (folder / "Add.Default_Add-op0.0.0.1795208090162012.output.0.DefaultFormat.Float32.npy").write_bytes(b"\x93NUMPY")
+
+
+def link_to_itself(path: Path, real: Path) -> None:
+    path.symlink_to(path)
+
+
+NO_DUMP = {
+    nothing: "no such file or folder",
+    empty_folder: "the folder is empty",
+    folder_of_other_things: "no dump in this folder; expected .*dump.json",
+    text_file: "not a dump; expected",
+    empty_file: "an empty file; expected",
+    binary_file: "not a dump; expected",
+    real_pickle: "api_stack_dump.pkl: real pickle; not read",
+    real_pickle_in_words: "not a dump; expected",
+    json_of_something_else: "no dump in this folder",
+    bottomless_json: "dump.json: JSON nested too deeply",
+    json_without_tensors: "dump.json: holds no entry with tensors",
+    folder_named_dump_json: "no dump in this folder",
+    empty_pkl: "no dump in this folder",
+    csv_of_unknown_header: "no dump in this folder; expected .*statistic.csv",
+    csv_of_header_alone: "statistic.csv: has a header but no row",
+    damaged_npy_alone: "no dump in this folder",
+    link_to_itself: "no such file or folder|[Ss]ymbolic links",
+}
+
+
+def complaint(stderr: str) -> str:
+    lines = stderr.splitlines()
+    assert len(lines) == 1, stderr
+    assert lines[0].startswith("dumpdiff: ")
+    return lines[0].removeprefix("dumpdiff: ")
+
+
+@pytest.mark.parametrize("make", NO_DUMP, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("command", ["inspect", "align"])
+def test_no_dump_is_one_line_and_2(
+    run: Run, dump: Dump, tmp_path: Path, command: str, make: Callable[[Path, Path], None]
+) -> None:
+    good = dump("pt_none") / "statistics_mix"
+    path = tmp_path / "bad"
+    make(path, next(good.rglob("dump.json")))
+    result = run("inspect", path) if command == "inspect" else run("align", good, path)
+    assert result.exit_code == 2, result.output
+    said = complaint(result.stderr)
+    assert "bad" in said, "the line names the file"
+    assert re.search(NO_DUMP[make], said), said
+    assert result.stdout == ""
+
+
+def cut(file: Path, share: float) -> Path:
+    """Keep only the first part of a file, as a full disk or a killed process leaves it."""
+    whole = file.read_bytes()
+    file.chmod(0o600)
+    file.write_bytes(whole[: int(len(whole) * share)])
+    return file
+
+
+def cut_json(folder: Path) -> Path:
+    return cut(next(folder.rglob("dump.json")), 0.5)
+
+
+def cut_stack(folder: Path) -> Path:
+    return cut(next(folder.rglob("stack.json")), 0.5)
+
+
+def cut_construct(folder: Path) -> Path:
+    return cut(next(folder.rglob("construct.json")), 0.5)
+
+
+def cut_pkl(folder: Path) -> Path:
+    return cut(next(folder.rglob("*.pkl")), 0.7)
+
+
+def torn_line_in_pkl(folder: Path) -> Path:
+    file = next(folder.rglob("*.pkl"))
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:10], lines[10][:20] + b"\n", *lines[11:]]))
+    return file
+
+
+def cut_npy(folder: Path) -> Path:
+    return cut(sorted(folder.rglob("*.npy"))[5], 0.6)
+
+
+def empty_npy(folder: Path) -> Path:
+    return cut(sorted(folder.rglob("*.npy"))[5], 0)
+
+
+def pickled_npy(folder: Path) -> Path:
+    file = sorted(folder.rglob("*.npy"))[5]
+    file.chmod(0o600)
+    np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+    return file
+
+
+def cut_graph(folder: Path) -> Path:
+    return cut(next(folder.rglob("*_graph_0.pb")), 0.5)
+
+
+DAMAGED = {
+    cut_json: "pt_none",
+    cut_stack: "pt_none",
+    cut_construct: "pt_none",
+    cut_pkl: "v6.0_api_stack_summary",
+    torn_line_in_pkl: "v6.0_api_stack_summary",
+    cut_npy: "ms_graph",
+    empty_npy: "ms_graph",
+    pickled_npy: "ms_graph",
+    cut_graph: "ms_graph",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=lambda damage: damage.__name__)
+def test_damage_is_a_counted_problem_and_the_rest_is_used(
+    run: Run, dump: Dump, tmp_path: Path, damage: Callable[[Path], Path]
+) -> None:
+    copytree(dump(DAMAGED[damage]), tmp_path / "dump")
+    file = damage(tmp_path / "dump")
+    result = run("inspect", tmp_path / "dump", "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    read = json.loads(result.stdout)["read"]
+    assert read["tensors"] > 0
+    assert any(file.name in problem["file"] and problem["count"] >= 1 for problem in read["problems"]), read["problems"]
+    assert file.name in result.stderr, "the text counts it too"
