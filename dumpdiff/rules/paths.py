@@ -107,9 +107,17 @@ def first_match(
 def _walk(
     node: _Node, segments: Sequence[str], at: int, numbers: tuple[str, ...], exact: bool
 ) -> tuple[Rule, int, tuple[str, ...]] | None:
-    best = (node.rule, at, numbers) if node.rule is not None and (not exact or at == len(segments)) else None
-    if at == len(segments):
-        return best
+    best = None
+    while True:
+        if node.rule is not None and (not exact or at == len(segments)):
+            best = (node.rule, at, numbers)
+        if at == len(segments):
+            return best
+        if node.captured:
+            break
+        if (only := node.literal.get(segments[at])) is None:
+            return best
+        node, at = only, at + 1
     segment = segments[at]
     steps = [(child, numbers) for child in (node.literal.get(segment),) if child is not None]
     for regex, child in node.captured.values():

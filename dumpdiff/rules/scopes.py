@@ -47,6 +47,7 @@ class ScopeRules:
         self._wrappers: set[str] = set()
         self._prefixes: dict[str, str] = {}
         self._leaves: dict[str, str] = {}
+        self._settled: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[Rule, ...]]] = {}
         tables = [self._read(source) for source in sources]
         tables.reverse()
         self._layers = [table.layers for table in tables]
@@ -100,7 +101,13 @@ class ScopeRules:
         return (*module, self._leaf(path[-1])), rules
 
     def _module(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
-        """A path below a block; rewritten until it settles, so that a canonical path is its own."""
+        """A path below a block; looked up once for all the layers that have it."""
+        if (settled := self._settled.get(path)) is None:
+            settled = self._settled[path] = self._settle(path)
+        return settled
+
+    def _settle(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
+        """Rewritten until nothing changes, so that a canonical path is its own."""
         rules: list[Rule] = []
         for _ in range(_SETTLE):
             match: Match | None = first_match(self._block_modules, path)
