@@ -24,7 +24,7 @@ def shipped_files() -> list[Path]:
     return files
 
 
-def load_rules(extra: Sequence[Path] = ()) -> Rules:
+def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     """The shipped rules, and those of ``extra`` files, which add to them and override them; later files win.
 
     Raises RuleError, naming file, line and reason, at the first rule that cannot be used.
