@@ -122,7 +122,7 @@ NO_DUMP = {
 }
 
 
-def complaint(stderr: str) -> str:
+def complaint_of(stderr: str) -> str:
     lines = stderr.splitlines()
     assert len(lines) == 1, stderr
     assert lines[0].startswith("dumpdiff: ")
@@ -139,7 +139,7 @@ def test_no_dump_is_one_line_and_2(
     make(path, next(good.rglob("dump.json")))
     result = run("inspect", path) if command == "inspect" else run("align", good, path)
     assert result.exit_code == 2, result.output
-    said = complaint(result.stderr)
+    said = complaint_of(result.stderr)
     assert "bad" in said, "the line names the file"
     assert re.search(NO_DUMP[make], said), said
     assert result.stdout == ""
@@ -220,3 +220,74 @@ def test_damage_is_a_counted_problem_and_the_rest_is_used(
     assert read["tensors"] > 0
     assert any(file.name in problem["file"] and problem["count"] >= 1 for problem in read["problems"]), read["problems"]
     assert file.name in result.stderr, "the text counts it too"
+
+
+def only_step(number: int) -> Callable[[Path, Path], Path]:
+    def make(dump: Path, path: Path) -> Path:
+        return Path(copytree(next(dump.rglob("step0")), path / f"step{number}")).parent
+
+    return make
+
+
+def only_rank(number: int) -> Callable[[Path, Path], Path]:
+    def make(dump: Path, path: Path) -> Path:
+        (index,) = dump.rglob("dump.json")
+        return Path(copytree(index.parent, path / "step0" / f"rank{number}")).parents[1]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "options", "complaint"),
+    [
+        (only_step(0), only_step(1), [], "no step in common"),
+        (only_rank(0), only_rank(1), [], "no rank in common"),
+        (only_step(0), only_step(0), ["--step", 5], "step 5 is not in both dumps"),
+        (only_rank(0), only_rank(0), ["--rank", 5], "rank 5 is not in both dumps"),
+        (only_rank(0), only_rank(0), ["--graph", 5], "graph 5 is in neither dump"),
+        (only_rank(0), only_rank(0), ["--rules", "missing.yaml"], "missing.yaml"),
+    ],
+)
+def test_nothing_to_compare_is_one_line_and_2(
+    run: Run,
+    dump: Dump,
+    tmp_path: Path,
+    target: Callable[[Path, Path], Path],
+    reference: Callable[[Path, Path], Path],
+    options: list[str | int],
+    complaint: str,
+) -> None:
+    real = dump("pt_none") / "statistics_mix"
+    result = run("align", target(real, tmp_path / "a"), reference(real, tmp_path / "b"), *options)
+    assert result.exit_code == 2, result.output
+    assert complaint in complaint_of(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scopes: [", "line 1|:1"),
+        ("no_such_section: 1\n", "no_such_section"),
+        ("- a list\n", "mapping|section"),
+        ("\0", "rules.yaml"),
+    ],
+    ids=["no yaml", "unknown section", "a list", "a control character"],
+)
+def test_broken_rules_name_file_and_reason(run: Run, dump: Dump, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "rules.yaml").write_text(text)
+    path = dump("v6.0_api_stack_summary")
+    result = run("align", path, path, "--rules", tmp_path / "rules.yaml")
+    assert result.exit_code == 2, result.output
+    line = complaint_of(result.stderr)
+    assert "rules.yaml" in line
+    assert re.search(said, line)
+
+
+def test_damage_of_either_side_is_in_the_result(run: Run, dump: Dump, tmp_path: Path) -> None:
+    whole = dump("v6.0_api_stack_summary")
+    copytree(whole, tmp_path / "dump")
+    torn_line_in_pkl(tmp_path / "dump")
+    for pair, side in (((tmp_path / "dump", whole), "target"), ((whole, tmp_path / "dump"), "reference")):
+        result = run("align", *pair, "--json", "-")
+        assert result.exit_code in (0, 1, 3), result.stderr
+        assert {problem["side"] for problem in json.loads(result.stdout)["problems"]} == {side}

@@ -1,0 +1,188 @@
+"""``dumpdiff align``: options, output and exit codes, on a given result; then the whole way, on real dumps."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dumpdiff.api
+import jsonschema
+import pytest
+from results import make
+
+from dumpdiff import trace
+from dumpdiff.cli.align import align as command
+from dumpdiff.result import PAIR_COLUMNS, Result
+
+from .conftest import Run
+
+Dump = Callable[[str], Path]
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
+
+
+def check(document: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the library was called with; it answers ``called["result"]``, by default a divergence."""
+    seen: dict[str, Any] = {"result": make()}
+
+    def align(target: str, reference: str, **options: Any) -> Result:
+        seen.update(target=target, reference=reference, options=options)
+        return seen["result"]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(dumpdiff.api, "align", align)
+    return seen
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("aligned", 0), ("diverged", 1), ("inconclusive", 3)])
+def test_the_exit_code_is_the_verdict(run: Run, called: dict[str, Any], verdict: str, code: int) -> None:
+    called["result"] = make(verdict=verdict)
+    assert run("align", "a", "b").exit_code == code
+
+
+def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
+    run(
+        "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--rules", "x", "--rules", "y", "--min-coverage", 0.9
+    )  # fmt: skip
+    assert (called["target"], called["reference"]) == ("a", "b")
+    assert called["options"] == {
+        "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
+    }  # fmt: skip
+
+
+def test_the_defaults_are_those_of_the_library() -> None:
+    library = inspect.signature(dumpdiff.align).parameters
+    own = {option.name: option.default for option in command.params}
+    assert own["min_coverage"] == library["min_coverage"].default
+    assert all(library[name].default is None for name in ("step", "rank", "graph", "progress"))
+
+
+def test_phases_are_those_of_a_trace() -> None:
+    (phase,) = (option for option in command.params if option.name == "phase")
+    assert tuple(phase.type.choices) == trace.PHASES
+
+
+def test_the_first_line_is_the_answer(run: Run, called: dict[str, Any]) -> None:
+    first, *rest = run("align", "a", "b").stdout.splitlines()
+    assert first.startswith("first divergence: layers.1.post_norm, rsqrt ")
+    assert rest
+
+
+def test_quiet_is_the_first_line_alone(run: Run, called: dict[str, Any]) -> None:
+    assert len(run("align", "a", "b", "-q").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, called: dict[str, Any], option: str) -> None:
+    result = run("align", "a", "b", option, "-")
+    assert result.stderr.startswith("first divergence: ")
+    if option == "--json":
+        check(json.loads(result.stdout))
+    else:
+        assert next(csv.reader(io.StringIO(result.stdout))) == list(PAIR_COLUMNS)
+
+
+def test_both_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
+    result = run("align", "a", "b", "--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv")
+    assert result.stdout.startswith("first divergence: ")
+    check(json.loads((tmp_path / "r.json").read_text()))
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("options", [["--limit", 0], ["--phase", "optimizer"], ["--scope", "nowhere"], ["-q"], ["-v"]])
+def test_what_is_printed_changes_neither_files_nor_exit_code(
+    run: Run, called: dict[str, Any], tmp_path: Path, options: list[Any]
+) -> None:
+    def outcome(name: str, *more: Any) -> tuple[int, bytes, bytes]:
+        files = tmp_path / f"{name}.json", tmp_path / f"{name}.csv"
+        result = run("align", "a", "b", "--json", files[0], "--csv", files[1], *more)
+        return result.exit_code, files[0].read_bytes(), files[1].read_bytes()
+
+    assert outcome("filtered", *options) == outcome("whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--phase", "sideways"], "'sideways' is not one of"),
+        (["--step", "-1"], "-1 is not in the range"),
+        (["--min-coverage", "2"], "2.0 is not in the range"),
+        (["--limit", "many"], "'many' is not a valid integer"),
+        (["--json", "-", "--csv", "-"], "two formats cannot both be written to -"),
+        (["--jsn", "x"], "No such option"),
+        (["c"], "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage_is_2_and_nothing_runs(
+    run: Run, called: dict[str, Any], options: list[str], complaint: str
+) -> None:
+    result = run("align", "a", "b", *options)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert "options" not in called
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+@pytest.mark.parametrize("file", ["", "missing/result"])
+def test_a_file_that_cannot_be_written_is_said_before_the_work(
+    run: Run, called: dict[str, Any], tmp_path: Path, option: str, file: str
+) -> None:
+    result = run("align", "a", "b", option, tmp_path / file)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "options" not in called
+
+
+# From here on nothing is replaced: real dumps, the whole way.
+
+
+def aligned(run: Run, target: Path, reference: Path, *options: Any) -> tuple[int, Any]:
+    """Exit code and JSON of a real run, the latter valid."""
+    result = run("align", target, reference, "--json", "-", *options)
+    assert result.exit_code in (0, 1, 3), result.stderr
+    document = json.loads(result.stdout)
+    check(document)
+    return result.exit_code, document
+
+
+def test_a_clean_pair_is_aligned(run: Run, dump: Dump) -> None:
+    code, document = aligned(run, dump("ms_graph"), dump("v6.0_api_stack"))
+    assert (code, document["verdict"], document["findings"]) == (0, "aligned", [])
+    assert document["first_divergence"] is None
+    assert document["coverage"]["reference"]["forward"]["share"] >= 0.95
+    assert document["coverage"]["reference"]["backward"]["share"] >= 0.90
+
+
+def test_a_wrong_weight_is_found(run: Run, dump: Dump) -> None:
+    code, document = aligned(run, dump("ms_graph_bug_w1"), dump("v6.0_api_stack_summary"))
+    first = document["first_divergence"]
+    assert (code, document["verdict"]) == (1, "diverged")
+    assert "Functional.linear.18.forward" in first["reference_ops"] or "layers.2.mlp.w1" in first["scope"]
+
+
+def test_too_little_compared_is_inconclusive(run: Run, dump: Dump) -> None:
+    code, document = aligned(run, dump("ms_graph"), dump("pt_none") / "statistics_mix", "--min-coverage", 1)
+    assert (code, document["verdict"]) == (3, "inconclusive")
+
+
+def test_a_dump_against_itself_is_aligned(run: Run, dump: Dump) -> None:
+    path = dump("v6.0_api_stack_summary")
+    code, document = aligned(run, path, path)
+    assert (code, document["findings"]) == (0, [])
+
+
+def test_the_csv_has_a_row_for_every_pair_of_the_json(run: Run, dump: Dump, tmp_path: Path) -> None:
+    path = dump("v6.0_api_stack_summary")
+    _, document = aligned(run, path, path, "--csv", tmp_path / "pairs.csv")
+    with (tmp_path / "pairs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(document["pairs"].values()) > 0
+    assert {row["state"] for row in rows} == set(document["pairs"])
