@@ -4,7 +4,7 @@
 
 needs the package installed with ``.[test]``. Prints a Markdown table. The pairs, made once in ``--work`` (2.5 GB):
 
-``statistics``  20,000 calls of statistics: a 195-layer model of tiny width, really recorded with msprobe (two minutes),
+``statistics``  20,000 calls of statistics: a 196-layer model of tiny width, really recorded with msprobe (two minutes),
                 against the same with rounding noise of 1e-7.
 ``tensors``     two dumps of 1 GiB of whole tensors: 128 layer norms, 4 MiB in and 4 MiB out each, really recorded;
                 the second run starts from an input disturbed by 1e-7.
@@ -55,11 +55,8 @@ class Measurement:
 def statistics(work: Path) -> Pair:
     reference, target = work / "statistics_reference", work / "statistics_target"
     if not target.exists():
-        record(
-            "record_pytorch.py",
-            reference,
-            *["--layers", "195", "--hidden", "16", "--ffn", "24", "--task", "statistics"],
-        )
+        tiny = ("--layers", "196", "--hidden", "16", "--ffn", "24")
+        record("record_pytorch.py", reference, *tiny, "--task", "statistics")
         synthesise.save(synthesise.noisy(synthesise.load(reference)), target)
     return _pair(target, reference)
 
