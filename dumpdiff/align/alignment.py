@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from ..rules import Rules
 from . import anchors, roles, structure
 from .matching import Matching
 from .noise import matching_tolerance
+from .values import Fingerprints
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Alignment:
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of makers
     tolerance: float  #: distance of statistics within which values were taken to agree
     learned: tuple[Equivalence, ...]
+
+    @cached_property
+    def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
+        """Statistics of both sides' classes, as arrays."""
+        return Fingerprints.of(self.target.classes), Fingerprints.of(self.reference.classes)
 
 
 def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:

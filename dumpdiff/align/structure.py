@@ -13,10 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ..graph import Flow
 from .matching import Matching
 
-Signature = tuple[int, tuple[int, ...], int]
+Signature = tuple[int, str, tuple[int, ...], int]
 _MOST = 64  # ops of one signature on a side: more cannot be told apart by what they read
 
 
@@ -67,6 +66,7 @@ class _Closure:
         self.matching = matching
         self.kinds = kinds
         self.flows = (matching.target, matching.reference)
+        self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
         self.classes = (matching.classes_t, matching.classes_r)
         self.ops = (matching.ops_t, matching.ops_r)
         self.telling = (matching.prints_t.evidence > 0, matching.prints_r.evidence > 0)
@@ -74,7 +74,6 @@ class _Closure:
         self.dirty: tuple[set[int], set[int]] = (set(), set())
         for t in np.flatnonzero(matching.classes_t >= 0).tolist():
             self._touch(t, int(matching.classes_t[t]))
-        self.checked = 0
         for t in np.flatnonzero(matching.ops_t >= 0).tolist():
             self._upward(t, int(matching.ops_t[t]))
 
@@ -112,7 +111,7 @@ class _Closure:
         return bool(self.ops[side][op] < 0) and self._signature(side, op, complete) == signature
 
     def _signature(self, side: int, op: int, complete: bool) -> Signature | None:
-        """(kind, known inputs by the target's class, number of unknown inputs); None if that says too little."""
+        """(kind, phase, known inputs by the target's class, number of unknown inputs); None if that says too little."""
         flow = self.flows[side]
         if not flow.writes[op]:
             return None
@@ -126,7 +125,7 @@ class _Closure:
                 telling |= bool(self.telling[side][value])
         if not telling or (unknown and complete):
             return None
-        return (self.kinds[side][op], tuple(sorted(known)), unknown)
+        return (self.kinds[side][op], self.phases[side][op], tuple(sorted(known)), unknown)
 
     def _resolve(self, ops_t: list[int], ops_r: list[int], complete: bool) -> bool:
         if len(ops_t) > _MOST or len(ops_r) > _MOST:
@@ -191,7 +190,3 @@ class _Closure:
         self.dirty[0].update(op for op in self.flows[0].readers[t] if self.ops[0][op] < 0)
         self.dirty[1].update(op for op in self.flows[1].readers[r] if self.ops[1][op] < 0)
 
-
-def leaf(flow: Flow, value: int) -> bool:
-    """Nothing recorded made it: a parameter, a batch, a buffer, or a hole in the record."""
-    return bool(flow.classes["producer"].iat[value] < 0)

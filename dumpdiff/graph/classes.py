@@ -38,8 +38,15 @@ def _typed(values: np.ndarray) -> np.ndarray:
         return (values == 0) | (np.abs(scaled - np.round(scaled)) < 1e-5)
 
 
+def immediates(tensors: pd.DataFrame) -> np.ndarray:
+    """(rows,) true for scalars, shapes, axes and the like: constants of fewer than 8 elements, or of integers."""
+    small = (tensors["size"].to_numpy() < 8) | tensors["dtype"].str.startswith(("int", "uint")).to_numpy(dtype=bool)
+    flags: np.ndarray = tensors["constant"].to_numpy() & small
+    return flags
+
+
 def classes_of(tensors: pd.DataFrame, low_precision: bool) -> np.ndarray:
-    """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and scalars.
+    """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and immediates.
 
     ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype.
     Two tensors are one class if a recorded edge joins them, if they hold the same named parameter, or if
@@ -47,8 +54,7 @@ def classes_of(tensors: pd.DataFrame, low_precision: bool) -> np.ndarray:
     say too little (all ones, zeros) are only joined to the latest output that looks the same.
     """
     rows = len(tensors)
-    scalar = tensors["constant"].to_numpy() & (tensors["size"].to_numpy() <= 1)
-    usable = tensors["trusted"].to_numpy() & ~scalar
+    usable = tensors["trusted"].to_numpy() & ~immediates(tensors)
     joins = [_edges(tensors, usable)]
     telling = evidence(tensors) >= 2
     joins.append(_equal(tensors, usable & telling, low_precision))

@@ -33,7 +33,7 @@ class Flow:
     trace: Trace
     tensors: pd.DataFrame  #: the tensor table with complete statistics
     classes: pd.DataFrame  #: see CLASS_COLUMNS
-    tensor_class: np.ndarray  #: (tensors,) class of each tensor, -1 for scalars and untrusted tensors
+    tensor_class: np.ndarray  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()

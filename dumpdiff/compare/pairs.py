@@ -1,0 +1,223 @@
+"""The error of every pair of value classes, and the tolerance it is judged against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..align import Alignment
+from ..align.values import distance
+from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
+from ..errors import DumpError
+from ..graph import Flow
+from ..rules import Rules
+from ..trace import Problem
+from .layouts import laid_out
+from .metrics import Metrics, compare
+from .rounding import round_to
+from .scalars import scalar_differences
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An alignment with figures.
+
+    ``pairs`` has one row per pair of classes: target, reference (class ids), evidence, confidence, target_tensor,
+    reference_tensor (ids of the tensors compared), layout, metric, error, tolerance, agrees, comparable and the fields of
+    :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error.
+    """
+
+    alignment: Alignment
+    pairs: pd.DataFrame
+    scalars: pd.DataFrame  #: scalar arguments that differ, see scalars.scalar_differences
+    problems: tuple[Problem, ...]
+
+
+def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float], None] | None = None) -> Comparison:
+    """Compare every pair: by whole tensors where both sides have them, else by statistics, else by checksum."""
+    target, reference = alignment.target, alignment.reference
+    pairs = alignment.classes.copy()
+    ids_t, ids_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
+    prints_t, prints_r = alignment.fingerprints
+    gap = distance(prints_t, ids_t, prints_r, ids_r)
+    tolerance = _tolerances(alignment, rules, ids_t, ids_r)
+    chosen = _tensors_to_compare(target, ids_t, reference, ids_r)
+    pairs["target_tensor"], pairs["reference_tensor"] = chosen
+    discrete = _discrete(target, ids_t) & _discrete(reference, ids_r)
+    pairs["metric"] = pd.Series(np.where(discrete, "mismatches", "statistics"), dtype=object)
+    pairs["error"] = gap
+    pairs["tolerance"] = np.where(discrete, 0.0, np.maximum(tolerance, _resolution(alignment)))
+    pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
+    problems = _measure_whole(alignment, pairs, progress)
+    _judge_hashes(target, reference, pairs)
+    pairs["comparable"] = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
+    return Comparison(alignment, pairs, scalar_differences(alignment), problems)
+
+
+def _tolerances(alignment: Alignment, rules: Rules, ids_t: np.ndarray, ids_r: np.ndarray) -> np.ndarray:
+    """Per pair, from both dtypes, the maker's kind and the length of its sums."""
+    target, reference = alignment.target, alignment.reference
+    coarse = _coarsest(target, reference)
+    dtypes_t = target.classes["dtype"].to_numpy()[ids_t]
+    dtypes_r = reference.classes["dtype"].to_numpy()[ids_r]
+    makers = target.classes["producer"].to_numpy()[ids_t]
+    sizes = target.classes["size"].to_numpy()
+    tolerances = np.empty(len(ids_t))
+    known: dict[tuple[str, str, str, int], float] = {}
+    for row, (t, a, b, maker) in enumerate(zip(ids_t.tolist(), dtypes_t, dtypes_r, makers.tolist(), strict=True)):
+        kind = alignment.kinds_t[maker] if maker >= 0 else "identity"
+        length = _reduction_length([int(sizes[v]) for v in target.reads[maker]], int(sizes[t])) if maker >= 0 else 1
+        key = (_no_finer(a, coarse), _no_finer(b, coarse), kind, length)
+        if key not in known:
+            known[key] = rules.tolerance(*key)
+        tolerances[row] = known[key]
+    return tolerances
+
+
+def _coarsest(target: Flow, reference: Flow) -> str:
+    """The least exact dtype that makes at least 5 % of either side's values: float32 ones downstream carry its errors."""
+    coarsest = "float32"
+    for flow in (target, reference):
+        made = flow.classes.loc[(flow.classes["producer"] >= 0) & (flow.classes["size"] > 1), "dtype"]
+        for dtype, share in made.value_counts(normalize=True).items():
+            if share >= 0.05 and unit_roundoff(str(dtype)) > unit_roundoff(coarsest):
+                coarsest = str(dtype)
+    return coarsest
+
+
+def _no_finer(dtype: str, coarse: str) -> str:
+    return coarse if dtype in UNIT_ROUNDOFF and unit_roundoff(dtype) < unit_roundoff(coarse) else dtype
+
+
+def _reduction_length(inputs: list[int], output: int) -> int:
+    """Terms of the sums inside an op: K of (M,K) x (K,N) = sqrt(MK KN / MN); input over output elements of a reduction."""
+    if output <= 0 or not inputs:
+        return 1
+    if len(inputs) >= 2:
+        return max(1, round((inputs[0] * inputs[1] / output) ** 0.5))
+    return max(1, inputs[0] // output)
+
+
+def _resolution(alignment: Alignment) -> float:
+    """Four units of the printed numbers: two rounded numbers of either side."""
+    return 4 * max(alignment.target.trace.source.resolution, alignment.reference.trace.source.resolution)
+
+
+def _discrete(flow: Flow, ids: np.ndarray) -> np.ndarray:
+    dtypes = flow.classes["dtype"]
+    flags: np.ndarray = dtypes.str.startswith(("int", "uint", "bool")).to_numpy(dtype=bool)[ids]
+    return flags
+
+
+def _tensors_to_compare(
+    target: Flow, ids_t: np.ndarray, reference: Flow, ids_r: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each pair one tensor of either class: whole ones of the same shape if there are any, else those that stand for it."""
+    members_t, members_r = _members(target), _members(reference)
+    chosen_t = target.classes["tensor"].to_numpy()[ids_t].copy()
+    chosen_r = reference.classes["tensor"].to_numpy()[ids_r].copy()
+    for row, (t, r) in enumerate(zip(ids_t.tolist(), ids_r.tolist(), strict=True)):
+        shapes_r = members_r.get(r)
+        shapes_t = members_t.get(t)
+        if not shapes_t or not shapes_r:
+            continue
+        common = next((shape for shape in shapes_t if shape in shapes_r), None)
+        chosen_t[row] = shapes_t[common] if common is not None else next(iter(shapes_t.values()))
+        chosen_r[row] = shapes_r[common] if common is not None else next(iter(shapes_r.values()))
+    return chosen_t, chosen_r
+
+
+def _members(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
+    """Per class the whole tensors it has, one per shape (without axes of length 1), outputs first."""
+    tensors = flow.tensors
+    rows = np.flatnonzero((tensors["file"] != "").to_numpy() & (flow.tensor_class >= 0))
+    rows = rows[np.argsort((tensors["role"].to_numpy()[rows] != "output"), kind="stable")]
+    table: dict[int, dict[tuple[int, ...], int]] = {}
+    shapes = tensors["shape"].to_numpy()
+    for row, value in zip(rows.tolist(), flow.tensor_class[rows].tolist(), strict=True):
+        shape = tuple(length for length in (shapes[row] or ()) if length != 1)
+        table.setdefault(value, {}).setdefault(shape, row)
+    return table
+
+
+_METRICS = tuple(Metrics.__dataclass_fields__)
+
+
+def _measure_whole(
+    alignment: Alignment, pairs: pd.DataFrame, progress: Callable[[float], None] | None
+) -> tuple[Problem, ...]:
+    """Fill in the metrics of pairs of whole tensors; what cannot be read keeps its statistics and becomes a problem."""
+    target, reference = alignment.target, alignment.reference
+    whole_t = (target.tensors["file"] != "").to_numpy()[pairs["target_tensor"]]
+    whole_r = (reference.tensors["file"] != "").to_numpy()[pairs["reference_tensor"]]
+    todo = np.flatnonzero(whole_t & whole_r)
+    columns: dict[str, np.ndarray] = {name: np.full(len(pairs), np.nan) for name in (*_METRICS, "rounded_error")}
+    error, metric, layout = (pairs[name].to_numpy(copy=True) for name in ("error", "metric", "layout"))
+    tolerance = pairs["tolerance"].to_numpy()
+    tensors_t, tensors_r = pairs["target_tensor"].to_numpy(), pairs["reference_tensor"].to_numpy()
+    problems: list[Problem] = []
+
+    def measure(row: int) -> tuple[int, str, Metrics | None, float]:
+        try:
+            a, b = _shaped(target, int(tensors_t[row])), _shaped(reference, int(tensors_r[row]))
+            found = compare(a, b, float(tolerance[row]))
+            name = "same" if a.shape == b.shape else "reshape"
+            if found.relative_l2 > tolerance[row] and a.size > 1:
+                name, a, b = laid_out(a, b)
+                if "transpose" in name:
+                    found = compare(a, b, float(tolerance[row]))
+            narrow = _narrower(target, int(tensors_t[row]), reference, int(tensors_r[row]))
+            rounded = compare(round_to(a, narrow), round_to(b, narrow), 0.0).relative_l2 if narrow else np.nan
+        except (DumpError, OSError, ValueError) as reason:
+            return row, str(reason), None, np.nan
+        return row, name, found, rounded
+
+    with ThreadPoolExecutor(2) as pool:
+        for done, (row, name, found, rounded) in enumerate(pool.map(measure, todo.tolist())):
+            if found is None:
+                problems.append(Problem(str(target.tensors["file"].iat[int(tensors_t[row])]), name))
+                continue
+            for field in _METRICS:
+                columns[field][row] = getattr(found, field)
+            columns["rounded_error"][row] = rounded
+            layout[row] = name
+            discrete = metric[row] == "mismatches"
+            error[row] = found.mismatches / max(1, target.tensors["size"].iat[int(tensors_t[row])]) if discrete else found.relative_l2
+            metric[row] = "mismatches" if discrete else "relative_l2"
+            if progress and done % 64 == 0:
+                progress(done / len(todo))
+    for column, values in columns.items():
+        pairs[column] = values
+    pairs["error"], pairs["metric"], pairs["layout"] = error, metric, layout
+    return tuple(problems)
+
+
+def _shaped(flow: Flow, tensor: int) -> np.ndarray:
+    """The whole tensor in its recorded shape (graph-mode files of reshaped outputs carry the input's)."""
+    array = flow.trace.array(tensor)
+    shape = flow.tensors["shape"].iat[tensor]
+    if shape is not None and array.shape != shape and array.size == np.prod(shape, dtype=np.int64):
+        return array.reshape(shape)
+    return array
+
+
+def _narrower(target: Flow, t: int, reference: Flow, r: int) -> str:
+    """The narrower dtype of two floating ones that differ in precision, '' if they do not."""
+    a, b = target.tensors["dtype"].iat[t], reference.tensors["dtype"].iat[r]
+    units = unit_roundoff(a), unit_roundoff(b)
+    return "" if units[0] == units[1] or 0.0 in units else (a if units[0] > units[1] else b)
+
+
+def _judge_hashes(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
+    """Pairs without numbers agree if their checksums are equal; unequal ones cannot be judged."""
+    blind = ~np.isfinite(pairs["error"].to_numpy())
+    a = target.tensors["hash"].to_numpy()[pairs["target_tensor"]]
+    b = reference.tensors["hash"].to_numpy()[pairs["reference_tensor"]]
+    equal = blind & (a == b) & (a != "")
+    pairs.loc[equal, "error"] = 0.0
+    pairs.loc[blind & (a != "") & (b != ""), "metric"] = "hash"

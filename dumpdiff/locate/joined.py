@@ -1,0 +1,193 @@
+"""Both dataflow graphs as one: a node is a pair of value classes, or a class that only one side has.
+
+Where one recorder left a hole the other side's edges bridge it; what neither recorded is bridged by module calls and by order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from ..compare import Comparison
+from ..graph import Flow
+from ..trace import BACKWARD, FORWARD
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The joined graph; nodes are numbered pairs first (in the order of ``comparison.pairs``), then each side's rest."""
+
+    comparison: Comparison
+    node_t: np.ndarray  #: (target classes,) node of each class
+    node_r: np.ndarray
+    class_t: np.ndarray  #: (nodes,) target class or -1
+    class_r: np.ndarray
+    parents_t: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by the target's record
+    parents_r: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]  #: nodes, parents first
+    phase: np.ndarray  #: (nodes,) of the target's class, of the reference's where the target has none
+    bridges: Counter[str]  #: how many holes were bridged by what
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.class_t)
+
+    def parents(self, node: int) -> tuple[int, ...]:
+        """Nodes it was computed from, by either record."""
+        return tuple(dict.fromkeys((*self.parents_t[node], *self.parents_r[node])))
+
+
+def joined(comparison: Comparison) -> Joined:
+    """Join the two sides' dataflow along the pairs of a comparison."""
+    target, reference = comparison.alignment.target, comparison.alignment.reference
+    pairs_t, pairs_r = comparison.pairs["target"].to_numpy(), comparison.pairs["reference"].to_numpy()
+    node_t, alone_t = _numbered(len(target.classes), pairs_t, len(pairs_t))
+    node_r, alone_r = _numbered(len(reference.classes), pairs_r, len(pairs_t) + len(alone_t))
+    class_t = np.concatenate([pairs_t, alone_t, np.full(len(alone_r), -1)])
+    class_r = np.concatenate([pairs_r, np.full(len(alone_t), -1), alone_r])
+    nodes = len(class_t)
+    parents_t = _lifted(nodes, node_t, _parents(target))
+    parents_r = _lifted(nodes, node_r, _parents(reference))
+    bridges: Counter[str] = Counter()
+    _bridge(target, class_t, node_t, parents_t, parents_r, bridges)
+    _bridge(reference, class_r, node_r, parents_r, parents_t, bridges)
+    phase = np.where(
+        class_t >= 0,
+        target.classes["phase"].to_numpy()[np.maximum(class_t, 0)],
+        reference.classes["phase"].to_numpy()[np.maximum(class_r, 0)],
+    )
+    order = _ordered(nodes, parents_t, parents_r, target, class_t, reference, class_r)
+    return Joined(
+        comparison, node_t, node_r, class_t, class_r,
+        tuple(map(tuple, parents_t)), tuple(map(tuple, parents_r)), order, phase, bridges,
+    )  # fmt: skip
+
+
+def _numbered(count: int, paired: np.ndarray, first_free: int) -> tuple[np.ndarray, np.ndarray]:
+    node = np.full(count, -1)
+    node[paired] = np.arange(len(paired))
+    alone = np.flatnonzero(node < 0)
+    node[alone] = first_free + np.arange(len(alone))
+    return node, alone
+
+
+def _parents(flow: Flow) -> list[list[int]]:
+    """Per class the classes it was computed from: what its maker read, and for gradients the gradients of what it fed."""
+    producer = flow.classes["producer"].to_numpy()
+    parents = [list(flow.reads[op]) if op >= 0 else [] for op in producer.tolist()]
+    for value, gradient in flow.gradients.items():
+        if producer[gradient] < 0:
+            parents[gradient] += [g for g in _gradients_after(flow, value) if g != gradient]
+    named = {name: value for value, name in enumerate(flow.classes["parameter"]) if name}
+    for gradient, name in enumerate(flow.classes["gradient_of"]):
+        if name in named and not parents[gradient]:
+            parents[gradient] += [g for g in _gradients_after(flow, named[name]) if g != gradient]
+    return parents
+
+
+def _gradients_after(flow: Flow, value: int) -> list[int]:
+    """Gradients of the outputs of the forward ops that read a value; ops without a recorded gradient are passed through."""
+    phase = flow.trace.ops["phase"].to_numpy()
+    found: dict[int, None] = {}
+    seen = {value}
+    stack = [value]
+    while stack and len(seen) < 64:
+        for op in flow.readers[stack.pop()]:
+            if phase[op] != FORWARD:
+                continue
+            for output in flow.writes[op]:
+                if output in flow.gradients:
+                    found[flow.gradients[output]] = None
+                elif output not in seen:
+                    seen.add(output)
+                    stack.append(output)
+    return list(found)
+
+
+def _lifted(nodes: int, node_of: np.ndarray, parents: list[list[int]]) -> list[list[int]]:
+    lifted: list[list[int]] = [[] for _ in range(nodes)]
+    for value, above in enumerate(parents):
+        node = int(node_of[value])
+        lifted[node] = [int(node_of[v]) for v in above if node_of[v] != node]
+    return lifted
+
+
+def _bridge(
+    flow: Flow,
+    class_of: np.ndarray,
+    node_of: np.ndarray,
+    parents: list[list[int]],
+    other_parents: list[list[int]],
+    bridges: Counter[str],
+) -> None:
+    """Give holes of the record parents: a value inside a module call that nobody made comes from what the call was given.
+
+    Parameters and what the call's own inputs are need no bridge, nor does what the other side's record explains.
+    """
+    producer = flow.classes["producer"].to_numpy()
+    parameter = flow.classes["parameter"].to_numpy()
+    evidence = flow.classes["evidence"].to_numpy()
+    parent_op = flow.trace.ops["parent"].to_numpy()
+    phase = flow.trace.ops["phase"].to_numpy()
+    for node, value in enumerate(class_of.tolist()):
+        if value < 0 or producer[value] >= 0 or parents[node]:
+            continue
+        if other_parents[node]:
+            bridges["other side"] += 1
+            continue
+        readers = [op for op in flow.readers[value] if phase[op] in (FORWARD, BACKWARD)]
+        if parameter[value] or not evidence[value] or not readers:
+            continue
+        call = int(parent_op[readers[0]])
+        inputs = flow.reads[call] if call >= 0 and value not in flow.reads[call] else ()
+        if inputs and not _parameter_like(flow, value, readers[0]):
+            parents[node] = [int(node_of[v]) for v in inputs if node_of[v] != node]
+            bridges["module call"] += 1
+
+
+def _parameter_like(flow: Flow, value: int, reader: int) -> bool:
+    """A matrix or vector read beside an activation by an op that takes weights, and by nothing else."""
+    slots = [
+        str(flow.tensors["slot"].iat[row])
+        for row in flow.tensors_of(reader).tolist()
+        if flow.tensor_class[row] == value
+    ]
+    shape = flow.tensors["shape"].iat[int(flow.classes["tensor"].iat[value])]
+    return "input.0" not in slots and shape is not None and len(shape) <= 2
+
+
+def _ordered(
+    nodes: int,
+    parents_t: list[list[int]],
+    parents_r: list[list[int]],
+    target: Flow,
+    class_t: np.ndarray,
+    reference: Flow,
+    class_r: np.ndarray,
+) -> tuple[int, ...]:
+    """Parents first, ties in the order of execution; where a wrong pair makes a circle, by order of execution alone."""
+    place = [_place(target, t, reference, r) for t, r in zip(class_t.tolist(), class_r.tolist(), strict=True)]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(nodes))
+    graph.add_edges_from((p, n) for n in range(nodes) for p in (*parents_t[n], *parents_r[n]))
+    condensed = nx.condensation(graph)
+    members = condensed.nodes(data="members")
+    first = {component: min(place[n] for n in nodes_in) for component, nodes_in in members}
+    ranked = nx.lexicographical_topological_sort(condensed, key=lambda component: (first[component], component))
+    return tuple(n for c in ranked for n in sorted(members[c], key=lambda n: (place[n], n)))
+
+
+def _place(target: Flow, t: int, reference: Flow, r: int) -> float:
+    """Where in the run a node stands, 0 to 1."""
+    places: list[float] = []
+    for flow, value in ((target, t), (reference, r)):
+        if value >= 0:
+            op = int(flow.classes["producer"].iat[value])
+            readers: Iterable[int] = flow.readers[value]
+            places.append((op if op >= 0 else min(readers, default=0)) / max(1, len(flow.trace.ops)))
+    return min(places)

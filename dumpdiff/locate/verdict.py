@@ -1,0 +1,97 @@
+"""The result of a comparison: findings, coverage, tables, and the verdict they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..compare import Comparison
+from ..graph import Flow
+from ..graph.layers import locations
+from ..result import Result, Side, Verdict
+from ..rules import Rules
+from ..trace import BACKWARD, FORWARD, Problem
+from .coverage import coverage
+from .findings import findings
+from .joined import joined
+from .states import AGREEING, classify
+from .tables import pair_table, unmatched_table
+
+
+def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
+    """Classify every value, rank what was introduced, and say how far that can be trusted.
+
+    The verdict is 'diverged' if anything was introduced; else 'aligned' if in forward and backward (as far as both sides
+    recorded them) at least ``min_coverage`` of each side's ops were compared or healed; else 'inconclusive'.
+    """
+    alignment = comparison.alignment
+    target, reference = alignment.target, alignment.reference
+    graph = joined(comparison)
+    states = classify(graph, rules)
+    scopes_t, scopes_r = locations(target, rules), locations(reference, rules)
+    found = findings(graph, states, scopes_t, scopes_r)
+    covered = coverage(graph, states)
+    short = _short(covered, min_coverage)
+    verdict: Verdict = "diverged" if found else "inconclusive" if short else "aligned"
+    notes = [*short] if verdict == "inconclusive" else []
+    if graph.bridges:
+        said = ", ".join(f"{count} by {what}" for what, count in graph.bridges.most_common())
+        notes.append(f"holes in the record were bridged: {said}")
+    details = {
+        "min_coverage": min_coverage,
+        "matching_tolerance": alignment.tolerance,
+        "bridges": dict(graph.bridges),
+        **_edges(target, "target"),
+        **_edges(reference, "reference"),
+    }
+    return Result(
+        target=_side(target, comparison.problems),
+        reference=_side(reference, ()),
+        verdict=verdict,
+        findings=found,
+        coverage=covered,
+        pairs=pair_table(graph, states, scopes_t, scopes_r),
+        unmatched=unmatched_table(graph, states, scopes_t, scopes_r),
+        learned=alignment.learned,
+        noise_floor=_noise(comparison, states.state),
+        notes=tuple(notes),
+        details=details,
+    )
+
+
+def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: float) -> list[str]:
+    """What keeps the verdict from being 'aligned', in words."""
+    reasons = []
+    for phase in (FORWARD, BACKWARD):
+        if phase == BACKWARD and not all(phase in covered[side] for side in covered):
+            continue
+        for side in covered:
+            figures = covered[side].get(phase)
+            if figures is None:
+                reasons.append(f"the {side} has no {phase} op with a result that can be compared")
+            elif (share := (figures["compared"] + figures["healed"]) / figures["ops"]) < wanted:
+                reasons.append(
+                    f"only {share:.0%} of the {side}'s {phase} ops could be compared or lead to what could, "
+                    f"{wanted:.0%} are wanted"
+                )
+    return reasons
+
+
+def _side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
+    trace = flow.trace
+    return Side(trace.source, len(trace.ops), len(trace.tensors), (*trace.problems, *flow.problems, *problems))
+
+
+def _edges(flow: Flow, role: str) -> dict[str, object]:
+    """What the reader proved about the graph it joined: matched files, byte-verified edges."""
+    names = ("npy_matched", "edges_verified")
+    return {f"{role}_{name}": flow.trace.source.details[name] for name in names if name in flow.trace.source.details}
+
+
+def _noise(comparison: Comparison, state: np.ndarray) -> float:
+    """Median error of the pairs that agree, leaving out exact ones if there are others."""
+    pairs = comparison.pairs
+    errors = pairs["error"].to_numpy()[(state[: len(pairs)] == AGREEING) & (pairs["metric"] != "mismatches").to_numpy()]
+    inexact = errors[errors > 0]
+    return float(np.median(inexact)) if len(inexact) else (0.0 if len(errors) else float("nan"))
