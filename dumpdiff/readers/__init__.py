@@ -21,9 +21,6 @@ from .parts import Part, choose
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
 
-#: How a pickle of protocol 2 to 5 starts (Python library reference, pickletools: opcode PROTO).
-_PICKLES = {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}
-
 __all__ = ["FORMATS", "Part", "choose", "find", "read"]
 
 
@@ -67,9 +64,9 @@ def _nothing_found(path: Path) -> str:
     inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
     if not inside:
         return f"{path}: the folder is empty"
-    pickles = [file for file in text_files(path) if is_pickle(file)]
-    if pickles:
-        return f"{pickles[0]}: {_what_it_is(pickles[0])}; expected {_EXPECTED_FILES}"
+    refused = [file for file in text_files(path) if is_pickle(file) or not (head(file, 1) or file.stat().st_size == 0)]
+    if refused:
+        return f"{refused[0]}: {_what_it_is(refused[0])}; expected {_EXPECTED_FILES}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or statistic.csv "
         f"(MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"

@@ -74,11 +74,12 @@ def size_of(shape: tuple[int, ...] | None) -> int:
     return size if size < 2**62 else -1
 
 
-def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str]) -> dict[str, np.ndarray]:
+def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str], sizes: Sequence[int]) -> dict[str, np.ndarray]:
     """The columns max, min, mean, norm and nonfinite from columns of max, min, mean and norm as recorded.
 
     A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
     A mean or norm that overflowed while max and min are finite is the recorder's, not the tensor's: dropped.
+    Of a single element, mean and norm are known though not recorded.
     """
     columns = list(recorded)
     table = np.column_stack([numbers(column) for column in columns])
@@ -91,6 +92,9 @@ def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str]) -> dict[str
     nonfinite[clipped] = -1
     table[clipped] = math.nan
     table[(nonfinite == 0)[:, None] & ~np.isfinite(table)] = math.nan
+    single = np.asarray(sizes, dtype=np.int64) == 1
+    table[single, 2] = table[single, 0]
+    table[single, 3] = np.abs(table[single, 0])
     return dict(zip(("max", "min", "mean", "norm"), table.T, strict=True)) | {"nonfinite": nonfinite}
 
 

@@ -11,6 +11,7 @@ from ..errors import DumpError
 from ..trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
+_DEBUG = re.compile(rb'"level"\s*:\s*"debug"')  #: values saved by hand: no calls
 _DATA = re.compile(r'"data"\s*:\s*\{')
 _KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
 _NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)  #: the writer indents by one; entries are two deep
@@ -19,7 +20,7 @@ _END = re.compile(r"\s*\}")
 
 def is_dump(head: bytes) -> bool:
     """Whether a file that begins like this is a dump.json of msprobe."""
-    return _HEAD.match(head) is not None and b'"data"' in head
+    return _HEAD.match(head) is not None and b'"data"' in head and not _DEBUG.search(head)
 
 
 def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
@@ -60,7 +61,7 @@ def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
     """The complete entries of a file that is cut short or damaged."""
     start = _DATA.search(text)
     if start is None:
-        raise DumpError(f'{path}: damaged before its "data" begins; record it again')
+        raise DumpError(f'{path}: msprobe dump.json without entries: damaged before "data" begins; record it again')
     try:
         content = json.loads(text[: start.start()] + '"data": {}}')
     except ValueError:

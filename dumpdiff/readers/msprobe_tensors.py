@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ..dtypes import normalise
-from ..trace import FORWARD, Problem, tensor_table
+from ..trace import BACKWARD, FORWARD, Problem, tensor_table
 from . import calls
 from .files import is_plain_name
 from .msprobe_names import Call
@@ -47,8 +47,10 @@ def tensors(
                     _collect(value, role, op, role, leaves)
     op_ids, slots, roles, content = zip(*leaves, strict=True) if leaves else ((), (), (), ())
     owned = [_owned_name(called[op], slot) for op, slot in zip(op_ids, slots, strict=True)]
-    dtypes = [_dtype(str(leaf["dtype"])) for leaf in content]
+    dtypes = [leaf["dtype"] if "constant" in leaf else _dtype(str(leaf["dtype"])) for leaf in content]
     shapes = [calls.shape_of(leaf.get("shape")) for leaf in content]
+    sizes = [calls.size_of(shape) for shape in shapes]
+    recorded = ([leaf.get(key) for leaf in content] for key in ("Max", "Min", "Mean", "Norm"))
     files, problems = _files(content, folder)
     columns: dict[str, Any] = {
         "op": op_ids,
@@ -56,16 +58,16 @@ def tensors(
         "role": roles,
         "dtype": dtypes,
         "shape": shapes,
-        "size": [calls.size_of(shape) for shape in shapes],
+        "size": sizes,
         "hash": [str(leaf["md5"]) if leaf.get("md5") else "" for leaf in content],
         "constant": ["constant" in leaf for leaf in content],
         "parameter": [name if role == "parameter" else "" for name, role in zip(owned, roles, strict=True)],
         "gradient_of": [name if role == "output" else "" for name, role in zip(owned, roles, strict=True)],
         "file": files,
-        **calls.statistics(([leaf.get(key) for leaf in content] for key in ("Max", "Min", "Mean", "Norm")), dtypes),
+        **calls.statistics(recorded, dtypes, sizes),
     }
     if any("grad_input" in entry for entry in entries) and calls.swapped(ops, table := tensor_table(columns)):
-        where = (ops["forward"].to_numpy() >= 0)[table["op"].to_numpy()]
+        where = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()] & (table["gradient_of"] == "").to_numpy()
         columns["slot"], columns["role"] = calls.exchange(columns["slot"], columns["role"], where)
     table = tensor_table(columns)
     table["parameter"] = _read_parameters(table, ops)
@@ -97,8 +99,7 @@ def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], dep
 
 def _as_tensor(number: float) -> dict[str, Any]:
     """A Python scalar as the record of a tensor of no dimension."""
-    statistics = {"Max": number, "Min": number, "Mean": number, "Norm": abs(number)}
-    return {"dtype": type(number).__name__, "shape": [], "constant": True, **statistics}
+    return {"dtype": type(number).__name__, "shape": [], "constant": True, "Max": number, "Min": number}
 
 
 def _owned_name(call: Call, slot: str) -> str:

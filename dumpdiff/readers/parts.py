@@ -94,14 +94,18 @@ def _first_step(parts: list[Part]) -> list[Part]:
 def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
     has = {side: {part.rank for part in parts} for side, parts in sides.items()}
     if rank is not None:
-        chosen = {
-            side: [part for part in parts if part.rank == rank] or [part for part in parts if part.anonymous]
+        if not (rank == 0 or any(rank in ranks for ranks in has.values())):
+            raise DumpError(f"rank {rank} is in neither dump: {_listing('rank', has)}")
+        a_process = rank >= _SMALLEST_PROCESS_ID  # asked of the side that has it; the other keeps its default
+        sides = {
+            side: [part for part in parts if part.rank == rank]
+            or [part for part in parts if a_process or part.anonymous]
             for side, parts in sides.items()
         }
-        known_rank = rank == 0 or any(rank in ranks for ranks in has.values())
-        if not known_rank or not all(chosen.values()):
+        if not all(sides.values()):
             raise DumpError(f"rank {rank} is not in both dumps: {_listing('rank', has)}")
-        return chosen
+        if not a_process:
+            return sides
     named = {side: {part.rank for part in parts if not part.anonymous} for side, parts in sides.items()}
     known = [ranks for ranks in named.values() if ranks]
     common = set.intersection(*known) if known else set()

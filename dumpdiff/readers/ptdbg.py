@@ -142,17 +142,18 @@ class _Table:
         files, missing = self._files(part.path, rows)
         dtypes = [_normalise(record.dtype) for *_, record in rows]
         shapes = [calls.shape_of(record.shape) for *_, record in rows]
+        sizes = [calls.size_of(shape) for shape in shapes]
         columns: dict[str, Any] = {
             "op": [ids[op] for op, *_ in rows],
             "slot": [slot for _, slot, _, _ in rows],
             "role": [role for _, _, role, _ in rows],
             "dtype": dtypes,
             "shape": shapes,
-            "size": [calls.size_of(shape) for shape in shapes],
+            "size": sizes,
             "hash": [record.hash for *_, record in rows],
             "constant": [record.dtype.startswith("<class") for *_, record in rows],
             "file": files,
-            **calls.statistics(_columns([record.statistics for *_, record in rows]), dtypes),
+            **calls.statistics(_columns([record.statistics for *_, record in rows]), dtypes, sizes),
         }
         if exchanged := calls.swapped(ops, table := tensor_table(columns)):
             where = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0

@@ -32,7 +32,7 @@ _START = re.compile(
 _NAME = re.compile(r"(?P<call>.+)[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)")
 _CALL = re.compile(r"(?P<api>.+)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward)")
 #: Before 2023-01: no call index, or a counter of all calls in front.
-_PROTOTYPE_CALL = re.compile(r"(?P<counter>\d+_)?(?P<api>.+)_(?P<direction>forward|backward)")
+_PROTOTYPE_CALL = re.compile(r"(?P<counter>\d+_)?(?P<api>[A-Za-z]+_.+)_(?P<direction>forward|backward)")
 
 
 class Call(NamedTuple):

@@ -75,17 +75,9 @@ def _map(path: Path) -> np.ndarray:
     if entry.file_size == 0 or math.prod(layout.shape) == 0:
         return np.zeros(layout.shape, np.float32 if layout.storage == "BFloat16Storage" else dtype)
     storage = np.memmap(path, dtype, "r", _start(path, entry), (entry.file_size // dtype.itemsize,))
-    last = layout.offset + sum(
-        (extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True)
-    )
-    if layout.offset < 0 or last >= len(storage) or min(layout.strides, default=0) < 0:
-        raise ValueError("its shape reaches beyond its data")
-    array: np.ndarray = np.lib.stride_tricks.as_strided(
-        storage[layout.offset :],
-        layout.shape,
-        tuple(stride * dtype.itemsize for stride in layout.strides),
-        writeable=False,
-    )
+    strides = tuple(stride * dtype.itemsize for stride in layout.strides)
+    # NumPy refuses a layout that reaches beyond the buffer
+    array: np.ndarray = np.ndarray(layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides)
     if layout.storage == "BFloat16Storage":  # the upper half of a float32
         return decode_bfloat16(array)
     return array

@@ -1,0 +1,383 @@
+"""ptdbg_ascend dumps of every era, as recorded, and damaged ones."""
+
+import json
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dumpdiff import readers
+from dumpdiff.errors import DumpError
+from dumpdiff.trace import Trace
+
+Dump = Callable[[str], Path]
+
+
+def trace(path: Path) -> Trace:
+    (part,) = readers.find(path)
+    return readers.read(part)
+
+
+def slots(read: Trace, op: str) -> pd.DataFrame:
+    """The tensors of the op of that name, by slot."""
+    (row,) = np.flatnonzero(read.ops["name"] == op)
+    return read.tensors[read.tensors["op"] == row].set_index("slot")
+
+
+def written(folder: Path, *lines: object) -> Path:
+    """A dump made of these lines."""
+    file = folder / "dump.pkl"
+    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "era", "ops", "tensors"),
+    [
+        ("v1.0_api_stack", "1.0 to 4.0.T1", 357, 859),
+        ("v4.0.T2_api_stack", "4.0.T2 to 5.0", 379, 983),
+        ("v6.0_api_stack", "6.0", 379, 1004),
+        ("v6.0_api_stack_summary", "6.0", 379, 1004),
+        ("v6.0_api_stack_md5", "6.0", 379, 1004),
+    ],
+)
+def test_each_era_is_told_by_its_lines_and_read_completely(dump: Dump, name: str, era: str, ops: int, tensors: int):
+    read = trace(dump(name))
+
+    assert read.source.era.startswith(era)
+    assert (read.source.format, read.source.framework) == ("ptdbg", "pytorch")
+    assert (len(read.ops), len(read.tensors)) == (ops, tensors)
+    assert read.problems == ()
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_run_root_step_rank_folder_and_file_are_all_accepted(dump: Dump, depth: int):
+    root = dump("v6.0_api_stack_summary")
+    file = next(root.rglob("*.pkl"))
+    (part,) = readers.find([root, *file.parents[:3]][depth] if depth < 3 else file)
+
+    assert (part.format, part.step, part.rank, part.path.name) == ("ptdbg", 0, 109002, "api_stack_dump.pkl")
+    assert part.anonymous  # the recorder had no rank and wrote the process id
+
+
+def test_statistics_are_those_of_the_whole_tensors(dump: Dump):
+    read = trace(dump("v6.0_api_stack"))
+
+    assert (read.tensors["file"] != "").all()
+    for row in range(0, len(read.tensors), 20):
+        array, said = read.array(row).astype(np.float64), read.tensors.iloc[row]
+        assert array.size == said["size"]
+        np.testing.assert_allclose(
+            [array.max(), array.min(), array.mean()], [said["max"], said["min"], said["mean"]], rtol=1e-5, atol=1e-6
+        )
+        if not math.isnan(said["norm"]):
+            assert said["norm"] == pytest.approx(np.linalg.norm(array), rel=1e-5)
+
+
+def test_an_op_has_its_kind_slots_line_and_stack(dump: Dump):
+    read = trace(dump("v6.0_api_stack_summary"))
+    op = read.ops[read.ops["name"] == "Functional.linear.0.forward"].iloc[0]
+
+    assert (op["kind"], op["phase"], op["level"]) == ("Functional.linear", "forward", "op")
+    assert op["source"] == "model_pt.py:46"
+    assert op["stack"].splitlines()[:2] == [
+        "model_pt.py:46 forward: q = self.wq(x).view(b, s, self.n, self.d).transpose(1, 2)",
+        "model_pt.py:79 forward: h = x + self.attention(self.input_norm(x), cos, sin, mask)",
+    ]
+    assert "/" not in "".join(line.split(" ")[0] for line in op["stack"].splitlines())  # no folders of the user's
+    assert list(slots(read, "Functional.linear.0.forward").index) == ["input.0", "input.1", "output.0"]
+
+
+def test_names_of_the_underscore_eras_have_the_same_kinds(dump: Dump):
+    old, new = trace(dump("v4.0.T2_api_stack")), trace(dump("v6.0_api_stack"))
+
+    assert "Tensor.__mul__" in set(old.ops["kind"])
+    assert old.ops["kind"].tolist() == new.ops["kind"].tolist()
+
+
+def test_backward_is_linked_to_its_forward_call(dump: Dump):
+    ops = trace(dump("v6.0_api_stack_summary")).ops
+    linked = ops[ops["forward"] >= 0]
+
+    forward_names = ops["name"].to_numpy()[linked["forward"].to_numpy()]
+    assert [name.replace("backward", "forward") for name in linked["name"]] == forward_names.tolist()
+    seed = ops[(ops["phase"] == "backward") & (ops["forward"] < 0)]
+    assert seed["kind"].tolist() == ["Torch.ones_like"]
+
+
+def test_backward_output_is_believed_only_where_it_can_be_the_gradient_of_the_input(dump: Dump):
+    read = trace(dump("v6.0_api_stack_summary"))
+
+    linear = slots(read, "Functional.linear.28.backward")
+    assert linear.loc["input.0", "trusted"]
+    assert not linear.loc["output.0", "trusted"]  # [32, 128]: the gradient that came in, reshaped
+    product = slots(read, "Tensor.__mul__.20.backward")
+    assert product["trusted"].all()
+
+
+def test_python_scalars_are_constants_with_their_value(dump: Dump):
+    embedding = slots(trace(dump("v6.0_api_stack_summary")), "Functional.embedding.0.forward")
+
+    norm_type, flag = embedding.loc["input.4"], embedding.loc["input.5"]
+    assert (norm_type["dtype"], norm_type["shape"], norm_type["max"], norm_type["constant"]) == ("float", (), 2.0, True)
+    assert (flag["dtype"], flag["max"], flag["constant"]) == ("bool", 0.0, True)
+    assert list(embedding.index) == ["input.0", "input.1", "input.4", "input.5", "input.6", "output.0"]  # None: no line
+
+
+def test_norm_that_was_not_computed_is_absent_and_not_nan_data(dump: Dump):
+    ids = slots(trace(dump("v6.0_api_stack_summary")), "Functional.embedding.0.forward").loc["input.0"]
+
+    assert (ids["dtype"], ids["max"], ids["nonfinite"]) == ("int64", 121.0, 0)
+    assert math.isnan(ids["norm"])
+
+
+def test_checksums_come_without_statistics(dump: Dump):
+    read = trace(dump("v6.0_api_stack_md5"))
+    tensors = read.tensors[~read.tensors["constant"]]
+
+    assert (tensors["hash"].str.len() == 8).all()
+    assert tensors["max"].isna().all()
+    assert (tensors["nonfinite"] == -1).all()
+    assert read.source.details["task"] == "md5"
+
+
+@pytest.fixture(scope="module", name="read")
+def odd_calls(dump: Dump) -> Trace:
+    return trace(dump("edge_v6.0_all_filterOFF"))
+
+
+class TestSpecialValues:
+    """What a real recording of odd calls holds."""
+
+    def test_nan_and_infinity_are_nonfinite(self, read: Trace):
+        assert slots(read, "Tensor.__mul__.4.forward").loc["input.0", "nonfinite"] == 1
+        masked = slots(read, "Tensor.masked_fill.0.forward").loc["output.0"]
+        assert (masked["max"], masked["min"], masked["nonfinite"]) == (3.0, -math.inf, 1)
+
+    def test_bool_and_empty_tensors_have_no_statistics(self, read: Trace):
+        compared = slots(read, "Tensor.__gt__.0.forward").loc["output.0"]
+        empty = slots(read, "Tensor.__mul__.3.forward").loc["input.0"]
+
+        assert (compared["dtype"], compared["nonfinite"]) == ("bool", -1)
+        assert (empty["shape"], empty["size"], empty["nonfinite"]) == ((0, 4), 0, -1)
+        assert math.isnan(compared["max"])
+        assert math.isnan(empty["max"])
+
+    def test_float64_beyond_float32_is_unknown_and_not_infinite(self, read: Trace):
+        wide = slots(read, "Tensor.__add__.6.forward").loc["input.0"]
+
+        assert (wide["dtype"], wide["nonfinite"]) == ("float64", -1)
+        assert math.isnan(wide["max"])
+
+    def test_a_single_element_has_its_magnitude_for_norm(self, read: Trace):
+        total = slots(read, "Tensor.__add__.0.forward").loc["output.0"]
+
+        assert (total["shape"], total["norm"]) == ((), 28.0)
+
+    @pytest.mark.parametrize("op", ["Tensor.add_.0", "Tensor.__setitem__.0", "Tensor.__iadd__.0"])
+    def test_inputs_of_in_place_calls_hold_the_result(self, read: Trace, op: str):
+        assert not slots(read, f"{op}.forward").loc["input.0", "trusted"]
+
+    def test_several_outputs_and_nested_inputs_keep_their_places(self, read: Trace):
+        assert [slot for slot in slots(read, "Torch.topk.0.forward").index if "output" in slot] == [
+            "output.0",
+            "output.1",
+        ]
+        assert "input.1.1" in slots(read, "Tensor.__setitem__.1.forward").index
+
+    def test_a_checkpointed_call_runs_a_second_time_inside_backward(self, read: Trace):
+        again = read.ops[read.ops["recomputed"]]["name"].tolist()
+
+        assert again == ["Tensor.__mul__.19.forward", "Torch.sigmoid.1.forward", "Tensor.__mul__.21.forward"]
+
+
+def test_the_optimizer_step_is_told_by_its_stack(dump: Dump):
+    read = trace(dump("v6.0_opt_1step"))
+
+    assert set(read.ops[read.ops["phase"] == "optimizer"]["kind"]) == {"Tensor.add_"}
+    assert (read.ops["phase"] == "optimizer").sum() == 39
+    update = slots(read, "Tensor.add_.0.forward")
+    assert not update.loc["input.0", "trusted"]  # recorded after the update
+    assert update.loc["input.1", "trusted"]  # the gradient
+
+
+def test_each_rank_is_a_part_and_collectives_are_communication(dump: Dump):
+    parts = readers.find(dump("v6.0_dist"))
+    read = readers.read(parts[0])
+
+    assert [part.rank for part in parts] == [0, 1]
+    assert not any(part.anonymous for part in parts)
+    collectives = read.ops[read.ops["phase"] == "communication"]["kind"]
+    assert "Distributed.all_reduce" in set(collectives)
+    assert len(collectives) == 5
+    assert slots(read, "Distributed.all_gather.0.forward").loc["input.0.1", "role"] == "input"
+
+
+def test_module_records_carry_their_path_and_class(dump: Dump):
+    ops = trace(dump("v6.0_initmodel_api_stack")).ops
+    norm = ops[ops["name"] == "layers.0.input_norm.RMSNorm.0.forward"].iloc[0]
+
+    assert (norm["level"], norm["kind"], norm["scope"]) == ("module", "Module.RMSNorm", "layers.0.input_norm")
+    assert set(ops["level"]) == {"module"}
+
+
+def test_missing_tensor_files_are_one_counted_problem(dump: Dump):
+    read = trace(dump("v6.0_module_dump"))
+    assert read.problems == ()
+
+    (part,) = readers.find(dump("v6.0_module_dump"))
+    lost = sorted((part.path.parent / part.path.stem).glob("*.npy"))[:2]
+    kept = [file.read_bytes() for file in lost]
+    for file in lost:
+        file.unlink()
+    try:
+        again = readers.read(part)
+    finally:
+        for file, content in zip(lost, kept, strict=True):
+            file.write_bytes(content)
+    (problem,) = again.problems
+    assert problem.count == 2
+    assert "missing" in problem.message
+
+
+def test_user_named_module_dump_is_a_module(dump: Dump):
+    ops = trace(dump("v6.0_module_dump")).ops
+
+    assert ops[ops["name"] == "MyBlock1.0.forward"][["kind", "level", "scope"]].values.tolist() == [
+        ["Module.MyBlock1", "module", ""]
+    ]
+
+
+class TestDamage:
+    """Two processes wrote one file, for real; then files cut and broken on purpose."""
+
+    def test_whole_records_are_salvaged_and_the_rest_is_counted_with_line_numbers(self, dump: Dump):
+        read = trace(dump("v2.0_corrupt_2proc"))
+
+        counts = {problem.message.split(";")[0]: problem.count for problem in read.problems}
+        assert counts["damaged: not one JSON list, skipped"] == 347
+        assert counts["damaged: not one JSON list"] == 61  # '; whole records in it were used'
+        assert read.problems[0].line == 25
+        assert "lines 25, 29, 47" in read.problems[0].message
+        assert len(read.tensors) > 1300
+
+    def test_the_second_of_two_different_records_is_a_call_of_its_own(self, dump: Dump):
+        ops = trace(dump("v2.0_corrupt_2proc")).ops
+
+        assert ops["name"].is_unique
+        assert ops["name"].str.endswith("#2").sum() > 100
+
+    def test_a_repeated_line_with_the_same_data_adds_nothing(self, tmp_path: Path):
+        line = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
+        read = trace(written(tmp_path, line, line))
+
+        assert read.ops["name"].tolist() == ["Tensor.add.0.forward"]
+        assert len(read.tensors) == 1
+
+    def test_a_cut_last_line_costs_only_itself(self, dump: Dump, tmp_path: Path):
+        text = next(dump("v6.0_api_stack_summary").rglob("*.pkl")).read_text()
+        file = tmp_path / "dump.pkl"
+        file.write_text(text[: len(text) // 2])
+        read = trace(file)
+
+        assert [problem.count for problem in read.problems] == [1]
+        assert len(read.tensors) == 392
+
+    def test_lines_of_another_kind_are_counted(self, tmp_path: Path):
+        read = trace(
+            written(
+                tmp_path,
+                ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]],
+                ["pre_forward.input.0", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]],  # 6.0 writes this
+                {"something": "else"},
+                "",
+            )
+        )
+
+        assert len(read.tensors) == 1
+        assert [problem.line for problem in read.problems] == [2, 3]
+
+    def test_brackets_without_end_and_endless_digits_are_damage(self, tmp_path: Path):
+        good = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
+        digits = '["Tensor.add.1.forward.output", 0, [], "torch.float32", [2], [' + "9" * 5000 + ", 0, 0, 0]]"
+        read = trace(written(tmp_path, good, "[" * 100_000, digits))
+
+        assert len(read.tensors) == 1
+        assert sum(problem.count for problem in read.problems) == 2
+
+    def test_a_real_pickle_is_refused_as_a_file_and_in_a_folder(self, tmp_path: Path):
+        file = tmp_path / "dump.pkl"
+        file.write_bytes(pickle.dumps({"a": 1}))
+
+        for path in (file, tmp_path):
+            with pytest.raises(DumpError, match="real pickle; not read"):
+                readers.find(path)
+
+    def test_a_name_cannot_lead_out_of_the_folder(self, tmp_path: Path):
+        (tmp_path / "dump").mkdir()
+        np.save(tmp_path / "dump" / "Tensor.add.0.forward.output.npy", np.zeros(2))
+        np.save(tmp_path / "secret.npy", np.zeros(2))
+        read = trace(
+            written(
+                tmp_path,
+                ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [0.0, 0.0, 0.0, 0.0]],
+                ["../secret.Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [0.0, 0.0, 0.0, 0.0]],
+            )
+        )
+
+        assert read.tensors["file"].tolist() == ["dump/Tensor.add.0.forward.output.npy", ""]
+        with pytest.raises(DumpError, match="outside"):
+            read.load("../secret.npy")
+
+
+class TestPrototypes:
+    """Lines as the first versions wrote them; no dump of those survives here, so the lines are those of real ones."""
+
+    def test_whole_tensors_in_the_line_are_measured(self, tmp_path: Path):
+        name = "Torch_embedding_forward_output"
+        read = trace(
+            written(tmp_path, [name, [3.0, -4.0], "torch.float32", [2]], [name, [1.0, 2.0], "torch.float32", [2]])
+        )
+
+        assert read.source.era.startswith("prototype of 2022")
+        assert read.ops["name"].tolist() == ["Torch_embedding_forward", "Torch_embedding_forward#2"]
+        assert read.tensors[["max", "min", "mean", "norm"]].values.tolist()[0] == [3.0, -4.0, -0.5, 5.0]
+
+    def test_calls_numbered_through(self, tmp_path: Path):
+        read = trace(
+            written(tmp_path, ["0_Torch_embedding_forward_input.0", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]])
+        )
+
+        assert read.ops["kind"].tolist() == ["Torch.embedding"]
+        assert "early 2023" in read.source.era
+
+    def test_exchanged_backward_is_put_right(self, dump: Dump, tmp_path: Path):
+        """Before 2023-02-27 backward input and output were exchanged: a real dump with the words exchanged again."""
+        text = next(dump("v1.0_api_stack").rglob("*.pkl")).read_text()
+        file = tmp_path / "dump.pkl"
+        old = text.replace("backward_input", "backward_?").replace("backward_output", "backward_input")
+        file.write_text(old.replace("backward_?", "backward_output"))
+        read, right = trace(file), trace(dump("v1.0_api_stack"))
+
+        assert "exchanged" in read.source.era
+        pd.testing.assert_frame_equal(read.tensors.drop(columns="file"), right.tensors.drop(columns="file"))
+
+    def test_overflow_lines_have_no_statistics(self, tmp_path: Path):
+        read = trace(written(tmp_path, "", ["Torch_matmul_3_forward_output", 101, [], "torch.float16", [2, 2]]))
+
+        assert read.tensors["max"].isna().all()
+        assert "overflow" in read.source.era
+
+    def test_eight_items_of_the_troubleshooter(self, tmp_path: Path):
+        md5 = "32c152c909ba24c2ecf9d2ca9a539ac4"
+        line = ["NN_Linear_0_forward_output", 1, [], "Float32", [2], [1.0, -1.0, 0.0], md5, 1.5]
+        read = trace(
+            written(tmp_path, line, ["LAYER_embedding_forward_input", 1, [], "Float32", [1], [0, 0, 0], md5, 0])
+        )
+
+        assert read.source.framework == "mindspore"
+        assert read.tensors.iloc[0][["hash", "norm", "dtype"]].tolist() == [md5, 1.5, "float32"]
