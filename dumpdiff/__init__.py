@@ -27,4 +27,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value  # also over the package dumpdiff.align, which that import has just put there
+    return value

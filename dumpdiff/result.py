@@ -99,8 +99,9 @@ class Side:
 class Result:
     """Everything that ``dumpdiff align`` has to say.
 
-    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output,
-    'share': compared / total}; backward of an API dump counts gradient slots that can be compared.
+    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output, 'healed': ops not
+    compared that lead to nothing but agreement, 'share': compared / total}; backward of an API dump counts gradient
+    slots that can be compared.
     """
 
     target: Side
@@ -112,7 +113,7 @@ class Result:
     unmatched: pd.DataFrame
     learned: tuple[Equivalence, ...] = ()
     noise_floor: float = float("nan")  #: median error of the pairs that agree
-    notes: tuple[str, ...] = ()  #: sentences for a person: defaults taken, bridged holes, why inconclusive
+    notes: tuple[str, ...] = ()  #: sentences for a person: why inconclusive (first), defaults taken, bridged holes
     details: Mapping[str, Any] = field(default_factory=dict)  #: bridges, verified edges, min_coverage, ...
 
     @property

@@ -70,11 +70,11 @@ def make(**changes: Any) -> Result:
         verdict="diverged",
         findings=(FINDING, BACKWARD),
         coverage={
-            "target": {"forward": {"ops": 241, "compared": 200, "share": 200 / 241}},
+            "target": {"forward": {"ops": 241, "compared": 200, "healed": 7, "share": 200 / 241}},
             "reference": {
-                "forward": {"ops": 165, "compared": 162, "share": 0.9818},
-                "backward": {"ops": 132, "compared": 124, "share": 0.94},
-                "optimizer": {"ops": 0, "compared": 0, "share": float("nan")},
+                "forward": {"ops": 165, "compared": 162, "healed": 0, "share": 0.9818},
+                "backward": {"ops": 132, "compared": 124, "healed": 0, "share": 0.94},
+                "optimizer": {"ops": 0, "compared": 0, "healed": 0, "share": float("nan")},
             },
         },
         pairs=pairs(

@@ -49,9 +49,9 @@ _NUMBER = click.IntRange(min=0)
 @click.option(
     "--min-coverage",
     type=click.FloatRange(0, 1),
-    default=0.5,
+    default=0.7,
     show_default=True,
-    help="Share of the ops that must have been compared for the verdict 'aligned'.",
+    help="Share of each side's forward and backward ops that 'aligned' needs compared (or leading to what was).",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too.")

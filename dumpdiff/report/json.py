@@ -91,7 +91,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _figures(figures: Mapping[str, float]) -> dict[str, Any]:
-    return {"ops": int(figures["ops"]), "compared": int(figures["compared"]), "share": figures["share"]}
+    return {name: value if name == "share" else int(value) for name, value in figures.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -41,14 +41,17 @@ ALL = View()
 def write(result: Result, console: Console, view: View = ALL) -> None:
     """Print the report; the first line is the verdict, unbroken however narrow the console is."""
     console.print(Text(headline(result), style=_COLOUR[result.verdict]), soft_wrap=True)
-    if not view.quiet:
-        for part in _parts(result, view):
-            console.print()
-            console.print(part)
+    if view.quiet:
+        return
+    console.print()
+    for role, side in _roles(result):
+        console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
+    for part in _parts(result, view):
+        console.print()
+        console.print(part)
 
 
 def _parts(result: Result, view: View) -> Iterator[RenderableType]:
-    yield _sides(result)
     if result.findings:
         yield from _findings(result.findings, view)
     yield _coverage(result, view)
@@ -62,24 +65,22 @@ def _parts(result: Result, view: View) -> Iterator[RenderableType]:
         yield _problems(result, view)
 
 
-def _sides(result: Result) -> Table:
-    """Two lines: where each side is, what it is, how much it holds."""
-    table = Table.grid(padding=(0, 2))
-    for role, side in _roles(result):
-        size = f"{side.ops} ops, {side.tensors} tensors"
-        table.add_row(Text(role, "bold"), _fold(side.source.path), Text(f"{described(side.source)}: {size}"))
-    return table
+def _side(side: Side) -> str:
+    """One line: what it is, how much it holds, where it is."""
+    return f"{described(side.source)}: {side.ops} ops, {side.tensors} tensors, {printable(side.source.path)}"
 
 
 def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
     wanted = [finding for finding in findings if view.shows(finding.phase, finding.scope)]
     shown = wanted[: view.limit]
     if shown:
-        table = _table("#", "kind", "phase", "finding", "error", "tolerance", "sure", right=("#", "error", "tolerance"))
+        table = _table(
+            "#", "kind", "phase", "finding", "error", "tolerance", "sure", right=("#", "error", "tolerance", "sure")
+        )
         for finding in shown:
             error = number(finding.metrics.get("error", float("nan")))
             what = _finding(finding, view)
-            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), percent(finding.confidence))
+            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), f"{finding.confidence:.0%}")
             table.add_row(str(finding.rank), *cells)
         yield table
     if len(shown) < len(findings):
@@ -91,19 +92,20 @@ def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableTyp
 
 
 def _finding(finding: Finding, view: View) -> Text:
-    """The title, then each name in full that the title does not already say: names are there to be copied."""
+    """The title, then in full what the title does not already say: names are there to be copied."""
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
         lines.append(f"scope: {finding.scope}")
-    for role, ops, slot in (("target", finding.target_ops, 0), ("reference", finding.reference_ops, 1)):
-        slots = sorted({pair[slot] for pair in finding.slots if pair[slot]})
-        shown = ops if view.verbose else _ends(ops)
-        if slots or any(op not in finding.title for op in ops):
-            lines.append(f"{role}: {', '.join(shown) or 'nothing'}" + (f" [{', '.join(slots)}]" if slots else ""))
-    lines += [f"{role} source: {line}" for role, line in finding.source.items()]
+    for role, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
+        if any(op not in finding.title for op in ops):
+            lines.append(f"{role}: {', '.join(ops if view.verbose else _ends(ops))}")
+    if finding.slots:
+        lines.append(f"slots: {', '.join(f'{target} vs {reference}' for target, reference in finding.slots)}")
+    if finding.source:
+        lines.append(f"source: {', '.join(f'{role} {line}' for role, line in finding.source.items())}")
     if view.verbose:
-        lines += [f"{name}: {number(value)}" for name, value in finding.metrics.items()]
-        lines += [f"evidence: {'; '.join(finding.evidence)}"] if finding.evidence else []
+        lines.append(", ".join(f"{name} {number(value)}" for name, value in finding.metrics.items()))
+        lines.append(f"evidence: {'; '.join(finding.evidence)}")
     first, *rest = (printable(line) for line in lines)
     return Text.assemble((first, "bold"), *(f"\n{line}" for line in rest), overflow="fold")
 
@@ -116,25 +118,24 @@ def _ends(ops: Sequence[str]) -> list[str]:
 
 
 def _coverage(result: Result, view: View) -> Table:
-    table = _table("coverage", "phase", "ops", "compared", "share", right=("ops", "compared", "share"))
+    counts = ("ops", "compared", "healed")
+    table = _table("coverage", "phase", *counts, "share", right=(*counts, "share"))
     for side, phases in result.coverage.items():
         for phase, figures in phases.items():
             if figures["ops"] and view.phase in (None, phase):
-                table.add_row(side, phase, f"{figures['ops']:g}", f"{figures['compared']:g}", percent(figures["share"]))
+                table.add_row(side, phase, *(f"{figures[name]:g}" for name in counts), percent(figures["share"]))
     return table
 
 
-def _unmatched(unmatched: pd.DataFrame, view: View) -> RenderableType:
+def _unmatched(unmatched: pd.DataFrame, view: View) -> Table:
     """How many ops of each side have no partner and why; with -v, which."""
     keep = [view.shows(phase, scope) for phase, scope in zip(unmatched["phase"], unmatched["scope"], strict=True)]
     shown = unmatched[keep]
     if not view.verbose:
-        said = [
-            f"{side}: {sum(counts.values())} ({', '.join(f'{n} {reason}' for reason, n in counts.most_common())})"
-            for side in ("target", "reference")
-            if (counts := Counter(shown.loc[shown["side"] == side, "reason"]))
-        ]
-        return _list("without a partner", said or ["none in this phase and scope"])
+        table = _table("without a partner", "ops", "why", right=("ops",))
+        for (side, reason), count in Counter(zip(shown["side"], shown["reason"], strict=True)).most_common():
+            table.add_row(side, str(count), _fold(reason))
+        return table
     table = _table("without a partner", "op", "kind", "phase", "scope", "why")
     for side in ("target", "reference"):
         rows = shown.loc[shown["side"] == side, ["op", "kind", "phase", "scope", "reason"]]

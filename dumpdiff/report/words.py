@@ -8,30 +8,24 @@ from collections.abc import Mapping
 from ..result import Result
 from ..trace import Source
 
-#: The phases that the headline always names; the others only where the reference has such ops.
-_ALWAYS = ("forward", "backward")
-
 
 def headline(result: Result) -> str:
-    """The verdict in one line: what parted first, or how much was compared and agreed.
+    """The verdict in one line: what parted first, how much was compared and agreed, or why nobody can tell.
 
-    Shares are those of the reference, the side that is trusted to be complete.
+    Shares are those of the reference, the side that is trusted to be complete; an aligned result has enough of both.
 
     >>> headline(result)  # doctest: +SKIP
     'aligned: 98.2 % of forward, 94 % of backward compared, noise 2.1e-7'
     """
     if result.verdict == "diverged" and result.first_divergence is not None:
         return f"first divergence: {printable(result.first_divergence.title)}"
+    if result.verdict == "inconclusive" and result.notes:
+        return f"inconclusive: {printable(result.notes[0])}"
     shares = result.coverage.get("reference", {})
-    phases = [p for p in shares if p in _ALWAYS or shares[p].get("ops", 0) > 0]
+    phases = [phase for phase in shares if shares[phase]["ops"] > 0 and phase in ("forward", "backward")]
     compared = ", ".join(f"{percent(shares[phase]['share'])} of {phase}" for phase in phases) or "nothing"
-    wanted = result.details.get("min_coverage")
-    said = [f"{result.verdict}: {compared} compared"]
-    if result.verdict == "inconclusive" and wanted is not None:
-        said.append(f"at least {percent(float(wanted))} wanted")
-    if not math.isnan(result.noise_floor):
-        said.append(f"noise {number(result.noise_floor)}")
-    return ", ".join(said)
+    noise = "" if math.isnan(result.noise_floor) else f", noise {number(result.noise_floor)}"
+    return f"{result.verdict}: {compared} compared{noise}"
 
 
 def number(value: float) -> str:
@@ -57,7 +51,10 @@ def percent(share: float) -> str:
     if math.isnan(share):
         return "-"
     # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as 56.9 %.
-    return f"{math.floor(share * 1000 + 1e-9) / 10:g} %"
+    tenths = math.floor(share * 1000 + 1e-9)
+    if share < 1:
+        tenths = min(tenths, 999)
+    return f"{tenths / 10:g} %"
 
 
 def printable(text: str) -> str:

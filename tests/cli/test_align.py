@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dumpdiff.api
 import jsonschema
 import pytest
 from results import make
 
+import dumpdiff.api
 from dumpdiff import trace
 from dumpdiff.cli.align import align as command
 from dumpdiff.result import PAIR_COLUMNS, Result
@@ -59,7 +59,7 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
 
 
 def test_the_defaults_are_those_of_the_library() -> None:
-    library = inspect.signature(dumpdiff.align).parameters
+    library = inspect.signature(dumpdiff.api.align).parameters
     own = {option.name: option.default for option in command.params}
     assert own["min_coverage"] == library["min_coverage"].default
     assert all(library[name].default is None for name in ("step", "rank", "graph", "progress"))
@@ -169,7 +169,7 @@ def test_a_wrong_weight_is_found(run: Run, dump: Dump) -> None:
 
 
 def test_too_little_compared_is_inconclusive(run: Run, dump: Dump) -> None:
-    code, document = aligned(run, dump("ms_graph"), dump("pt_none") / "statistics_mix", "--min-coverage", 1)
+    code, document = aligned(run, dump("ms_graph"), dump("v6.0_api_stack_summary"), "--min-coverage", 1)
     assert (code, document["verdict"]) == (3, "inconclusive")
 
 

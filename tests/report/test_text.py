@@ -31,11 +31,12 @@ def test_quiet_prints_the_first_line_alone() -> None:
     assert printed(make(), quiet=True) == headline(make()) + "\n"
 
 
-def test_then_come_the_two_sides() -> None:
-    lines = printed(make()).splitlines()
-    assert lines[2].startswith("target     /data/ms_dump  mindspore, npy and graph, step 0, rank 0, graph 0:")
-    assert lines[2].rstrip().endswith("477 ops, 2430 tensors")
-    assert lines[3].startswith("reference  /data/pt_dump  pytorch, ptdbg, 6.0, api_stack, step 0: 297 ops")
+def test_then_comes_a_line_for_each_side_however_narrow() -> None:
+    lines = printed(make(), width=40).splitlines()
+    assert lines[2] == (
+        "target     mindspore, npy and graph, step 0, rank 0, graph 0: 477 ops, 2430 tensors, /data/ms_dump"
+    )
+    assert lines[3] == "reference  pytorch, ptdbg, 6.0, api_stack, step 0: 297 ops, 1004 tensors, /data/pt_dump"
 
 
 def test_colour_only_on_a_terminal() -> None:
@@ -63,14 +64,15 @@ def test_a_region_shows_its_ends_and_verbose_all_of_it() -> None:
 
 def test_coverage_is_by_side_and_phase() -> None:
     said = [line.split() for line in printed(make()).splitlines()]
-    assert ["target", "forward", "241", "200", "82.9", "%"] in said
-    assert ["reference", "backward", "132", "124", "94", "%"] in said
+    assert ["target", "forward", "241", "200", "7", "82.9", "%"] in said
+    assert ["reference", "backward", "132", "124", "0", "94", "%"] in said
     assert not any("optimizer" in line for line in said), "a phase without ops is no news"
 
 
 def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
-    assert "target: 2 (2 healed)" in printed(make())
-    assert "reference: 1 (1 dead end)" in printed(make())
+    said = [line.split() for line in printed(make()).splitlines()]
+    assert ["target", "2", "healed"] in said
+    assert ["reference", "1", "dead", "end"] in said
     assert "Default/Cast-op2" not in printed(make())
     assert "Default/Cast-op2" in printed(make(), verbose=True)
 
@@ -114,5 +116,5 @@ def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:
 def test_evidence_and_metrics_with_verbose() -> None:
     said = printed(make(), verbose=True)
     assert "evidence: input values agree; role learned from layers.0" in said
-    assert "relative_l2: 3.1e-2" in said
-    assert "cosine: -" in said
+    assert "relative_l2 3.1e-2" in said
+    assert "cosine -" in said
