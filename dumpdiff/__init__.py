@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from .result import Finding, Result
     from .trace import Trace
 
-_HOME = {"align": "api", "read": "api", "DumpError": "errors", "Finding": "result", "Result": "result", "Trace": "trace"}
+_HOME = {
+    "align": "api",
+    "read": "api",
+    "DumpError": "errors",
+    "Finding": "result",
+    "Result": "result",
+    "Trace": "trace",
+}
 
 
 def __getattr__(name: str) -> Any:

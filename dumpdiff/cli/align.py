@@ -102,6 +102,6 @@ def align(
     text.write(result, output.console(json_file, csv_file), view)
     for file, form in ((json_file, json), (csv_file, csv)):
         if file is not None:
-            with output.open_file(file) as stream:
+            with output.writing(file) as stream:
                 form.write(result, stream)
     ctx.exit(EXIT_CODES[result.verdict])

@@ -53,5 +53,5 @@ def inspect(
 
     inspection.write(dump, parts, trace, output.console(json_file), verbose=verbose)
     if json_file is not None:
-        with output.open_file(json_file) as stream:
+        with output.writing(json_file) as stream:
             write_document(inspection.to_json(dump, parts, trace), stream)

@@ -35,10 +35,16 @@ def check_writable(*files: str | None) -> None:
             raise DumpError(f"{file}: cannot be written, there is no folder {Path(file).parent}")
 
 
-def open_file(file: str) -> IO[bytes]:
-    """A file to write bytes to, '-' for standard output."""
-    stream: IO[bytes] = click.open_file(file, "wb")
-    return stream
+@contextmanager
+def writing(file: str) -> Iterator[IO[bytes]]:
+    """A file to write bytes to, '-' for standard output. Raises DumpError that names it if that fails half-way."""
+    try:
+        with click.open_file(file, "wb") as stream:
+            yield stream
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DumpError(f"{file}: cannot be written ({error.strerror})") from error
 
 
 def console(*files: str | None) -> Console:

@@ -80,7 +80,8 @@ def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableTyp
         for finding in shown:
             error = number(finding.metrics.get("error", float("nan")))
             what = _finding(finding, view)
-            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), f"{finding.confidence:.0%}")
+            sure = f"{finding.confidence * 100:.0f} %"
+            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), sure)
             table.add_row(str(finding.rank), *cells)
         yield table
     if len(shown) < len(findings):

@@ -26,6 +26,15 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         output.check_writable(str(tmp_path))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk_is_said_with_the_name() -> None:
+    with (
+        pytest.raises(DumpError, match=r"^/dev/full: cannot be written \(No space left on device\)$"),
+        output.writing("/dev/full") as stream,
+    ):
+        stream.write(b"x")
+
+
 def test_two_formats_do_not_share_a_file() -> None:
     with pytest.raises(click.UsageError, match="two formats"):
         output.check_writable("-", "-")
