@@ -43,6 +43,11 @@ class Call(NamedTuple):
     indexed: bool  #: whether the name tells calls of one API apart
     backward: bool
 
+    @property
+    def forward(self) -> str:
+        """Name of the forward call that a backward call belongs to, '' for a forward call."""
+        return self.name[: -len("backward")] + "forward" if self.backward else ""
+
 
 class Record(NamedTuple):
     """One tensor or Python scalar as recorded, in whichever era."""
@@ -164,9 +169,12 @@ def _record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911
     """What a decoded line is, told by the number and the types of its items."""
     if type(item) is not list or not item or type(item[0]) is not str:
         return None
+    if len(item) == 6:  # nearly every line
+        name, _, checksum, dtype, shape, statistics = item
+        if type(dtype) is not str or type(statistics) is not list:
+            return None
+        return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6)
     match item:
-        case [name, _, checksum, str(dtype), list() | str() as shape, list(statistics)]:
-            return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6)
         case [name, list(frames)] if name.endswith("stack_info"):
             return StackLine(line, name, _site(frames))
         case [name, int(), list(), str(dtype), list() | str() as shape]:  # overflow dump: no statistics
