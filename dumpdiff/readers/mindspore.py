@@ -26,13 +26,13 @@ FORMAT = "mindspore"
 _DEEPEST = 8  #: levels below the given folder; the GE layout has six
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
-_ABOVE = 4  #: levels from an iteration up to the rank's folder, where graphs/ is
+_ABOVE = 3  #: levels from an iteration up to the folder of the rank, which holds graphs/
 
 
 def find(path: Path) -> list[Part]:
     """One part per iteration folder at or below ``path``, or for the statistic.csv that ``path`` is."""
     if path.is_file():
-        return [_part(path, path.resolve().parent)] if is_statistic_csv(path) else []
+        return [_part(path, path.resolve().parent, False)] if is_statistic_csv(path) else []
     parts = []
     depth = len(path.parts)
     for root, folders, files in os.walk(path):
@@ -40,8 +40,9 @@ def find(path: Path) -> list[Part]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if len(folder.parts) - depth >= _DEEPEST:
             folders.clear()
-        if (CSV in files and is_statistic_csv(folder / CSV)) or is_npy_folder(folder, files):
-            parts.append(_part(folder, folder.resolve()))
+        whole = is_npy_folder(folder, files)
+        if whole or (CSV in files and is_statistic_csv(folder / CSV)):
+            parts.append(_part(folder, folder.resolve(), whole))
     return sorted(parts, key=_order)
 
 
@@ -55,7 +56,11 @@ def read(part: Part) -> Trace:
     joined = None
     if flow is not None:
         joined = join(flow, records.places)
-        problems += _doubts(joined)
+        if joined.matched:
+            problems += _doubts(joined)
+        else:
+            problems.append(Problem("graphs", "not one recorded op is in the graph, which is therefore not used"))
+            flow = joined = None
     ops, tensors, matched = tables(records, flow, joined)
     if flow is not None and matched < len(records.places):
         problems.append(
@@ -75,12 +80,12 @@ def read(part: Part) -> Trace:
     return Trace(source, ops, tensors, (*records.problems, *problems), npy.loader(folder))
 
 
-def _part(path: Path, folder: Path) -> Part:
+def _part(path: Path, folder: Path, whole: bool) -> Part:
     """What the folder names say: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0."""
     step = int(folder.name) if _NUMBER.fullmatch(folder.name) else None
     graph = int(folder.parent.name) if step is not None and _NUMBER.fullmatch(folder.parent.name) else None
     ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
-    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph)
+    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph, whole)
 
 
 def _order(part: Part) -> tuple[int, str, int, int]:
@@ -100,11 +105,13 @@ def _dataflow(folder: Path, graph: int | None) -> tuple[Dataflow | None, list[Pr
 
 
 def _beside(folder: Path, name: str) -> Path | None:
-    """``name`` in the folder or in one of the few above it."""
+    """``name`` in the folder or above it, up to the folder of the rank: what lies higher belongs to other dumps."""
     start = folder.resolve()
     for above in (start, *start.parents[:_ABOVE]):
         if (above / name).is_dir():
             return above / name
+        if _RANK.fullmatch(above.name):
+            break
     return None
 
 

@@ -18,6 +18,7 @@ from .mindspore_pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
 _NUMBER = re.compile(r"-op\d+$")
+_MOST_SLOTS = 100_000  #: of one op
 _IR_NAME = re.compile(r"^ +# Fullname with scope: \(([^\n]*)\)$", re.MULTILINE)
 
 #: Nodes that move no data: the runtime never launches them, so nothing of them is dumped.
@@ -59,6 +60,7 @@ class Dataflow:
 
     ops: Sequence[GraphOp]
     parameters: Mapping[str, Parameter]
+    results: frozenset[int]  #: ops whose outputs leave the graph
     files: tuple[str, ...]  #: base names of the graph files read
 
 
@@ -107,7 +109,8 @@ def read_dataflow(folder: Path, graph_id: int) -> tuple[Dataflow | None, list[Pr
             counters.update(_prefixes(_names(paths, problems)))
     names = _renumbered([node.name for node in graph.nodes], counters)
     read = tuple(path.name for path in files[graph_id].values())
-    return Dataflow(_unfolded(graph, names), graph.parameters, read), problems
+    ops, results = _unfolded(graph, names)
+    return Dataflow(ops, graph.parameters, results, read), problems
 
 
 def _read(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]:
@@ -128,10 +131,11 @@ def joined(pb: Graph, ir: Graph) -> Graph:
     """The nodes of the .pb, with what only the .ir knows: tensor constants, shapes in tuples, what is a weight."""
     printed = {node.name: node for node in ir.nodes}
     nodes = [_enriched(node, printed.get(node.name)) for node in pb.nodes]
-    parameters = {
-        name: parameter._replace(weight=ir.parameters[name].weight) if name in ir.parameters else parameter
-        for name, parameter in pb.parameters.items()
-    }
+    parameters = dict(pb.parameters)
+    if ir.parameters:  # loop variables have a name in the .pb only
+        for name, parameter in pb.parameters.items():
+            weight = ir.parameters[name].weight if name in ir.parameters else False
+            parameters[name] = parameter._replace(weight=weight)
     return Graph(nodes, parameters)
 
 
@@ -187,8 +191,11 @@ def _renumbered(names: Sequence[str], counters: Counter[str]) -> list[str]:
 _Value = Slot | None | list["_Value"]  # one tensor, a place nothing is dumped for, or a tuple of such
 
 
-def _unfolded(graph: Graph, names: Sequence[str]) -> list[GraphOp]:
-    """Executed ops only: MakeTuple is spread over its reader's slots; TupleGetItem, Depend, Load are looked through."""
+def _unfolded(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], frozenset[int]]:
+    """Executed ops only, and which of them the last node returns.
+
+    MakeTuple is spread over its reader's slots; TupleGetItem, Depend and Load are looked through.
+    """
     values: dict[str, _Value] = {}
     ops: list[GraphOp] = []
     for node, name in zip(graph.nodes, names, strict=True):
@@ -206,9 +213,9 @@ def _unfolded(graph: Graph, names: Sequence[str]) -> list[GraphOp]:
             values[node.key] = (
                 [Slot(here, output) for output in range(len(node.outputs))] if len(node.outputs) > 1 else Slot(here)
             )
-            slots = tuple(slot for argument in arguments for slot in _flat(argument))
-            ops.append(GraphOp(node.kind, node.name, name, slots, node.outputs, node.frames))
-    return ops
+            ops.append(GraphOp(node.kind, node.name, name, _flat(arguments), node.outputs, node.frames))
+    last = _flat([values[graph.nodes[-1].key]]) if graph.nodes else ()
+    return ops, frozenset(slot.op for slot in last if slot is not None and slot.op >= 0)
 
 
 def _value(said: Input, values: Mapping[str, _Value]) -> _Value:
@@ -230,7 +237,14 @@ def _item(arguments: Sequence[_Value]) -> _Value:
     return whole._replace(output=index) if isinstance(whole, Slot) and whole.op >= 0 else whole
 
 
-def _flat(value: _Value) -> list[Slot | None]:
-    if isinstance(value, list):
-        return [slot for element in value for slot in _flat(element)]
-    return [value]
+def _flat(arguments: list[_Value]) -> tuple[Slot | None, ...]:
+    """The slots of an op; not by recursion, since nobody vouches for the depth of the tuples."""
+    flat: list[Slot | None] = []
+    pending: list[_Value] = arguments[::-1]
+    while pending and len(flat) < _MOST_SLOTS:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value[::-1]
+        else:
+            flat.append(value)
+    return tuple(flat)

@@ -6,6 +6,7 @@ inside tuples, and which parameters are weights.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,10 +37,13 @@ def read_ir(path: Path) -> Graph:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
-    nodes = list(_nodes(text))
+    try:
+        nodes, parameters = list(_nodes(text)), dict(_parameters(text))
+    except ValueError as error:
+        raise DumpError(f"{path}: not a MindSpore graph (.ir): {error}") from error
     if not nodes:
         raise DumpError(f"{path}: no node found, expected a MindSpore graph (.ir)")
-    return Graph(nodes, dict(_parameters(text)))
+    return Graph(nodes, parameters)
 
 
 def _parameters(text: str) -> Iterator[tuple[str, Parameter]]:
@@ -54,9 +58,9 @@ def _nodes(text: str) -> Iterator[Node]:
     """Every node; keys of different subgraphs, which all count from %0, are told apart by the subgraph's number."""
     starts = [found.start() for found in _SUBGRAPH.finditer(text)]
     found_nodes = list(_NODE.finditer(text))
-    ends = [found.start() for found in found_nodes[1:]] + [len(text)]
     subgraph = 0
-    for found, end in zip(found_nodes, ends, strict=True):
+    for number, found in enumerate(found_nodes):
+        end = found_nodes[number + 1].start() if number + 1 < len(found_nodes) else len(text)
         while subgraph < len(starts) and starts[subgraph] < found.start():
             subgraph += 1
         arguments, after = _arguments(text, found.end(), end)
@@ -104,10 +108,8 @@ def _input(argument: str, subgraph: int) -> Input:
     if tensor:
         shape = tuple(int(size) for size in tensor["shape"].split(",") if size.strip())
         values = None if "..." in tensor["value"] else _numbers(tensor["value"])
-        count = 1
-        for size in shape:
-            count *= size
-        return Input(CONSTANT, "", values if values and len(values) == count else None, _dtype(tensor["dtype"]), shape)
+        complete = values is not None and len(values) == math.prod(shape)
+        return Input(CONSTANT, "", values if complete else None, _dtype(tensor["dtype"]), shape)
     scalars = _SCALAR.findall(argument)
     if not scalars:
         return Input(NOTHING)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .mindspore_graph import Dataflow, GraphOp, overwritten
+from .mindspore_graph import Dataflow, Slot, overwritten
 from .mindspore_names import encode, group
-from .mindspore_records import Place, Record
+from .mindspore_records import Place, Record, content_of
 
 _GOOD = 0.99  #: share of equal edges from which a join is believed; the measured share is 1.0 when right, 0.9 when not
 
@@ -21,6 +21,7 @@ class Join:
     rule: str  #: how they were found, in words
     verified: int  #: edges whose two ends hold the same data
     checkable: int  #: edges recorded at both ends
+    matched: int  #: recorded ops that are in the graph
 
 
 def join(flow: Dataflow, places: Mapping[Place, Record]) -> Join:
@@ -30,17 +31,17 @@ def join(flow: Dataflow, places: Mapping[Place, Record]) -> Join:
         "renumbered": tuple(encode(op.name) for op in flow.ops),
         "as printed": tuple(encode(op.printed) for op in flow.ops),
     }
-    tried: list[tuple[int, Join]] = []
+    wanted = _GOOD * len(recorded - {encode(name) for name in flow.parameters})
+    tried: list[Join] = []
     for rule, names in rules.items():
-        found = Join(names, rule, *verify(flow, names, places))
-        tried.append((len(recorded.intersection(names)), found))
-        if _believed(found) and tried[-1][0] >= _GOOD * len(recorded - _parameters(flow)):
-            return found
-    best = max(tried, key=lambda one: (one[0], one[1].verified))[1]
+        tried.append(Join(names, rule, *verify(flow, names, places), matched=len(recorded.intersection(names))))
+        if _believed(tried[-1]) and tried[-1].matched >= wanted:
+            return tried[-1]
+    best = max(tried, key=lambda one: (one.matched, one.verified))
     if _believed(best):
         return best
     names = _by_content(flow, best.names, places)
-    by_content = Join(names, "by content", *verify(flow, names, places))
+    by_content = Join(names, "by content", *verify(flow, names, places), matched=len(recorded.intersection(names)))
     return by_content if by_content.verified > best.verified else best
 
 
@@ -67,10 +68,6 @@ def _believed(found: Join) -> bool:
     return found.verified >= _GOOD * found.checkable
 
 
-def _parameters(flow: Dataflow) -> set[str]:
-    return {encode(name) for name in flow.parameters}
-
-
 def _content(places: Mapping[Place, Record], name: str, io: str, slot: int) -> Hashable:
     record = places.get((name, io, slot, 0))
     return record.content if record is not None else None
@@ -82,29 +79,37 @@ def _comparable(one: Hashable, other: Hashable) -> bool:
 
 
 def _by_content(flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record]) -> tuple[str, ...]:
-    """Inside every scope and type, the recorded op whose inputs hold what the graph says was written for it."""
-    free: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted({place[0] for place in places}):
-        free[group(name)].append(name)
+    """Inside every scope and type, the recorded op whose inputs hold what the graph says was written for it.
+
+    Of equal ones the earliest: time follows the order of the graph, if not strictly.
+    """
+    free: defaultdict[str, dict[str, int]] = defaultdict(dict)  # group -> op -> when it ran
+    readers: defaultdict[tuple[str, int, Hashable], list[str]] = defaultdict(list)
+    for (name, io, at, occurrence), record in places.items():
+        if occurrence == 0:
+            free[group(name)][name] = record.time
+            if io == "input" and record.content is not None:
+                readers[group(name), at, record.content].append(name)
     chosen: list[str] = []
     for op, name in zip(flow.ops, names, strict=True):
-        candidates = free[group(name)]
-        ranked = [(_agreement(op, candidate, chosen, places), candidate == name) for candidate in candidates]
-        if ranked:
-            best = max(range(len(ranked)), key=lambda at: ranked[at])
-            chosen.append(candidates.pop(best))
-        else:
-            chosen.append(name)
+        left = free[group(name)]
+        votes: Counter[str] = Counter(dict.fromkeys([min(left, key=left.__getitem__)], 0) if left else {})
+        for at, slot in enumerate(op.inputs):
+            written = _source(places, slot, chosen)
+            if written is not None:
+                votes.update(one for one in readers[group(name), at, written] if one in left)
+        best = max(votes, key=lambda one: (votes[one], -left[one]), default=name)
+        left.pop(best, None)
+        chosen.append(best)
     return tuple(chosen)
 
 
-def _agreement(op: GraphOp, candidate: str, chosen: Sequence[str], places: Mapping[Place, Record]) -> int:
-    score = 0
-    for at, slot in enumerate(op.inputs):
-        if slot is None or not 0 <= slot.op < len(chosen):
-            continue
-        read = _content(places, candidate, "input", at)
-        written = _content(places, chosen[slot.op], "output", slot.output)
-        if read is not None and written is not None and _comparable(read, written):
-            score += 1 if read == written else -1
-    return score
+def _source(places: Mapping[Place, Record], slot: Slot | None, chosen: Sequence[str]) -> Hashable:
+    """What a slot reads, as it was recorded where it comes from: an earlier op, a parameter, or the graph itself."""
+    if slot is None:
+        return None
+    if slot.constant is not None:
+        return content_of(slot.constant.values, slot.constant.dtype)
+    if slot.parameter:
+        return _content(places, encode(slot.parameter), "output", 0)
+    return _content(places, chosen[slot.op], "output", slot.output) if 0 <= slot.op < len(chosen) else None

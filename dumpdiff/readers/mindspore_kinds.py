@@ -8,11 +8,10 @@ from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 COMMUNICATIONS = frozenset({
     "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll", "Send", "Receive",
-    "Broadcast",
-    "Reduce",
-    "CollectiveScatter", "CollectiveGather", "Barrier", "NeighborExchange", "NeighborExchangeV2", "BatchISendIRecv",
-    "_MirrorOperator", "_VirtualDiv", "_MirrorMiniStepOperator", "_MirrorMicroStepOperator", "_AllSwap", "_HostAllGather",
-    "_HostReduceScatter", "MuxSend", "MuxReceive", "AllGatherMatmul", "MatmulReduceScatter", "AlltoAllAllGatherBatchMatMul",
+    "Broadcast", "Reduce", "CollectiveScatter", "CollectiveGather", "Barrier", "BatchISendIRecv", "MuxSend",
+    "MuxReceive", "NeighborExchange", "NeighborExchangeV2", "AllGatherMatmul", "MatmulReduceScatter",
+    "AlltoAllAllGatherBatchMatMul", "_MirrorOperator", "_MirrorMiniStepOperator", "_MirrorMicroStepOperator",
+    "_VirtualDiv", "_AllSwap", "_HostAllGather", "_HostReduceScatter",
 })  # fmt: skip
 _OPTIMIZER = re.compile(
     r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD|Momentum\w*|Adafactor|WeightScaleApplyMomentum)$"

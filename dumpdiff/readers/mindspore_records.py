@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ _RERUN_GAP = (
     1_000_000  #: microseconds; no step pauses that long between two of its files, starting a process takes longer
 )
 
+_BITS = re.compile(r"(?:int|float|complex)([1-9]\d{0,2})$")
+
 Place = tuple[str, str, int, int]  #: encoded op name, input or output, slot, occurrence
 
 
@@ -42,6 +45,7 @@ class Record:
     row: int = -1  #: row of the csv
     content: Hashable = None  #: equal for equal tensors; None if nothing is known of the content
     occurrence: int = 0
+    dtyped: bool = False  #: the file name tells the dtype
     spelled: str = ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
 
 
@@ -66,7 +70,7 @@ def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
             mapped = {}
     tried = 0
     for name in names:
-        if name.endswith(".npy") and parse(mapped.get(name, name)):
+        if name.endswith(".npy") and parse(mapped.get(name, name)) and (folder / name).is_file():
             try:
                 npy.read_header(folder / name)
             except DumpError:
@@ -112,7 +116,7 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
         mapped = {}
         problems.append(Problem(MAPPING, str(error)))
     records, unknown = [], 0
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".npy"))
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".npy") and entry.is_file())
     for name in names:
         said = parse(mapped.get(name, name))
         if said is None:
@@ -145,10 +149,10 @@ def _npy_record(path: Path, name: str, said: FileName) -> Record:
     dtype = header.dtype
     if normalise(said.dtype) == "bfloat16":  # Ascend converts on write and names the original
         dtype = "bfloat16"
-    spelled = said.name.replace("--", "/") if "--" in said.name else ""
-    return Record(
-        said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name, -1, content, 0, spelled
-    )
+    record = Record(said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name)
+    record.content, record.dtyped = content, bool(said.dtype)
+    record.spelled = said.name.replace("--", "/") if "--" in said.name else ""
+    return record
 
 
 def _content(file: int, header: npy.Header, length: int) -> Hashable:
@@ -159,6 +163,18 @@ def _content(file: int, header: npy.Header, length: int) -> Hashable:
         return count, hash(os.pread(file, count, start))
     middles = (start, start + (count - _BLOCK) // 2, start + count - _BLOCK)
     return count, *(hash(os.pread(file, _BLOCK, at)) for at in middles)
+
+
+def content_of(values: tuple[float, ...] | None, dtype: str) -> Hashable:
+    """The content that a file of these values would have; None if the values or the dtype say too little."""
+    known = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
+    if values is None or not known:
+        return None
+    try:
+        data = np.array(values).astype(dtype).tobytes()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return len(data), hash(data)
 
 
 def _csv_records(statistics: Statistics) -> list[Record]:
@@ -209,21 +225,22 @@ def size_of(record: Record, statistics: Statistics | None) -> int:
         return math.prod(record.shape)
     if statistics is None or record.row < 0 or statistics.bytes[record.row] < 0:
         return -1
-    try:
-        return statistics.bytes[record.row] // np.dtype(record.dtype).itemsize
-    except TypeError:
-        return statistics.bytes[record.row] // 2 if record.dtype == "bfloat16" else -1
+    if record.dtype == "bool":
+        return statistics.bytes[record.row]
+    bits = _BITS.search(record.dtype)
+    return statistics.bytes[record.row] * 8 // int(bits[1]) if bits else -1
+
+
+def _npy_era(files: list[Record]) -> str:
+    if any(record.spelled for record in files):
+        return "npy files of before 2.3 ('--' for '/')"
+    return "npy files of 2.4 or newer" if any(record.dtyped for record in files) else "npy files of before 2.4"
 
 
 def _era(files: list[Record], statistics: Statistics | None) -> str:
     said = []
     if files:
-        name = parse(files[0].file)
-        said.append(
-            "npy with dtype in the name (2.4 or newer)"
-            if name is None or name.dtype
-            else "npy without dtype (before 2.4)"
-        )
+        said.append(_npy_era(files))
     if statistics is not None:
         said.append(statistics.era)
     return ", ".join(said)

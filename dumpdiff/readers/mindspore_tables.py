@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..trace import OPTIMIZER, op_table, tensor_table
+from ..trace import BACKWARD, OPTIMIZER, op_table, tensor_table
 from . import mindspore_kinds as kinds
 from .mindspore_graph import Dataflow, GraphOp, Slot, overwritten
 from .mindspore_join import Join
@@ -66,7 +66,11 @@ def tables(records: Records, flow: Dataflow | None, join: Join | None) -> tuple[
 
 
 def _phases(flow: Dataflow) -> list[str]:
-    """Phase of every op; what reads a backward op's output belongs to the backward pass too."""
+    """Phase of every op.
+
+    What reads a backward op's output belongs to the backward pass too, and so does an expanded op (whose name does not
+    say for whom it was expanded) that only backward ops read.
+    """
     phases: list[str] = []
     backward: list[bool] = []
     for op in flow.ops:
@@ -75,6 +79,14 @@ def _phases(flow: Dataflow) -> list[str]:
         after = any(slot is not None and slot.op >= 0 and backward[slot.op] for slot in op.inputs)
         phases.append(kinds.phase(op.kind, op.name, optimizer, after))
         backward.append((after or kinds.is_backward(op.kind, op.name)) and not kinds.is_recomputed(op.name))
+    readers: defaultdict[int, set[str]] = defaultdict(set)
+    for number in reversed(range(len(phases))):
+        op = flow.ops[number]
+        if op.name.startswith("Expand/") and readers[number] == {BACKWARD} and number not in flow.results:
+            phases[number] = BACKWARD
+        for slot in op.inputs:
+            if slot is not None and slot.op >= 0:
+                readers[slot.op].add(phases[number])
     return phases
 
 
@@ -185,7 +197,7 @@ class _GraphRows:
 
     def _add_inputs(self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
         rows, updated = self.rows, kinds.updated_inputs(op.kind)
-        weight = next((slot.parameter for slot in op.inputs if slot is not None and slot.parameter), "")
+        weight = self._optimized(op)
         for at in _slots(len(op.inputs), "input", kept):
             slot, record = op.inputs[at] if at < len(op.inputs) else None, kept.get(("input", at))
             if slot is None and record is None:
@@ -202,12 +214,7 @@ class _GraphRows:
                 constant=constant is not None,
                 values=constant.values if constant is not None else None,
             )
-            if (
-                weight
-                and phase == OPTIMIZER
-                and kinds.writes_in_place(op.kind)
-                and self._is_gradient(row, slot, weight)
-            ):
+            if weight and self._is_gradient(row, slot, weight):
                 rows.gradients[len(rows.tensors)] = rows.gradients[row.producer] = weight
             rows.tensors.append(row)
 
@@ -234,6 +241,15 @@ class _GraphRows:
             return self.parameters.get(slot.parameter, -1)
         run = min(occurrence, self.runs[self.join.names[slot.op]] - 1)
         return self.written.get((slot.op, run, slot.output), -1)
+
+    def _optimized(self, op: GraphOp) -> str:
+        """The parameter that an optimizer op updates: its first input, maybe cast up from fp16; '' for other ops."""
+        first = op.inputs[0] if op.inputs else None
+        if first is None or not kinds.is_optimizer(op.kind):
+            return ""
+        if first.op >= 0 and self.flow.ops[first.op].kind == "Cast" and self.flow.ops[first.op].inputs:
+            first = self.flow.ops[first.op].inputs[0]
+        return first.parameter if first is not None else ""
 
     def _is_weight(self, parameter: str) -> bool:
         known = self.flow.parameters.get(parameter)

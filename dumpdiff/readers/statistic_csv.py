@@ -32,8 +32,9 @@ _COLUMNS = {
 }  # fmt: skip
 _NEEDED = ("kind", "name", "time", "io", "slot", "bytes", "dtype", "shape")
 _STATISTICS = ("max", "min", "mean", "norm")
+_MAY_DIFFER = {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}  #: between equal tensors
 _WORDS = {"true": 1.0, "false": 0.0, "null": np.nan, "": np.nan, "-nan": np.nan, "-nan(ind)": np.nan}
-_LONGEST_FIELD = 1_000_000  #: characters
+_ABSENT = {"null", ""}
 
 
 class Statistics(NamedTuple):
@@ -102,6 +103,11 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
     return _columns(rows, at, header), problems
 
 
+def _is_count(text: str) -> bool:
+    """A number that fits into 64 bits."""
+    return text.isdecimal() and len(text) <= 18
+
+
 def _header(names: Sequence[str]) -> dict[str, int]:
     said = [name.strip().strip("\ufeff").strip('"').lower() for name in names]
     return {_COLUMNS.get(name, name): at for at, name in enumerate(said) if name}
@@ -111,7 +117,7 @@ def _fits(row: Sequence[str], at: dict[str, int]) -> bool:
     if len(row) < len(at) or len(row) > len(at) + 1 or (len(row) == len(at) + 1 and row[-1].strip()):
         return False
     return row[at["io"]].strip() in {"input", "output"} and all(
-        row[at[c]].strip().isdecimal() for c in ("slot", "time")
+        _is_count(row[at[column]].strip()) for column in ("slot", "time")
     )
 
 
@@ -122,12 +128,10 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
         return [text.strip() for text in table[at[column]]] if column in at else [""] * len(rows)
 
     statistics = {column: _numbers(texts(column)) for column in _STATISTICS}
-    identity = sorted(
-        at[column] for column in at if column not in {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}
-    )
+    identity = sorted(at[column] for column in at if column not in _MAY_DIFFER)
     shapes = {text: _shape(text) for text in set(texts("shape"))}
     dtypes = {text: normalise(text) for text in set(texts("dtype"))}
-    sizes = [int(text) if text.isdecimal() else -1 for text in texts("bytes")]
+    sizes = [int(text) if _is_count(text) else -1 for text in texts("bytes")]
     return Statistics(
         kind=list(texts("kind")),
         name=list(texts("name")),
@@ -139,7 +143,8 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
         shape=[shapes[text] for text in texts("shape")],
         **statistics,
         nonfinite=_nonfinite(
-            statistics, [_numbers(texts(column)) for column in ("nan", "negative_inf", "positive_inf") if column in at]
+            {column: _finite(texts(column), statistics[column]) for column in ("max", "min", "norm")},
+            [_numbers(texts(column)) for column in ("nan", "negative_inf", "positive_inf") if column in at],
         ),
         hash=[md5 or sha1 for md5, sha1 in zip(texts("md5"), texts("sha1"), strict=True)],
         printed=list(zip(*(table[column] for column in identity), strict=True)),
@@ -166,12 +171,20 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _nonfinite(statistics: dict[str, NDArray[Any]], counts: list[NDArray[Any]]) -> NDArray[Any]:
-    """From the counts of NaN and Inf where all are there; else from max and min, in which NaN is sticky since 2.3."""
-    low, high = statistics["min"], statistics["max"]
-    both = np.isfinite(low) & np.isfinite(high)
-    either = np.isinf(low) | np.isinf(high) | (np.isnan(low) != np.isnan(high))
-    told = np.where(both, 0, np.where(either, 1, -1)).astype(np.int8)
+def _finite(texts: Sequence[str], numbers: NDArray[Any]) -> NDArray[Any]:
+    """1 for a finite number, 0 for inf or a printed nan, -1 where nothing was recorded."""
+    recorded = np.array([text.lower() not in _ABSENT for text in texts])
+    return np.where(recorded, np.isfinite(numbers), -1).astype(np.int8)
+
+
+def _nonfinite(finite: dict[str, NDArray[Any]], counts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Whether a tensor holds NaN or Inf: by its counts of them, else by max and min, else by the norm.
+
+    Up to 2.2 NaN and Inf were left out of max and min, but the counts were always there; since 2.3 NaN is sticky.
+    """
+    high, low, norm = finite["max"], finite["min"], finite["norm"]
+    told = np.where((high == 0) | (low == 0), 1, np.where((high == 1) & (low == 1), 0, -1)).astype(np.int8)
+    told = np.where((told < 0) & (norm >= 0), 1 - norm, told)
     if counts:
         known = ~np.isnan(counts[0])
         total = np.nansum(counts, axis=0)

@@ -1,0 +1,186 @@
+"""From the two graph files to one dataflow with the names of the run; and the data as proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.errors import DumpError
+from dumpdiff.readers.mindspore_graph import Dataflow, overwritten, read_dataflow
+from dumpdiff.readers.mindspore_ir import read_ir
+from dumpdiff.readers.mindspore_join import join, verify
+from dumpdiff.readers.mindspore_names import encode
+from dumpdiff.readers.mindspore_nodes import CONSTANT, Output, user_frames
+from dumpdiff.readers.mindspore_pb import read_pb, read_pb_names
+from dumpdiff.readers.mindspore_records import Records, read_records
+
+
+@pytest.fixture(scope="session")
+def graphs(dump: Callable[[str], Path]) -> Path:
+    return dump("ms_graph") / "rank_0" / "graphs"
+
+
+@pytest.fixture(scope="session")
+def flow(graphs: Path) -> Dataflow:
+    found, problems = read_dataflow(graphs, 0)
+    assert problems == []
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def records(dump: Callable[[str], Path]) -> Records:
+    return read_records(dump("ms_graph") / "rank_0" / "TinyLlama" / "0" / "0", None)
+
+
+IR = """\
+# IR entry: @kernel_graph0
+%para1_net.weight: <Ref[Tensor[Float32]], (4, 4), ref_key=net.weight, is_parameter>  :  has_default  :  IsWeight: true
+%para2_x: <Tensor[Float32], (2, 4)>  :  <Float32xDefaultFormat[const vector]{2, 4}>  :  IsWeight: false
+subgraph @kernel_graph0() {
+  %0(CNode_1) = Load(%para1_net.weight, UMonad[U]) cnode_attrs: {}
+      : (<Ref[Tensor[Float32]], (4, 4), ref_key=net.weight>, <UMonad, NoShape>) -> (<Tensor[Float32], (4, 4)>)
+      # Fullname with scope: (Default/net-Net/Load-op0)
+  %1(CNode_2) = PrimFunc_Add(%0, Tensor(shape=[2, 2], dtype=BFloat16, value=
+[[ 1.00000000e+00 -2.5]
+ [ 3 inf]])) primitive_attrs: {names: "a) -> (b"}
+      : (<Tensor[Float32], (4, 4)>, <Tensor[BFloat16], (2, 2), value=...>) -> (<Tensor[Float32], (4, 4)>)
+      # Fullname with scope: (Default/net-Net/Add-op7)
+      # In file /home/me/train.py:30, 4~9/    loss = net(x)/
+      # In file model.py:12~14, 4~9/    def construct(self, x):/
+      # In file model.py:13, 4~9/        return x + self.table/
+      # In file /venv/lib/python3.11/site-packages/mindspore/ops/auto_generate/gen_ops_def.py:2155, 1~2/  add(x)/
+  %2(CNode_3) = TopK(%1, I64(2), (I64(0), I64(-1)), "text", None, F32(0.5), Bool(1)) primitive_attrs: {}
+      : (<Tensor[Float32], (4, 4)>) -> (<Tuple[Tensor[Float32],Tensor[Int32]], TupleShape((4, 2), (-1, 2))>)
+      : full_name_with_scope: (Default/net-Net/TopK-op0)
+      # In file model.py(20)/        return topk(x)/
+  Return(%2)
+}
+"""
+
+
+class TestIr:
+    @pytest.fixture
+    def nodes(self, tmp_path: Path):
+        path = tmp_path / "graph.ir"
+        path.write_text(IR)
+        return read_ir(path).nodes
+
+    def test_names_in_both_spellings(self, nodes):
+        assert [node.name for node in nodes] == [
+            "Default/net-Net/Load-op0",
+            "Default/net-Net/Add-op7",
+            "Default/net-Net/TopK-op0",
+        ]
+        assert [node.kind for node in nodes] == ["Load", "Add", "TopK"]
+
+    def test_a_tensor_constant_over_several_lines(self, nodes):
+        constant = nodes[1].inputs[1]
+        assert (constant.dtype, constant.shape) == ("bfloat16", (2, 2))
+        assert constant.values == (1.0, -2.5, 3.0, float("inf"))
+
+    def test_scalars_tuples_and_what_is_no_tensor(self, nodes):
+        assert [(said.kind, said.values, said.dtype) for said in nodes[2].inputs[1:]] == [
+            (CONSTANT, (2.0,), "int64"),
+            (CONSTANT, (0.0, -1.0), "int64"),
+            ("nothing", None, ""),
+            ("nothing", None, ""),
+            (CONSTANT, (0.5,), "float32"),
+            (CONSTANT, (1.0,), "bool"),
+        ]
+
+    def test_shapes_in_tuples_and_dynamic_ones(self, nodes):
+        assert nodes[2].outputs == (Output("float32", (4, 2)), Output("int32", None))
+
+    def test_frames_are_the_users_innermost_first(self, nodes):
+        assert user_frames(nodes[1].frames) == [
+            ("model.py", 13, "return x + self.table"),
+            ("/home/me/train.py", 30, "loss = net(x)"),
+        ]
+        assert user_frames(nodes[2].frames) == [("model.py", 20, "return topk(x)")]
+
+    def test_parameters_tell_weights_from_inputs(self, tmp_path: Path):
+        (tmp_path / "graph.ir").write_text(IR)
+        parameters = read_ir(tmp_path / "graph.ir").parameters
+        assert {name: parameter.weight for name, parameter in parameters.items()} == {"net.weight": True, "x": False}
+        assert parameters["net.weight"].shape == (4, 4)
+
+    def test_another_file_is_refused(self, tmp_path: Path):
+        (tmp_path / "graph.ir").write_text("hello")
+        with pytest.raises(DumpError, match="no node found"):
+            read_ir(tmp_path / "graph.ir")
+
+
+class TestBothFiles:
+    def test_they_tell_the_same_story(self, graphs: Path):
+        """The text and the protobuf agree on every node, input list and parameter of a real graph."""
+        pb = read_pb(graphs / "ms_output_trace_code_graph_0.pb")
+        ir = read_ir(graphs / "ms_output_trace_code_graph_0.ir")
+        assert len(pb.nodes) == 781
+        assert [(node.name, node.kind) for node in pb.nodes] == [(node.name, node.kind) for node in ir.nodes]
+        kinds = [[[said.kind for said in node.inputs] for node in graph.nodes] for graph in (pb, ir)]
+        assert kinds[0] == kinds[1]
+        assert list(pb.parameters) == list(ir.parameters)
+
+    def test_the_names_alone(self, graphs: Path):
+        path = graphs / "ms_output_trace_code_graph_0.pb"
+        assert read_pb_names(path) == [node.name for node in read_pb(path).nodes]
+
+    @pytest.mark.parametrize("length", [0, 1, 10, 1000, 100_000])
+    def test_a_cut_protobuf_is_refused(self, graphs: Path, tmp_path: Path, length: int):
+        (tmp_path / "cut.pb").write_bytes((graphs / "ms_output_trace_code_graph_0.pb").read_bytes()[:length])
+        with pytest.raises(DumpError, match="cut short"):
+            read_pb(tmp_path / "cut.pb")
+
+
+class TestDataflow:
+    def test_only_executed_ops_remain(self, flow: Dataflow):
+        assert len(flow.ops) == 712
+        assert all(slot is None or slot.op < number for number, op in enumerate(flow.ops) for slot in op.inputs)
+
+    def test_a_parameter_is_read_through_load(self, flow: Dataflow):
+        weights = {op.inputs[1].parameter for op in flow.ops if op.printed.endswith("w1-Dense/MatMul-op0")}
+        assert weights == {f"n.n.layers.{layer}.mlp.w1.weight" for layer in range(4)}
+
+    def test_numbers_are_counted_anew_and_without_gaps(self, flow: Dataflow):
+        changed = [op for op in flow.ops if op.name != op.printed]
+        assert len(changed) == 104
+        numbers = [int(op.name.rpartition("-op")[2]) for op in flow.ops if op.name.startswith("Expand/_SumExt/")]
+        assert numbers == sorted(numbers) == list(range(len(numbers)))
+
+    def test_nothing_is_overwritten_without_an_optimizer(self, flow: Dataflow):
+        assert overwritten(flow) == frozenset()
+
+
+class TestJoin:
+    def test_renumbered_names_are_proved_by_the_data(self, flow: Dataflow, records: Records):
+        found = join(flow, records.places)
+        assert (found.rule, found.verified, found.checkable) == ("renumbered", 962, 962)
+
+    def test_printed_names_are_refuted(self, flow: Dataflow, records: Records):
+        verified, checkable = verify(flow, [encode(op.printed) for op in flow.ops], records.places)
+        assert (verified, checkable) == (686, 803)
+
+    def test_a_graph_written_after_renumbering_is_taken_as_printed(self, flow: Dataflow, records: Records):
+        """As on Ascend, where the graph files hold the names of the run."""
+        ops = [replace(op, printed=op.name, name=f"{op.name}9") for op in flow.ops]
+        found = join(replace(flow, ops=ops), records.places)
+        assert (found.rule, found.verified, found.checkable) == ("as printed", 962, 962)
+
+    def test_where_no_rule_fits_the_data_decide(self, flow: Dataflow, records: Records):
+        """A graph whose numbers are of no use: reversed inside every scope and type."""
+        by_prefix: dict[str, list[str]] = {}
+        for op in flow.ops:
+            by_prefix.setdefault(op.name.rpartition("-op")[0], []).append(op.name)
+        ops = []
+        for op in flow.ops:
+            name = by_prefix[op.name.rpartition("-op")[0]].pop()
+            ops.append(replace(op, printed=name, name=name))
+        found = join(replace(flow, ops=ops), records.places)
+        assert found.rule == "by content"
+        assert (found.verified, found.checkable) == (962, 962)
+        right = sum(name == encode(op.name) for name, op in zip(found.names, flow.ops, strict=True))
+        assert right == len(flow.ops)
