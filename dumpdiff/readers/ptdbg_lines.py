@@ -113,43 +113,45 @@ def _parse_call(name: str) -> Call | None:
 
 def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
     """Every record of the file in order; what is wrong is counted in ``damage``."""
-    sites: dict[str, Site] = {}
-    with path.open("rb") as file:
-        number_of_line = 0
-        while raw := file.readline(LONGEST_LINE):
-            number_of_line += 1
-            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-                damage.add(number_of_line, f"longer than {LONGEST_LINE >> 20} MiB, skipped")
-                while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(LONGEST_LINE)
-                continue
-            text = raw.decode("utf-8", errors="replace").strip()
-            if text:
-                yield from _line(number_of_line, text, sites, damage)
-
-
-def _line(line: int, text: str, sites: dict[str, Site], damage: Damage) -> Iterator[Record | StackLine]:
-    name, mark, rest = text.partition('stack_info", ')
-    if mark and name.startswith('["') and rest in sites:  # the same stack again: 70 % of a file's bytes
-        yield StackLine(line, name[2:] + "stack_info", sites[rest])
-        return
-    try:
-        items = [_decode(text)]
-    except (ValueError, RecursionError):
-        items = list(_salvage(text))
-        damage.add(line, "damaged: not one JSON list" + ("; whole records in it were used" if items else ", skipped"))
-    for item in items:
+    sites: dict[str, Site] = {}  # by the text of the frames: stacks repeat, and are 70 % of a file's bytes
+    for line, text in _lines(path, damage):
+        name, mark, frames = text.partition('stack_info", ')
+        if mark and frames in sites and name.startswith('["'):
+            yield StackLine(line, f"{name[2:]}stack_info", sites[frames])
+            continue
+        try:
+            item = _decode(text)
+        except (ValueError, RecursionError):
+            salvaged = [record for item in _salvage(text) if (record := _record(line, item)) is not None]
+            used = "; whole records in it were used" if salvaged else ", skipped"
+            damage.add(line, f"damaged: not one JSON list{used}")
+            yield from salvaged
+            continue
         record = _record(line, item)
         if record is None:
             damage.add(line, "not a record of a tensor or a stack, skipped")
             continue
-        if mark and isinstance(record, StackLine) and len(items) == 1:
-            sites[rest] = record.site
+        if mark and type(record) is StackLine:
+            sites[frames] = record.site
         yield record
 
 
+def _lines(path: Path, damage: Damage) -> Iterator[tuple[int, str]]:
+    """Number and text of every line that is neither blank nor beyond all measure."""
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(LONGEST_LINE):
+            number += 1
+            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+                damage.add(number, f"longer than {LONGEST_LINE >> 20} MiB, skipped")
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(LONGEST_LINE)
+            elif text := raw.decode("utf-8", errors="replace").strip():
+                yield number, text
+
+
 def _salvage(text: str) -> Iterator[Any]:
-    """Whole records inside a damaged line."""
+    """Whole JSON lists inside a damaged line."""
     decoder = json.JSONDecoder()
     position = text.find('["')
     for _ in range(_SALVAGE_ATTEMPTS):
@@ -160,8 +162,7 @@ def _salvage(text: str) -> Iterator[Any]:
         except (ValueError, RecursionError):
             end = position + 1
         else:
-            if _record(0, item) is not None:
-                yield item
+            yield item
         position = text.find('["', end)
 
 

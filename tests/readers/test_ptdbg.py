@@ -12,6 +12,7 @@ import pytest
 
 from dumpdiff import readers
 from dumpdiff.errors import DumpError
+from dumpdiff.readers import ptdbg_lines
 from dumpdiff.trace import Trace
 
 Dump = Callable[[str], Path]
@@ -308,6 +309,16 @@ class TestDamage:
 
         assert len(read.tensors) == 1
         assert sum(problem.count for problem in read.problems) == 2
+
+    def test_a_line_beyond_all_measure_is_skipped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(ptdbg_lines, "LONGEST_LINE", 200)
+        good = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
+        read = trace(
+            written(tmp_path, good, ["Tensor.add.1.forward.output", 0, [], "torch.float32", [1] * 500, []], good)
+        )
+
+        assert len(read.tensors) == 1
+        assert [(problem.line, "longer than" in problem.message) for problem in read.problems] == [(2, True)]
 
     def test_a_real_pickle_is_refused_as_a_file_and_in_a_folder(self, tmp_path: Path):
         file = tmp_path / "dump.pkl"
