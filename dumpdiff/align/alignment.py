@@ -53,6 +53,8 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     for radius in roles.RADII:
         while roles.transfer(matching, radius):
             structure.close(matching)
+    while anchors.by_near_value(matching):
+        structure.close(matching)
     return _frozen(matching)
 
 

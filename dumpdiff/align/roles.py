@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from ..graph import Flow
+from .anchors import contradicts
 from .matching import Matching
 
 _DIGITS = re.compile(r"\d+")
@@ -44,16 +45,6 @@ def transfer(matching: Matching, radius: int) -> bool:
             if matching.classes_t[t] < 0 and matching.classes_r[r] < 0 and not contradicts(matching, t, r):
                 progress |= matching.pair(t, r, "role", 0.5 + 0.05 * radius)
     return progress
-
-
-def contradicts(matching: Matching, t: int, r: int) -> bool:
-    """Their producers read paired values, and none in common."""
-    producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
-    if producer_t < 0 or producer_r < 0:
-        return producer_t != producer_r
-    known_t = {int(matching.classes_t[v]) for v in matching.target.reads[producer_t]} - {-1}
-    known_r = {v for v in matching.reference.reads[producer_r] if matching.classes_r[v] >= 0}
-    return bool(known_t and known_r and not known_t & known_r)
 
 
 def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:

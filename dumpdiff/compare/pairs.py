@@ -21,6 +21,9 @@ from .metrics import Metrics, compare
 from .rounding import round_to
 from .scalars import scalar_differences
 
+_ENOUGH = 8  # pairs that it takes to measure noise
+_NOISE_MARGIN = 16  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -54,6 +57,7 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     problems = _measure_whole(alignment, pairs, progress)
     _judge_hashes(target, reference, pairs)
+    pairs["tolerance"] = np.maximum(pairs["tolerance"], _measured_noise(target, pairs))
     pairs["comparable"] = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
     return Comparison(alignment, pairs, scalar_differences(alignment), problems)
@@ -72,11 +76,31 @@ def _tolerances(alignment: Alignment, rules: Rules, ids_t: np.ndarray, ids_r: np
     for row, (t, a, b, maker) in enumerate(zip(ids_t.tolist(), dtypes_t, dtypes_r, makers.tolist(), strict=True)):
         kind = alignment.kinds_t[maker] if maker >= 0 else "identity"
         length = _reduction_length([int(sizes[v]) for v in target.reads[maker]], int(sizes[t])) if maker >= 0 else 1
-        key = (_no_finer(a, coarse), _no_finer(b, coarse), kind, length)
+        dtype = _no_finer(_finer(a, b), coarse)
+        key = (dtype, dtype, kind, length)
         if key not in known:
             known[key] = rules.tolerance(*key)
         tolerances[row] = known[key]
     return tolerances
+
+
+def _measured_noise(target: Flow, pairs: pd.DataFrame) -> np.ndarray:
+    """Per pair, sixteen times the lower quartile of the errors of its phase where values alone made the pair; 0 for discrete ones.
+
+    Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it agrees
+    bounds what to expect. The lower quartile, since after a divergence most are apart; at most 64 tolerances.
+    """
+    phase = target.classes["phase"].to_numpy()[pairs["target"]]
+    error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
+    computed = target.classes["producer"].to_numpy()[pairs["target"]] >= 0
+    sure = computed & (pairs["evidence"] == "value").to_numpy() & (error > 0) & (tolerance > 0)
+    noise = np.zeros(len(pairs))
+    for name in np.unique(phase[sure]):
+        errors = error[sure & (phase == name)]
+        if len(errors) >= _ENOUGH:
+            noise[phase == name] = _NOISE_MARGIN * float(np.quantile(errors, 0.25))
+    measured: np.ndarray = np.minimum(noise, 64 * tolerance)
+    return measured
 
 
 def _coarsest(target: Flow, reference: Flow) -> str:
@@ -88,6 +112,12 @@ def _coarsest(target: Flow, reference: Flow) -> str:
             if share >= 0.05 and unit_roundoff(str(dtype)) > unit_roundoff(coarsest):
                 coarsest = str(dtype)
     return coarsest
+
+
+def _finer(a: str, b: str) -> str:
+    """The finer of two floating dtypes: where one side alone rounds coarsely, that is a difference, not noise."""
+    floating = [dtype for dtype in (a, b) if dtype in UNIT_ROUNDOFF]
+    return min(floating, key=unit_roundoff) if floating else a
 
 
 def _no_finer(dtype: str, coarse: str) -> str:

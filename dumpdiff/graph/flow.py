@@ -34,6 +34,7 @@ class Flow:
     tensors: pd.DataFrame  #: the tensor table with complete statistics
     classes: pd.DataFrame  #: see CLASS_COLUMNS
     tensor_class: np.ndarray  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
+    made: np.ndarray  #: (tensors,) true for outputs that an op computed
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
@@ -119,19 +120,26 @@ def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Fl
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = completed(trace, progress)
     tensor_class = classes_of(tensors, trace.source.low_precision_statistics)
-    reads, writes = _per_op(len(trace.ops), tensors, tensor_class)
-    classes = _class_table(trace, tensors, tensor_class, reads)
-    return Flow(trace, tensors, classes, tensor_class, reads, writes, problems)
+    made = _made(trace, tensors)
+    reads, writes = _per_op(len(trace.ops), tensors, tensor_class, made)
+    classes = _class_table(trace, tensors, tensor_class, reads, made)
+    return Flow(trace, tensors, classes, tensor_class, made, reads, writes, problems)
+
+
+def _made(trace: Trace, tensors: pd.DataFrame) -> np.ndarray:
+    """(tensors,) outputs of real ops: the files of parameters that MindSpore writes as ops of kind Parameter are no results."""
+    parameters = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
+    made: np.ndarray = (tensors["role"] == "output").to_numpy() & ~parameters
+    return made
 
 
 def _per_op(
-    ops: int, tensors: pd.DataFrame, tensor_class: np.ndarray
+    ops: int, tensors: pd.DataFrame, tensor_class: np.ndarray, made: np.ndarray
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     reads: list[dict[int, None]] = [{} for _ in range(ops)]
     writes: list[dict[int, None]] = [{} for _ in range(ops)]
-    written = (tensors["role"] == "output").to_numpy()
-    known = np.flatnonzero(tensor_class >= 0)
-    rows = zip(tensors["op"].to_numpy()[known].tolist(), tensor_class[known].tolist(), written[known].tolist(), strict=True)
+    known = np.flatnonzero((tensor_class >= 0) & (made | (tensors["role"] != "output").to_numpy()))
+    rows = zip(tensors["op"].to_numpy()[known].tolist(), tensor_class[known].tolist(), made[known].tolist(), strict=True)
     for op, value, output in rows:
         (writes if output else reads)[op][value] = None
     fresh = [tuple(value for value in made if value not in read) for read, made in zip(reads, writes, strict=True)]
@@ -139,15 +147,18 @@ def _per_op(
 
 
 def _class_table(
-    trace: Trace, tensors: pd.DataFrame, tensor_class: np.ndarray, reads: tuple[tuple[int, ...], ...]
+    trace: Trace,
+    tensors: pd.DataFrame,
+    tensor_class: np.ndarray,
+    reads: tuple[tuple[int, ...], ...],
+    outputs: np.ndarray,
 ) -> pd.DataFrame:
     count = int(tensor_class.max(initial=-1)) + 1
     op = tensors["op"].to_numpy()
-    output = (tensors["role"] == "output").to_numpy()
     module = (trace.ops["level"] == "module").to_numpy()
     known = np.flatnonzero(tensor_class >= 0)
     made = np.zeros(len(tensors), dtype=bool)
-    rows = known[output[known]]
+    rows = known[outputs[known]]
     made[rows] = [tensor_class[row] not in reads[op[row]] for row in rows.tolist()]
     # a module call repeats what an op inside it made: prefer the op, then the earliest
     makers = np.flatnonzero(made)

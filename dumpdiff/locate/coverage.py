@@ -31,9 +31,8 @@ def coverage(graph: Joined, states: States) -> dict[str, dict[str, dict[str, flo
 def compared_ops(flow: Flow, node_of: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(ops,) whether an op has results at all, and whether one of them is on a flagged node."""
     tensors = flow.tensors
-    result = (tensors["role"] == "output").to_numpy()
     gradient = (flow.trace.ops["forward"].to_numpy()[tensors["op"]] >= 0) & (tensors["role"] == "input").to_numpy()
-    rows = np.flatnonzero((result | gradient) & (flow.tensor_class >= 0))
+    rows = np.flatnonzero((flow.made | gradient) & (flow.tensor_class >= 0))
     ops = tensors["op"].to_numpy()[rows]
     count = len(flow.trace.ops)
     counts = np.bincount(ops, minlength=count) > 0

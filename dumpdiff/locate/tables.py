@@ -57,7 +57,7 @@ def _results(flow: Flow) -> np.ndarray:
     orphan = known & (flow.classes["producer"].to_numpy()[flow.tensor_class] < 0) if len(flow.classes) else known
     first_read = np.zeros(len(tensors), dtype=bool)
     first_read[np.unique(np.where(orphan, flow.tensor_class, -1), return_index=True)[1]] = True
-    rows: np.ndarray = np.flatnonzero(known & ((role == "output") | gradient | (orphan & first_read)))
+    rows: np.ndarray = np.flatnonzero(known & (flow.made | gradient | (orphan & first_read)))
     return rows
 
 

@@ -49,7 +49,7 @@ class GraphOp:
     frames: str
 
     @property
-    def stack(self) -> list[tuple[str, int, str]]:
+    def stack(self) -> tuple[tuple[str, int, str], ...]:
         """The user's frames, innermost first: file, line, code."""
         return user_frames(self.frames)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 NODE, PARAMETER, CONSTANT, NOTHING = "node", "parameter", "constant", "nothing"
@@ -60,7 +61,8 @@ _LIBRARY_FILES = frozenset({"cell_wrapper.py", "gen_ops_def.py"})
 _DEFINITION = re.compile(r"\s*(?:def|class|async def) .*:\s*$")
 
 
-def user_frames(text: str) -> list[tuple[str, int, str]]:
+@lru_cache(maxsize=10_000)  # the ops of one source line share their stack
+def user_frames(text: str) -> tuple[tuple[str, int, str], ...]:
     """(file, line, code) of the user's own calls in a recorded stack, in its order; framework frames are dropped.
 
     A frame that only spans the enclosing ``def`` repeats what the next one says better, and is dropped too.
@@ -72,4 +74,4 @@ def user_frames(text: str) -> list[tuple[str, int, str]]:
         library = base in _LIBRARY_FILES or any(folder in file for folder in _LIBRARY)
         if not library and not _DEFINITION.match(code):
             frames.append((file, int(found["line"] or found["old"]), code.strip()))
-    return frames
+    return tuple(frames)

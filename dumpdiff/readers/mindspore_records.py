@@ -116,17 +116,23 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
         mapped = {}
         problems.append(Problem(MAPPING, str(error)))
     records, unknown = [], 0
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".npy") and entry.is_file())
-    for name in names:
+    with os.scandir(folder) as entries:  # tells files from links without a look at each
+        linked = {
+            entry.name: entry.is_symlink() for entry in entries if entry.name.endswith(".npy") and entry.is_file()
+        }
+    for name in sorted(linked):
+        path = os.path.join(folder, name)
         said = parse(mapped.get(name, name))
         if said is None:
             unknown += 1
             continue
         try:
-            records.append(_npy_record(folder / name, name, said))
+            if linked[name]:
+                npy.inside(folder, name)
+            records.append(_npy_record(path, name, said))
         except DumpError as error:
-            problems.append(Problem(name, str(error).removeprefix(f"{folder / name}: ")))
-    lost = len(set(mapped) - set(names))
+            problems.append(Problem(name, str(error).removeprefix(f"{path}: ")))
+    lost = len(set(mapped) - set(linked))
     if lost:
         problems.append(Problem(MAPPING, "names a file that is not there", count=lost))
     if unknown:
@@ -136,13 +142,11 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
     return records
 
 
-def _npy_record(path: Path, name: str, said: FileName) -> Record:
-    if path.is_symlink():
-        npy.inside(path.parent, name)
+def _npy_record(path: str, name: str, said: FileName) -> Record:
     try:
         with open(path, "rb", buffering=0) as file:
             length = os.fstat(file.fileno()).st_size
-            header = npy.header_of(file, length, str(path))
+            header = npy.header_of(file, length, path)
             content = _content(file.fileno(), header, length)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
