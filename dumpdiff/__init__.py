@@ -35,5 +35,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value  # also over the package dumpdiff.align, which that import has just put there
+    globals()[name] = value  # found at once the next time
     return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import readers
-from .align import align as align_flows
+from .alignment import align as align_flows
 from .compare import compare_pairs
 from .graph import flow_of
 from .locate import locate

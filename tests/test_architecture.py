@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rules",),
     ("readers",),
     ("graph",),
-    ("align",),
+    ("alignment",),
     ("compare",),
     ("locate",),
     ("report",),

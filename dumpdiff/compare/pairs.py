@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..align import Alignment
-from ..align.values import distance
+from ..alignment import Alignment
+from ..alignment.values import distance
 from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
 from ..errors import DumpError
 from ..graph import Flow

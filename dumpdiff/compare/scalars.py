@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..align import Alignment
+from ..alignment import Alignment
 from ..graph import Flow
 
 _SAME = 1e-6  # relative: float32 rounding of a Python float, or six printed digits

@@ -3,6 +3,6 @@
 ``align(target, reference, rules)`` is the whole package.
 """
 
-from .alignment import Alignment, align
+from .stages import Alignment, align
 
 __all__ = ["Alignment", "align"]
