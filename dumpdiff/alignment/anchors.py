@@ -79,14 +79,13 @@ def by_near_value(matching: Matching) -> bool:
 
     Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs in common.
     """
-    free_t, free_r = matching.classes_t < 0, matching.classes_r < 0
-    found = candidates(matching.prints_t, matching.prints_r, _NEAR)
-    kept = free_t[found.target] & free_r[found.reference]
-    targets, references, gaps = found.target[kept], found.reference[kept], found.distance[kept]
-    second_t = _second_least(targets, gaps, len(free_t))
-    second_r = _second_least(references, gaps, len(free_r))
+    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
+    found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
+    targets, references = free_t[found.target], free_r[found.reference]
+    second_t = _second_least(targets, found.distance, len(matching.classes_t))
+    second_r = _second_least(references, found.distance, len(matching.classes_r))
     progress = False
-    for t, r, gap in zip(targets.tolist(), references.tolist(), gaps.tolist(), strict=True):
+    for t, r, gap in zip(targets.tolist(), references.tolist(), found.distance.tolist(), strict=True):
         telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
         if telling and clear and not contradicts(matching, t, r):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,34 +18,58 @@ from .anchors import contradicts
 from .matching import Matching
 
 _DIGITS = re.compile(r"\d+")
-RADII = (3, 2, 1, 0)
+RADIUS = 3  # hops: within a layer, rarely beyond
 
 
-def transfer(matching: Matching, radius: int) -> bool:
-    """Pair classes by the roles of their producers at one radius; true if any pair was added."""
+def transfer(matching: Matching) -> Iterator[bool]:
+    """Pair classes by the roles of their producers, radius by radius from the farthest; yields whether any pair was added.
+
+    Between two steps the caller may add pairs of its own: what a step is taught includes them.
+    """
     names = _leaf_names(matching)
-    roles_t = _class_roles(matching.target, _labels(matching.target, matching.kinds_t, names[0], radius))
-    roles_r = _class_roles(matching.reference, _labels(matching.reference, matching.kinds_r, names[1], radius))
-    taught: dict[int, Counter[int]] = defaultdict(Counter)
-    taught_back: dict[int, Counter[int]] = defaultdict(Counter)
-    for t in np.flatnonzero(matching.classes_t >= 0).tolist():
-        r = int(matching.classes_t[t])
-        if roles_t[t] is not None and roles_r[r] is not None and matching.confidence[t] >= 0.7:
-            taught[roles_t[t]][roles_r[r]] += 1
-            taught_back[roles_r[r]][roles_t[t]] += 1
-    members_t, members_r = _members(roles_t), _members(roles_r)
+    labels_t = _labels(matching.target, matching.kinds_t, names[0])
+    labels_r = _labels(matching.reference, matching.kinds_r, names[1])
+    for radius in range(RADIUS, -1, -1):
+        roles_t = _class_roles(matching.target, labels_t[radius])
+        roles_r = _class_roles(matching.reference, labels_r[radius])
+        while _transferred(matching, roles_t, roles_r, radius):
+            yield True
+
+
+def _transferred(matching: Matching, roles_t: np.ndarray, roles_r: np.ndarray, radius: int) -> bool:
+    open_t = (matching.classes_t < 0) & (roles_t != 0)
+    open_r = (matching.classes_r < 0) & (roles_r != 0)
+    if not open_t.any() or not open_r.any():
+        return False
+    wanted = _taught(matching, roles_t, roles_r, set(roles_t[open_t].tolist()), 2 if radius == 0 else 1)
+    members_t, members_r = _members(roles_t, set(wanted)), _members(roles_r, set(wanted.values()))
     progress = False
-    for role_t, counter in taught.items():
-        (role_r, count), total = counter.most_common(1)[0], sum(counter.values())
-        back = taught_back[role_r].most_common(1)[0]
-        if back[0] != role_t or count < 0.8 * total or count < (2 if radius == 0 else 1):
-            continue
+    for role_t, role_r in wanted.items():
         if len(members_t[role_t]) != len(members_r[role_r]):
             continue
         for t, r in zip(members_t[role_t], members_r[role_r], strict=True):
             if matching.classes_t[t] < 0 and matching.classes_r[r] < 0 and not contradicts(matching, t, r):
                 progress |= matching.pair(t, r, "role", 0.5 + 0.05 * radius)
     return progress
+
+
+def _taught(
+    matching: Matching, roles_t: np.ndarray, roles_r: np.ndarray, wanted: set[int], least: int
+) -> dict[int, int]:
+    """Which role of the reference each wanted role of the target is: four in five sure pairs, both ways, say so."""
+    forth: dict[int, Counter[int]] = defaultdict(Counter)
+    back: dict[int, Counter[int]] = defaultdict(Counter)
+    sure = np.array([t for t, confidence in matching.confidence.items() if confidence >= 0.7], dtype=int)
+    for role_t, role_r in zip(roles_t[sure].tolist(), roles_r[matching.classes_t[sure]].tolist(), strict=True):
+        if role_t and role_r and role_t in wanted:
+            forth[role_t][role_r] += 1
+            back[role_r][role_t] += 1
+    found = {}
+    for role_t, counter in forth.items():
+        role_r, count = counter.most_common(1)[0]
+        if count >= least and count >= 0.8 * counter.total() and back[role_r].most_common(1)[0][0] == role_t:
+            found[role_t] = role_r
+    return found
 
 
 def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
@@ -60,37 +85,52 @@ def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
     return [_DIGITS.sub("*", name) for name in sides[0]], [_DIGITS.sub("*", name) for name in sides[1]]
 
 
-def _labels(flow: Flow, kinds: list[str], names: list[str], radius: int) -> list[int]:
-    """Weisfeiler-Lehman label of each op."""
+def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[np.ndarray]:
+    """Weisfeiler-Lehman labels of the ops for radius 0, 1, ..., RADIUS: (ops,) uint64 each.
+
+    The multiset of a neighbourhood is hashed as the sum of its members' hashes, so that whole graphs are relabelled at once.
+    """
     producer = flow.classes["producer"].tolist()
     size = flow.classes["size"].tolist()
-    labels = []
+    first = []
     for kind, reads in zip(kinds, flow.reads, strict=True):
         leaves = sorted(names[v] or f"leaf {size[v]}" for v in reads if producer[v] < 0)
-        labels.append(hash((kind, tuple(leaves))))
-    before = [[producer[v] for v in reads if producer[v] >= 0] for reads in flow.reads]
-    after = [[op for v in writes for op in flow.readers[v]] for writes in flow.writes]
-    for _ in range(radius):
-        labels = [
-            hash((labels[op], tuple(sorted(labels[i] for i in before[op])), tuple(sorted(labels[i] for i in after[op]))))
-            for op in range(len(labels))
-        ]
+        first.append(hash((kind, tuple(leaves))))
+    edges = [(producer[v], op) for op, reads in enumerate(flow.reads) for v in reads if producer[v] >= 0]
+    above, below = np.array(edges, dtype=int).reshape(-1, 2).T
+    labels = [np.array(first, dtype=np.int64).view(np.uint64)]
+    for _ in range(RADIUS):
+        last = _mixed(labels[-1])
+        gathered = last.copy()
+        np.add.at(gathered, below, _mixed(last[above] + np.uint64(1)))
+        np.add.at(gathered, above, _mixed(last[below] + np.uint64(2)))
+        labels.append(gathered)
     return labels
 
 
-def _class_roles(flow: Flow, labels: list[int]) -> list[int | None]:
-    roles: list[int | None] = [None] * len(flow.classes)
-    producer = flow.classes["producer"].tolist()
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """A bijection that scatters bits: the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))
+
+
+def _class_roles(flow: Flow, labels: np.ndarray) -> np.ndarray:
+    """(classes,) the role of each class: its producer's label and its place among the outputs; 0 for leaves."""
+    producer = flow.classes["producer"].to_numpy()
+    place = np.zeros(len(producer), dtype=np.uint64)
     for op, writes in enumerate(flow.writes):
-        for position, value in enumerate(writes):
+        for position, value in enumerate(writes[1:], 1):
             if producer[value] == op:
-                roles[value] = hash((labels[op], position))
+                place[value] = position
+    roles: np.ndarray = np.where(producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0))
     return roles
 
 
-def _members(roles: list[int | None]) -> dict[int, list[int]]:
+def _members(roles: np.ndarray, wanted: set[int]) -> dict[int, list[int]]:
     members: dict[int, list[int]] = defaultdict(list)
-    for value, role in enumerate(roles):
-        if role is not None:
+    for value, role in enumerate(roles.tolist()):
+        if role in wanted:
             members[role].append(value)
     return members

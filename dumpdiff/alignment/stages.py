@@ -50,9 +50,8 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     structure.close(matching)
     while anchors.by_supported_value(matching, found):
         structure.close(matching)
-    for radius in roles.RADII:
-        while roles.transfer(matching, radius):
-            structure.close(matching)
+    for _ in roles.transfer(matching):
+        structure.close(matching)
     while anchors.by_near_value(matching):
         structure.close(matching)
     return _frozen(matching)

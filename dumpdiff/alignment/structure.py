@@ -11,8 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-
 from .matching import Matching
 
 Signature = tuple[int, str, tuple[int, ...], int]
@@ -132,6 +130,8 @@ class _Closure:
             return False
         if len(ops_t) == len(ops_r) == 1:
             return self._accept(ops_t[0], ops_r[0], 0.85 if complete else 0.7)
+        from scipy.optimize import linear_sum_assignment  # a quarter of a second, and rarely needed
+
         cost = np.array([[self._gap(t, r) for r in ops_r] for t in ops_t])
         # unequal counts: only what the values tell; equal counts: the nearest values, else the order
         limit = 1e6 if len(ops_t) == len(ops_r) else 16 * self.matching.tolerance

@@ -27,6 +27,10 @@ class Fingerprints:
         columns = (table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm"))
         return Fingerprints(*columns, table["evidence"].to_numpy())
 
+    def take(self, rows: np.ndarray) -> Fingerprints:
+        """Those of some rows."""
+        return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
 
 def distance(
     target: Fingerprints, rows: np.ndarray, reference: Fingerprints, columns: np.ndarray

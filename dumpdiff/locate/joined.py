@@ -6,10 +6,9 @@ Where one recorder left a hole the other side's edges bridge it; what neither re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
-import networkx as nx
 import numpy as np
 
 from ..compare import Comparison
@@ -61,7 +60,8 @@ def joined(comparison: Comparison) -> Joined:
         target.classes["phase"].to_numpy()[np.maximum(class_t, 0)],
         reference.classes["phase"].to_numpy()[np.maximum(class_r, 0)],
     )
-    order = _ordered(nodes, parents_t, parents_r, target, class_t, reference, class_r)
+    place = np.minimum(_places(target, class_t), _places(reference, class_r))
+    order = _ordered([a + b for a, b in zip(parents_t, parents_r, strict=True)], place)
     return Joined(
         comparison, node_t, node_r, class_t, class_r,
         tuple(map(tuple, parents_t)), tuple(map(tuple, parents_r)), order, phase, bridges,
@@ -161,33 +161,37 @@ def _parameter_like(flow: Flow, value: int, reader: int) -> bool:
     return "input.0" not in slots and shape is not None and len(shape) <= 2
 
 
-def _ordered(
-    nodes: int,
-    parents_t: list[list[int]],
-    parents_r: list[list[int]],
-    target: Flow,
-    class_t: np.ndarray,
-    reference: Flow,
-    class_r: np.ndarray,
-) -> tuple[int, ...]:
-    """Parents first, ties in the order of execution; where a wrong pair makes a circle, by order of execution alone."""
-    place = [_place(target, t, reference, r) for t, r in zip(class_t.tolist(), class_r.tolist(), strict=True)]
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(nodes))
-    graph.add_edges_from((p, n) for n in range(nodes) for p in (*parents_t[n], *parents_r[n]))
-    condensed = nx.condensation(graph)
-    members = condensed.nodes(data="members")
-    first = {component: min(place[n] for n in nodes_in) for component, nodes_in in members}
-    ranked = nx.lexicographical_topological_sort(condensed, key=lambda component: (first[component], component))
-    return tuple(n for c in ranked for n in sorted(members[c], key=lambda n: (place[n], n)))
+def _ordered(parents: list[list[int]], place: np.ndarray) -> tuple[int, ...]:
+    """Parents first, ties by place; where wrong pairs make a circle, the earliest of those left comes first."""
+    children: list[list[int]] = [[] for _ in parents]
+    waiting = [0] * len(parents)
+    for node, above in enumerate(parents):
+        for parent in set(above):
+            children[parent].append(node)
+            waiting[node] += 1
+    at = place.tolist()
+    by_place = iter(np.argsort(place, kind="stable").tolist())
+    ready = [(at[node], node) for node, count in enumerate(waiting) if count == 0]
+    heapify(ready)
+    done = [False] * len(parents)
+    order: list[int] = []
+    while len(order) < len(parents):
+        node = heappop(ready)[1] if ready else next(n for n in by_place if not done[n])
+        if done[node]:
+            continue
+        done[node] = True
+        order.append(node)
+        for child in children[node]:
+            waiting[child] -= 1
+            if waiting[child] == 0 and not done[child]:
+                heappush(ready, (at[child], child))
+    return tuple(order)
 
 
-def _place(target: Flow, t: int, reference: Flow, r: int) -> float:
-    """Where in the run a node stands, 0 to 1."""
-    places: list[float] = []
-    for flow, value in ((target, t), (reference, r)):
-        if value >= 0:
-            op = int(flow.classes["producer"].iat[value])
-            readers: Iterable[int] = flow.readers[value]
-            places.append((op if op >= 0 else min(readers, default=0)) / max(1, len(flow.trace.ops)))
-    return min(places)
+def _places(flow: Flow, class_of: np.ndarray) -> np.ndarray:
+    """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if the side lacks it."""
+    producer = flow.classes["producer"].to_numpy()
+    first = np.array([readers[0] if readers else 0 for readers in flow.readers], dtype=int)
+    place = np.where(producer >= 0, producer, first) / max(1, len(flow.trace.ops))
+    places: np.ndarray = np.where(class_of >= 0, place[np.maximum(class_of, 0)], 1.0)
+    return places

@@ -30,7 +30,7 @@ _BITS = re.compile(r"(?:int|float|complex)([1-9]\d{0,2})$")
 Place = tuple[str, str, int, int]  #: encoded op name, input or output, slot, occurrence
 
 
-@dataclass
+@dataclass(slots=True)
 class Record:
     """One recorded tensor."""
 

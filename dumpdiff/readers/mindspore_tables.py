@@ -132,7 +132,8 @@ class _Rows:
             updated = kinds.updated_inputs(first.kind)
             for record in sorted(kept, key=lambda record: (record.io, record.slot)):
                 stale = kinds.writes_in_place(first.kind) if record.io == "output" else _in(record.slot, updated)
-                self.tensors.append(self.tensor(record.io, record.slot, record, None)._replace(trusted=not stale))
+                row = self.tensor(record.io, record.slot, record, None)
+                self.tensors.append(row._replace(trusted=False) if stale else row)
         self.left.clear()
 
     def tensor(self, io: str, at: int, record: Record | None, output: Output | None) -> _Tensor:
@@ -224,7 +225,7 @@ class _GraphRows:
             self.written[number, occurrence, at] = len(self.rows.tensors)
             output = op.outputs[at] if at < len(op.outputs) else None
             row = self.rows.tensor("output", at, kept.get(("output", at)), output)
-            self.rows.tensors.append(row._replace(trusted=not stale))
+            self.rows.tensors.append(row._replace(trusted=False) if stale else row)
 
     def _type(self, slot: Slot) -> Output | None:
         """What the graph says of the tensor in a slot."""

@@ -81,7 +81,7 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
     bad: list[int] = []
     try:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            reader = csv.reader(line.replace("\0", "") for line in file)
+            reader = csv.reader(line.replace("\0", "") if "\0" in line else line for line in file)
             header = next(reader, [])
             at = _header(header)
             missing = [column for column in _NEEDED if column not in at]
@@ -116,9 +116,8 @@ def _header(names: Sequence[str]) -> dict[str, int]:
 def _fits(row: Sequence[str], at: dict[str, int]) -> bool:
     if len(row) < len(at) or len(row) > len(at) + 1 or (len(row) == len(at) + 1 and row[-1].strip()):
         return False
-    return row[at["io"]].strip() in {"input", "output"} and all(
-        _is_count(row[at[column]].strip()) for column in ("slot", "time")
-    )
+    counts = _is_count(row[at["slot"]].strip()) and _is_count(row[at["time"]].strip())
+    return counts and row[at["io"]].strip() in {"input", "output"}
 
 
 def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -> Statistics:
