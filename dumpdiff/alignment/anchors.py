@@ -11,6 +11,7 @@ from .matching import Matching
 from .values import Candidates, candidates
 
 _NEAR = 0.05  # by_near_value: farther apart, another tensor is as likely
+_COMMON = 5  # by_scaled_value: pairs that must share a factor
 
 
 def by_value(matching: Matching) -> Candidates:
@@ -31,6 +32,20 @@ def by_value(matching: Matching) -> Candidates:
         strength = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r])
         matching.pair(t, r, "value", 0.9 + 0.02 * float(strength))
     return found
+
+
+def by_checksum(matching: Matching) -> None:
+    """Pair classes that have a checksum which no other class of their size has, on either side."""
+    sides = []
+    for flow in (matching.target, matching.reference):
+        owners: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for value, (size, sums) in enumerate(zip(flow.sizes.tolist(), flow.hashes, strict=True)):
+            for checksum in sums if size > 1 else ():
+                owners[size, checksum].append(value)
+        sides.append({key: values[0] for key, values in owners.items() if len(values) == 1})
+    for key, t in sides[0].items():
+        if (r := sides[1].get(key)) is not None:
+            matching.pair(t, r, "value", 0.95)
 
 
 def by_parameter_name(matching: Matching, rules: Rules) -> None:
@@ -74,6 +89,17 @@ def by_supported_value(matching: Matching, found: Candidates) -> bool:
     return progress
 
 
+def by_last_value(matching: Matching) -> None:
+    """Scalars, as losses are, whose value several ops of the other side have: the last of those, they are all equal."""
+    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
+    found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), matching.tolerance)
+    scalar = matching.prints_t.size[free_t[found.target]] == 1
+    for t, r in sorted(zip(free_t[found.target[scalar]].tolist(), free_r[found.reference[scalar]].tolist(), strict=True))[::-1]:
+        made = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
+        if made and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
+            matching.pair(t, r, "value", 0.6)
+
+
 def by_near_value(matching: Matching) -> bool:
     """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
 
@@ -90,6 +116,28 @@ def by_near_value(matching: Matching) -> bool:
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
         if telling and clear and not contradicts(matching, t, r):
             progress |= matching.pair(t, r, "near value", 0.65)
+    return progress
+
+
+def by_scaled_value(matching: Matching) -> bool:
+    """Pair what is equal up to one factor that many have in common: a loss scale, an average over ranks, a doubled gradient.
+
+    Shapes of distributions (extremes and mean over norm) are compared; a factor counts if at least five pairs that nothing
+    else comes near have it to 1e-3.
+    """
+    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
+    prints_t, prints_r = matching.prints_t.take(free_t), matching.prints_r.take(free_r)
+    found = candidates(prints_t.normalised(), prints_r.normalised(), matching.tolerance)
+    if not len(found.target):
+        return False
+    only = (np.bincount(found.target)[found.target] == 1) & (np.bincount(found.reference)[found.reference] == 1)
+    only &= (prints_t.evidence[found.target] >= 3) & (prints_r.evidence[found.reference] >= 3)
+    targets, references = found.target[only], found.reference[only]
+    factors = np.log(prints_t.norm[targets] / prints_r.norm[references])
+    progress = False
+    for t, r, factor in zip(free_t[targets].tolist(), free_r[references].tolist(), factors.tolist(), strict=True):
+        if np.count_nonzero(np.abs(factors - factor) < 1e-3) >= _COMMON and not contradicts(matching, t, r):
+            progress |= matching.pair(t, r, "scaled value", 0.7)
     return progress
 
 

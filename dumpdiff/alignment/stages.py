@@ -46,14 +46,16 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     kinds_r = [rules.kind(kind) for kind in reference.trace.ops["kind"]]
     matching = Matching(target, reference, kinds_t, kinds_r, matching_tolerance(target, reference))
     found = anchors.by_value(matching)
+    anchors.by_checksum(matching)
     anchors.by_parameter_name(matching, rules)
     structure.close(matching)
     while anchors.by_supported_value(matching, found):
         structure.close(matching)
     for _ in roles.transfer(matching):
         structure.close(matching)
-    while anchors.by_near_value(matching):
+    while anchors.by_near_value(matching) or anchors.by_scaled_value(matching):
         structure.close(matching)
+    anchors.by_last_value(matching)
     return _frozen(matching)
 
 

@@ -27,6 +27,12 @@ class Fingerprints:
         columns = (table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm"))
         return Fingerprints(*columns, table["evidence"].to_numpy())
 
+    def normalised(self) -> Fingerprints:
+        """Shapes of distributions: extremes and mean over the norm; the larger extreme stands for the norm."""
+        with np.errstate(all="ignore"):
+            high, low, mean = (values / self.norm for values in (self.high, self.low, self.mean))
+        return Fingerprints(self.size, high, low, mean, np.fmax(np.abs(high), np.abs(low)), self.evidence)
+
     def take(self, rows: np.ndarray) -> Fingerprints:
         """Those of some rows."""
         return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))

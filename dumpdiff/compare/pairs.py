@@ -51,11 +51,11 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     chosen = _tensors_to_compare(target, ids_t, reference, ids_r)
     pairs["target_tensor"], pairs["reference_tensor"] = chosen
     discrete = _discrete(target, ids_t) & _discrete(reference, ids_r)
-    pairs["metric"] = pd.Series(np.where(discrete, "mismatches", "statistics"), dtype=object)
+    pairs["metric"] = pd.Series(["statistics"] * len(pairs), dtype=object)
     pairs["error"] = gap
-    pairs["tolerance"] = np.where(discrete, 0.0, np.maximum(tolerance, _resolution(alignment)))
+    pairs["tolerance"] = np.maximum(np.where(discrete, 0.0, tolerance), _resolution(alignment))
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
-    problems = _measure_whole(alignment, pairs, progress)
+    problems = _measure_whole(alignment, pairs, discrete, progress)
     _judge_hashes(target, reference, pairs)
     pairs["tolerance"] = np.maximum(pairs["tolerance"], _measured_noise(target, pairs))
     pairs["comparable"] = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
@@ -179,7 +179,7 @@ _METRICS = tuple(Metrics.__dataclass_fields__)
 
 
 def _measure_whole(
-    alignment: Alignment, pairs: pd.DataFrame, progress: Callable[[float], None] | None
+    alignment: Alignment, pairs: pd.DataFrame, discrete: np.ndarray, progress: Callable[[float], None] | None
 ) -> tuple[Problem, ...]:
     """Fill in the metrics of pairs of whole tensors; what cannot be read keeps its statistics and becomes a problem."""
     target, reference = alignment.target, alignment.reference
@@ -188,7 +188,7 @@ def _measure_whole(
     todo = np.flatnonzero(whole_t & whole_r)
     columns: dict[str, np.ndarray] = {name: np.full(len(pairs), np.nan) for name in (*_METRICS, "rounded_error")}
     error, metric, layout = (pairs[name].to_numpy(copy=True) for name in ("error", "metric", "layout"))
-    tolerance = pairs["tolerance"].to_numpy()
+    tolerance = pairs["tolerance"].to_numpy(copy=True)
     tensors_t, tensors_r = pairs["target_tensor"].to_numpy(), pairs["reference_tensor"].to_numpy()
     problems: list[Problem] = []
 
@@ -216,14 +216,16 @@ def _measure_whole(
                 columns[field][row] = getattr(found, field)
             columns["rounded_error"][row] = rounded
             layout[row] = name
-            discrete = metric[row] == "mismatches"
-            error[row] = found.mismatches / max(1, target.tensors["size"].iat[int(tensors_t[row])]) if discrete else found.relative_l2
-            metric[row] = "mismatches" if discrete else "relative_l2"
+            if discrete[row]:  # indices and masks are equal or not
+                size = int(target.tensors["size"].iat[int(tensors_t[row])])
+                metric[row], error[row], tolerance[row] = "mismatches", found.mismatches / max(1, size), 0.0
+            else:
+                metric[row], error[row] = "relative_l2", found.relative_l2
             if progress and done % 64 == 0:
                 progress(done / len(todo))
     for column, values in columns.items():
         pairs[column] = values
-    pairs["error"], pairs["metric"], pairs["layout"] = error, metric, layout
+    pairs["error"], pairs["metric"], pairs["layout"], pairs["tolerance"] = error, metric, layout, tolerance
     return tuple(problems)
 
 
@@ -244,10 +246,14 @@ def _narrower(target: Flow, t: int, reference: Flow, r: int) -> str:
 
 
 def _judge_hashes(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
-    """Pairs without numbers agree if their checksums are equal; unequal ones cannot be judged."""
-    blind = ~np.isfinite(pairs["error"].to_numpy())
-    a = target.tensors["hash"].to_numpy()[pairs["target_tensor"]]
-    b = reference.tensors["hash"].to_numpy()[pairs["reference_tensor"]]
-    equal = blind & (a == b) & (a != "")
-    pairs.loc[equal, "error"] = 0.0
-    pairs.loc[blind & (a != "") & (b != ""), "metric"] = "hash"
+    """Pairs without numbers agree if they share a checksum (of any layout recorded); unequal ones cannot be judged."""
+    blind = np.flatnonzero(~np.isfinite(pairs["error"].to_numpy()))
+    if not len(blind):
+        return
+    sums_t, sums_r = target.hashes, reference.hashes
+    for row in blind.tolist():
+        ours, theirs = sums_t[int(pairs["target"].iat[row])], sums_r[int(pairs["reference"].iat[row])]
+        if ours and theirs:
+            pairs.loc[pairs.index[row], "metric"] = "hash"
+            if ours & theirs:
+                pairs.loc[pairs.index[row], "error"] = 0.0

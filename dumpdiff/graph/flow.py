@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,11 +104,35 @@ class Flow:
         ids: np.ndarray = self.row_order[self.rows[op] : self.rows[op + 1]]
         return ids
 
-    def parents(self, value: int) -> Iterator[int]:
-        """Classes that this class was computed from, as far as recorded."""
-        producer = int(self.classes["producer"].iat[value])
-        if producer >= 0:
-            yield from self.reads[producer]
+    @cached_property
+    def hashes(self) -> list[frozenset[str]]:
+        """Per class the checksums recorded of it: one for each layout in which it appears."""
+        sums: list[set[str]] = [set() for _ in range(len(self.classes))]
+        recorded = self.tensors["hash"].to_numpy()
+        for row in np.flatnonzero((recorded != "") & (self.tensor_class >= 0)).tolist():
+            sums[self.tensor_class[row]].add(recorded[row])
+        return [frozenset(found) for found in sums]
+
+    @cached_property
+    def producers(self) -> np.ndarray:
+        """(classes,) op that made each class, -1 if nothing recorded did."""
+        return self.classes["producer"].to_numpy()
+
+    @cached_property
+    def phases(self) -> list[str]:
+        """Per op its phase."""
+        phases: list[str] = self.trace.ops["phase"].tolist()
+        return phases
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(classes,) number of elements."""
+        return self.classes["size"].to_numpy()
+
+    @cached_property
+    def norms(self) -> np.ndarray:
+        """(classes,) L2 norm, NaN if unknown."""
+        return self.classes["norm"].to_numpy()
 
     @cached_property
     def is_layout(self) -> np.ndarray:

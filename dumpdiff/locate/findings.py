@@ -54,7 +54,7 @@ class _Maker:
             return "parameter" if self._is_parameter(node) else "input"
         if self._dtype_policy(node):
             return "dtype"
-        if not self.states.between[node]:
+        if not self.states.above[node].between:
             return "introduced"
         return "missing" if self._missing(node) else "region"
 
@@ -79,7 +79,7 @@ class _Maker:
         units = []
         for side in (0, 1):
             flow, class_of = self.sides[side][:2]
-            on_the_way = [n for n in (node, *self.states.between[node]) if class_of[n] >= 0]
+            on_the_way = [n for n in (node, *self.states.above[node].between) if class_of[n] >= 0]
             dtypes = [str(flow.classes["dtype"].iat[int(class_of[n])]) for n in on_the_way]
             units.append(max((unit_roundoff(d) for d in dtypes if d in UNIT_ROUNDOFF), default=0.0))
         coarse = max(units)
@@ -97,7 +97,7 @@ class _Maker:
     def _ops(self, side: int, node: int) -> list[int]:
         """The ops of one side from the last agreement to the node, in order."""
         flow, class_of = self.sides[side][:2]
-        nodes = (*self.states.between[node], node)
+        nodes = (*self.states.above[node].between, node)
         made = {int(flow.classes["producer"].iat[int(class_of[n])]) for n in nodes if class_of[n] >= 0} - {-1}
         if not made:  # nobody made it: those that read it first
             made = set(flow.readers[int(class_of[node])][:1])
@@ -114,8 +114,8 @@ class _Maker:
             for name in ("error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "rounded_error")
             if np.isfinite(row[name])
         }
-        if np.isfinite(self.states.input_error[node]):
-            metrics["input_error"] = float(self.states.input_error[node])
+        if np.isfinite(self.states.above[node].worst_agreeing):
+            metrics["input_error"] = float(self.states.above[node].worst_agreeing)
         metrics |= self._statistics(node)
         slots = ((self._slot(0, node, ops_t), self._slot(1, node, ops_r)),)
         return Finding(
@@ -168,7 +168,7 @@ class _Maker:
     def _confidence(self, node: int) -> float:
         """Confidence of the pair, times that of the pairs that agree above it (their mean)."""
         own = float(self.pairs["confidence"].iat[node])
-        above = [float(self.pairs["confidence"].iat[n]) for n in self.states.ancestors[node]]
+        above = [float(self.pairs["confidence"].iat[n]) for n in self.states.above[node].ancestors]
         return round(own * (float(np.mean(above)) if above else 0.9), 3)
 
     def _title(self, kind: Kind, node: int, scope: str, ops_t: list[int], ops_r: list[int]) -> str:
@@ -186,7 +186,7 @@ class _Maker:
             return f"an input of {last_t} vs {last_r} differs: {amount}"
         what = kinds_t[ops_t[-1]] if ops_t else "?"
         where = f"{scope}, {what}" if scope else what
-        given = self.states.input_error[node]
+        given = self.states.above[node].worst_agreeing
         agree = f", inputs agree to {given:.1g}" if np.isfinite(given) else ""
         place = f"{where} ({last_t}) vs {last_r}"
         if kind == "missing":
@@ -204,10 +204,10 @@ class _Maker:
         said = [f"paired by {row['evidence']}"]
         if row["layout"] not in ("same", "reshape"):
             said.append(f"layout {row['layout']}")
-        above = self.states.ancestors[node]
+        above = self.states.above[node].ancestors
         if above:
-            said.append(f"{len(above)} values it was computed from agree, at worst to {self.states.input_error[node]:.2g}")
-        between = self.states.between[node]
+            said.append(f"{len(above)} values it was computed from agree, at worst to {self.states.above[node].worst_agreeing:.2g}")
+        between = self.states.above[node].between
         if between:
             alone_t = sum(self.graph.class_t[n] >= 0 for n in between)
             said.append(f"between them {alone_t} values of the target and {len(between) - alone_t} of the reference alone")

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..compare import Comparison
 from ..graph import Flow
-from ..trace import BACKWARD, FORWARD
+from ..graph.bridges import bridge
+from ..trace import FORWARD
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ def joined(comparison: Comparison) -> Joined:
     parents_t = _lifted(nodes, node_t, _parents(target))
     parents_r = _lifted(nodes, node_r, _parents(reference))
     bridges: Counter[str] = Counter()
+    recorded_t = [list(parents) for parents in parents_t]
     _bridge(target, class_t, node_t, parents_t, parents_r, bridges)
-    _bridge(reference, class_r, node_r, parents_r, parents_t, bridges)
+    _bridge(reference, class_r, node_r, parents_r, recorded_t, bridges)
     phase = np.where(
         class_t >= 0,
         target.classes["phase"].to_numpy()[np.maximum(class_t, 0)],
@@ -125,40 +127,15 @@ def _bridge(
     other_parents: list[list[int]],
     bridges: Counter[str],
 ) -> None:
-    """Give holes of the record parents: a value inside a module call that nobody made comes from what the call was given.
-
-    Parameters and what the call's own inputs are need no bridge, nor does what the other side's record explains.
-    """
-    producer = flow.classes["producer"].to_numpy()
-    parameter = flow.classes["parameter"].to_numpy()
-    evidence = flow.classes["evidence"].to_numpy()
-    parent_op = flow.trace.ops["parent"].to_numpy()
-    phase = flow.trace.ops["phase"].to_numpy()
+    """Give the holes of one side's record parents, unless the other side's record explains them."""
     for node, value in enumerate(class_of.tolist()):
-        if value < 0 or producer[value] >= 0 or parents[node]:
+        if value < 0 or flow.producers[value] >= 0 or parents[node]:
             continue
         if other_parents[node]:
             bridges["other side"] += 1
-            continue
-        readers = [op for op in flow.readers[value] if phase[op] in (FORWARD, BACKWARD)]
-        if parameter[value] or not evidence[value] or not readers:
-            continue
-        call = int(parent_op[readers[0]])
-        inputs = flow.reads[call] if call >= 0 and value not in flow.reads[call] else ()
-        if inputs and not _parameter_like(flow, value, readers[0]):
-            parents[node] = [int(node_of[v]) for v in inputs if node_of[v] != node]
-            bridges["module call"] += 1
-
-
-def _parameter_like(flow: Flow, value: int, reader: int) -> bool:
-    """A matrix or vector read beside an activation by an op that takes weights, and by nothing else."""
-    slots = [
-        str(flow.tensors["slot"].iat[row])
-        for row in flow.tensors_of(reader).tolist()
-        if flow.tensor_class[row] == value
-    ]
-    shape = flow.tensors["shape"].iat[int(flow.classes["tensor"].iat[value])]
-    return "input.0" not in slots and shape is not None and len(shape) <= 2
+        elif found := bridge(flow, value):
+            parents[node] = [int(node_of[v]) for v in found.parents if node_of[v] != node]
+            bridges[found.how] += 1
 
 
 def _ordered(parents: list[list[int]], place: np.ndarray) -> tuple[int, ...]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..rules import Rules
 from ..trace import FORWARD
+from .allowance import cancellation, conditioning
 from .joined import Joined
 
 #: Errors of agreeing inputs may grow past the tolerance, by what the operator's conditioning explains, up to this
 #: many tolerances; beyond it a value no longer agrees, however it came about.
 _CREEP = 32.0
+_NO_INFORMATION = 0.3  # a relative error that is allowed to be this large cannot tell right from wrong
+_REMEMBERED = 32  # ancestors, and values between, that are kept for the report
 
 AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, HEALED = (
     "agreeing", "introduced", "propagated", "amplified", "incomparable", "healed",
@@ -21,91 +23,98 @@ AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, HEALED = (
 
 
 @dataclass(frozen=True)
+class Above:
+    """What a value was computed from, as far as it can be compared, and what lies between without a partner."""
+
+    worst_agreeing: float = np.nan  #: largest error among the nearest comparable ancestors that agree
+    worst_parted: float = np.nan  #: the same among those that do not; NaN if all agree
+    ancestors: tuple[int, ...] = ()  #: the first of those ancestors
+    between: tuple[int, ...] = ()  #: the nearest of the values in between, in dataflow order
+
+    @property
+    def parted(self) -> bool:
+        """Some ancestor disagrees."""
+        return not np.isnan(self.worst_parted)
+
+
+@dataclass(frozen=True)
 class States:
     """Per node of a joined graph."""
 
     state: np.ndarray  #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
-    input_error: np.ndarray  #: (nodes,) largest error among the nearest comparable ancestors, NaN if there are none
-    ancestors: tuple[tuple[int, ...], ...]  #: nearest comparable ancestors
-    between: tuple[tuple[int, ...], ...]  #: nodes without a partner between those and the node
+    above: tuple[Above, ...]
 
 
 def classify(graph: Joined, rules: Rules) -> States:
     """Walk the joined graph from inputs to outputs.
 
-    A node whose error is beyond tolerance, and beyond what its operator's conditioning makes of its agreeing inputs' errors, is
-    introduced if no comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs
-    by more than ten times the conditioning. Then, from outputs to inputs: what has no agreement of its own but
-    feeds only agreement is healed.
+    A node whose error is beyond tolerance, and beyond what its operator makes of its agreeing inputs' errors, is introduced if no
+    comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs by more than
+    ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to inputs: what has
+    no agreement of its own but feeds only agreement is healed.
     """
     pairs = graph.comparison.pairs
     error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
-    within, comparable = pairs["agrees"].to_numpy(), pairs["comparable"].to_numpy()
-    broken = pairs["nonfinite_mismatch"].to_numpy() > 0
-    conditioning = _conditioning(graph, rules)
+    comparable, broken = pairs["comparable"].to_numpy(), pairs["nonfinite_mismatch"].to_numpy() > 0
+    factor, cancels = conditioning(graph, rules), cancellation(graph)
     backward = graph.phase != FORWARD
-    forward_parted: list[int] = []
     state = np.full(graph.nodes, UNKNOWN, dtype=object)
-    input_error = np.full(graph.nodes, np.nan)
-    ancestors: list[tuple[int, ...]] = [()] * graph.nodes
-    between: list[tuple[int, ...]] = [()] * graph.nodes
+    above = [Above()] * graph.nodes
+    forward_parted: list[int] = []
     for node in graph.order:
-        known: dict[int, None] = {}
-        passed: dict[int, None] = {}
-        for parent in graph.parents(node):
-            if state[parent] == UNKNOWN:
-                known.update(dict.fromkeys(ancestors[parent]))
-                passed.update(dict.fromkeys((*between[parent], parent)))
-            else:
-                known[parent] = None
-        ancestors[node], between[node] = tuple(known), tuple(passed)
+        above[node] = known = _above(graph, node, state, above, error)
         if node >= len(pairs) or not comparable[node]:
             continue
-        if backward[node] and forward_parted and not known:
-            known = dict.fromkeys(forward_parted)  # every gradient depends on the loss
-            ancestors[node] = tuple(known)
-        errors = [float(error[k]) for k in known]
-        input_error[node] = max(errors, default=np.nan)
-        bad = [k for k in known if state[k] != AGREEING]
-        allowed = float(tolerance[node])
-        if errors and not bad:
-            allowed = max(allowed, min(_CREEP * allowed, conditioning(node) * max(errors)))
-        if within[node] or (error[node] <= allowed and not broken[node]):
-            state[node] = AGREEING
-        elif not bad:
+        allowed = tolerance[node] * cancels[node]
+        if not known.parted and known.worst_agreeing > 0:
+            allowed = max(allowed, min(_CREEP * allowed, factor[node] * known.worst_agreeing))
+        if error[node] <= allowed and not broken[node]:
+            state[node] = AGREEING if allowed < _NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
+        elif known.parted:
+            amplified = error[node] > 10 * factor[node] * known.worst_parted
+            state[node] = AMPLIFIED if amplified else PROPAGATED
+        elif backward[node] and forward_parted:
+            state[node] = PROPAGATED
+        else:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
-        else:
-            worst = max(float(error[k]) for k in bad)
-            state[node] = AMPLIFIED if error[node] > 10 * conditioning(node) * worst else PROPAGATED
     _heal(graph, state)
-    return States(state, input_error, tuple(ancestors), tuple(between))
+    return States(state, tuple(above))
 
 
-def _conditioning(graph: Joined, rules: Rules) -> Callable[[int], float]:
-    alignment = graph.comparison.alignment
-    makers = alignment.target.classes["producer"].to_numpy()
+def _above(graph: Joined, node: int, state: np.ndarray, above: list[Above], error: np.ndarray) -> Above:
+    """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
+    agreeing, parted = [], []
+    ancestors: dict[int, None] = {}
+    between: dict[int, None] = {}
+    for parent in graph.parents(node):
+        if state[parent] == UNKNOWN:
+            beyond = above[parent]
+            agreeing.append(beyond.worst_agreeing)
+            parted.append(beyond.worst_parted)
+            ancestors.update(dict.fromkeys(beyond.ancestors))
+            between.update(dict.fromkeys((*beyond.between, parent)))
+        else:
+            (agreeing if state[parent] == AGREEING else parted).append(float(error[parent]))
+            ancestors[parent] = None
+    return Above(_largest(agreeing), _largest(parted), tuple(ancestors)[:_REMEMBERED], tuple(between)[-_REMEMBERED:])
 
-    def of(node: int) -> float:
-        maker = int(makers[graph.class_t[node]])
-        return rules.conditioning(alignment.kinds_t[maker]) if maker >= 0 else 1.0
 
-    return of
+def _largest(values: list[float]) -> float:
+    return max((value for value in values if value == value), default=np.nan)
 
 
 def _heal(graph: Joined, state: np.ndarray) -> None:
-    """Mark what has no agreement of its own but at least one path into agreement and no other path anywhere.
+    """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
-    A disagreement is only healed if it has such a path itself; the last value of a path that ends without
-    agreement, as a loss does, is never healed.
+    The last value of a path, as a loss is, is never healed.
     """
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
     for node in range(graph.nodes):
         for parent in graph.parents(node):
             children[parent].append(node)
     for node in reversed(graph.order):
-        if state[node] != AGREEING and children[node]:
-            below = [state[child] for child in children[node]]
-            if all(s in (AGREEING, HEALED) for s in below):
-                state[node] = HEALED
+        below = [state[child] for child in children[node]]
+        if state[node] != AGREEING and below and all(child in (AGREEING, HEALED) for child in below):
+            state[node] = HEALED

@@ -65,22 +65,19 @@ def _partners(graph: Joined, rows_r: np.ndarray, node: np.ndarray) -> np.ndarray
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     op_of = dict(zip(alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True))
-    at_op: dict[tuple[int, int], int] = {}
-    outputs = np.flatnonzero((target.tensors["role"] == "output").to_numpy() & (target.tensor_class >= 0))
-    for row, op, value in zip(
-        outputs.tolist(), target.tensors["op"].to_numpy()[outputs].tolist(), target.tensor_class[outputs].tolist(), strict=True
-    ):
-        at_op.setdefault((op, value), row)
+    at_op: dict[tuple[int, int, str], int] = {}  # (op, class, role), outputs standing in for any role
+    known = np.flatnonzero(target.tensor_class >= 0)
+    ops, roles = (target.tensors[name].to_numpy()[known].tolist() for name in ("op", "role"))
+    for row, op, value, role in zip(known.tolist(), ops, target.tensor_class[known].tolist(), roles, strict=True):
+        at_op.setdefault((op, value, role), row)
     stands_for = target.classes["tensor"].to_numpy()
-    ops_r = reference.tensors["op"].to_numpy()[rows_r]
-    values = graph.class_t[node]
-    return np.array(
-        [
-            at_op.get((op_of.get(op, -1), value), int(stands_for[value]))
-            for op, value in zip(ops_r.tolist(), values.tolist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
+    ops_r, roles_r = (reference.tensors[name].to_numpy()[rows_r].tolist() for name in ("op", "role"))
+    partners = []
+    for op, role, value in zip(ops_r, roles_r, graph.class_t[node].tolist(), strict=True):
+        partner = op_of.get(op, -1)
+        choices = (at_op.get((partner, value, r)) for r in (role, "output", "input", "parameter"))
+        partners.append(next((row for row in choices if row is not None), int(stands_for[value])))
+    return np.array(partners, dtype=np.int64)
 
 
 def unmatched_table(graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]) -> pd.DataFrame:
@@ -93,7 +90,7 @@ def unmatched_table(graph: Joined, states: States, scopes_t: list[str], scopes_r
     parted = np.zeros(graph.nodes, dtype=bool)
     for node in range(pairs):
         if states.state[node] not in ("agreeing", HEALED):
-            parted[list(states.between[node])] = True
+            parted[list(states.above[node].between)] = True
     tables = []
     for side, flow, node_of, scopes in (
         ("target", alignment.target, graph.node_t, scopes_t),

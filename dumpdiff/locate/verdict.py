@@ -18,11 +18,13 @@ from .joined import joined
 from .states import AGREEING, classify
 from .tables import pair_table, unmatched_table
 
+_ONE_MODEL = 0.25  # share of forward ops with a partner below which findings are not believed
+
 
 def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     """Classify every value, rank what was introduced, and say how far that can be trusted.
 
-    The verdict is 'diverged' if anything was introduced; else 'aligned' if in forward and backward (as far as both sides
+    The verdict is 'diverged' if anything was introduced (and a quarter of either side's forward ops have partners); else 'aligned' if in forward and backward (as far as both sides
     recorded them) at least ``min_coverage`` of each side's ops were compared or healed; else 'inconclusive'.
     """
     alignment = comparison.alignment
@@ -33,8 +35,9 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     found = findings(graph, states, scopes_t, scopes_r)
     covered = coverage(graph, states)
     short = _short(covered, min_coverage)
-    verdict: Verdict = "diverged" if found else "inconclusive" if short else "aligned"
-    notes = [*short] if verdict == "inconclusive" else []
+    stranger = _stranger(covered)
+    verdict: Verdict = "inconclusive" if stranger or (short and not found) else "diverged" if found else "aligned"
+    notes = [*stranger, *short] if verdict == "inconclusive" else []
     if graph.bridges:
         said = ", ".join(f"{count} by {what}" for what, count in graph.bridges.most_common())
         notes.append(f"holes in the record were bridged: {said}")
@@ -58,6 +61,16 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes=tuple(notes),
         details=details,
     )
+
+
+def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Why the two may not be dumps of one model at all: then nothing that differs means anything."""
+    shares = [figures[FORWARD]["share"] for figures in covered.values() if FORWARD in figures]
+    if shares and max(shares) >= _ONE_MODEL:
+        return []
+    if not shares and any(BACKWARD in figures and figures[BACKWARD]["share"] >= _ONE_MODEL for figures in covered.values()):
+        return []
+    return [f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: are these dumps of one model?"]
 
 
 def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: float) -> list[str]:

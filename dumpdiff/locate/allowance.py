@@ -1,0 +1,67 @@
+"""How far a value may be off when what it was computed from agrees: the operator's conditioning, and cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..graph import Flow
+from ..rules import Rules
+from .joined import Joined
+
+_ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms can cancel
+
+
+def conditioning(graph: Joined, rules: Rules) -> np.ndarray:
+    """(pairs,) by how much each value's maker may enlarge the relative error of its inputs; 1 for leaves."""
+    factors = np.ones(len(graph.comparison.pairs))
+    for node, _, _, _, kind in _made(graph):
+        factors[node] = rules.conditioning(kind)
+    return factors
+
+
+def cancellation(graph: Joined) -> np.ndarray:
+    """(pairs,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
+
+    The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2): rounding
+    errors are relative to the terms, and a sum of terms that cancel is small beside them.
+    """
+    factors = np.ones(len(graph.comparison.pairs))
+    for node, flow, value, maker, kind in _made(graph):
+        if (kind := kind.removeprefix("grad:")) in _ADDS:
+            factors[node] = max(1.0, _terms(flow, value, maker, kind) / max(_rms(flow, value), 1e-300))
+    return factors
+
+
+def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:
+    """(node, side, class, maker, maker's kind) of every pair that an op of the target, else of the reference, made."""
+    alignment = graph.comparison.alignment
+    sides = (
+        (alignment.target, graph.class_t, alignment.kinds_t, alignment.target.classes["producer"].to_numpy()),
+        (alignment.reference, graph.class_r, alignment.kinds_r, alignment.reference.classes["producer"].to_numpy()),
+    )
+    for node in range(len(graph.comparison.pairs)):
+        for flow, class_of, kinds, producer in sides:
+            value = int(class_of[node])
+            if producer[value] >= 0:
+                yield node, flow, value, int(producer[value]), kinds[producer[value]]
+                break
+
+
+def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
+    """What the terms of one element of the result would add up to if none cancelled, from the inputs' root mean squares."""
+    inputs = [v for v in flow.reads[maker] if np.isfinite(_rms(flow, v))]
+    if not inputs:
+        return 0.0
+    if kind == "matmul":  # n products of random sign add up to sqrt(n) of one: that is no cancellation
+        sizes = [float(flow.sizes[v]) for v in inputs]
+        length = (sizes[0] * sizes[-1] / max(1.0, float(flow.sizes[value]))) ** 0.5
+        return float(length**0.5 * _rms(flow, inputs[0]) * _rms(flow, inputs[-1]))
+    if kind == "sum":
+        return sum(_rms(flow, v) * max(1.0, flow.sizes[v] / max(1.0, flow.sizes[value])) for v in inputs)
+    return sum(_rms(flow, v) for v in inputs)
+
+
+def _rms(flow: Flow, value: int) -> float:
+    return float(flow.norms[value] / max(1.0, flow.sizes[value]) ** 0.5)
