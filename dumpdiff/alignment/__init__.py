@@ -3,6 +3,7 @@
 ``align(target, reference, rules)`` is the whole package.
 """
 
+from .layouts import Group
 from .stages import Alignment, align
 
-__all__ = ["Alignment", "align"]
+__all__ = ["Alignment", "Group", "align"]

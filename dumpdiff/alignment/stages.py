@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow
-from ..result import Equivalence
 from ..rules import Rules
 from . import anchors, roles, structure
+from .layouts import Group, groups
 from .matching import Matching
 from .noise import matching_tolerance
 from .values import Fingerprints
@@ -28,7 +28,7 @@ class Alignment:
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of makers
     tolerance: float  #: distance of statistics within which values were taken to agree
-    learned: tuple[Equivalence, ...]
+    groups: tuple[Group, ...]  #: classes beyond those pairs that correspond as a fused tensor and its parts
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
@@ -56,10 +56,11 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     while anchors.by_near_value(matching) or anchors.by_scaled_value(matching):
         structure.close(matching)
     anchors.by_last_value(matching)
-    return _frozen(matching)
+    structure.pair_idle_ops(matching)
+    return _frozen(matching, groups(matching, rules))
 
 
-def _frozen(matching: Matching) -> Alignment:
+def _frozen(matching: Matching, fused: tuple[Group, ...]) -> Alignment:
     paired = np.flatnonzero(matching.classes_t >= 0)
     classes = pd.DataFrame(
         {
@@ -71,9 +72,6 @@ def _frozen(matching: Matching) -> Alignment:
     )
     done = np.flatnonzero(matching.ops_t >= 0)
     ops = pd.DataFrame({"target": done, "reference": matching.ops_t[done]})
-    learned = tuple(
-        Equivalence((t,), (r,), count) for (t, r), count in matching.learned().most_common() if t != r and count > 1
-    )
     return Alignment(
         matching.target,
         matching.reference,
@@ -82,5 +80,5 @@ def _frozen(matching: Matching) -> Alignment:
         classes,
         ops,
         matching.tolerance,
-        learned,
+        fused,
     )

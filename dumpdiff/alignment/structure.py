@@ -27,6 +27,24 @@ def close(matching: Matching) -> None:
         closure.run(complete=True)
 
 
+def pair_idle_ops(matching: Matching) -> None:
+    """Pair the ops that make no value of their own: backward records of paired calls, then layout ops that read the same."""
+    forward_t, forward_r = (flow.trace.ops["forward"].to_numpy() for flow in (matching.target, matching.reference))
+    calls = {int(call): op for op, call in enumerate(forward_r.tolist()) if call >= 0}
+    for op, call in enumerate(forward_t.tolist()):
+        if call >= 0 and matching.ops_t[call] >= 0 and (partner := calls.get(int(matching.ops_t[call]))) is not None:
+            matching.pair_ops(op, partner)
+    reading: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for op in np.flatnonzero(matching.ops_r < 0).tolist():
+        values = tuple(int(matching.classes_r[v]) for v in matching.reference.reads[op])
+        reading[matching.kinds_r[op], matching.reference.phases[op], values].append(op)
+    for op in np.flatnonzero(matching.ops_t < 0).tolist():
+        values = matching.target.reads[op]
+        partners = reading.get((matching.kinds_t[op], matching.target.phases[op], values))
+        if values and partners:
+            matching.pair_ops(op, partners.pop(0))
+
+
 def equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     """Per op a number that is equal for operator kinds that do the same: by the rules, or by what this pair taught.
 

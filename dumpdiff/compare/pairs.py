@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..alignment import Alignment
-from ..alignment.values import distance
+from ..alignment import Alignment, Group
+from ..alignment.values import Fingerprints, distance
 from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
 from ..errors import DumpError
 from ..graph import Flow
 from ..rules import Rules
 from ..trace import Problem
+from .fused import fused, gathered
 from .layouts import laid_out
 from .metrics import Metrics, compare
 from .rounding import round_to
@@ -57,6 +58,7 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     problems = _measure_whole(alignment, pairs, discrete, progress)
     _judge_hashes(target, reference, pairs)
+    pairs = _with_groups(alignment, pairs)
     pairs["tolerance"] = np.maximum(pairs["tolerance"], _measured_noise(target, pairs))
     pairs["comparable"] = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
@@ -243,6 +245,58 @@ def _narrower(target: Flow, t: int, reference: Flow, r: int) -> str:
     a, b = target.tensors["dtype"].iat[t], reference.tensors["dtype"].iat[r]
     units = unit_roundoff(a), unit_roundoff(b)
     return "" if units[0] == units[1] or 0.0 in units else (a if units[0] > units[1] else b)
+
+
+def _with_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs, and a row for each fused tensor and its parts; ``group`` holds the classes of both sides, None elsewhere."""
+    pairs["group"] = pd.Series([None] * len(pairs), dtype=object)
+    if not alignment.groups:
+        return pairs
+    rows = [_group_row(alignment, group) for group in alignment.groups]
+    return pd.concat([pairs, pd.DataFrame(rows).astype({"group": object})], ignore_index=True)
+
+
+def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
+    target, reference = alignment.target, alignment.reference
+    ours, theirs = gathered(target, group.target), gathered(reference, group.reference)
+    size = float(target.sizes[list(group.target)].sum())
+    sides = [Fingerprints(*(np.array([number]) for number in (size, *figures, 4.0))) for figures in (ours, theirs)]
+    one = np.array([0])
+    row: dict[str, object] = {
+        "target": group.target[0],
+        "reference": group.reference[0],
+        "evidence": "layout",
+        "confidence": 0.8,
+        "target_tensor": int(target.classes["tensor"].iat[group.target[0]]),
+        "reference_tensor": int(reference.classes["tensor"].iat[group.reference[0]]),
+        "metric": "statistics",
+        "error": float(distance(sides[0], one, sides[1], one)[0]),
+        "tolerance": max(_resolution(alignment), float(alignment.tolerance)),
+        "layout": f"parts({max(len(group.target), len(group.reference))})",
+        "group": group,
+    }
+    try:
+        layout, a, b = _put_together(alignment, group)
+    except (DumpError, KeyError, OSError, ValueError):
+        return row  # statistics it is: without whole tensors, or in shapes that cannot be joined
+    found = compare(a, b, float(alignment.tolerance))
+    if found.relative_l2 <= max(1e-2, 10 * alignment.tolerance) or row["error"] > row["tolerance"]:
+        row |= {name: getattr(found, name) for name in _METRICS}
+        row |= {"metric": "relative_l2", "error": found.relative_l2, "layout": layout}
+    return row
+
+
+def _put_together(alignment: Alignment, group: Group) -> tuple[str, np.ndarray, np.ndarray]:
+    """(layout, target, reference) with the parts of the one side put together like the fused tensor of the other."""
+    arrays = [
+        [_shaped(flow, int(flow.classes["tensor"].iat[value])) for value in values]
+        for flow, values in ((alignment.target, group.target), (alignment.reference, group.reference))
+    ]
+    if len(arrays[0]) == 1:
+        layout, joined = fused(arrays[0][0], arrays[1])
+        return layout, arrays[0][0], joined
+    layout, joined = fused(arrays[1][0], arrays[0])
+    return f"reference {layout}", joined, arrays[1][0]
 
 
 def _judge_hashes(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:

@@ -46,8 +46,11 @@ def joined(comparison: Comparison) -> Joined:
     """Join the two sides' dataflow along the pairs of a comparison."""
     target, reference = comparison.alignment.target, comparison.alignment.reference
     pairs_t, pairs_r = comparison.pairs["target"].to_numpy(), comparison.pairs["reference"].to_numpy()
-    node_t, alone_t = _numbered(len(target.classes), pairs_t, len(pairs_t))
-    node_r, alone_r = _numbered(len(reference.classes), pairs_r, len(pairs_t) + len(alone_t))
+    groups = [(node, group) for node, group in enumerate(comparison.pairs["group"]) if group is not None]
+    parts_t = {value: node for node, group in groups for value in group.target}
+    parts_r = {value: node for node, group in groups for value in group.reference}
+    node_t, alone_t = _numbered(len(target.classes), pairs_t, parts_t, len(pairs_t))
+    node_r, alone_r = _numbered(len(reference.classes), pairs_r, parts_r, len(pairs_t) + len(alone_t))
     class_t = np.concatenate([pairs_t, alone_t, np.full(len(alone_r), -1)])
     class_r = np.concatenate([pairs_r, np.full(len(alone_t), -1), alone_r])
     nodes = len(class_t)
@@ -70,9 +73,13 @@ def joined(comparison: Comparison) -> Joined:
     )  # fmt: skip
 
 
-def _numbered(count: int, paired: np.ndarray, first_free: int) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(
+    count: int, paired: np.ndarray, parts: dict[int, int], first_free: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(node of each class, classes without a partner); the parts of a fused tensor share its node."""
     node = np.full(count, -1)
     node[paired] = np.arange(len(paired))
+    node[list(parts)] = list(parts.values())
     alone = np.flatnonzero(node < 0)
     node[alone] = first_free + np.arange(len(alone))
     return node, alone
@@ -115,7 +122,7 @@ def _lifted(nodes: int, node_of: np.ndarray, parents: list[list[int]]) -> list[l
     lifted: list[list[int]] = [[] for _ in range(nodes)]
     for value, above in enumerate(parents):
         node = int(node_of[value])
-        lifted[node] = [int(node_of[v]) for v in above if node_of[v] != node]
+        lifted[node] += [int(node_of[v]) for v in above if node_of[v] != node]
     return lifted
 
 

@@ -15,6 +15,7 @@ from ..trace import BACKWARD, FORWARD, Problem
 from .coverage import coverage
 from .findings import findings
 from .joined import joined
+from .learned import learned
 from .states import AGREEING, classify
 from .tables import pair_table, unmatched_table
 
@@ -56,7 +57,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         coverage=covered,
         pairs=pair_table(graph, states, scopes_t, scopes_r),
         unmatched=unmatched_table(graph, states, scopes_t, scopes_r),
-        learned=alignment.learned,
+        learned=learned(graph, states),
         noise_floor=_noise(comparison, states.state),
         notes=tuple(notes),
         details=details,
