@@ -1,0 +1,68 @@
+"""What the acceptance tests share: one comparison per pair, dumps in other forms, and the truth about a fault."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dumpdiff import align, read
+from dumpdiff.result import Result
+
+from . import msprobe_form
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+sys.path.insert(0, str(FIXTURES))
+
+Compared = Callable[[Path, Path], Result]
+
+
+@pytest.fixture(scope="session")
+def compared() -> Compared:
+    """``compared(target, reference)``: what dumpdiff says with no option given, asked once per pair."""
+    return cache(align)
+
+
+@pytest.fixture(scope="session")
+def statistic_csv(dump, tmp_path_factory) -> Callable[..., Path]:
+    """``statistic_csv("ms_graph")``: the shipped MindSpore dump as 6-digit statistics and graph, no npy files."""
+
+    @cache
+    def converted(name: str, categories: str = "max,min,l2norm") -> Path:
+        out = tmp_path_factory.mktemp("statistic_csv") / name
+        command = [sys.executable, FIXTURES / "make_statistic_csv.py", dump(name), out, "--categories", categories]
+        subprocess.run(command, check=True, capture_output=True)
+        return out
+
+    return converted
+
+
+@pytest.fixture(scope="session")
+def without_graph(dump, tmp_path_factory) -> Callable[[str], Path]:
+    """``without_graph("ms_graph")``: the shipped MindSpore dump as it is when only the npy files were kept."""
+
+    @cache
+    def stripped(name: str) -> Path:
+        out = tmp_path_factory.mktemp("without_graph") / name
+        shutil.copytree(dump(name), out, ignore=shutil.ignore_patterns("graphs", "execution_order"))
+        return out
+
+    return stripped
+
+
+@pytest.fixture(scope="session")
+def as_msprobe(dump, tmp_path_factory) -> Callable[[str], Path]:
+    """``as_msprobe("v6.0_api_stack")``: the calls and statistics of a shipped ptdbg dump in the words of msprobe."""
+
+    @cache
+    def rewritten(name: str) -> Path:
+        out = tmp_path_factory.mktemp("as_msprobe")
+        msprobe_form.write(read(dump(name)), out)
+        return out
+
+    return rewritten

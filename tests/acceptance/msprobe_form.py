@@ -1,0 +1,45 @@
+"""One trace of a PyTorch run as msprobe would have written its statistics: the same run in another format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dumpdiff.trace import Trace
+
+HEADER = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
+
+
+def write(trace: Trace, folder: Path) -> None:
+    """Write dump.json, and stack.json and construct.json without content, as step 0 of rank 0."""
+    by_op = dict(tuple(trace.tensors.groupby("op")))
+    data = {
+        name: _record(by_op.get(op, trace.tensors.iloc[:0]), forward=phase == "forward")
+        for op, (name, phase) in enumerate(zip(trace.ops["name"], trace.ops["phase"], strict=True))
+    }
+    rank = folder / "step0" / "proc0"
+    rank.mkdir(parents=True)
+    for file, content in (("dump.json", {**HEADER, "data": data}), ("stack.json", {}), ("construct.json", {})):
+        (rank / file).write_text(json.dumps(content))
+
+
+def _record(tensors: pd.DataFrame, *, forward: bool) -> dict[str, Any]:
+    read = [_leaf(row) for _, row in tensors[tensors["role"] != "output"].iterrows()]
+    written = [_leaf(row) for _, row in tensors[tensors["role"] == "output"].iterrows()]
+    if forward:
+        return {"input_args": read, "input_kwargs": {}, "output": written}
+    return {"input": read, "output": written}
+
+
+def _leaf(row: pd.Series) -> dict[str, Any]:
+    if row["constant"]:
+        return {"type": row["dtype"], "value": row["max"]}
+    statistics = {name.title(): _number(row[name]) for name in ("max", "min", "mean", "norm")}
+    return {"type": "torch.Tensor", "dtype": f"torch.{row['dtype']}", "shape": list(row["shape"]), **statistics}
+
+
+def _number(value: float) -> float | None:
+    return None if pd.isna(value) else float(value)
