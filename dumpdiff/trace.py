@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from .arrays import AnyArray
+
 if TYPE_CHECKING:
     import networkx as nx
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION)
+
+#: Without a process group the PyTorch recorders number a process by its id (or id + 100000) in place of a rank.
+SMALLEST_PROCESS_ID = 1000
 
 #: One row per executed operator, API call or module call, in execution order
 #: (topological order where a graph was read). The row number is the op's id.
@@ -87,6 +92,11 @@ class Source:
     low_precision_statistics: bool = False  #: mean and norm were computed in the tensor's own dtype
     details: Mapping[str, Any] = field(default_factory=dict)  #: versions, level, task, verified edges, ...
 
+    @property
+    def anonymous(self) -> bool:
+        """``rank`` is a process id: without a process group the PyTorch recorders know no rank."""
+        return self.rank is not None and self.rank >= SMALLEST_PROCESS_ID
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -100,14 +110,14 @@ class Trace:
     ops: pd.DataFrame
     tensors: pd.DataFrame
     problems: tuple[Problem, ...] = ()
-    load: Callable[[str], np.ndarray] | None = None  #: file -> array, memory-mapped where possible
+    load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
 
-    def array(self, tensor: int) -> np.ndarray:
+    def array(self, tensor: int) -> AnyArray:
         """The whole tensor, as float32 for bfloat16, else in its own dtype; its shape may be flat or transposed.
 
         Raises DumpError when the file is unreadable, KeyError when only statistics were recorded.
         """
-        name = self.tensors["file"].iat[tensor]
+        name = self.tensors["file"].iloc[tensor]
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
         return self.load(name)
@@ -125,12 +135,12 @@ class Trace:
         return graph
 
 
-def op_table(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> pd.DataFrame:
+def op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """An op table from columns; what is missing gets its neutral value ('' / -1 / False; phase forward, level op)."""
     return _table(OP_COLUMNS, {"phase": FORWARD, "level": "op"}, columns)
 
 
-def tensor_table(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> pd.DataFrame:
+def tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """A tensor table from columns; what is missing gets its neutral value ('' / -1 / NaN / False; trusted)."""
     return _table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
 
@@ -139,7 +149,7 @@ _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.
 
 
 def _table(
-    schema: Mapping[str, tuple[str, str]], neutral: Mapping[str, Any], columns: Mapping[str, Sequence[Any] | np.ndarray]
+    schema: Mapping[str, tuple[str, str]], neutral: Mapping[str, Any], columns: Mapping[str, Sequence[Any] | AnyArray]
 ) -> pd.DataFrame:
     unknown = set(columns) - set(schema)
     if unknown:
@@ -157,7 +167,7 @@ def _table(
     return pd.DataFrame(data, columns=list(schema))
 
 
-def _objects(values: Iterable[Any]) -> pd.Series:
+def _objects(values: Iterable[Any]) -> pd.Series[Any]:
     """A column of Python objects, also of tuples; strings stay Python strings under every pandas."""
     items = list(values)
     array = np.empty(len(items), dtype=object)

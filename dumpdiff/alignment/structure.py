@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
+
 from .matching import Matching
 
 Signature = tuple[int, str, tuple[int, ...], int]

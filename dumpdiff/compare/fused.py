@@ -8,19 +8,20 @@ from math import gcd
 
 import numpy as np
 
+from ..arrays import AnyArray
 from ..graph import Flow
 
 _MOST_BLOCKS = 4096
 
 
-def fused(whole: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[str, np.ndarray]:
+def fused(whole: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
     """(layout, array): the parts put together in the order that comes nearest to ``whole``, in its shape.
 
     Tried along the first axis and along the last: one part after the other ('concat'), block by block ('blocks(g)': query
     groups with their keys and values), and element by element ('interleaved', as fused gate and up are), in every order
     of the parts. Raises ValueError if the shapes cannot be put together.
     """
-    best: tuple[float, str, np.ndarray] | None = None
+    best: tuple[float, str, AnyArray] | None = None
     for name, candidate in _candidates(whole, parts):
         gap = float(np.linalg.norm((candidate - whole).astype(np.float64)))
         if best is None or gap < best[0]:
@@ -32,7 +33,7 @@ def fused(whole: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[str, np.ndarr
     return best[1], best[2]
 
 
-def _candidates(whole: np.ndarray, parts: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+def _candidates(whole: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
     for axis in dict.fromkeys((0, whole.ndim - 1)):
         moved = [np.moveaxis(part, axis, 0) for part in parts]
         target = np.moveaxis(whole, axis, 0)

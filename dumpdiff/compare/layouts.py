@@ -7,11 +7,13 @@ from itertools import permutations
 
 import numpy as np
 
+from ..arrays import AnyArray
+
 _SAMPLE = 1 << 16  # elements that a layout is tried on
 _MOST_AXES = 5  # 120 orders
 
 
-def laid_out(target: np.ndarray, reference: np.ndarray) -> tuple[str, np.ndarray, np.ndarray]:
+def laid_out(target: AnyArray, reference: AnyArray) -> tuple[str, AnyArray, AnyArray]:
     """(layout, target, reference) with both arrays in an order in which element i is element i.
 
     Tried are the C order of both and every order of the axes of either; the one with the least L2 difference wins,
@@ -31,11 +33,11 @@ def laid_out(target: np.ndarray, reference: np.ndarray) -> tuple[str, np.ndarray
     return best
 
 
-def _squeezed(array: np.ndarray) -> tuple[int, ...]:
+def _squeezed(array: AnyArray) -> tuple[int, ...]:
     return tuple(length for length in array.shape if length != 1)
 
 
-def _orders(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _orders(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:
     """Every other order of the axes longer than one element."""
     long_axes = [axis for axis, length in enumerate(array.shape) if length != 1]
     if not 1 < len(long_axes) <= _MOST_AXES:
@@ -47,7 +49,7 @@ def _orders(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             yield ",".join(map(str, order)), array.transpose(axes)
 
 
-def _gap(a: np.ndarray, b: np.ndarray) -> float:
+def _gap(a: AnyArray, b: AnyArray) -> float:
     """L2 difference of the first elements in C order, over those that are finite."""
     with np.errstate(all="ignore"):
         gap = _head(a) - _head(b)
@@ -55,7 +57,7 @@ def _gap(a: np.ndarray, b: np.ndarray) -> float:
         return float(np.sqrt(np.dot(gap, gap)))
 
 
-def _head(array: np.ndarray) -> np.ndarray:
+def _head(array: AnyArray) -> AnyArray:
     """The first elements in C order, as float64, without copying what is not needed."""
     if array.size > _SAMPLE and array.ndim > 1:
         per_row = array.size // array.shape[0]

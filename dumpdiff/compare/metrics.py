@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from ..arrays import AnyArray, Flags
 
 _BLOCK = 1 << 16  # elements: see graph.statistics
 _MASK = -1e4  # a tensor's lowest value below this is a masking constant: -1e9, -65504, finfo.min, -inf
@@ -27,7 +30,7 @@ class Metrics:
     mismatches: int  #: elements that differ at all
 
 
-def compare(target: np.ndarray, reference: np.ndarray, tolerance: float) -> Metrics:
+def compare(target: AnyArray, reference: AnyArray, tolerance: float) -> Metrics:
     """Metrics of two arrays of equal element count, taken in C order whatever their shapes.
 
     Differences and products are formed in float32 for float32 and narrower (the difference of two nearby floats is exact:
@@ -62,7 +65,7 @@ def compare(target: np.ndarray, reference: np.ndarray, tolerance: float) -> Metr
     )
 
 
-def _comparable(t: np.ndarray, r: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, int]]:
     """Blocks of both arrays without the elements that are masked or not finite, and how many of these do not correspond."""
     wide = _working_dtype(t.dtype, r.dtype)
     for start in range(0, t.size, _BLOCK):
@@ -78,13 +81,13 @@ def _comparable(t: np.ndarray, r: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
         yield a[keep], b[keep], int(np.count_nonzero(~keep & ~alike))
 
 
-def _aside(block: np.ndarray) -> np.ndarray:
+def _aside(block: AnyArray) -> Flags:
     """Elements that are not finite, or at the block's lowest value if that is a masking constant."""
     low = np.min(block, initial=0.0, where=np.isfinite(block))
     return ~np.isfinite(block) | ((block <= 0.5 * low) & (low < _MASK))
 
 
-def _elementwise(t: np.ndarray, r: np.ndarray, rms: float, tolerance: float) -> tuple[float, int]:
+def _elementwise(t: AnyArray, r: AnyArray, rms: float, tolerance: float) -> tuple[float, int]:
     """Largest relative difference of sizable elements, and elements beyond tolerance: these need the scale first."""
     relative, beyond = 0.0, 0
     for a, b, _ in _comparable(t, r):
@@ -95,11 +98,11 @@ def _elementwise(t: np.ndarray, r: np.ndarray, rms: float, tolerance: float) -> 
     return relative, beyond
 
 
-def _working_dtype(a: np.dtype, b: np.dtype) -> type[np.floating]:
+def _working_dtype(a: np.dtype[Any], b: np.dtype[Any]) -> type[np.float32 | np.float64]:
     single = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in (a, b))
     return np.float32 if single else np.float64
 
 
-def _real(block: np.ndarray) -> np.ndarray:
+def _real(block: AnyArray) -> AnyArray:
     """Complex numbers as pairs of real ones."""
     return block.astype(np.complex128).view(np.float64) if block.dtype.kind == "c" else block

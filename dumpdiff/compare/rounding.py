@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arrays import AnyArray
 
-def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
+
+def round_to(array: AnyArray, dtype: str) -> AnyArray:
     """``array`` rounded to nearest even in ``dtype`` (float16 or bfloat16), returned as float32; others unchanged."""
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -14,6 +16,6 @@ def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
         bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
         even = (bits >> np.uint32(16)) & np.uint32(1)
         rounded = (bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)
-        result: np.ndarray = np.where(np.isnan(array), np.float32(np.nan), rounded.view(np.float32))
+        result: AnyArray = np.where(np.isnan(array), np.float32(np.nan), rounded.view(np.float32))
         return result
     return array

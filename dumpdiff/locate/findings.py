@@ -1,4 +1,4 @@
-"""From states to findings: the places where the runs part, said so that a person can act on them."""
+"""From states to findings: the places where the runs part, ranked, and said so that a person can act on them."""
 
 from __future__ import annotations
 
@@ -7,225 +7,168 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
-from ..graph import Flow
+from ..dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
 from ..result import Finding, Kind
 from ..trace import PHASES
+from ..wording import number
 from .joined import Joined
+from .place import Place, SideOf, place
 from .states import INTRODUCED, States
 
-_FIRST: Mapping[str, int] = {"input": 0, "parameter": 1}  #: explain everything after them; the rest by place
-_REGION = 24  #: ops of a region that are named
+_FIRST: Mapping[Kind, int] = {"input": 0, "parameter": 1}  # they explain everything after them; the rest by place
+_NAMED = 24  # ops of a region that are named
+_MEASURES = {"relative_l2": "relative L2", "statistics": "statistics differ by", "mismatches": "share of elements"}
+_COPIED = ("error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "nonfinite_mismatch", "rounded_error")
 
 
 def findings(graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]) -> tuple[Finding, ...]:
     """Every introduced divergence, ranked: inputs, parameters, then ops by phase and dataflow order."""
-    maker = _Maker(graph, states, scopes_t, scopes_r)
-    places = {node: place for place, node in enumerate(graph.order)}
-    nodes = [node for node in graph.order if states.state[node] == INTRODUCED]
-    drafts = [(maker.kind(node), node) for node in nodes]
-    phases = {phase: number for number, phase in enumerate(PHASES)}
-    drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), phases[maker.phase(d[1])], places[d[1]]))
-    return tuple(maker.finding(rank, kind, node) for rank, (kind, node) in enumerate(drafts, 1))
+    order = {node: position for position, node in enumerate(graph.order)}
+    places = [
+        place(graph, states, node, scopes_t, scopes_r)
+        for node in np.flatnonzero(states.state[: len(graph.comparison.pairs)] == INTRODUCED).tolist()
+    ]
+    drafts = [(kind_of(graph, at), at) for at in places]
+    drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), PHASES.index(d[1].phase), order[d[1].node]))
+    return tuple(_finding(rank, kind, at, graph, states) for rank, (kind, at) in enumerate(drafts, 1))
 
 
-class _Maker:
-    """What all findings of one comparison are made from."""
+def kind_of(graph: Joined, at: Place) -> Kind:
+    """What sort of divergence a place is; see result.Kind."""
+    if graph.comparison.pairs["nonfinite_mismatch"].iat[at.node] > 0:
+        return "nonfinite"
+    if not at.target.made and not at.reference.made:
+        return "parameter" if _is_parameter(at) else "input"
+    if _coarser_type(graph, at):
+        return "dtype"
+    if missing(at):
+        return "missing"
+    return "region" if at.between else "introduced"
 
-    def __init__(self, graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]) -> None:
-        self.graph, self.states = graph, states
-        self.pairs = graph.comparison.pairs
-        self.alignment = graph.comparison.alignment
-        self.sides = (
-            (self.alignment.target, graph.class_t, self.alignment.kinds_t, scopes_t),
-            (self.alignment.reference, graph.class_r, self.alignment.kinds_r, scopes_r),
-        )
-        self.op_scalars = graph.comparison.scalars
 
-    def phase(self, node: int) -> str:
-        return str(self.graph.phase[node])
+def missing(at: Place) -> tuple[str, ...]:
+    """Operator kinds that the reference has on the way from the last agreement and the target lacks, if it lacks nothing else."""
+    ours, theirs = (
+        Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op]) for s in (at.target, at.reference)
+    )
+    return tuple((theirs - ours).elements()) if at.between and ours and not ours - theirs else ()
 
-    def kind(self, node: int) -> Kind:
-        """What sort of divergence it is; see result.Kind."""
-        makers = [self._maker(side, node) for side in (0, 1)]
-        if self.pairs["nonfinite_mismatch"].iat[node] > 0:
-            return "nonfinite"
-        if max(makers) < 0:
-            return "parameter" if self._is_parameter(node) else "input"
-        if self._dtype_policy(node):
-            return "dtype"
-        if not self.states.above[node].between:
-            return "introduced"
-        return "missing" if self._missing(node) else "region"
 
-    def _maker(self, side: int, node: int) -> int:
-        flow, class_of = self.sides[side][:2]
-        return int(flow.classes["producer"].iat[int(class_of[node])])
+def _is_parameter(at: Place) -> bool:
+    """It has a parameter's name, is a constant of the graph, or floats that are nobody's first input."""
+    if at.target.parameter or at.reference.parameter:
+        return True
+    floating = is_floating(str(at.reference.flow.classes["dtype"].iat[at.reference.value]))
+    return floating and (_is_constant(at.target) or _is_constant(at.reference) or "input.0" not in at.reference.slots)
 
-    def _is_parameter(self, node: int) -> bool:
-        """It has a parameter's name on a side, or floats that are never the first input of what reads them."""
-        for flow, class_of, _, _ in self.sides:
-            if flow.classes["parameter"].iat[int(class_of[node])]:
-                return True
-        reference, value = self.alignment.reference, int(self.graph.class_r[node])
-        if not str(reference.classes["dtype"].iat[value]).startswith(("float", "bfloat")):
-            return False
-        rows = np.flatnonzero(reference.tensor_class == value)
-        slots = set(reference.tensors["slot"].to_numpy()[rows].tolist())
-        return "input.0" not in slots
 
-    def _dtype_policy(self, node: int) -> bool:
-        """One side computed in a coarser type on the way here, and the error is what that type's rounding makes."""
-        units = []
-        for side in (0, 1):
-            flow, class_of = self.sides[side][:2]
-            on_the_way = [n for n in (node, *self.states.above[node].between) if class_of[n] >= 0]
-            dtypes = [str(flow.classes["dtype"].iat[int(class_of[n])]) for n in on_the_way]
-            units.append(max((unit_roundoff(d) for d in dtypes if d in UNIT_ROUNDOFF), default=0.0))
-        coarse = max(units)
-        return min(units) < coarse and float(self.pairs["error"].iat[node]) <= 8 * coarse
+def _is_constant(side: SideOf) -> bool:
+    return bool(side.flow.tensors["constant"].iat[int(side.flow.classes["tensor"].iat[side.value])])
 
-    def _missing(self, node: int) -> Counter[str]:
-        """Operator kinds that the reference has in the region and the target lacks, if the target has no others."""
-        ours, theirs = (Counter(self._kinds(side, node)) for side in (0, 1))
-        return theirs - ours if not ours - theirs else Counter()
 
-    def _kinds(self, side: int, node: int) -> list[str]:
-        flow, _, kinds, _ = self.sides[side]
-        return [kinds[op] for op in self._ops(side, node) if not flow.is_layout[op]]
+def _coarser_type(graph: Joined, at: Place) -> str:
+    """The dtype that one side alone computed in on the way here, if the error is no more than what its rounding makes."""
+    worst = []
+    for flow, class_of in (
+        (at.target.flow, graph.class_t),
+        (at.reference.flow, graph.class_r),
+    ):
+        values = [int(class_of[n]) for n in (*at.between, at.node) if class_of[n] >= 0]
+        dtypes = [d for v in values if (d := str(flow.classes["dtype"].iat[v])) in UNIT_ROUNDOFF]
+        worst.append(max(dtypes, key=unit_roundoff, default=""))
+    units = [unit_roundoff(dtype) if dtype else 0.0 for dtype in worst]
+    coarse = int(np.argmax(units))
+    explained = float(graph.comparison.pairs["error"].iat[at.node]) <= 8 * units[coarse]
+    return worst[coarse] if units[0] != units[1] and explained else ""
 
-    def _ops(self, side: int, node: int) -> list[int]:
-        """The ops of one side from the last agreement to the node, in order."""
-        flow, class_of = self.sides[side][:2]
-        nodes = (*self.states.above[node].between, node)
-        made = {int(flow.classes["producer"].iat[int(class_of[n])]) for n in nodes if class_of[n] >= 0} - {-1}
-        if not made:  # nobody made it: those that read it first
-            made = set(flow.readers[int(class_of[node])][:1])
-        return sorted(made)
 
-    def finding(self, rank: int, kind: Kind, node: int) -> Finding:
-        """The finding of one node."""
-        row = self.pairs.iloc[node]
-        ops_t, ops_r = self._ops(0, node), self._ops(1, node)
-        names_t, names_r = (self._names(side, ops) for side, ops in ((0, ops_t), (1, ops_r)))
-        scope = self._scope(node, ops_t, ops_r)
-        metrics = {
-            name: float(row[name])
-            for name in ("error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "rounded_error")
-            if np.isfinite(row[name])
-        }
-        if np.isfinite(self.states.above[node].worst_agreeing):
-            metrics["input_error"] = float(self.states.above[node].worst_agreeing)
-        metrics |= self._statistics(node)
-        slots = ((self._slot(0, node, ops_t), self._slot(1, node, ops_r)),)
-        return Finding(
-            rank=rank,
-            kind=kind,
-            phase=self.phase(node),
-            scope=scope,
-            title=self._title(kind, node, scope, ops_t, ops_r),
-            target_ops=names_t,
-            reference_ops=names_r,
-            slots=slots,
-            metrics=metrics,
-            tolerance=float(row["tolerance"]),
-            confidence=self._confidence(node),
-            evidence=self._evidence(kind, node, ops_t, ops_r),
-            source=self._source(ops_t, ops_r),
-        )
+def _finding(rank: int, kind: Kind, at: Place, graph: Joined, states: States) -> Finding:
+    row = graph.comparison.pairs.iloc[at.node]
+    above = states.above[at.node]
+    metrics = {name: float(row[name]) for name in _COPIED if np.isfinite(row[name])}
+    if np.isfinite(above.worst_agreeing):
+        metrics["input_error"] = float(above.worst_agreeing)
+    if (ratio := _norm_ratio(at)) is not None:
+        metrics["norm_ratio"] = ratio
+    scalars = _scalars(graph, at)
+    return Finding(
+        rank=rank,
+        kind=kind,
+        phase=at.phase,
+        scope=at.scope,
+        title=_title(kind, at, graph, states, scalars),
+        target_ops=at.target.names[-_NAMED:],
+        reference_ops=at.reference.names[-_NAMED:],
+        slots=((at.target.slot, at.reference.slot),),
+        metrics=metrics,
+        tolerance=float(row["tolerance"]),
+        confidence=_confidence(graph, states, at.node),
+        evidence=_evidence(kind, at, graph, states, scalars),
+        source={role: s.source for role, s in (("target", at.target), ("reference", at.reference)) if s.source},
+    )
 
-    def _names(self, side: int, ops: list[int]) -> tuple[str, ...]:
-        names = self.sides[side][0].trace.ops["name"].to_numpy()
-        return tuple(str(names[op]) for op in ops[-_REGION:])
 
-    def _scope(self, node: int, ops_t: list[int], ops_r: list[int]) -> str:
-        for side in (0, 1):
-            flow, class_of = self.sides[side][:2]
-            name = str(flow.classes["parameter"].iat[int(class_of[node])])
-            if name:
-                break
-        for side, ops in ((1, ops_r), (0, ops_t)):
-            scopes = self.sides[side][3]
-            if ops and scopes[ops[-1]]:
-                return scopes[ops[-1]]
-        return name.rpartition(".")[0]
+def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[str]) -> str:
+    row = graph.comparison.pairs.iloc[at.node]
+    ours, theirs = (side.names[-1] if side.names else "nothing" for side in (at.target, at.reference))
+    amount = f"{_MEASURES.get(str(row['metric']), 'error')} {number(float(row['error']))}"
+    if kind == "parameter":
+        name = at.target.parameter or at.reference.parameter
+        what = f"parameter {name}" if name else "a constant table"
+        return f"{what} differs, read by {ours} vs {theirs}: {amount}"
+    if kind == "input":
+        return f"an input of {ours} vs {theirs} differs: {amount}"
+    given = states.above[at.node].worst_agreeing
+    agree = f", inputs agree to {number(given)}" if np.isfinite(given) else ""
+    operator = (at.target.kinds or at.reference.kinds)[-1]
+    where = f"{at.scope}, {operator} ({ours}) vs {theirs}" if at.scope else f"{operator} ({ours}) vs {theirs}"
+    if kind == "nonfinite":
+        wrong = int(row["nonfinite_mismatch"])
+        return f"{where}: {wrong} elements are NaN, Inf or masked on one side only{agree}"
+    said = [f"{where}: {amount}{agree}", *scalars]
+    if kind == "missing":
+        said.append(f"only the reference has {', '.join(missing(at))}")
+    if kind == "dtype":
+        said.append(f"one side computes in {_coarser_type(graph, at)}")
+    return "; ".join(said)
 
-    def _slot(self, side: int, node: int, ops: list[int]) -> str:
-        flow, class_of = self.sides[side][:2]
-        for op in reversed(ops):
-            for row in flow.tensors_of(op).tolist():
-                if flow.tensor_class[row] == class_of[node]:
-                    return str(flow.tensors["slot"].iat[row])
-        return ""
 
-    def _statistics(self, node: int) -> dict[str, float]:
-        """Norms of both sides: a ratio of norms says more than a cosine."""
-        norms = [
-            float(self.sides[side][0].classes["norm"].iat[int(self.sides[side][1][node])]) for side in (0, 1)
-        ]
-        return {"norm_ratio": norms[0] / norms[1]} if norms[1] and np.isfinite(norms).all() else {}
+def _evidence(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[str]) -> tuple[str, ...]:
+    row, above = graph.comparison.pairs.iloc[at.node], states.above[at.node]
+    said = [f"paired by {row['evidence']}"]
+    if row["layout"] not in ("same", "reshape"):
+        said.append(f"layout {row['layout']}")
+    if above.ancestors:
+        worst = number(above.worst_agreeing)
+        said.append(f"the {len(above.ancestors)} nearest values it was computed from agree, at worst to {worst}")
+    if at.between:
+        alone = sum(graph.class_t[n] >= 0 for n in at.between)
+        said.append(f"in between {alone} values of the target alone, {len(at.between) - alone} of the reference alone")
+    ratio = _norm_ratio(at)
+    if ratio is not None and abs(ratio - 1) > 1e-4:
+        said.append(f"norm is {ratio:.6g} times the reference's")
+    if kind == "missing":
+        said.append(f"only the reference has {', '.join(missing(at))}")
+    if np.isfinite(row["rounded_error"]):
+        said.append(f"after rounding both sides to the narrower type: {number(float(row['rounded_error']))}")
+    return (*said, *scalars)
 
-    def _confidence(self, node: int) -> float:
-        """Confidence of the pair, times that of the pairs that agree above it (their mean)."""
-        own = float(self.pairs["confidence"].iat[node])
-        above = [float(self.pairs["confidence"].iat[n]) for n in self.states.above[node].ancestors]
-        return round(own * (float(np.mean(above)) if above else 0.9), 3)
 
-    def _title(self, kind: Kind, node: int, scope: str, ops_t: list[int], ops_r: list[int]) -> str:
-        flow_t, _, kinds_t, _ = self.sides[0]
-        names = [self._parameter(side, node) for side in (0, 1)]
-        last_t = self._names(0, ops_t[-1:])[0] if ops_t else "nothing"
-        last_r = self._names(1, ops_r[-1:])[0] if ops_r else "nothing"
-        row = self.pairs.iloc[node]
-        measure = {"relative_l2": "relative L2", "statistics": "statistics differ by", "mismatches": "share of elements"}
-        amount = f"{measure.get(str(row['metric']), 'error')} {row['error']:.2g}"
-        if kind == "parameter":
-            name = names[0] or names[1] or "a parameter"
-            return f"parameter {name} differs, read by {last_t} vs {last_r}: {amount}"
-        if kind == "input":
-            return f"an input of {last_t} vs {last_r} differs: {amount}"
-        what = kinds_t[ops_t[-1]] if ops_t else "?"
-        where = f"{scope}, {what}" if scope else what
-        given = self.states.above[node].worst_agreeing
-        agree = f", inputs agree to {given:.1g}" if np.isfinite(given) else ""
-        place = f"{where} ({last_t}) vs {last_r}"
-        if kind == "missing":
-            return f"{place}: {amount}{agree}; the reference also has {', '.join(self._missing(node))}"
-        if kind == "nonfinite":
-            return f"{place}: {int(row['nonfinite_mismatch'])} elements are NaN, Inf or masked on one side only{agree}"
-        return f"{place}: {amount}{agree}"
+def _scalars(graph: Joined, at: Place) -> list[str]:
+    """Scalar arguments that differ between paired ops of the place."""
+    table = graph.comparison.scalars
+    here = table[table["target_op"].isin(at.target.ops) & table["reference_op"].isin(at.reference.ops)]
+    return [f"scalar argument {row.target:.6g} against {row.reference:.6g}" for row in here.itertuples()]
 
-    def _parameter(self, side: int, node: int) -> str:
-        flow, class_of = self.sides[side][:2]
-        return str(flow.classes["parameter"].iat[int(class_of[node])])
 
-    def _evidence(self, kind: Kind, node: int, ops_t: list[int], ops_r: list[int]) -> tuple[str, ...]:
-        row = self.pairs.iloc[node]
-        said = [f"paired by {row['evidence']}"]
-        if row["layout"] not in ("same", "reshape"):
-            said.append(f"layout {row['layout']}")
-        above = self.states.above[node].ancestors
-        if above:
-            said.append(f"{len(above)} values it was computed from agree, at worst to {self.states.above[node].worst_agreeing:.2g}")
-        between = self.states.above[node].between
-        if between:
-            alone_t = sum(self.graph.class_t[n] >= 0 for n in between)
-            said.append(f"between them {alone_t} values of the target and {len(between) - alone_t} of the reference alone")
-        for _, scalar in self.op_scalars.iterrows():
-            if int(scalar["target_op"]) in ops_t and int(scalar["reference_op"]) in ops_r:
-                said.append(f"scalar argument {scalar['target']:.6g} against {scalar['reference']:.6g}")
-        ratio = self._statistics(node).get("norm_ratio")
-        if ratio is not None and kind in ("parameter", "introduced") and abs(ratio - 1) > 1e-4:
-            said.append(f"norm is {ratio:.6g} times the reference's")
-        if kind == "missing":
-            said.append(f"only the reference has {', '.join(self._missing(node))}")
-        return tuple(said)
+def _norm_ratio(at: Place) -> float | None:
+    """||t|| / ||r||: says what a cosine cannot."""
+    ours, theirs = (float(side.flow.norms[side.value]) for side in (at.target, at.reference))
+    return ours / theirs if theirs and np.isfinite(ours / theirs) else None
 
-    def _source(self, ops_t: list[int], ops_r: list[int]) -> dict[str, str]:
-        found = {}
-        for role, side, ops in (("target", 0, ops_t), ("reference", 1, ops_r)):
-            flow: Flow = self.sides[side][0]
-            lines = [str(flow.trace.ops["source"].iat[op]) for op in reversed(ops)]
-            if line := next((line for line in lines if line), ""):
-                found[role] = line
-        return found
+
+def _confidence(graph: Joined, states: States, node: int) -> float:
+    """That of the pair, times the mean of those that agree above it (0.9 where there are none)."""
+    confidence = graph.comparison.pairs["confidence"].to_numpy()
+    above = [confidence[n] for n in states.above[node].ancestors if n < len(confidence)]
+    return round(float(confidence[node]) * (float(np.mean(above)) if above else 0.9), 3)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..arrays import AnyArray, Flags, Floats
 from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from .frames import Site
 
@@ -50,7 +51,7 @@ def number(value: Any) -> float:
     return math.nan
 
 
-def numbers(values: list[Any]) -> np.ndarray:
+def numbers(values: list[Any]) -> Floats:
     """A column of recorded statistics as float64, as :func:`number` does it for one."""
     try:
         return np.array(values, dtype=np.float64)  # None becomes NaN, and so does "Nan"
@@ -74,7 +75,7 @@ def size_of(shape: tuple[int, ...] | None) -> int:
     return size if size < 2**62 else -1
 
 
-def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str], sizes: Sequence[int]) -> dict[str, np.ndarray]:
+def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str], sizes: Sequence[int]) -> dict[str, AnyArray]:
     """The columns max, min, mean, norm and nonfinite from columns of max, min, mean and norm as recorded.
 
     A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
@@ -100,7 +101,7 @@ def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str], sizes: Sequ
 
 def passes(
     kinds: Sequence[str], backward: Sequence[bool], forward: Sequence[int], sites: Sequence[Site]
-) -> tuple[list[str], np.ndarray]:
+) -> tuple[list[str], Flags]:
     """The phase of every call and whether it is a second forward run, from the order of calls and from stacks.
 
     ``backward`` marks gradient records, ``forward`` gives the id of the forward call each belongs to (-1 unknown).
@@ -130,7 +131,7 @@ def passes(
 
 def trusted(
     ops: pd.DataFrame, tensors: pd.DataFrame, *, inputs_before: bool, gradients_complete: bool, modules: bool
-) -> np.ndarray:
+) -> Flags:
     """Which records hold what their slot says; False where a hook is known to write something else.
 
     - Inputs of in-place calls recorded after the call hold the result. Recorders that take inputs before the call
@@ -192,7 +193,7 @@ def swapped(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
     return votes > 0
 
 
-def exchange(slots: Sequence[str], roles: Sequence[str], where: np.ndarray) -> tuple[list[str], list[str]]:
+def exchange(slots: Sequence[str], roles: Sequence[str], where: Flags) -> tuple[list[str], list[str]]:
     """Slots and roles with input and output exchanged in the rows of ``where``."""
     other: Mapping[str, str] = {"input": "output", "output": "input"}
     new_slots, new_roles = list(slots), list(roles)

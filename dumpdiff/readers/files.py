@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..arrays import AnyArray
 from ..errors import DumpError
 from . import torch_pt
 from .npy import inside, open_array
@@ -57,7 +58,7 @@ def is_plain_name(name: str) -> bool:
     return bool(name) and name not in (".", "..") and not any(mark in name for mark in ("/", "\\", "\0"))
 
 
-def load_tensor(root: Path, name: str) -> np.ndarray:
+def load_tensor(root: Path, name: str) -> AnyArray:
     """The whole tensor in ``root / name``, memory-mapped where possible, bfloat16 as float32.
 
     Raises DumpError if the file lies outside ``root``, is missing, or is neither a NumPy nor a torch file.

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DumpError
-
-#: Without a process group the PyTorch recorders number a process by its id (or id + 100000) in place of a rank.
-_SMALLEST_PROCESS_ID = 1000
+from ..trace import SMALLEST_PROCESS_ID
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Part:
     @property
     def anonymous(self) -> bool:
         """Whether no rank is known: a run of one process, which may be compared with any rank."""
-        return self.rank is None or self.rank >= _SMALLEST_PROCESS_ID
+        return self.rank is None or self.rank >= SMALLEST_PROCESS_ID
 
     def __str__(self) -> str:
         said = [f"{key} {value}" for key in ("step", "graph") if (value := getattr(self, key)) is not None]
@@ -96,7 +94,7 @@ def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
     if rank is not None:
         if not (rank == 0 or any(rank in ranks for ranks in has.values())):
             raise DumpError(f"rank {rank} is in neither dump: {_listing('rank', has)}")
-        a_process = rank >= _SMALLEST_PROCESS_ID  # asked of the side that has it; the other keeps its default
+        a_process = rank >= SMALLEST_PROCESS_ID  # asked of the side that has it; the other keeps its default
         sides = {
             side: [part for part in parts if part.rank == rank]
             or [part for part in parts if a_process or part.anonymous]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays import AnyArray
 from ..errors import DumpError
 from .npy import decode_bfloat16
 
@@ -42,7 +43,7 @@ class _Unknown(Exception):
     """Not the plain tensor that this module can read."""
 
 
-def load(path: Path) -> np.ndarray:
+def load(path: Path) -> AnyArray:
     """The tensor, memory-mapped; bfloat16 as float32 in memory.
 
     Anything but one plain dense tensor is left to ``torch.load(weights_only=True)``.
@@ -56,7 +57,7 @@ def load(path: Path) -> np.ndarray:
         raise DumpError(f"{path}: damaged torch file ({error}); record it again") from None
 
 
-def _map(path: Path) -> np.ndarray:
+def _map(path: Path) -> AnyArray:
     with zipfile.ZipFile(path) as archive:
         entries = {name.partition("/")[2]: entry for name, entry in ((e.filename, e) for e in archive.infolist())}
         if "data.pkl" not in entries:
@@ -77,7 +78,7 @@ def _map(path: Path) -> np.ndarray:
     storage = np.memmap(path, dtype, "r", _start(path, entry), (entry.file_size // dtype.itemsize,))
     strides = tuple(stride * dtype.itemsize for stride in layout.strides)
     # NumPy refuses a layout that reaches beyond the buffer
-    array: np.ndarray = np.ndarray(layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides)
+    array: AnyArray = np.ndarray(layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides)
     if layout.storage == "BFloat16Storage":  # the upper half of a float32
         return decode_bfloat16(array)
     return array
@@ -166,7 +167,7 @@ def _last_mark(stack: list[Any]) -> int:
     raise ValueError("its pickle is damaged")
 
 
-def _with_torch(path: Path, reason: str) -> np.ndarray:
+def _with_torch(path: Path, reason: str) -> AnyArray:
     try:
         import torch
     except ImportError:
@@ -176,7 +177,7 @@ def _with_torch(path: Path, reason: str) -> np.ndarray:
         if not isinstance(value, torch.Tensor):
             raise DumpError(f"{path}: expected one tensor, found a {type(value).__name__}")
         value = value.detach().to_dense()
-        array: np.ndarray = (value.float() if value.dtype.itemsize < 4 and value.is_floating_point() else value).numpy()
+        array: AnyArray = (value.float() if value.dtype.itemsize < 4 and value.is_floating_point() else value).numpy()
     except (OSError, RuntimeError, ValueError, TypeError, EOFError) as error:
         raise DumpError(f"{path}: torch refuses it: {str(error).splitlines()[0]}") from None
     except Exception as error:  # torch raises pickle.UnpicklingError and more for files it does not trust

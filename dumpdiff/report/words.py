@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..result import Result
 from ..trace import Source
+from ..wording import number
 
 
 def headline(result: Result) -> str:
@@ -26,20 +27,6 @@ def headline(result: Result) -> str:
     compared = ", ".join(f"{percent(shares[phase]['share'])} of {phase}" for phase in phases) or "nothing"
     noise = "" if math.isnan(result.noise_floor) else f", noise {number(result.noise_floor)}"
     return f"{result.verdict}: {compared} compared{noise}"
-
-
-def number(value: float) -> str:
-    """Two significant digits, which is all that an error has to say; '-' where nothing was measured.
-
-    >>> number(3.14e-2), number(0.0), number(float("nan")), number(float("inf"))
-    ('3.1e-2', '0', '-', 'inf')
-    """
-    if math.isnan(value):
-        return "-"
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
 
 
 def percent(share: float) -> str:
@@ -78,5 +65,6 @@ def described(source: Source) -> str:
 
 def place(source: Source) -> list[str]:
     """Which step, rank and graph, as far as known."""
-    said: Mapping[str, int | None] = {"step": source.step, "rank": source.rank, "graph": source.graph}
+    rank = "process" if source.anonymous else "rank"
+    said: Mapping[str, int | None] = {"step": source.step, rank: source.rank, "graph": source.graph}
     return [f"{key} {value}" for key, value in said.items() if value is not None]

@@ -1,0 +1,103 @@
+"""A node of the joined graph, looked at from both sides: which ops made it, which slots hold it, where in the model it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..graph import Flow
+from .joined import Joined
+from .states import States
+
+
+@dataclass(frozen=True)
+class SideOf:
+    """What one side recorded about a place."""
+
+    flow: Flow
+    value: int  #: class, -1 if this side has none
+    ops: tuple[int, ...]  #: from the last agreement to the value, in order of execution; its first reader if nobody made it
+    made: bool  #: an op recorded by this side computed it
+    kinds: tuple[str, ...]  #: canonical kinds of ``ops``
+    scopes: tuple[str, ...]  #: canonical scopes of ``ops``
+
+    @property
+    def parameter(self) -> str:
+        """Name of the parameter it is, '' if none."""
+        return str(self.flow.classes["parameter"].iat[self.value]) if self.value >= 0 else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dump's own names of ``ops``."""
+        return tuple(str(self.flow.trace.ops["name"].iat[op]) for op in self.ops)
+
+    @property
+    def source(self) -> str:
+        """The user's line that called the last op that has one."""
+        lines = (str(self.flow.trace.ops["source"].iat[op]) for op in reversed(self.ops))
+        return next((line for line in lines if line), "")
+
+    @property
+    def slot(self) -> str:
+        """Where the last op has the value."""
+        for op in reversed(self.ops):
+            for row in self.flow.tensors_of(op).tolist():
+                if self.flow.tensor_class[row] == self.value:
+                    return str(self.flow.tensors["slot"].iat[row])
+        return ""
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """All slots that hold the value."""
+        return frozenset(self.flow.tensors["slot"].to_numpy()[self.flow.tensor_class == self.value].tolist())
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node, with both sides of it and what lies between it and the last agreement."""
+
+    node: int
+    phase: str
+    target: SideOf
+    reference: SideOf
+    between: tuple[int, ...]  #: nodes that only one side has
+
+    @property
+    def scope(self) -> str:
+        """Canonical scope: of the parameter, else of the first op after the last agreement, as the reference names it."""
+        for side in (self.target, self.reference):
+            if side.parameter and not side.made:
+                return next((scope for scope in side.scopes if scope), side.parameter.rpartition(".")[0])
+        for side in (self.reference, self.target):
+            for scope in side.scopes:
+                if scope:
+                    return scope
+        return ""
+
+
+def place(graph: Joined, states: States, node: int, scopes_t: list[str], scopes_r: list[str]) -> Place:
+    """Look at a node that has a partner."""
+    alignment = graph.comparison.alignment
+    between = states.above[node].between
+    sides = [
+        _side(flow, class_of, kinds, scopes, node, between)
+        for flow, class_of, kinds, scopes in (
+            (alignment.target, graph.class_t, alignment.kinds_t, scopes_t),
+            (alignment.reference, graph.class_r, alignment.kinds_r, scopes_r),
+        )
+    ]
+    return Place(node, str(graph.phase[node]), sides[0], sides[1], between)
+
+
+def _side(
+    flow: Flow, class_of: np.ndarray, kinds: Sequence[str], scopes: Sequence[str], node: int, between: tuple[int, ...]
+) -> SideOf:
+    value = int(class_of[node])
+    values = [int(class_of[n]) for n in (*between, node) if class_of[n] >= 0]
+    ops = sorted({int(flow.producers[v]) for v in values} - {-1})
+    if not ops and value >= 0:
+        ops = flow.readers[value][:1]
+    made = value >= 0 and bool(flow.producers[value] >= 0)
+    return SideOf(flow, value, tuple(ops), made, tuple(kinds[op] for op in ops), tuple(scopes[op] for op in ops))

@@ -1,0 +1,19 @@
+"""Numbers as a person reads them, the same in findings and reports."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float) -> str:
+    """Two significant digits, which is all that an error has to say; '-' where nothing was measured.
+
+    >>> number(3.14e-2), number(0.0), number(float("nan")), number(float("inf"))
+    ('3.1e-2', '0', '-', 'inf')
+    """
+    if math.isnan(value):
+        return "-"
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
