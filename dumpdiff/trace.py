@@ -117,7 +117,7 @@ class Trace:
 
         Raises DumpError when the file is unreadable, KeyError when only statistics were recorded.
         """
-        name = self.tensors["file"].iloc[tensor]
+        name = self.tensors["file"].iat[tensor]
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
         return self.load(name)

@@ -84,7 +84,8 @@ def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, 
 def _aside(block: AnyArray) -> Flags:
     """Elements that are not finite, or at the block's lowest value if that is a masking constant."""
     low = np.min(block, initial=0.0, where=np.isfinite(block))
-    return ~np.isfinite(block) | ((block <= 0.5 * low) & (low < _MASK))
+    aside: Flags = ~np.isfinite(block) | ((block <= 0.5 * low) & (low < _MASK))
+    return aside
 
 
 def _elementwise(t: AnyArray, r: AnyArray, rms: float, tolerance: float) -> tuple[float, int]:
@@ -98,7 +99,7 @@ def _elementwise(t: AnyArray, r: AnyArray, rms: float, tolerance: float) -> tupl
     return relative, beyond
 
 
-def _working_dtype(a: np.dtype[Any], b: np.dtype[Any]) -> type[np.float32 | np.float64]:
+def _working_dtype(a: np.dtype[Any], b: np.dtype[Any]) -> type[np.floating[Any]]:
     single = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in (a, b))
     return np.float32 if single else np.float64
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from ..arrays import AnyArray
 from ..errors import DumpError
 from . import torch_pt
