@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from ..arrays import Floats, Ints
 from ..rules import Rules
 from .matching import Matching
 from .values import Candidates, candidates
@@ -141,7 +142,7 @@ def by_scaled_value(matching: Matching) -> bool:
     return progress
 
 
-def _second_least(ids: np.ndarray, distances: np.ndarray, count: int) -> np.ndarray:
+def _second_least(ids: Ints, distances: Floats, count: int) -> Floats:
     """(count,) second least distance of each id, Inf if there are not two."""
     order = np.lexsort((distances, ids))
     ranked, gaps = ids[order], distances[order]

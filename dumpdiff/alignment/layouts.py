@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Ints
 from ..graph import Flow
 from ..rules import Rules
 from .matching import Matching
@@ -46,7 +47,7 @@ def _group(one: int, value: int, parts: tuple[int, ...]) -> Group:
     return Group((value,), parts) if one == 0 else Group(parts, (value,))
 
 
-def _left_over(flow: Flow, classes: np.ndarray, column: str, rules: Rules) -> Mapping[str, int]:
+def _left_over(flow: Flow, classes: Ints, column: str, rules: Rules) -> Mapping[str, int]:
     named = flow.classes[column].to_numpy()
     return {rules.parameter(named[v]) or named[v]: v for v in np.flatnonzero((classes < 0) & (named != "")).tolist()}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..arrays import Ints
 from ..graph import Flow
 from .values import Fingerprints, distance
 
@@ -23,10 +24,10 @@ class Matching:
     kinds_t: list[str]  #: canonical operator kind of each op
     kinds_r: list[str]
     tolerance: float  #: distance of statistics within which values agree
-    classes_t: np.ndarray = field(init=False)  #: target class -> reference class or -1
-    classes_r: np.ndarray = field(init=False)
-    ops_t: np.ndarray = field(init=False)  #: target op -> reference op or -1
-    ops_r: np.ndarray = field(init=False)
+    classes_t: Ints = field(init=False)  #: target class -> reference class or -1
+    classes_r: Ints = field(init=False)
+    ops_t: Ints = field(init=False)  #: target op -> reference op or -1
+    ops_r: Ints = field(init=False)
     why: dict[int, str] = field(default_factory=dict)  #: target class -> value, parameter, name, structure, role
     confidence: dict[int, float] = field(default_factory=dict)
 

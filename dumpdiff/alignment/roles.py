@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..arrays import Hashes
 from ..graph import Flow
 from .anchors import contradicts
 from .matching import Matching
@@ -36,7 +37,7 @@ def transfer(matching: Matching) -> Iterator[bool]:
             yield True
 
 
-def _transferred(matching: Matching, roles_t: np.ndarray, roles_r: np.ndarray, radius: int) -> bool:
+def _transferred(matching: Matching, roles_t: Hashes, roles_r: Hashes, radius: int) -> bool:
     open_t = (matching.classes_t < 0) & (roles_t != 0)
     open_r = (matching.classes_r < 0) & (roles_r != 0)
     if not open_t.any() or not open_r.any():
@@ -54,7 +55,7 @@ def _transferred(matching: Matching, roles_t: np.ndarray, roles_r: np.ndarray, r
 
 
 def _taught(
-    matching: Matching, roles_t: np.ndarray, roles_r: np.ndarray, wanted: set[int], least: int
+    matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int
 ) -> dict[int, int]:
     """Which role of the reference each wanted role of the target is: four in five sure pairs, both ways, say so."""
     forth: dict[int, Counter[int]] = defaultdict(Counter)
@@ -85,7 +86,7 @@ def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
     return [_DIGITS.sub("*", name) for name in sides[0]], [_DIGITS.sub("*", name) for name in sides[1]]
 
 
-def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[np.ndarray]:
+def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
     """Weisfeiler-Lehman labels of the ops for radius 0, 1, ..., RADIUS: (ops,) uint64 each.
 
     The multiset of a neighbourhood is hashed as the sum of its members' hashes, so that whole graphs are relabelled at once.
@@ -108,7 +109,7 @@ def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[np.ndarray]:
     return labels
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mixed(values: Hashes) -> Hashes:
     """A bijection that scatters bits: the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -116,7 +117,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
         return values ^ (values >> np.uint64(31))
 
 
-def _class_roles(flow: Flow, labels: np.ndarray) -> np.ndarray:
+def _class_roles(flow: Flow, labels: Hashes) -> Hashes:
     """(classes,) the role of each class: its producer's label and its place among the outputs; 0 for leaves."""
     producer = flow.classes["producer"].to_numpy()
     place = np.zeros(len(producer), dtype=np.uint64)
@@ -124,11 +125,11 @@ def _class_roles(flow: Flow, labels: np.ndarray) -> np.ndarray:
         for position, value in enumerate(writes[1:], 1):
             if producer[value] == op:
                 place[value] = position
-    roles: np.ndarray = np.where(producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0))
+    roles: Hashes = np.where(producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0))
     return roles
 
 
-def _members(roles: np.ndarray, wanted: set[int]) -> dict[int, list[int]]:
+def _members(roles: Hashes, wanted: set[int]) -> dict[int, list[int]]:
     members: dict[int, list[int]] = defaultdict(list)
     for value, role in enumerate(roles.tolist()):
         if role in wanted:

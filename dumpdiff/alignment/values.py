@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..arrays import Floats, Ints
+
 _MASK = 1e4  # |x| beyond this, and 1e3 times the other end, is a masking constant and sets no scale
 
 
@@ -14,12 +16,12 @@ _MASK = 1e4  # |x| beyond this, and 1e3 times the other end, is a masking consta
 class Fingerprints:
     """Columns of the classes of one side, as arrays: what value evidence is computed from."""
 
-    size: np.ndarray
-    high: np.ndarray
-    low: np.ndarray
-    mean: np.ndarray
-    norm: np.ndarray
-    evidence: np.ndarray
+    size: Floats
+    high: Floats
+    low: Floats
+    mean: Floats
+    norm: Floats
+    evidence: Ints
 
     @staticmethod
     def of(table: pd.DataFrame) -> Fingerprints:
@@ -33,14 +35,14 @@ class Fingerprints:
             high, low, mean = (values / self.norm for values in (self.high, self.low, self.mean))
         return Fingerprints(self.size, high, low, mean, np.fmax(np.abs(high), np.abs(low)), self.evidence)
 
-    def take(self, rows: np.ndarray) -> Fingerprints:
+    def take(self, rows: Ints) -> Fingerprints:
         """Those of some rows."""
         return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
 def distance(
-    target: Fingerprints, rows: np.ndarray, reference: Fingerprints, columns: np.ndarray
-) -> np.ndarray:
+    target: Fingerprints, rows: Ints, reference: Fingerprints, columns: Ints
+) -> Floats:
     """Largest relative difference of max, min, mean and norm of target[rows] and reference[columns], elementwise.
 
     Extremes and mean are taken relative to the tensor's scale, which is the larger of |value| and the root mean square;
@@ -66,11 +68,11 @@ def distance(
             _relative(norm, norm_r, np.abs(norm_r)),
         ])  # fmt: skip
     known = ~np.isnan(terms)
-    result: np.ndarray = np.where(known.any(axis=0), np.where(known, terms, 0).max(axis=0), np.inf)
+    result: Floats = np.where(known.any(axis=0), np.where(known, terms, 0).max(axis=0), np.inf)
     return result
 
 
-def _relative(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _relative(a: Floats, b: Floats, scale: Floats) -> Floats:
     """|a - b| / scale; 0 where equal (infinities too), NaN where either is missing."""
     missing = np.isnan(a) | np.isnan(b)
     gap = np.where(a == b, 0.0, np.abs(a - b) / np.where(scale > 0, scale, np.where(a == b, 1.0, np.abs(a - b))))
@@ -81,9 +83,9 @@ def _relative(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
 class Candidates:
     """Possible pairs by value: target class, reference class and their distance, sorted by target, then distance."""
 
-    target: np.ndarray
-    reference: np.ndarray
-    distance: np.ndarray
+    target: Ints
+    reference: Ints
+    distance: Floats
 
 
 def candidates(
@@ -110,8 +112,8 @@ def candidates(
 
 
 def _window(
-    size_t: np.ndarray, key_t: np.ndarray, size_r: np.ndarray, key_r: np.ndarray, tolerance: float, limit: int
-) -> np.ndarray:
+    size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int
+) -> Ints:
     """(2, pairs): rows of equal size whose keys (natural logarithms; NaN: take no part) differ by a few tolerances."""
     rows_t, rows_r = np.flatnonzero(np.isfinite(key_t)), np.flatnonzero(np.isfinite(key_r))
     # one number that sorts by size, then key: logarithms of doubles stay within +-745, far below the step
@@ -130,14 +132,14 @@ def _window(
     return np.stack([np.repeat(rows_t, counts), rows_r[np.repeat(start, counts) + offsets]])
 
 
-def _norm_key(side: Fingerprints) -> np.ndarray:
+def _norm_key(side: Fingerprints) -> Floats:
     """Log of the norm; NaN where it is not recorded, or is that of a mask, or the numbers say nothing."""
     with np.errstate(all="ignore"):
         masked = np.fmax(np.abs(side.high), np.abs(side.low)) > _MASK
         return np.where((side.evidence > 0) & np.isfinite(side.norm) & ~masked, np.log(side.norm + 1e-300), np.nan)
 
 
-def _extreme_key(side: Fingerprints) -> np.ndarray:
+def _extreme_key(side: Fingerprints) -> Floats:
     """Log of the larger extreme, of the other one where the larger is a masking constant or not finite."""
     with np.errstate(all="ignore"):
         high, low = np.abs(side.high), np.abs(side.low)

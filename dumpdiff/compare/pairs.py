@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..alignment import Alignment, Group
 from ..alignment.values import Fingerprints, distance
+from ..arrays import AnyArray, Flags, Floats, Ints
 from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
 from ..errors import DumpError
 from ..graph import Flow
@@ -60,12 +61,13 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     _judge_hashes(target, reference, pairs)
     pairs = _with_groups(alignment, pairs)
     pairs["tolerance"] = np.maximum(pairs["tolerance"], _measured_noise(target, pairs))
-    pairs["comparable"] = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    _judge_nonfinite(target, reference, pairs)
+    pairs["comparable"] = (pairs["nonfinite_mismatch"] > 0) | np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
     return Comparison(alignment, pairs, scalar_differences(alignment), problems)
 
 
-def _tolerances(alignment: Alignment, rules: Rules, ids_t: np.ndarray, ids_r: np.ndarray) -> np.ndarray:
+def _tolerances(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints) -> Floats:
     """Per pair, from both dtypes, the maker's kind and the length of its sums."""
     target, reference = alignment.target, alignment.reference
     coarse = _coarsest(target, reference)
@@ -86,7 +88,7 @@ def _tolerances(alignment: Alignment, rules: Rules, ids_t: np.ndarray, ids_r: np
     return tolerances
 
 
-def _measured_noise(target: Flow, pairs: pd.DataFrame) -> np.ndarray:
+def _measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
     """Per pair, sixteen times the lower quartile of the errors of its phase where values alone made the pair; 0 for discrete ones.
 
     Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it agrees
@@ -101,7 +103,7 @@ def _measured_noise(target: Flow, pairs: pd.DataFrame) -> np.ndarray:
         errors = error[sure & (phase == name)]
         if len(errors) >= _ENOUGH:
             noise[phase == name] = _NOISE_MARGIN * float(np.quantile(errors, 0.25))
-    measured: np.ndarray = np.minimum(noise, 64 * tolerance)
+    measured: Floats = np.minimum(noise, 64 * tolerance)
     return measured
 
 
@@ -140,15 +142,15 @@ def _resolution(alignment: Alignment) -> float:
     return 4 * max(alignment.target.trace.source.resolution, alignment.reference.trace.source.resolution)
 
 
-def _discrete(flow: Flow, ids: np.ndarray) -> np.ndarray:
+def _discrete(flow: Flow, ids: Ints) -> Flags:
     dtypes = flow.classes["dtype"]
-    flags: np.ndarray = dtypes.str.startswith(("int", "uint", "bool")).to_numpy(dtype=bool)[ids]
+    flags: Flags = dtypes.str.startswith(("int", "uint", "bool")).to_numpy(dtype=bool)[ids]
     return flags
 
 
 def _tensors_to_compare(
-    target: Flow, ids_t: np.ndarray, reference: Flow, ids_r: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints
+) -> tuple[Ints, Ints]:
     """For each pair one tensor of either class: whole ones of the same shape if there are any, else those that stand for it."""
     members_t, members_r = _members(target), _members(reference)
     chosen_t = target.classes["tensor"].to_numpy()[ids_t].copy()
@@ -181,14 +183,14 @@ _METRICS = tuple(Metrics.__dataclass_fields__)
 
 
 def _measure_whole(
-    alignment: Alignment, pairs: pd.DataFrame, discrete: np.ndarray, progress: Callable[[float], None] | None
+    alignment: Alignment, pairs: pd.DataFrame, discrete: Flags, progress: Callable[[float], None] | None
 ) -> tuple[Problem, ...]:
     """Fill in the metrics of pairs of whole tensors; what cannot be read keeps its statistics and becomes a problem."""
     target, reference = alignment.target, alignment.reference
     whole_t = (target.tensors["file"] != "").to_numpy()[pairs["target_tensor"]]
     whole_r = (reference.tensors["file"] != "").to_numpy()[pairs["reference_tensor"]]
     todo = np.flatnonzero(whole_t & whole_r)
-    columns: dict[str, np.ndarray] = {name: np.full(len(pairs), np.nan) for name in (*_METRICS, "rounded_error")}
+    columns: dict[str, Floats] = {name: np.full(len(pairs), np.nan) for name in (*_METRICS, "rounded_error")}
     error, metric, layout = (pairs[name].to_numpy(copy=True) for name in ("error", "metric", "layout"))
     tolerance = pairs["tolerance"].to_numpy(copy=True)
     tensors_t, tensors_r = pairs["target_tensor"].to_numpy(), pairs["reference_tensor"].to_numpy()
@@ -231,7 +233,7 @@ def _measure_whole(
     return tuple(problems)
 
 
-def _shaped(flow: Flow, tensor: int) -> np.ndarray:
+def _shaped(flow: Flow, tensor: int) -> AnyArray:
     """The whole tensor in its recorded shape (graph-mode files of reshaped outputs carry the input's)."""
     array = flow.trace.array(tensor)
     shape = flow.tensors["shape"].iat[tensor]
@@ -286,7 +288,7 @@ def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
     return row
 
 
-def _put_together(alignment: Alignment, group: Group) -> tuple[str, np.ndarray, np.ndarray]:
+def _put_together(alignment: Alignment, group: Group) -> tuple[str, AnyArray, AnyArray]:
     """(layout, target, reference) with the parts of the one side put together like the fused tensor of the other."""
     arrays = [
         [_shaped(flow, int(flow.classes["tensor"].iat[value])) for value in values]
@@ -297,6 +299,18 @@ def _put_together(alignment: Alignment, group: Group) -> tuple[str, np.ndarray, 
         return layout, arrays[0][0], joined
     layout, joined = fused(arrays[1][0], arrays[0])
     return f"reference {layout}", joined, arrays[1][0]
+
+
+def _judge_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
+    """By statistics alone: NaN or Inf on one side only. A mask of -Inf against one of a large negative number is none."""
+    blind = pairs["nonfinite_mismatch"].isna()
+    worse = []
+    for flow, ids in ((target, pairs["target"]), (reference, pairs["reference"])):
+        table = flow.classes.iloc[ids]
+        infinite_mask = np.isneginf(table["min"].to_numpy()) & np.isfinite(table["max"].to_numpy())
+        worse.append(np.where(infinite_mask, 0, table["nonfinite"].to_numpy()))
+    parted = (worse[0] >= 0) & (worse[1] >= 0) & (worse[0] != worse[1])
+    pairs.loc[blind & parted, "nonfinite_mismatch"] = 1.0
 
 
 def _judge_hashes(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:

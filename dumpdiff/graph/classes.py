@@ -11,11 +11,13 @@ import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from ..arrays import Flags, Floats, Ints
+
 _SAME = 1e-6  # mean and norm of the same numbers in another order: float32 summation, or 6 printed digits
 _LOW_PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # where mean and norm were summed in the dtype itself
 
 
-def evidence(tensors: pd.DataFrame) -> np.ndarray:
+def evidence(tensors: pd.DataFrame) -> Ints:
     """How many of a tensor's recorded numbers say something: 0 (nothing: all ones, a mask, a shape) to 4.
 
     A number says nothing if it is missing, 0, +-1, not finite, a masking constant (|x| >= 1e4) or, for tensors of one
@@ -30,7 +32,7 @@ def evidence(tensors: pd.DataFrame) -> np.ndarray:
     return telling.sum(axis=1)
 
 
-def _typed(values: np.ndarray) -> np.ndarray:
+def _typed(values: Floats) -> Flags:
     """Numbers with at most two significant digits, the kind that stands in source code."""
     with np.errstate(all="ignore"):
         magnitude = 10.0 ** (np.floor(np.log10(np.abs(values))) - 1)
@@ -38,14 +40,14 @@ def _typed(values: np.ndarray) -> np.ndarray:
         return (values == 0) | (np.abs(scaled - np.round(scaled)) < 1e-5)
 
 
-def immediates(tensors: pd.DataFrame) -> np.ndarray:
+def immediates(tensors: pd.DataFrame) -> Flags:
     """(rows,) true for scalars, shapes, axes and the like: constants of fewer than 8 elements, or of integers."""
     small = (tensors["size"].to_numpy() < 8) | tensors["dtype"].str.startswith(("int", "uint")).to_numpy(dtype=bool)
-    flags: np.ndarray = tensors["constant"].to_numpy() & small
+    flags: Flags = tensors["constant"].to_numpy() & small
     return flags
 
 
-def classes_of(tensors: pd.DataFrame, low_precision: bool) -> np.ndarray:
+def classes_of(tensors: pd.DataFrame, low_precision: bool) -> Ints:
     """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and immediates.
 
     ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype.
@@ -68,18 +70,18 @@ def classes_of(tensors: pd.DataFrame, low_precision: bool) -> np.ndarray:
     ranks = np.full(len(first), -1)
     real = np.flatnonzero(label[first] >= 0)
     ranks[real[np.argsort(first[real])]] = np.arange(len(real))
-    result: np.ndarray = ranks[inverse.reshape(-1)]
+    result: Ints = ranks[inverse.reshape(-1)]
     return result
 
 
-def _edges(tensors: pd.DataFrame, usable: np.ndarray) -> np.ndarray:
+def _edges(tensors: pd.DataFrame, usable: Flags) -> Ints:
     producer = tensors["producer"].to_numpy()
     read = np.flatnonzero((producer >= 0) & usable)
     read = read[usable[producer[read]]]
     return np.stack([read, producer[read]])
 
 
-def _equal(tensors: pd.DataFrame, chosen: np.ndarray, low_precision: bool) -> np.ndarray:
+def _equal(tensors: pd.DataFrame, chosen: Flags, low_precision: bool) -> Ints:
     rows = np.flatnonzero(chosen)
     table = tensors.iloc[rows]
     size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm"))
@@ -96,12 +98,12 @@ def _equal(tensors: pd.DataFrame, chosen: np.ndarray, low_precision: bool) -> np
     return np.stack([rows[a[same]], rows[b[same]]])
 
 
-def _both(values: np.ndarray, a: np.ndarray, b: np.ndarray, slack: np.ndarray | float) -> np.ndarray:
+def _both(values: Floats, a: Ints, b: Ints, slack: Floats | float) -> Flags:
     """Agree within the slack, or at least one was not recorded."""
     return (np.abs(values[a] - values[b]) <= slack) | (values[a] == values[b]) | np.isnan(values[a]) | np.isnan(values[b])
 
 
-def _hashes(tensors: pd.DataFrame, usable: np.ndarray) -> np.ndarray:
+def _hashes(tensors: pd.DataFrame, usable: Flags) -> Ints:
     rows = np.flatnonzero(usable & (tensors["hash"] != "").to_numpy() & (tensors["size"].to_numpy() > 1))
     keys = pd.Series(list(zip(tensors["size"].to_numpy()[rows], tensors["hash"].to_numpy()[rows], strict=True)))
     codes = pd.factorize(keys)[0] if len(rows) else np.empty(0, dtype=int)
@@ -110,7 +112,7 @@ def _hashes(tensors: pd.DataFrame, usable: np.ndarray) -> np.ndarray:
     return np.stack([rows[order[:-1]][same], rows[order[1:]][same]])
 
 
-def _latest_output(tensors: pd.DataFrame, chosen: np.ndarray) -> np.ndarray:
+def _latest_output(tensors: pd.DataFrame, chosen: Flags) -> Ints:
     """An input that says little and whose producer is unknown is the latest output that looks the same."""
     rows = np.flatnonzero(chosen & (tensors["max"].notna() | (tensors["nonfinite"] == 1)).to_numpy())
     table = tensors.iloc[rows]

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from ..arrays import Flags, Floats, Ints, Objects
 from ..trace import FORWARD, Problem, Trace
 from .classes import classes_of, evidence
 from .statistics import completed
@@ -33,8 +34,8 @@ class Flow:
     trace: Trace
     tensors: pd.DataFrame  #: the tensor table with complete statistics
     classes: pd.DataFrame  #: see CLASS_COLUMNS
-    tensor_class: np.ndarray  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
-    made: np.ndarray  #: (tensors,) true for outputs that an op computed
+    tensor_class: Ints  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
+    made: Flags  #: (tensors,) true for outputs that an op computed
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
@@ -79,29 +80,29 @@ class Flow:
         return found
 
     @cached_property
-    def _roles(self) -> np.ndarray:
+    def _roles(self) -> Objects:
         return self.tensors["role"].to_numpy()
 
     @cached_property
-    def _slot_names(self) -> np.ndarray:
+    def _slot_names(self) -> Objects:
         return self.tensors["slot"].to_numpy()
 
     @cached_property
-    def row_order(self) -> np.ndarray:
+    def row_order(self) -> Ints:
         """Tensor ids sorted by op; ``row_order[rows[op]:rows[op + 1]]`` are the op's."""
-        order: np.ndarray = np.argsort(self.tensors["op"].to_numpy(), kind="stable")
+        order: Ints = np.argsort(self.tensors["op"].to_numpy(), kind="stable")
         return order
 
     @cached_property
-    def rows(self) -> np.ndarray:
+    def rows(self) -> Ints:
         """(ops + 1,) offsets into ``row_order``."""
         counts = np.bincount(self.tensors["op"].to_numpy(), minlength=len(self.trace.ops))
-        offsets: np.ndarray = np.concatenate([[0], np.cumsum(counts)])
+        offsets: Ints = np.concatenate([[0], np.cumsum(counts)])
         return offsets
 
-    def tensors_of(self, op: int) -> np.ndarray:
+    def tensors_of(self, op: int) -> Ints:
         """Ids of the op's tensors, in slot order as recorded."""
-        ids: np.ndarray = self.row_order[self.rows[op] : self.rows[op + 1]]
+        ids: Ints = self.row_order[self.rows[op] : self.rows[op + 1]]
         return ids
 
     @cached_property
@@ -114,7 +115,7 @@ class Flow:
         return [frozenset(found) for found in sums]
 
     @cached_property
-    def producers(self) -> np.ndarray:
+    def producers(self) -> Ints:
         """(classes,) op that made each class, -1 if nothing recorded did."""
         return self.classes["producer"].to_numpy()
 
@@ -125,17 +126,17 @@ class Flow:
         return phases
 
     @cached_property
-    def sizes(self) -> np.ndarray:
+    def sizes(self) -> Ints:
         """(classes,) number of elements."""
         return self.classes["size"].to_numpy()
 
     @cached_property
-    def norms(self) -> np.ndarray:
+    def norms(self) -> Floats:
         """(classes,) L2 norm, NaN if unknown."""
         return self.classes["norm"].to_numpy()
 
     @cached_property
-    def is_layout(self) -> np.ndarray:
+    def is_layout(self) -> Flags:
         """(ops,) true where an op writes nothing that it does not read: a reshape, transpose or copy."""
         return np.array([bool(read) and not written for read, written in zip(self.reads, self.writes, strict=True)])
 
@@ -150,15 +151,15 @@ def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Fl
     return Flow(trace, tensors, classes, tensor_class, made, reads, writes, problems)
 
 
-def _made(trace: Trace, tensors: pd.DataFrame) -> np.ndarray:
+def _made(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """(tensors,) outputs of real ops: the files of parameters that MindSpore writes as ops of kind Parameter are no results."""
     parameters = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    made: np.ndarray = (tensors["role"] == "output").to_numpy() & ~parameters
+    made: Flags = (tensors["role"] == "output").to_numpy() & ~parameters
     return made
 
 
 def _per_op(
-    ops: int, tensors: pd.DataFrame, tensor_class: np.ndarray, made: np.ndarray
+    ops: int, tensors: pd.DataFrame, tensor_class: Ints, made: Flags
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     reads: list[dict[int, None]] = [{} for _ in range(ops)]
     writes: list[dict[int, None]] = [{} for _ in range(ops)]
@@ -173,9 +174,9 @@ def _per_op(
 def _class_table(
     trace: Trace,
     tensors: pd.DataFrame,
-    tensor_class: np.ndarray,
+    tensor_class: Ints,
     reads: tuple[tuple[int, ...], ...],
-    outputs: np.ndarray,
+    outputs: Flags,
 ) -> pd.DataFrame:
     count = int(tensor_class.max(initial=-1)) + 1
     op = tensors["op"].to_numpy()

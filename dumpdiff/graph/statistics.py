@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 
+from ..arrays import AnyArray, Flags, Ints
 from ..errors import DumpError
 from ..trace import Problem, Trace
 
@@ -59,7 +60,7 @@ def completed(
     return tensors, tuple(problems)
 
 
-def _copies(tensors: pd.DataFrame, missing: np.ndarray) -> np.ndarray:
+def _copies(tensors: pd.DataFrame, missing: Flags) -> Ints:
     """For each missing row the row whose statistics it shares, -1 if it must be read itself."""
     producer = tensors["producer"].to_numpy()
     size = tensors["size"].to_numpy()
@@ -70,7 +71,7 @@ def _copies(tensors: pd.DataFrame, missing: np.ndarray) -> np.ndarray:
     return np.where(same, producer, -1)
 
 
-def statistics(array: np.ndarray) -> tuple[float, float, float, float, int]:
+def statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
     """(max, min, mean, L2 norm, 1 if any element is NaN or Inf else 0) of an array of any shape and dtype.
 
     NaN is sticky and Inf takes part, as in MindSpore >= 2.3 and PyTorch. Sums are pairwise in the
@@ -102,5 +103,5 @@ def statistics(array: np.ndarray) -> tuple[float, float, float, float, int]:
     return (float(high), float(low), total / flat.size, float(np.sqrt(squares)), nonfinite)
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
+def _flat(array: AnyArray) -> AnyArray:
     return array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)

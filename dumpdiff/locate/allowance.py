@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..arrays import Floats
 from ..graph import Flow
 from ..rules import Rules
 from .joined import Joined
@@ -13,7 +14,7 @@ from .joined import Joined
 _ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms can cancel
 
 
-def conditioning(graph: Joined, rules: Rules) -> np.ndarray:
+def conditioning(graph: Joined, rules: Rules) -> Floats:
     """(pairs,) by how much each value's maker may enlarge the relative error of its inputs; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
     for node, _, _, _, kind in _made(graph):
@@ -21,7 +22,7 @@ def conditioning(graph: Joined, rules: Rules) -> np.ndarray:
     return factors
 
 
-def cancellation(graph: Joined) -> np.ndarray:
+def cancellation(graph: Joined) -> Floats:
     """(pairs,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
 
     The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2): rounding

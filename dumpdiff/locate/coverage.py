@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arrays import Flags, Ints
 from ..graph import Flow
 from ..trace import PHASES
 from .joined import Joined
@@ -28,7 +29,7 @@ def coverage(graph: Joined, states: States) -> dict[str, dict[str, dict[str, flo
     }
 
 
-def compared_ops(flow: Flow, node_of: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compared_ops(flow: Flow, node_of: Ints, flags: Flags) -> tuple[Flags, Flags]:
     """(ops,) whether an op has results at all, and whether one of them is on a flagged node."""
     tensors = flow.tensors
     gradient = (flow.trace.ops["forward"].to_numpy()[tensors["op"]] >= 0) & (tensors["role"] == "input").to_numpy()
@@ -40,7 +41,7 @@ def compared_ops(flow: Flow, node_of: np.ndarray, flags: np.ndarray) -> tuple[np
     return counts, flagged
 
 
-def _side(flow: Flow, node_of: np.ndarray, compared: np.ndarray, healed: np.ndarray) -> dict[str, dict[str, float]]:
+def _side(flow: Flow, node_of: Ints, compared: Flags, healed: Flags) -> dict[str, dict[str, float]]:
     counts, hit = compared_ops(flow, node_of, compared)
     _, cured = compared_ops(flow, node_of, healed)
     table = {}

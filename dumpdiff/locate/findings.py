@@ -21,8 +21,10 @@ _MEASURES = {"relative_l2": "relative L2", "statistics": "statistics differ by",
 _COPIED = ("error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "nonfinite_mismatch", "rounded_error")
 
 
-def findings(graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]) -> tuple[Finding, ...]:
-    """Every introduced divergence, ranked: inputs, parameters, then ops by phase and dataflow order."""
+def findings(
+    graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str], first: tuple[Finding, ...] = ()
+) -> tuple[Finding, ...]:
+    """Every introduced divergence, ranked: ``first`` (other shapes), inputs, parameters, then ops by phase and dataflow order."""
     order = {node: position for position, node in enumerate(graph.order)}
     places = [
         place(graph, states, node, scopes_t, scopes_r)
@@ -30,7 +32,8 @@ def findings(graph: Joined, states: States, scopes_t: list[str], scopes_r: list[
     ]
     drafts = [(kind_of(graph, at), at) for at in places]
     drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), PHASES.index(d[1].phase), order[d[1].node]))
-    return tuple(_finding(rank, kind, at, graph, states) for rank, (kind, at) in enumerate(drafts, 1))
+    made = [_finding(rank, kind, at, graph, states) for rank, (kind, at) in enumerate(drafts, 1 + len(first))]
+    return (*first, *made)
 
 
 def kind_of(graph: Joined, at: Place) -> Kind:
@@ -126,6 +129,9 @@ def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[s
         wrong = int(row["nonfinite_mismatch"])
         return f"{where}: {wrong} elements are NaN, Inf or masked on one side only{agree}"
     said = [f"{where}: {amount}{agree}", *scalars]
+    if kind in ("region", "missing") and len(at.target.ops) + len(at.reference.ops) > 2:
+        first_t, first_r = at.target.names[:1] or ("nothing",), at.reference.names[:1] or ("nothing",)
+        said.append(f"somewhere from {first_t[0]} vs {first_r[0]} on")
     if kind == "missing":
         said.append(f"only the reference has {', '.join(missing(at))}")
     if kind == "dtype":

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from ..arrays import Floats, Ints, Objects
 from ..compare import Comparison
 from ..graph import Flow
 from ..graph.bridges import bridge
@@ -22,14 +23,14 @@ class Joined:
     """The joined graph; nodes are numbered pairs first (in the order of ``comparison.pairs``), then each side's rest."""
 
     comparison: Comparison
-    node_t: np.ndarray  #: (target classes,) node of each class
-    node_r: np.ndarray
-    class_t: np.ndarray  #: (nodes,) target class or -1
-    class_r: np.ndarray
+    node_t: Ints  #: (target classes,) node of each class
+    node_r: Ints
+    class_t: Ints  #: (nodes,) target class or -1
+    class_r: Ints
     parents_t: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by the target's record
     parents_r: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]  #: nodes, parents first
-    phase: np.ndarray  #: (nodes,) of the target's class, of the reference's where the target has none
+    phase: Objects  #: (nodes,) of the target's class, of the reference's where the target has none
     bridges: Counter[str]  #: how many holes were bridged by what
 
     @property
@@ -74,8 +75,8 @@ def joined(comparison: Comparison) -> Joined:
 
 
 def _numbered(
-    count: int, paired: np.ndarray, parts: dict[int, int], first_free: int
-) -> tuple[np.ndarray, np.ndarray]:
+    count: int, paired: Ints, parts: dict[int, int], first_free: int
+) -> tuple[Ints, Ints]:
     """(node of each class, classes without a partner); the parts of a fused tensor share its node."""
     node = np.full(count, -1)
     node[paired] = np.arange(len(paired))
@@ -118,7 +119,7 @@ def _gradients_after(flow: Flow, value: int) -> list[int]:
     return list(found)
 
 
-def _lifted(nodes: int, node_of: np.ndarray, parents: list[list[int]]) -> list[list[int]]:
+def _lifted(nodes: int, node_of: Ints, parents: list[list[int]]) -> list[list[int]]:
     lifted: list[list[int]] = [[] for _ in range(nodes)]
     for value, above in enumerate(parents):
         node = int(node_of[value])
@@ -128,8 +129,8 @@ def _lifted(nodes: int, node_of: np.ndarray, parents: list[list[int]]) -> list[l
 
 def _bridge(
     flow: Flow,
-    class_of: np.ndarray,
-    node_of: np.ndarray,
+    class_of: Ints,
+    node_of: Ints,
     parents: list[list[int]],
     other_parents: list[list[int]],
     bridges: Counter[str],
@@ -145,7 +146,7 @@ def _bridge(
             bridges[found.how] += 1
 
 
-def _ordered(parents: list[list[int]], place: np.ndarray) -> tuple[int, ...]:
+def _ordered(parents: list[list[int]], place: Floats) -> tuple[int, ...]:
     """Parents first, ties by place; where wrong pairs make a circle, the earliest of those left comes first."""
     children: list[list[int]] = [[] for _ in parents]
     waiting = [0] * len(parents)
@@ -172,10 +173,10 @@ def _ordered(parents: list[list[int]], place: np.ndarray) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _places(flow: Flow, class_of: np.ndarray) -> np.ndarray:
+def _places(flow: Flow, class_of: Ints) -> Floats:
     """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if the side lacks it."""
     producer = flow.classes["producer"].to_numpy()
     first = np.array([readers[0] if readers else 0 for readers in flow.readers], dtype=int)
     place = np.where(producer >= 0, producer, first) / max(1, len(flow.trace.ops))
-    places: np.ndarray = np.where(class_of >= 0, place[np.maximum(class_of, 0)], 1.0)
+    places: Floats = np.where(class_of >= 0, place[np.maximum(class_of, 0)], 1.0)
     return places

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Floats, Objects
 from ..rules import Rules
 from ..trace import FORWARD
 from .allowance import cancellation, conditioning
@@ -41,7 +42,7 @@ class Above:
 class States:
     """Per node of a joined graph."""
 
-    state: np.ndarray  #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
+    state: Objects  #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
     above: tuple[Above, ...]
 
 
@@ -83,7 +84,7 @@ def classify(graph: Joined, rules: Rules) -> States:
     return States(state, tuple(above))
 
 
-def _above(graph: Joined, node: int, state: np.ndarray, above: list[Above], error: np.ndarray) -> Above:
+def _above(graph: Joined, node: int, state: Objects, above: list[Above], error: Floats) -> Above:
     """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
     agreeing, parted = [], []
     ancestors: dict[int, None] = {}
@@ -105,7 +106,7 @@ def _largest(values: list[float]) -> float:
     return max((value for value in values if value == value), default=np.nan)
 
 
-def _heal(graph: Joined, state: np.ndarray) -> None:
+def _heal(graph: Joined, state: Objects) -> None:
     """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
     The last value of a path, as a loss is, is never healed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ..arrays import Ints
 from ..graph import Flow
 from ..result import PAIR_COLUMNS, UNMATCHED_COLUMNS
 from .coverage import compared_ops
@@ -48,7 +49,7 @@ def pair_table(graph: Joined, states: States, scopes_t: list[str], scopes_r: lis
     return table[list(PAIR_COLUMNS)]
 
 
-def _results(flow: Flow) -> np.ndarray:
+def _results(flow: Flow) -> Ints:
     tensors = flow.tensors
     op = tensors["op"].to_numpy()
     role = tensors["role"].to_numpy()
@@ -57,11 +58,11 @@ def _results(flow: Flow) -> np.ndarray:
     orphan = known & (flow.classes["producer"].to_numpy()[flow.tensor_class] < 0) if len(flow.classes) else known
     first_read = np.zeros(len(tensors), dtype=bool)
     first_read[np.unique(np.where(orphan, flow.tensor_class, -1), return_index=True)[1]] = True
-    rows: np.ndarray = np.flatnonzero(known & (flow.made | gradient | (orphan & first_read)))
+    rows: Ints = np.flatnonzero(known & (flow.made | gradient | (orphan & first_read)))
     return rows
 
 
-def _partners(graph: Joined, rows_r: np.ndarray, node: np.ndarray) -> np.ndarray:
+def _partners(graph: Joined, rows_r: Ints, node: Ints) -> Ints:
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     op_of = dict(zip(alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True))

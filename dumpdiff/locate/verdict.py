@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..arrays import Objects
 from ..compare import Comparison
 from ..graph import Flow
 from ..graph.layers import locations
-from ..result import Result, Side, Verdict
+from ..result import Finding, Result, Side, Verdict
 from ..rules import Rules
 from ..trace import BACKWARD, FORWARD, Problem
 from .coverage import coverage
 from .findings import findings
 from .joined import joined
 from .learned import learned
+from .shapes import other_shapes
 from .states import AGREEING, classify
 from .tables import pair_table, unmatched_table
 
 _ONE_MODEL = 0.25  # share of forward ops with a partner below which findings are not believed
+_SCALARS_NAMED = 5
 
 
 def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
@@ -33,7 +36,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     graph = joined(comparison)
     states = classify(graph, rules)
     scopes_t, scopes_r = locations(target, rules), locations(reference, rules)
-    found = findings(graph, states, scopes_t, scopes_r)
+    found = findings(graph, states, scopes_t, scopes_r, first=other_shapes(alignment, rules))
     covered = coverage(graph, states)
     short = _short(covered, min_coverage)
     stranger = _stranger(covered)
@@ -42,6 +45,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     if graph.bridges:
         said = ", ".join(f"{count} by {what}" for what, count in graph.bridges.most_common())
         notes.append(f"holes in the record were bridged: {said}")
+    notes += _unjudged_scalars(comparison, found)
+    notes += _uncompared_phases(covered)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
@@ -92,6 +97,31 @@ def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: flo
     return reasons
 
 
+def _unjudged_scalars(comparison: Comparison, found: Sequence[Finding]) -> list[str]:
+    """Scalar arguments that differ although what the ops made agrees: below the noise, but a fault may hide there."""
+    told = {op for finding in found for op in finding.target_ops}
+    names_t, names_r = (
+        flow.trace.ops["name"].to_numpy() for flow in (comparison.alignment.target, comparison.alignment.reference)
+    )
+    rows = [row for row in comparison.scalars.itertuples() if names_t[row.target_op] not in told]
+    said = [
+        f"scalar argument of {names_t[row.target_op]} is {row.target:.6g}, of {names_r[row.reference_op]} {row.reference:.6g}"
+        for row in rows[:_SCALARS_NAMED]
+    ]
+    more = len(rows) - len(said)
+    return said + ([f"{more} more scalar arguments differ"] if more else [])
+
+
+def _uncompared_phases(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Phases that both sides recorded and of which nothing could be compared: the verdict says nothing about them."""
+    common = [phase for phase in covered["target"] if phase in covered["reference"]]
+    return [
+        f"both sides recorded {phase} ops, but none could be compared: the verdict does not cover them"
+        for phase in common
+        if not any(covered[side][phase]["compared"] for side in covered)
+    ]
+
+
 def _side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
     trace = flow.trace
     return Side(trace.source, len(trace.ops), len(trace.tensors), (*trace.problems, *flow.problems, *problems))
@@ -103,7 +133,7 @@ def _edges(flow: Flow, role: str) -> dict[str, object]:
     return {f"{role}_{name}": flow.trace.source.details[name] for name in names if name in flow.trace.source.details}
 
 
-def _noise(comparison: Comparison, state: np.ndarray) -> float:
+def _noise(comparison: Comparison, state: Objects) -> float:
     """Median error of the pairs that agree, leaving out exact ones if there are others."""
     pairs = comparison.pairs
     errors = pairs["error"].to_numpy()[(state[: len(pairs)] == AGREEING) & (pairs["metric"] != "mismatches").to_numpy()]
