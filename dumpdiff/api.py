@@ -52,9 +52,7 @@ def align(
     return locate(comparison, book, min_coverage)
 
 
-def read(
-    path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None
-) -> Trace:
+def read(path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None) -> Trace:
     """The trace of one dump, or of the chosen part of it. Raises DumpError if nothing can be read."""
     parts = readers.find(path)
     return readers.read(readers.choose(parts, parts, step=step, rank=rank, graph=graph)[0])

@@ -22,7 +22,8 @@ def by_value(matching: Matching) -> Candidates:
     """
     found = candidates(matching.prints_t, matching.prints_r, matching.tolerance)
     allowed = np.array(
-        [matching.may_pair(t, r) for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)], dtype=bool
+        [matching.may_pair(t, r) for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)],
+        dtype=bool,
     )
     found = Candidates(found.target[allowed], found.reference[allowed], found.distance[allowed])
     choices_t = np.bincount(found.target, minlength=len(matching.classes_t))
@@ -95,7 +96,9 @@ def by_last_value(matching: Matching) -> None:
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), matching.tolerance)
     scalar = matching.prints_t.size[free_t[found.target]] == 1
-    for t, r in sorted(zip(free_t[found.target[scalar]].tolist(), free_r[found.reference[scalar]].tolist(), strict=True))[::-1]:
+    for t, r in sorted(
+        zip(free_t[found.target[scalar]].tolist(), free_r[found.reference[scalar]].tolist(), strict=True)
+    )[::-1]:
         made = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
         if made and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
             matching.pair(t, r, "value", 0.6)

@@ -54,9 +54,7 @@ def _transferred(matching: Matching, roles_t: Hashes, roles_r: Hashes, radius: i
     return progress
 
 
-def _taught(
-    matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int
-) -> dict[int, int]:
+def _taught(matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int) -> dict[int, int]:
     """Which role of the reference each wanted role of the target is: four in five sure pairs, both ways, say so."""
     forth: dict[int, Counter[int]] = defaultdict(Counter)
     back: dict[int, Counter[int]] = defaultdict(Counter)

@@ -60,7 +60,14 @@ def equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         total_r[r] += count
     same = {kind: kind for kind in {*matching.kinds_t, *matching.kinds_r}}
     for (t, r), count in counts.most_common():
-        if t != r and count >= 2 and 2 * count > total_t[t] and 2 * count > total_r[r] and same[r] == r and same[t] == t:
+        if (
+            t != r
+            and count >= 2
+            and 2 * count > total_t[t]
+            and 2 * count > total_r[r]
+            and same[r] == r
+            and same[t] == t
+        ):
             same[r] = t
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(same.values()))}
     return [numbers[same[k]] for k in matching.kinds_t], [numbers[same[k]] for k in matching.kinds_r]
@@ -208,4 +215,3 @@ class _Closure:
     def _touch(self, t: int, r: int) -> None:
         self.dirty[0].update(op for op in self.flows[0].readers[t] if self.ops[0][op] < 0)
         self.dirty[1].update(op for op in self.flows[1].readers[r] if self.ops[1][op] < 0)
-

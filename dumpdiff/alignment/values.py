@@ -26,8 +26,9 @@ class Fingerprints:
     @staticmethod
     def of(table: pd.DataFrame) -> Fingerprints:
         """From any table with the columns size, max, min, mean, norm and evidence."""
-        columns = (table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm"))
-        return Fingerprints(*columns, table["evidence"].to_numpy())
+        names = ("size", "max", "min", "mean", "norm")
+        size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in names)
+        return Fingerprints(size, high, low, mean, norm, table["evidence"].to_numpy())
 
     def normalised(self) -> Fingerprints:
         """Shapes of distributions: extremes and mean over the norm; the larger extreme stands for the norm."""
@@ -40,9 +41,7 @@ class Fingerprints:
         return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
-def distance(
-    target: Fingerprints, rows: Ints, reference: Fingerprints, columns: Ints
-) -> Floats:
+def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns: Ints) -> Floats:
     """Largest relative difference of max, min, mean and norm of target[rows] and reference[columns], elementwise.
 
     Extremes and mean are taken relative to the tensor's scale, which is the larger of |value| and the root mean square;
@@ -88,9 +87,7 @@ class Candidates:
     distance: Floats
 
 
-def candidates(
-    target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64
-) -> Candidates:
+def candidates(target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64) -> Candidates:
     """Every pair of equal size whose statistics agree within ``tolerance``; at most ``limit`` nearest by norm for a target.
 
     Classes whose numbers say nothing (evidence 0) have no candidates. No all-pairs comparison: a window in the
@@ -111,9 +108,7 @@ def candidates(
     return Candidates(left[ranked], right[ranked], gap[ranked])
 
 
-def _window(
-    size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int
-) -> Ints:
+def _window(size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int) -> Ints:
     """(2, pairs): rows of equal size whose keys (natural logarithms; NaN: take no part) differ by a few tolerances."""
     rows_t, rows_r = np.flatnonzero(np.isfinite(key_t)), np.flatnonzero(np.isfinite(key_r))
     # one number that sorts by size, then key: logarithms of doubles stay within +-745, far below the step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -62,7 +63,9 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     pairs = _with_groups(alignment, pairs)
     pairs["tolerance"] = np.maximum(pairs["tolerance"], _measured_noise(target, pairs))
     _judge_nonfinite(target, reference, pairs)
-    pairs["comparable"] = (pairs["nonfinite_mismatch"] > 0) | np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    pairs["comparable"] = (
+        (pairs["nonfinite_mismatch"] > 0) | np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    )
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
     return Comparison(alignment, pairs, scalar_differences(alignment), problems)
 
@@ -133,7 +136,7 @@ def _reduction_length(inputs: list[int], output: int) -> int:
     if output <= 0 or not inputs:
         return 1
     if len(inputs) >= 2:
-        return max(1, round((inputs[0] * inputs[1] / output) ** 0.5))
+        return max(1, round(math.sqrt(inputs[0] * inputs[1] / output)))
     return max(1, inputs[0] // output)
 
 
@@ -148,9 +151,7 @@ def _discrete(flow: Flow, ids: Ints) -> Flags:
     return flags
 
 
-def _tensors_to_compare(
-    target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints
-) -> tuple[Ints, Ints]:
+def _tensors_to_compare(target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints) -> tuple[Ints, Ints]:
     """For each pair one tensor of either class: whole ones of the same shape if there are any, else those that stand for it."""
     members_t, members_r = _members(target), _members(reference)
     chosen_t = target.classes["tensor"].to_numpy()[ids_t].copy()
@@ -264,6 +265,10 @@ def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
     size = float(target.sizes[list(group.target)].sum())
     sides = [Fingerprints(*(np.array([number]) for number in (size, *figures, 4.0))) for figures in (ours, theirs)]
     one = np.array([0])
+    error, tolerance = (
+        float(distance(sides[0], one, sides[1], one)[0]),
+        max(_resolution(alignment), alignment.tolerance),
+    )
     row: dict[str, object] = {
         "target": group.target[0],
         "reference": group.reference[0],
@@ -272,8 +277,8 @@ def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
         "target_tensor": int(target.classes["tensor"].iat[group.target[0]]),
         "reference_tensor": int(reference.classes["tensor"].iat[group.reference[0]]),
         "metric": "statistics",
-        "error": float(distance(sides[0], one, sides[1], one)[0]),
-        "tolerance": max(_resolution(alignment), float(alignment.tolerance)),
+        "error": error,
+        "tolerance": tolerance,
         "layout": f"parts({max(len(group.target), len(group.reference))})",
         "group": group,
     }
@@ -281,8 +286,8 @@ def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
         layout, a, b = _put_together(alignment, group)
     except (DumpError, KeyError, OSError, ValueError):
         return row  # statistics it is: without whole tensors, or in shapes that cannot be joined
-    found = compare(a, b, float(alignment.tolerance))
-    if found.relative_l2 <= max(1e-2, 10 * alignment.tolerance) or row["error"] > row["tolerance"]:
+    found = compare(a, b, alignment.tolerance)
+    if found.relative_l2 <= max(1e-2, 10 * alignment.tolerance) or error > tolerance:
         row |= {name: getattr(found, name) for name in _METRICS}
         row |= {"metric": "relative_l2", "error": found.relative_l2, "layout": layout}
     return row

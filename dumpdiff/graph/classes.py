@@ -29,7 +29,8 @@ def evidence(tensors: pd.DataFrame) -> Ints:
         constant = values[:, 0] == values[:, 1]
     telling[constant, 1:] = False
     telling[tensors["size"].to_numpy() < 4, 2:] = False
-    return telling.sum(axis=1)
+    counts: Ints = telling.sum(axis=1)
+    return counts
 
 
 def _typed(values: Floats) -> Flags:
@@ -37,7 +38,8 @@ def _typed(values: Floats) -> Flags:
     with np.errstate(all="ignore"):
         magnitude = 10.0 ** (np.floor(np.log10(np.abs(values))) - 1)
         scaled = values / magnitude
-        return (values == 0) | (np.abs(scaled - np.round(scaled)) < 1e-5)
+        typed: Flags = (values == 0) | (np.abs(scaled - np.round(scaled)) < 1e-5)
+    return typed
 
 
 def immediates(tensors: pd.DataFrame) -> Flags:
@@ -100,7 +102,9 @@ def _equal(tensors: pd.DataFrame, chosen: Flags, low_precision: bool) -> Ints:
 
 def _both(values: Floats, a: Ints, b: Ints, slack: Floats | float) -> Flags:
     """Agree within the slack, or at least one was not recorded."""
-    return (np.abs(values[a] - values[b]) <= slack) | (values[a] == values[b]) | np.isnan(values[a]) | np.isnan(values[b])
+    left, right = values[a], values[b]
+    agree: Flags = (np.abs(left - right) <= slack) | (left == right) | np.isnan(left) | np.isnan(right)
+    return agree
 
 
 def _hashes(tensors: pd.DataFrame, usable: Flags) -> Ints:

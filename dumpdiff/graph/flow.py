@@ -164,7 +164,9 @@ def _per_op(
     reads: list[dict[int, None]] = [{} for _ in range(ops)]
     writes: list[dict[int, None]] = [{} for _ in range(ops)]
     known = np.flatnonzero((tensor_class >= 0) & (made | (tensors["role"] != "output").to_numpy()))
-    rows = zip(tensors["op"].to_numpy()[known].tolist(), tensor_class[known].tolist(), made[known].tolist(), strict=True)
+    rows = zip(
+        tensors["op"].to_numpy()[known].tolist(), tensor_class[known].tolist(), made[known].tolist(), strict=True
+    )
     for op, value, output in rows:
         (writes if output else reads)[op][value] = None
     fresh = [tuple(value for value in made if value not in read) for read, made in zip(reads, writes, strict=True)]
@@ -197,7 +199,9 @@ def _class_table(
     representative[tensor_class[best_last]] = best_last
     first = np.full(count, -1)
     first[tensor_class[known[::-1]]] = known[::-1]
-    table = tensors.iloc[representative][["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]].reset_index(drop=True)
+    table = tensors.iloc[representative][["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]].reset_index(
+        drop=True
+    )
     table.insert(0, "tensor", representative)
     table["evidence"] = evidence(table)
     table["producer"] = producer

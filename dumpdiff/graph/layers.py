@@ -39,7 +39,9 @@ def locations(flow: Flow, rules: Rules) -> list[str]:
         elif forward[op] >= 0:
             found.append(found[forward[op]])
         elif phase[op] == BACKWARD:
-            makers = [producer[v] for v in flow.reads[op] if 0 <= producer[v] < len(found) and phase[producer[v]] == FORWARD]
+            makers = [
+                producer[v] for v in flow.reads[op] if 0 <= producer[v] < len(found) and phase[producer[v]] == FORWARD
+            ]
             found.append(found[max(makers)] if makers else "")
         else:
             found.append("")

@@ -49,10 +49,9 @@ def completed(
             if progress and done % 256 == 0:
                 progress(done / len(todo))
     copied = np.flatnonzero(missing & (copies >= 0))
-    for values in columns.values():
-        values[copied] = values[copies[copied]]
-    for name, values in columns.items():
-        tensors[name] = values
+    for name, column in columns.items():
+        column[copied] = column[copies[copied]]
+        tensors[name] = column
     known = tensors["max"].notna() & tensors["min"].notna()
     finite = np.isfinite(tensors["max"]) & np.isfinite(tensors["min"])
     unknown = tensors["nonfinite"] < 0

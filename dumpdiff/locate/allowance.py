@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,10 +58,10 @@ def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
         return 0.0
     if kind == "matmul":  # n products of random sign add up to sqrt(n) of one: that is no cancellation
         sizes = [float(flow.sizes[v]) for v in inputs]
-        length = (sizes[0] * sizes[-1] / max(1.0, float(flow.sizes[value]))) ** 0.5
-        return float(length**0.5 * _rms(flow, inputs[0]) * _rms(flow, inputs[-1]))
+        length = math.sqrt(sizes[0] * sizes[-1] / max(1.0, float(flow.sizes[value])))
+        return math.sqrt(length) * _rms(flow, inputs[0]) * _rms(flow, inputs[-1])
     if kind == "sum":
-        return sum(_rms(flow, v) * max(1.0, flow.sizes[v] / max(1.0, flow.sizes[value])) for v in inputs)
+        return sum(_rms(flow, v) * max(1.0, float(flow.sizes[v]) / max(1.0, float(flow.sizes[value]))) for v in inputs)
     return sum(_rms(flow, v) for v in inputs)
 
 

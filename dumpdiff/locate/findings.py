@@ -18,7 +18,16 @@ from .states import INTRODUCED, States
 _FIRST: Mapping[Kind, int] = {"input": 0, "parameter": 1}  # they explain everything after them; the rest by place
 _NAMED = 24  # ops of a region that are named
 _MEASURES = {"relative_l2": "relative L2", "statistics": "statistics differ by", "mismatches": "share of elements"}
-_COPIED = ("error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "nonfinite_mismatch", "rounded_error")
+_COPIED = (
+    "error",
+    "relative_l2",
+    "cosine",
+    "max_absolute",
+    "max_relative",
+    "beyond",
+    "nonfinite_mismatch",
+    "rounded_error",
+)
 
 
 def findings(
@@ -52,7 +61,8 @@ def kind_of(graph: Joined, at: Place) -> Kind:
 def missing(at: Place) -> tuple[str, ...]:
     """Operator kinds that the reference has on the way from the last agreement and the target lacks, if it lacks nothing else."""
     ours, theirs = (
-        Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op]) for s in (at.target, at.reference)
+        Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op])
+        for s in (at.target, at.reference)
     )
     return tuple((theirs - ours).elements()) if at.between and ours and not ours - theirs else ()
 

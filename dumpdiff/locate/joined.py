@@ -74,9 +74,7 @@ def joined(comparison: Comparison) -> Joined:
     )  # fmt: skip
 
 
-def _numbered(
-    count: int, paired: Ints, parts: dict[int, int], first_free: int
-) -> tuple[Ints, Ints]:
+def _numbered(count: int, paired: Ints, parts: dict[int, int], first_free: int) -> tuple[Ints, Ints]:
     """(node of each class, classes without a partner); the parts of a fused tensor share its node."""
     node = np.full(count, -1)
     node[paired] = np.arange(len(paired))

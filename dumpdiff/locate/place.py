@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..arrays import Ints
 from ..graph import Flow
 from .joined import Joined
 from .states import States
@@ -18,7 +17,9 @@ class SideOf:
 
     flow: Flow
     value: int  #: class, -1 if this side has none
-    ops: tuple[int, ...]  #: from the last agreement to the value, in order of execution; its first reader if nobody made it
+    ops: tuple[
+        int, ...
+    ]  #: from the last agreement to the value, in order of execution; its first reader if nobody made it
     made: bool  #: an op recorded by this side computed it
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``
@@ -92,7 +93,7 @@ def place(graph: Joined, states: States, node: int, scopes_t: list[str], scopes_
 
 
 def _side(
-    flow: Flow, class_of: np.ndarray, kinds: Sequence[str], scopes: Sequence[str], node: int, between: tuple[int, ...]
+    flow: Flow, class_of: Ints, kinds: Sequence[str], scopes: Sequence[str], node: int, between: tuple[int, ...]
 ) -> SideOf:
     value = int(class_of[node])
     values = [int(class_of[n]) for n in (*between, node) if class_of[n] >= 0]

@@ -26,15 +26,15 @@ def other_shapes(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
 def _named(flow: Flow, rules: Rules) -> dict[str, int]:
     names = flow.classes["parameter"].tolist()
     canonical = rules.parameters(name for name in names if name)
-    return {canonical[name]: value for value, name in enumerate(names) if name in canonical and flow.producers[value] < 0}
+    return {
+        canonical[name]: value for value, name in enumerate(names) if name in canonical and flow.producers[value] < 0
+    }
 
 
 def _finding(rank: int, name: str, alignment: Alignment, t: int, r: int) -> Finding:
     sides = ((alignment.target, t), (alignment.reference, r))
     shapes = [flow.tensors["shape"].iat[int(flow.classes["tensor"].iat[value])] for flow, value in sides]
-    readers = [
-        tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.readers[value][:1]) for flow, value in sides
-    ]
+    readers = [tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.readers[value][:1]) for flow, value in sides]
     return Finding(
         rank=rank,
         kind="shape",
@@ -44,7 +44,10 @@ def _finding(rank: int, name: str, alignment: Alignment, t: int, r: int) -> Find
         target_ops=readers[0],
         reference_ops=readers[1],
         slots=(),
-        metrics={"target_size": float(alignment.target.sizes[t]), "reference_size": float(alignment.reference.sizes[r])},
+        metrics={
+            "target_size": float(alignment.target.sizes[t]),
+            "reference_size": float(alignment.reference.sizes[r]),
+        },
         tolerance=0.0,
         confidence=0.9,
         evidence=("one canonical name",),

@@ -74,9 +74,13 @@ def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[
     shares = [figures[FORWARD]["share"] for figures in covered.values() if FORWARD in figures]
     if shares and max(shares) >= _ONE_MODEL:
         return []
-    if not shares and any(BACKWARD in figures and figures[BACKWARD]["share"] >= _ONE_MODEL for figures in covered.values()):
+    if not shares and any(
+        BACKWARD in figures and figures[BACKWARD]["share"] >= _ONE_MODEL for figures in covered.values()
+    ):
         return []
-    return [f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: are these dumps of one model?"]
+    return [
+        f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: are these dumps of one model?"
+    ]
 
 
 def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: float) -> list[str]:
@@ -103,9 +107,10 @@ def _unjudged_scalars(comparison: Comparison, found: Sequence[Finding]) -> list[
     names_t, names_r = (
         flow.trace.ops["name"].to_numpy() for flow in (comparison.alignment.target, comparison.alignment.reference)
     )
-    rows = [row for row in comparison.scalars.itertuples() if names_t[row.target_op] not in told]
+    rows = [row for row in comparison.scalars.to_dict("records") if names_t[row["target_op"]] not in told]
     said = [
-        f"scalar argument of {names_t[row.target_op]} is {row.target:.6g}, of {names_r[row.reference_op]} {row.reference:.6g}"
+        f"scalar argument of {names_t[row['target_op']]} is {row['target']:.6g}, "
+        f"of {names_r[row['reference_op']]} {row['reference']:.6g}"
         for row in rows[:_SCALARS_NAMED]
     ]
     more = len(rows) - len(said)

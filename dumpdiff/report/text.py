@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..result import Finding, Result, Side
-from .words import described, headline, number, percent, printable
+from ..wording import number
+from .words import described, headline, percent, printable
 
 _COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _FEW = 3  #: problems, notes of a region and the like that are shown without -v
