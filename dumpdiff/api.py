@@ -33,10 +33,11 @@ def align(
 ) -> Result:
     """Where do two dumps of one model part? ``target`` is the run under test, ``reference`` the trusted one.
 
-    Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first common
-    step, the first common rank, the first graph); ``rules`` are further rule files.
+    Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
+    common step, the first common rank, the first graph); ``rules`` are further rule files.
 
-    Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError if a rule file is wrong.
+    Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError for a wrong rule
+    file.
     """
     book = load_rules([Path(file) for file in rules])
     parts = readers.choose(readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph)

@@ -53,7 +53,7 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
     "kind": "",
     "phase": "",
     "scope": "canonical scope, '' if unknown",
-    "reason": "healed (another decomposition: every path re-joins agreement), dead end, region, layout, no statistics, ...",
+    "reason": "no tensor to compare, healed (all that follows agrees again), region, no statistics, no partner",
 }
 
 

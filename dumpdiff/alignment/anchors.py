@@ -69,8 +69,8 @@ def by_parameter_name(matching: Matching, rules: Rules) -> None:
 def by_supported_value(matching: Matching, found: Candidates) -> bool:
     """Of several candidates take the one whose surroundings are paired to the target's; true if any pair was added.
 
-    Support counts producers of one kind, inputs of the producers and outputs of the readers that are already paired to each
-    other. A candidate wins only if it has some support and no rival of either side has as much.
+    Support counts producers of one kind, inputs of the producers and outputs of the readers that are already paired to
+    each other. A candidate wins only if it has some support and no rival of either side has as much.
     """
     open_now = (matching.classes_t[found.target] < 0) & (matching.classes_r[found.reference] < 0)
     rows = np.flatnonzero(open_now)
@@ -107,7 +107,8 @@ def by_last_value(matching: Matching) -> None:
 def by_near_value(matching: Matching) -> bool:
     """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
 
-    Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs in common.
+    Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs
+    in common.
     """
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
@@ -124,10 +125,10 @@ def by_near_value(matching: Matching) -> bool:
 
 
 def by_scaled_value(matching: Matching) -> bool:
-    """Pair what is equal up to one factor that many have in common: a loss scale, an average over ranks, a doubled gradient.
+    """Pair what is equal up to a factor that many share: a loss scale, an average over ranks, a doubled gradient.
 
-    Shapes of distributions (extremes and mean over norm) are compared; a factor counts if at least five pairs that nothing
-    else comes near have it to 1e-3.
+    Shapes of distributions (extremes and mean over norm) are compared; a factor counts if at least five pairs that
+    nothing else comes near have it to 1e-3.
     """
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     prints_t, prints_r = matching.prints_t.take(free_t), matching.prints_r.take(free_r)

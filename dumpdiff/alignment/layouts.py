@@ -18,14 +18,14 @@ _MOST_PARTS = 4
 
 @dataclass(frozen=True)
 class Group:
-    """Classes of the target that together hold what the classes of the reference together hold; one side has just one."""
+    """Classes of the target that together hold what those of the reference together hold; one side has just one."""
 
     target: tuple[int, ...]
     reference: tuple[int, ...]
 
 
 def groups(matching: Matching, rules: Rules) -> tuple[Group, ...]:
-    """Fused tensors among what is left over: by the canonical names of parameters, else by what the readers read beside them."""
+    """Fused tensors among what is left over: by canonical names of parameters, else by what is read beside them."""
     found: dict[Group, None] = {}
     sides = (matching.target, matching.classes_t), (matching.reference, matching.classes_r)
     for one, many in ((0, 1), (1, 0)):

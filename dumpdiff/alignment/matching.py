@@ -55,7 +55,7 @@ class Matching:
         return bool(leaf or self._phase_t[t] == self._phase_r[r])
 
     def pair(self, t: int, r: int, why: str, confidence: float) -> bool:
-        """Pair two classes and, if they are of one operator kind or few choices, nothing more. False if not possible."""
+        """Pair two classes, but not the ops that made them. False if not possible, see :meth:`may_pair`."""
         if not self.may_pair(t, r):
             return False
         self.classes_t[t], self.classes_r[r] = r, t

@@ -15,8 +15,8 @@ _SINGLE = 3e-6  # floor for float32: what summation order alone makes of statist
 def prior(target: Flow, reference: Flow) -> float:
     """What to expect before looking: four unit roundoffs of the least exact dtype that computes on either side.
 
-    A dtype counts if at least 5 % of a side's floating outputs have it; float32 outputs downstream of bfloat16 ones carry the
-    error of bfloat16. Never less than eight times the resolution of the recorded numbers.
+    A dtype counts if at least 5 % of a side's floating outputs have it; float32 outputs downstream of bfloat16 ones
+    carry the error of bfloat16. Never less than eight times the resolution of the recorded numbers.
     """
     units = 0.0
     for flow in (target, reference):

@@ -1,8 +1,8 @@
 """Role evidence: a network repeats itself, so what was learned where the runs agree holds where they do not.
 
 Each side's ops get roles of their own: Weisfeiler-Lehman labels (Shervashidze et al., JMLR 12, 2011) from the op's
-kind, the parameters it reads without their layer number, and its neighbours up to some hops away. Pairs that agree tell which
-role of the reference is which role of the target; the k-th unpaired member of one is then the k-th of the other.
+kind, the parameters it reads without their layer number, and its neighbours up to some hops away. Pairs that agree tell
+which role of the reference is which role of the target; the k-th unpaired member of one is then the k-th of the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RADIUS = 3  # hops: within a layer, rarely beyond
 
 
 def transfer(matching: Matching) -> Iterator[bool]:
-    """Pair classes by the roles of their producers, radius by radius from the farthest; yields whether any pair was added.
+    """Pair classes by the roles of their producers, farthest radius first; yields True after each step that added any.
 
     Between two steps the caller may add pairs of its own: what a step is taught includes them.
     """
@@ -72,7 +72,7 @@ def _taught(matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[in
 
 
 def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
-    """Per class, what a leaf is called, without digits; the reference borrows the names of its partners and the reverse."""
+    """Per class, what a leaf is called, without digits; a side without a name borrows that of its partner."""
     sides = []
     for flow, classes, other in (
         (matching.target, matching.classes_t, matching.reference),
@@ -87,7 +87,8 @@ def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
 def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
     """Weisfeiler-Lehman labels of the ops for radius 0, 1, ..., RADIUS: (ops,) uint64 each.
 
-    The multiset of a neighbourhood is hashed as the sum of its members' hashes, so that whole graphs are relabelled at once.
+    The multiset of a neighbourhood is hashed as the sum of its members' hashes, so that whole graphs are relabelled at
+    once.
     """
     producer = flow.classes["producer"].tolist()
     size = flow.classes["size"].tolist()

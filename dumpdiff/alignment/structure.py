@@ -1,8 +1,8 @@
 """Structural evidence: ops of one kind that read the same values are the same op, whatever came out of them.
 
-Congruence closure over the two dataflow graphs. It starts from what is paired already and works outward: down from inputs to
-outputs, which carries the match across a divergence, and up from matched ops to the inputs they have in common,
-which finds the parameter or batch that differs.
+Congruence closure over the two dataflow graphs. It starts from what is paired already and works outward: down from
+inputs to outputs, which carries the match across a divergence, and up from matched ops to the inputs they have in
+common, which finds the parameter or batch that differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 64  # ops of one signature on a side: more cannot be told apart by what 
 
 
 def close(matching: Matching) -> None:
-    """Pair all ops and classes that the pairs so far imply; complete evidence first, partial only when that runs dry."""
+    """Pair all ops and classes that the pairs so far imply; partial evidence only where complete evidence runs dry."""
     _pair_producers(matching)
     kinds = equivalent_kinds(matching)
     closure = _Closure(matching, kinds)
@@ -29,7 +29,7 @@ def close(matching: Matching) -> None:
 
 
 def pair_idle_ops(matching: Matching) -> None:
-    """Pair the ops that make no value of their own: backward records of paired calls, then layout ops that read the same."""
+    """Pair ops that make no value of their own: backward records of paired calls, layout ops that read the same."""
     forward_t, forward_r = (flow.trace.ops["forward"].to_numpy() for flow in (matching.target, matching.reference))
     calls = {int(call): op for op, call in enumerate(forward_r.tolist()) if call >= 0}
     for op, call in enumerate(forward_t.tolist()):
@@ -74,7 +74,7 @@ def equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
 
 
 def _pair_producers(matching: Matching) -> None:
-    """The makers of a value that both sides have are the same op, if they are of one kind; of another kind if nothing better."""
+    """The makers of a value that both sides have are the same op: those of one kind first, then those of another."""
     pairs = [(t, int(matching.classes_t[t])) for t in np.flatnonzero(matching.classes_t >= 0).tolist()]
     makers = [(int(matching.producer_t[t]), int(matching.producer_r[r])) for t, r in pairs]
     for same_kind in (True, False):

@@ -45,8 +45,8 @@ def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns:
     """Largest relative difference of max, min, mean and norm of target[rows] and reference[columns], elementwise.
 
     Extremes and mean are taken relative to the tensor's scale, which is the larger of |value| and the root mean square;
-    masking constants set no scale. Statistics that one side lacks do not count; if none is left the result is Inf.
-    For tensors t and r with ||t - r|| = e ||r|| the norm term is at most e and the mean term at most e (Cauchy-Schwarz);
+    masking constants set no scale. Statistics that one side lacks do not count; if none is left the result is Inf. For
+    tensors t and r with ||t - r|| = e ||r|| the norm term is at most e and the mean term at most e (Cauchy-Schwarz);
     the extremes' terms are at most e sqrt(n), in practice a few e.
     """
     with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ class Candidates:
 
 
 def candidates(target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64) -> Candidates:
-    """Every pair of equal size whose statistics agree within ``tolerance``; at most ``limit`` nearest by norm for a target.
+    """Every pair of equal size with statistics within ``tolerance``; per target at most ``limit`` above and below.
 
     Classes whose numbers say nothing (evidence 0) have no candidates. No all-pairs comparison: a window in the
     sorted norms (in the maximum where no norm was recorded).

@@ -1,4 +1,4 @@
-"""Fused tensors taken apart: in which order one weight holds the rows of several, and how far they are from each other."""
+"""Fused tensors put together: in which order one weight holds the rows of several, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_BLOCKS = 4096
 def fused(whole: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
     """(layout, array): the parts put together in the order that comes nearest to ``whole``, in its shape.
 
-    Tried along the first axis and along the last: one part after the other ('concat'), block by block ('blocks(g)': query
-    groups with their keys and values), and element by element ('interleaved', as fused gate and up are), in every order
-    of the parts. Raises ValueError if the shapes cannot be put together.
+    Tried along the first axis and along the last: one part after the other ('concat'), block by block ('blocks(g)':
+    query groups with their keys and values), and element by element ('interleaved', as fused gate and up are), in every
+    order of the parts. Raises ValueError if the shapes cannot be put together.
     """
     best: tuple[float, str, AnyArray] | None = None
     for name, candidate in _candidates(whole, parts):

@@ -33,8 +33,8 @@ class Comparison:
     """An alignment with figures.
 
     ``pairs`` has one row per pair of classes: target, reference (class ids), evidence, confidence, target_tensor,
-    reference_tensor (ids of the tensors compared), layout, metric, error, tolerance, agrees, comparable and the fields of
-    :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error.
+    reference_tensor (ids of the tensors compared), layout, metric, error, tolerance, agrees, comparable and the fields
+    of :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error.
     """
 
     alignment: Alignment
@@ -92,10 +92,10 @@ def _tolerances(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints) ->
 
 
 def _measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
-    """Per pair, sixteen times the lower quartile of the errors of its phase where values alone made the pair; 0 for discrete ones.
+    """Per pair, 16 times the lower quartile of its phase's errors where values alone made the pair; 0 if discrete.
 
-    Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it agrees
-    bounds what to expect. The lower quartile, since after a divergence most are apart; at most 64 tolerances.
+    Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it
+    agrees bounds what to expect. The lower quartile, since after a divergence most are apart; at most 64 tolerances.
     """
     phase = target.classes["phase"].to_numpy()[pairs["target"]]
     error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
@@ -111,7 +111,7 @@ def _measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
 
 
 def _coarsest(target: Flow, reference: Flow) -> str:
-    """The least exact dtype that makes at least 5 % of either side's values: float32 ones downstream carry its errors."""
+    """The least exact dtype of at least 5 % of either side's values: float32 ones downstream carry its errors."""
     coarsest = "float32"
     for flow in (target, reference):
         made = flow.classes.loc[(flow.classes["producer"] >= 0) & (flow.classes["size"] > 1), "dtype"]
@@ -132,7 +132,7 @@ def _no_finer(dtype: str, coarse: str) -> str:
 
 
 def _reduction_length(inputs: list[int], output: int) -> int:
-    """Terms of the sums inside an op: K of (M,K) x (K,N) = sqrt(MK KN / MN); input over output elements of a reduction."""
+    """Terms of an op's sums: K of (M,K) x (K,N) = sqrt(MK KN / MN); input over output elements of a reduction."""
     if output <= 0 or not inputs:
         return 1
     if len(inputs) >= 2:
@@ -152,7 +152,7 @@ def _discrete(flow: Flow, ids: Ints) -> Flags:
 
 
 def _tensors_to_compare(target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints) -> tuple[Ints, Ints]:
-    """For each pair one tensor of either class: whole ones of the same shape if there are any, else those that stand for it."""
+    """Per pair one tensor of either class: whole ones of one shape if there are any, else those that stand for it."""
     members_t, members_r = _members(target), _members(reference)
     chosen_t = target.classes["tensor"].to_numpy()[ids_t].copy()
     chosen_r = reference.classes["tensor"].to_numpy()[ids_r].copy()
@@ -251,7 +251,7 @@ def _narrower(target: Flow, t: int, reference: Flow, r: int) -> str:
 
 
 def _with_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs, and a row for each fused tensor and its parts; ``group`` holds the classes of both sides, None elsewhere."""
+    """The pairs, and a row per fused tensor and its parts; ``group`` holds the classes of both sides, else None."""
     pairs["group"] = pd.Series([None] * len(pairs), dtype=object)
     if not alignment.groups:
         return pairs
@@ -307,7 +307,7 @@ def _put_together(alignment: Alignment, group: Group) -> tuple[str, AnyArray, An
 
 
 def _judge_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
-    """By statistics alone: NaN or Inf on one side only. A mask of -Inf against one of a large negative number is none."""
+    """By statistics alone: NaN or Inf on one side only. A mask of -Inf against one of -1e9 or the like is none."""
     blind = pairs["nonfinite_mismatch"].isna()
     worse = []
     for flow, ids in ((target, pairs["target"]), (reference, pairs["reference"])):

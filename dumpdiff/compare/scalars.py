@@ -12,9 +12,9 @@ _SAME = 6e-6  # relative: six printed digits, as the graph text has them, are of
 
 
 def scalar_differences(alignment: Alignment) -> pd.DataFrame:
-    """Floating scalars that differ between two ops of one kind: columns target_op, reference_op, target, reference (values).
+    """Floating scalars that differ between paired ops: columns target_op, reference_op, target, reference (the values).
 
-    Only ops whose floating scalars correspond one to one are compared: shapes, axes and flags are written too differently.
+    Only ops of one kind with as many floating scalars are compared: shapes, axes and flags are written too differently.
     """
     scalars_t, scalars_r = _floats(alignment.target), _floats(alignment.reference)
     rows = []

@@ -28,7 +28,7 @@ class Bridge:
 
 
 def is_hole(flow: Flow, value: int) -> bool:
-    """Nothing recorded made it, and it is neither a parameter, nor a batch read before anything was computed, nor a shared buffer."""
+    """Nothing recorded made it, and it is no parameter, no shared buffer and no batch read before the first op."""
     if flow.producers[value] >= 0 or flow.classes["parameter"].iat[value] or not flow.readers[value]:
         return False
     readers = flow.readers[value]
@@ -90,7 +90,7 @@ def _cast(flow: Flow, value: int, other: int) -> bool:
 
 
 def _part(flow: Flow, value: int, other: int) -> bool:
-    """A chunk: a whole fraction of the elements, extremes within, at least one of them shared, and less than the norm."""
+    """A chunk: a whole fraction of the elements, a smaller norm, extremes within, and at least one of them shared."""
     whole, part = flow.sizes[other], flow.sizes[value]
     if part < 8 or whole <= part or whole % part or whole // part > 64:
         return False

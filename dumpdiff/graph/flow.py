@@ -152,7 +152,7 @@ def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Fl
 
 
 def _made(trace: Trace, tensors: pd.DataFrame) -> Flags:
-    """(tensors,) outputs of real ops: the files of parameters that MindSpore writes as ops of kind Parameter are no results."""
+    """(tensors,) outputs of real ops: parameters, which MindSpore writes as ops of kind Parameter, are no results."""
     parameters = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
     made: Flags = (tensors["role"] == "output").to_numpy() & ~parameters
     return made

@@ -14,12 +14,12 @@ from .flow import Flow
 
 
 def locations(flow: Flow, rules: Rules) -> list[str]:
-    """Canonical module path of each op, '' if unknown; 'layers.1.attention' where an op lies between modules of one layer.
+    """Canonical module path of each op, '' if unknown; 'layers.1.attention' for an op between modules of one layer.
 
     An op that reads a parameter belongs to the parameter's module. One that feeds only the parameters of a single norm
-    belongs to that norm. Others get the longest path that the nearest parameters up and down have in common. Module trees
-    that the recorder itself kept (msprobe's construct.json, module dumps) are taken as they are. A gradient op belongs to its forward op, else to
-    the latest forward value that it reads.
+    belongs to that norm. Others get the longest path that the nearest parameters up and down have in common. Module
+    trees that the recorder itself kept (msprobe's construct.json, module dumps) are taken as they are. A gradient op
+    belongs to its forward op, else to the latest forward value that it reads.
     """
     recorded = _recorded(flow, rules)
     own = _own(flow, rules)

@@ -19,7 +19,7 @@ _BLOCK = 1 << 16  # elements: 256 KiB of float32, so that all four reductions of
 def completed(
     trace: Trace, progress: Callable[[float], None] | None = None
 ) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The tensor table with max, min, mean, norm, size and nonfinite filled in from whole tensors where they were missing.
+    """The tensor table with max, min, mean, norm, size and nonfinite filled in from whole tensors where missing.
 
     An input whose producer is recorded and has the same size is not read again: the reader verified that both
     hold the same bytes. Unreadable files become problems and keep NaN.

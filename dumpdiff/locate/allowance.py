@@ -26,8 +26,8 @@ def conditioning(graph: Joined, rules: Rules) -> Floats:
 def cancellation(graph: Joined) -> Floats:
     """(pairs,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
 
-    The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2): rounding
-    errors are relative to the terms, and a sum of terms that cancel is small beside them.
+    The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2):
+    rounding errors are relative to the terms, and a sum of terms that cancel is small beside them.
     """
     factors = np.ones(len(graph.comparison.pairs))
     for node, flow, value, maker, kind in _made(graph):
@@ -52,7 +52,7 @@ def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:
 
 
 def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
-    """What the terms of one element of the result would add up to if none cancelled, from the inputs' root mean squares."""
+    """What the terms of one element would add up to if none cancelled, from the inputs' root mean squares."""
     inputs = [v for v in flow.reads[maker] if np.isfinite(_rms(flow, v))]
     if not inputs:
         return 0.0

@@ -33,7 +33,7 @@ _COPIED = (
 def findings(
     graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str], first: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
-    """Every introduced divergence, ranked: ``first`` (other shapes), inputs, parameters, then ops by phase and dataflow order."""
+    """Every introduced divergence, ranked: ``first`` (other shapes), inputs, parameters, ops by phase and dataflow."""
     order = {node: position for position, node in enumerate(graph.order)}
     places = [
         place(graph, states, node, scopes_t, scopes_r)
@@ -59,7 +59,7 @@ def kind_of(graph: Joined, at: Place) -> Kind:
 
 
 def missing(at: Place) -> tuple[str, ...]:
-    """Operator kinds that the reference has on the way from the last agreement and the target lacks, if it lacks nothing else."""
+    """Operator kinds that the reference alone has since the last agreement, if the target has none of its own."""
     ours, theirs = (
         Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op])
         for s in (at.target, at.reference)
@@ -80,7 +80,7 @@ def _is_constant(side: SideOf) -> bool:
 
 
 def _coarser_type(graph: Joined, at: Place) -> str:
-    """The dtype that one side alone computed in on the way here, if the error is no more than what its rounding makes."""
+    """The dtype that one side alone computed in on the way here, if its rounding explains the error."""
     worst = []
     for flow, class_of in (
         (at.target.flow, graph.class_t),

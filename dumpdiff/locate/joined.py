@@ -1,6 +1,7 @@
 """Both dataflow graphs as one: a node is a pair of value classes, or a class that only one side has.
 
-Where one recorder left a hole the other side's edges bridge it; what neither recorded is bridged by module calls and by order.
+Where one recorder left a hole the other side's edges bridge it; what neither recorded is bridged by module calls and by
+order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..trace import FORWARD
 
 @dataclass(frozen=True)
 class Joined:
-    """The joined graph; nodes are numbered pairs first (in the order of ``comparison.pairs``), then each side's rest."""
+    """The joined graph; its nodes are the pairs (in the order of ``comparison.pairs``), then each side's rest."""
 
     comparison: Comparison
     node_t: Ints  #: (target classes,) node of each class
@@ -85,7 +86,7 @@ def _numbered(count: int, paired: Ints, parts: dict[int, int], first_free: int) 
 
 
 def _parents(flow: Flow) -> list[list[int]]:
-    """Per class the classes it was computed from: what its maker read, and for gradients the gradients of what it fed."""
+    """Per class those it was computed from: what its maker read; for gradients the gradients of what it fed."""
     producer = flow.classes["producer"].to_numpy()
     parents = [list(flow.reads[op]) if op >= 0 else [] for op in producer.tolist()]
     for value, gradient in flow.gradients.items():
@@ -99,7 +100,7 @@ def _parents(flow: Flow) -> list[list[int]]:
 
 
 def _gradients_after(flow: Flow, value: int) -> list[int]:
-    """Gradients of the outputs of the forward ops that read a value; ops without a recorded gradient are passed through."""
+    """Gradients of the outputs of the forward ops that read a value; where none was recorded, of what is read next."""
     phase = flow.trace.ops["phase"].to_numpy()
     found: dict[int, None] = {}
     seen = {value}
@@ -172,7 +173,7 @@ def _ordered(parents: list[list[int]], place: Floats) -> tuple[int, ...]:
 
 
 def _places(flow: Flow, class_of: Ints) -> Floats:
-    """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if the side lacks it."""
+    """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if absent."""
     producer = flow.classes["producer"].to_numpy()
     first = np.array([readers[0] if readers else 0 for readers in flow.readers], dtype=int)
     place = np.where(producer >= 0, producer, first) / max(1, len(flow.trace.ops))

@@ -15,8 +15,8 @@ _LONGEST = 8  # ops of one side: beyond, it is no decomposition but a part of th
 def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
     """Operator equivalences and decompositions, most frequent first.
 
-    Where a value agrees and so does all that it was computed from, the ops in between are the same computation: one kind
-    against another, or one op against several. Layout ops and ops of one canonical kind say nothing.
+    Where a value agrees and so does all that it was computed from, the ops in between are the same computation: one
+    kind against another, or one op against several. Layout ops and ops of one canonical kind say nothing.
     """
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()

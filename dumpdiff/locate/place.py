@@ -1,4 +1,4 @@
-"""A node of the joined graph, looked at from both sides: which ops made it, which slots hold it, where in the model it is."""
+"""A node of the joined graph from both sides: which ops made it, which slots hold it, where in the model it is."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def scope(self) -> str:
-        """Canonical scope: of the parameter, else of the first op after the last agreement, as the reference names it."""
+        """Canonical scope: the parameter's, else of the first op after the last agreement, as the reference has it."""
         for side in (self.target, self.reference):
             if side.parameter and not side.made:
                 return next((scope for scope in side.scopes if scope), side.parameter.rpartition(".")[0])

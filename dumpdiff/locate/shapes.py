@@ -9,7 +9,7 @@ from ..rules import Rules
 
 
 def other_shapes(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
-    """One finding per parameter that both sides know by one canonical name but that has other sizes; fused ones left out."""
+    """One finding per parameter of one canonical name but other sizes on the two sides; fused ones left out."""
     ours, theirs = _named(alignment.target, rules), _named(alignment.reference, rules)
     grouped_t = {value for group in alignment.groups for value in group.target}
     grouped_r = {value for group in alignment.groups for value in group.reference}

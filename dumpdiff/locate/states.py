@@ -51,10 +51,10 @@ class States:
 def classify(graph: Joined, rules: Rules) -> States:
     """Walk the joined graph from inputs to outputs.
 
-    A node whose error is beyond tolerance, and beyond what its operator makes of its agreeing inputs' errors, is introduced if no
-    comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs by more than
-    ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to inputs: what has
-    no agreement of its own but feeds only agreement is healed.
+    A node whose error is beyond tolerance, and beyond what its operator makes of its agreeing inputs' errors, is
+    introduced if no comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs
+    by more than ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to
+    inputs: what has no agreement of its own but feeds only agreement is healed.
     """
     pairs = graph.comparison.pairs
     error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
@@ -105,7 +105,7 @@ def _above(graph: Joined, node: int, state: Objects, above: list[Above], error: 
 
 
 def _largest(values: list[float]) -> float:
-    return max((value for value in values if value == value), default=np.nan)
+    return max((value for value in values if not np.isnan(value)), default=np.nan)
 
 
 def _heal(graph: Joined, state: Objects) -> None:

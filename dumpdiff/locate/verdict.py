@@ -28,8 +28,9 @@ _SCALARS_NAMED = 5
 def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     """Classify every value, rank what was introduced, and say how far that can be trusted.
 
-    The verdict is 'diverged' if anything was introduced (and a quarter of either side's forward ops have partners); else 'aligned' if in forward and backward (as far as both sides
-    recorded them) at least ``min_coverage`` of each side's ops were compared or healed; else 'inconclusive'.
+    The verdict is 'diverged' if anything was introduced (and a quarter of either side's forward ops have partners);
+    else 'aligned' if in forward and backward (as far as both sides recorded them) at least ``min_coverage`` of each
+    side's ops were compared or healed; else 'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
@@ -79,7 +80,8 @@ def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[
     ):
         return []
     return [
-        f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: are these dumps of one model?"
+        f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: "
+        "are these dumps of one model?"
     ]
 
 
