@@ -1,0 +1,142 @@
+"""Value evidence: what bounds the distance of statistics, and that no possible pair is missed."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dumpdiff.alignment.values import Fingerprints, candidates, distance
+from dumpdiff.graph.statistics import statistics
+
+NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-3)
+ARRAYS = hnp.arrays(np.float64, st.integers(2, 40), elements=NUMBERS)
+PAIRS = ARRAYS.flatmap(lambda a: st.tuples(st.just(a), hnp.arrays(np.float64, a.shape, elements=NUMBERS)))
+
+
+def prints(arrays, evidence=4):
+    rows = [(array.size, *statistics(array)[:4], evidence) for array in arrays]
+    return Fingerprints.of(pd.DataFrame(rows, columns=["size", "max", "min", "mean", "norm", "evidence"]))
+
+
+def one(t, r):
+    return float(distance(prints([t]), np.array([0]), prints([r]), np.array([0]))[0])
+
+
+def without(side, *names):
+    """The same with some statistics not recorded."""
+    return dataclasses.replace(side, **{name: np.full_like(getattr(side, name), np.nan) for name in names})
+
+
+def relative(t, r):
+    return float(np.linalg.norm(t - r) / np.linalg.norm(r))
+
+
+class TestDistance:
+    @given(PAIRS)
+    def test_norm_and_mean_part_by_no_more_than_the_tensors(self, pair):
+        """Cauchy-Schwarz: | ||t|| - ||r|| | <= ||t - r|| and |mean(t) - mean(r)| <= ||t - r|| / sqrt(n)."""
+        t, r = pair
+        assume(np.linalg.norm(r) > 0)
+        sides = [without(prints([array]), "high", "low") for array in (t, r)]
+        found = distance(sides[0], np.array([0]), sides[1], np.array([0]))[0]
+        assert found <= relative(t, r) * (1 + 1e-6) + 1e-9
+
+    @given(PAIRS)
+    def test_all_four_part_by_at_most_root_n_times_that(self, pair):
+        t, r = pair
+        assume(np.linalg.norm(r) > 0)
+        assert one(t, r) <= relative(t, r) * np.sqrt(r.size) * (1 + 1e-6) + 1e-9
+
+    @given(ARRAYS)
+    def test_a_tensor_has_no_distance_from_itself(self, array):
+        assert one(array, array) == 0
+
+    @given(ARRAYS, st.randoms())
+    def test_nor_from_its_elements_in_another_order(self, array, random):
+        shuffled = array.tolist()
+        random.shuffle(shuffled)
+        assert one(np.array(shuffled), array) < 1e-9
+
+    @given(PAIRS, st.sampled_from([2.0**-20, 0.5, 8.0]))
+    def test_it_does_not_depend_on_the_unit(self, pair, factor):
+        t, r = pair
+        assert one(t * factor, r * factor) == pytest.approx(one(t, r), rel=1e-6, abs=1e-12)
+
+    @given(ARRAYS, st.floats(1e-6, 0.5))
+    def test_a_factor_of_one_plus_e_is_a_distance_of_e(self, array, error):
+        assume(np.linalg.norm(array) > 0)
+        assert one(array * (1 + error), array) == pytest.approx(error, rel=1e-3)
+
+    def test_infinities_of_one_sign_are_equal(self):
+        assert one(np.array([1.0, -np.inf, 2.0]), np.array([1.0, -np.inf, 2.0])) == 0
+
+    def test_nothing_recorded_is_infinitely_far(self):
+        side = without(prints([np.ones(4)]), "high", "low", "mean", "norm")
+        assert distance(side, np.array([0]), side, np.array([0]))[0] == np.inf
+
+    def test_what_one_side_lacks_does_not_count(self):
+        t, r = prints([np.array([1.0, 2.0, 3.0])]), prints([np.array([1.0, 2.0, 4.0])])
+        assert distance(without(t, "high", "mean", "norm"), np.array([0]), r, np.array([0]))[0] == 0
+
+    @pytest.mark.parametrize("mask", [-1e9, -65504.0, float(np.finfo(np.float32).min), -np.inf])
+    def test_a_masking_constant_sets_no_scale(self, mask):
+        scores = np.random.default_rng(0).standard_normal(64)
+        scores[::2] = mask
+        other = np.where(scores > -1e4, scores * 1.5, scores)
+        assert one(other, scores) > 0.1
+
+
+def all_near(target, reference, tolerance):
+    """Every pair of equal size within the tolerance, by trying all of them."""
+    found = set()
+    for t in range(len(target.size)):
+        for r in range(len(reference.size)):
+            gap = distance(target, np.array([t]), reference, np.array([r]))[0]
+            if target.size[t] == reference.size[r] and gap <= tolerance:
+                found.add((t, r))
+    return found
+
+
+class TestCandidates:
+    @given(
+        st.integers(0, 10_000), st.sampled_from([1e-6, 1e-3, 1e-2, 0.1]), st.sampled_from(["", "norm", "mean", "high"])
+    )
+    def test_none_is_missed_and_none_is_too_far(self, seed, tolerance, missing):
+        rng = np.random.default_rng(seed)
+        base = [rng.standard_normal(size) for size in rng.choice([16, 17, 64], 12)]
+        noisy = [array + rng.standard_normal(array.size) * 10.0 ** rng.uniform(-8, -1) for array in base]
+        target, reference = prints(base), prints(noisy)
+        if missing:
+            target = without(target, missing)
+        found = candidates(target, reference, tolerance)
+        assert set(zip(found.target.tolist(), found.reference.tolist(), strict=True)) == all_near(
+            target, reference, tolerance
+        )
+
+    @given(st.integers(0, 10_000))
+    def test_they_are_sorted_by_target_then_distance(self, seed):
+        rng = np.random.default_rng(seed)
+        base = rng.standard_normal(32)
+        arrays = [base + rng.standard_normal(32) * 1e-3 for _ in range(10)]
+        found = candidates(prints(arrays), prints(arrays[::-1]), 0.1)
+        keys = list(zip(found.target.tolist(), found.distance.tolist(), strict=True))
+        assert keys == sorted(keys)
+
+    def test_a_tensor_that_says_nothing_has_none(self):
+        side = prints([np.random.default_rng(0).standard_normal(32)], evidence=0)
+        assert len(candidates(side, side, 0.1).target) == 0
+
+    def test_no_tensors_have_none(self):
+        assert len(candidates(prints([]), prints([]), 0.1).target) == 0
+
+    def test_many_alike_are_cut_to_the_nearest(self):
+        base = np.random.default_rng(0).standard_normal(32)
+        arrays = [base * (1 + 1e-7 * number) for number in range(500)]
+        found = candidates(prints(arrays), prints(arrays), 1e-2, limit=8)
+        assert len(found.target) <= 500 * 16
+        nearest = found.target[found.distance == 0]
+        assert set(nearest.tolist()) == set(range(500))

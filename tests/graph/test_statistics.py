@@ -1,0 +1,128 @@
+"""Statistics of whole tensors: NumPy's in double precision, for every type and size, with NaN and infinity."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dumpdiff import read
+from dumpdiff.graph.statistics import STATISTICS, completed, statistics
+
+FLOATS = st.floats(-1e6, 1e6, width=32).filter(lambda x: x == 0 or abs(x) > 1e-6)
+DTYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8, np.bool_])
+
+
+def plain(array):
+    wide = array.astype(np.float64)
+    return wide.max(), wide.min(), wide.mean(), np.sqrt((wide**2).sum())
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4), elements=FLOATS))
+def test_they_are_what_numpy_says(array):
+    high, low, mean, norm = plain(array)
+    found = statistics(array)
+    assert found[:2] == (high, low)
+    assert found[2] == pytest.approx(mean, abs=1e-6 * max(abs(high), abs(low)))
+    assert found[3] == pytest.approx(norm, rel=1e-6)
+    assert found[4] == 0
+
+
+@given(DTYPES, st.data())
+def test_of_any_type(dtype, data):
+    finite = {"allow_nan": False, "allow_infinity": False} if np.dtype(dtype).kind == "f" else {}
+    elements = hnp.from_dtype(np.dtype(dtype), **finite)
+    array = data.draw(hnp.arrays(dtype, st.integers(1, 50), elements=elements))
+    with np.errstate(all="ignore"):
+        high, low, mean, norm = plain(array)
+        found = statistics(array)
+    assert found[:2] == (high, low)
+    if np.isfinite(norm):
+        assert found[3] == pytest.approx(norm, rel=1e-5)
+        assert found[2] == pytest.approx(mean, rel=1e-5, abs=1e-5 * max(abs(high), abs(low)))
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-20, 1e19, 1e30, 3e38])
+def test_of_float32_of_any_magnitude(scale):
+    """Sums of squares leave float32 long before the values do."""
+    array = (np.linspace(0.5, 1, 100) * scale).astype(np.float32)
+    found = statistics(array)
+    assert found[3] == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-4)
+    assert found[2] == pytest.approx(array.astype(np.float64).mean(), rel=1e-4)
+
+
+def test_over_many_blocks():
+    array = np.random.default_rng(0).standard_normal((7, 300, 100)).astype(np.float32) + np.float32(0.1)
+    high, low, mean, norm = plain(array)
+    assert statistics(array) == (high, low, pytest.approx(mean, rel=1e-6), pytest.approx(norm, rel=1e-7), 0)
+
+
+@given(hnp.arrays(np.float32, (3, 4, 5), elements=FLOATS), st.permutations([0, 1, 2]))
+def test_a_view_has_those_of_what_it_views_but_for_summation_order(array, axes):
+    one, other = statistics(array), statistics(array.transpose(axes))
+    assert one[:2] == other[:2]
+    assert one[2] == pytest.approx(other[2], abs=1e-6 * max(abs(one[0]), abs(one[1])))
+    assert one[3] == pytest.approx(other[3], rel=1e-6)
+
+
+@pytest.mark.parametrize("place", [0, 70_000, 199_999])
+class TestNotFinite:
+    def test_nan_sticks_to_all_of_them(self, place):
+        array = np.ones(200_000, dtype=np.float32)
+        array[place] = np.nan
+        *numbers, nonfinite = statistics(array)
+        assert np.isnan(numbers).all()
+        assert nonfinite == 1
+
+    def test_infinity_takes_part(self, place):
+        array = np.ones(200_000, dtype=np.float32)
+        array[place] = -np.inf
+        assert statistics(array) == (1, -np.inf, -np.inf, np.inf, 1)
+
+    def test_nan_counts_more_than_infinity(self, place):
+        array = np.full(200_000, np.inf, dtype=np.float32)
+        array[place] = np.nan
+        assert np.isnan(statistics(array)[0])
+
+
+def test_an_empty_tensor_has_none():
+    *numbers, nonfinite = statistics(np.empty((0, 3), dtype=np.float32))
+    assert np.isnan(numbers).all()
+    assert nonfinite == 0
+
+
+def test_complex_numbers_are_taken_by_magnitude():
+    assert statistics(np.array([3 + 4j, 0], dtype=np.complex64)) == (5, 0, 2.5, 5, 0)
+
+
+@pytest.fixture(scope="module")
+def trace(dump):
+    return read(dump("ms_graph"))
+
+
+class TestCompletingATrace:
+    def test_every_tensor_with_a_file_gets_all_four(self, trace):
+        assert trace.tensors["norm"].isna().any()
+        tensors, problems = completed(trace)
+        assert not problems
+        with_file = tensors[(tensors["file"] != "") & (tensors["size"] > 0)]
+        assert with_file[list(STATISTICS)].notna().all().all()
+
+    def test_they_are_those_of_the_file(self, trace):
+        tensors, _ = completed(trace)
+        rows = np.flatnonzero(tensors["file"] != "")[::100]
+        for row in rows.tolist():
+            *numbers, nonfinite = statistics(trace.array(row))
+            assert tensors.loc[row, list(STATISTICS)].tolist() == pytest.approx(numbers, rel=1e-6, abs=1e-9)
+            assert tensors["nonfinite"].iat[row] == nonfinite
+
+    def test_the_trace_itself_is_left_alone(self, trace):
+        before = trace.tensors.copy()
+        completed(trace)
+        assert before.equals(trace.tensors)
+
+    def test_recorded_statistics_are_kept_as_recorded(self, dump):
+        summary = read(dump("v6.0_api_stack_summary"))
+        tensors, _ = completed(summary)
+        for name in STATISTICS:
+            np.testing.assert_array_equal(tensors[name], summary.tensors[name])
