@@ -76,7 +76,9 @@ def is_gradient(flow: Flow, value: int) -> bool:
 def _rearranged(flow: Flow, value: int, other: int) -> bool:
     """The same elements in another order or with other signs, as rotating halves makes them: equal size and norm."""
     a, b = flow.norms[value], flow.norms[other]
-    return bool(flow.sizes[value] == flow.sizes[other] and a > 0 and abs(a - b) <= _SAME * b)
+    if flow.sizes[value] != flow.sizes[other] or not (np.isfinite(a) and np.isfinite(b)):
+        return False
+    return bool(a > 0 and abs(a - b) <= _SAME * b)
 
 
 def _cast(flow: Flow, value: int, other: int) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Floats, Objects
+from ..arrays import Flags, Floats, Objects
 from ..rules import Rules
 from ..trace import FORWARD
 from .allowance import cancellation, conditioning
@@ -16,6 +16,8 @@ from .joined import Joined
 #: many tolerances; beyond it a value no longer agrees, however it came about.
 _CREEP = 32.0
 _NO_INFORMATION = 0.3  # a relative error that is allowed to be this large cannot tell right from wrong
+_BY_NAME = 0.9  # confidence of pairs by name or by an unmistakable value
+_NEAR = 0.05  # relative: so near by chance is no other tensor
 _REMEMBERED = 32  # ancestors, and values between, that are kept for the report
 
 AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, HEALED = (
@@ -82,7 +84,7 @@ def classify(graph: Joined, rules: Rules) -> States:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
-    _heal(graph, state)
+    _heal(graph, state, _surely_other(graph, error))
     return States(state, tuple(above))
 
 
@@ -108,10 +110,21 @@ def _largest(values: list[float]) -> float:
     return max((value for value in values if not np.isnan(value)), default=np.nan)
 
 
-def _heal(graph: Joined, state: Objects) -> None:
+def _surely_other(graph: Joined, error: Floats) -> Flags:
+    """(nodes,) parameters and inputs that are one tensor beyond doubt and still differ: no noise downstream heals that."""
+    alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
+    made_t = alignment.target.producers[pairs["target"]] >= 0
+    made_r = alignment.reference.producers[pairs["reference"]] >= 0
+    same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (error < _NEAR)
+    flags = np.zeros(graph.nodes, dtype=bool)
+    flags[: len(pairs)] = ~made_t & ~made_r & same_tensor
+    return flags
+
+
+def _heal(graph: Joined, state: Objects, sure: Flags) -> None:
     """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
-    The last value of a path, as a loss is, is never healed.
+    The last value of a path, as a loss is, is never healed, nor is what is ``sure``.
     """
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
     for node in range(graph.nodes):
@@ -119,5 +132,5 @@ def _heal(graph: Joined, state: Objects) -> None:
             children[parent].append(node)
     for node in reversed(graph.order):
         below = [state[child] for child in children[node]]
-        if state[node] != AGREEING and below and all(child in (AGREEING, HEALED) for child in below):
+        if state[node] != AGREEING and below and not sure[node] and all(b in (AGREEING, HEALED) for b in below):
             state[node] = HEALED

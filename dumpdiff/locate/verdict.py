@@ -40,7 +40,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     found = findings(graph, states, scopes_t, scopes_r, first=other_shapes(alignment, rules))
     covered = coverage(graph, states)
     short = _short(covered, min_coverage)
-    stranger = _stranger(covered)
+    stranger = _blind(target, reference) or _stranger(covered)
     verdict: Verdict = "inconclusive" if stranger or (short and not found) else "diverged" if found else "aligned"
     notes = [*stranger, *short] if verdict == "inconclusive" else []
     if graph.bridges:
@@ -68,6 +68,15 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes=tuple(notes),
         details=details,
     )
+
+
+def _blind(target: Flow, reference: Flow) -> list[str]:
+    """One side has numbers and the other checksums alone: there is nothing to compare."""
+    sides = {"target": target, "reference": reference}
+    without = [side for side, flow in sides.items() if len(flow.classes) and flow.classes["max"].isna().all()]
+    if len(without) != 1:
+        return []
+    return [f"the {without[0]} recorded checksums alone, the other side none: dump statistics or tensors of it"]
 
 
 def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
