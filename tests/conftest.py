@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dumpdiff import Trace, read
+from dumpdiff.graph import Flow, flow_of
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
@@ -26,6 +29,18 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return into / name
 
     return unpacked
+
+
+@pytest.fixture(scope="session")
+def trace(dump: Callable[[str], Path]) -> Callable[[str], Trace]:
+    """``trace("pt_none")``: the trace of a shipped dump, read once per session."""
+    return cache(lambda name: read(dump(name)))
+
+
+@pytest.fixture(scope="session")
+def flow(trace: Callable[[str], Trace]) -> Callable[[str], Flow]:
+    """``flow("pt_none")``: the dataflow of a shipped dump over its values."""
+    return cache(lambda name: flow_of(trace(name)))
 
 
 @pytest.fixture(scope="session")

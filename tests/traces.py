@@ -1,0 +1,120 @@
+"""Real traces, edited: one effect at a time, so that the right answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dumpdiff.alignment import Alignment, align
+from dumpdiff.compare import Comparison, compare_pairs
+from dumpdiff.graph import flow_of
+from dumpdiff.graph.statistics import STATISTICS
+from dumpdiff.locate import locate
+from dumpdiff.result import Result
+from dumpdiff.rules import Rules, load_rules
+from dumpdiff.trace import Trace
+
+MIN_COVERAGE = 0.7
+_NUMBERS = list(STATISTICS)
+
+
+@cache
+def shipped() -> Rules:
+    """The rules as shipped."""
+    return load_rules()
+
+
+def aligned(target: Trace, reference: Trace) -> Alignment:
+    return align(flow_of(target), flow_of(reference), shipped())
+
+
+def compared(target: Trace, reference: Trace) -> Comparison:
+    return compare_pairs(aligned(target, reference), shipped())
+
+
+def located(target: Trace, reference: Trace, min_coverage: float = MIN_COVERAGE) -> Result:
+    return locate(compared(target, reference), shipped(), min_coverage)
+
+
+def op(trace: Trace, name: str) -> int:
+    """Id of the op of that name."""
+    return trace.ops["name"].tolist().index(name)
+
+
+def tensor(trace: Trace, name: str, slot: str) -> int:
+    """Id of the tensor in a slot of the op of that name."""
+    rows = trace.tensors.index[(trace.tensors["op"] == op(trace, name)) & (trace.tensors["slot"] == slot)]
+    return int(rows[0])
+
+
+def edited(trace: Trace, rows: int | Iterable[int], **columns: Any) -> Trace:
+    """The trace with other values in some columns of some tensors."""
+    tensors = trace.tensors.copy()
+    for name, value in columns.items():
+        column = tensors[name].to_numpy(copy=True)
+        for row in [rows] if isinstance(rows, int) else rows:
+            column[row] = value
+        tensors[name] = column
+    return replace(trace, tensors=tensors)
+
+
+def like(trace: Trace, row: int) -> list[int]:
+    """The tensors that hold the same value as one of them."""
+    value = flow_of(trace).tensor_class
+    return np.flatnonzero(value == value[row]).tolist() if value[row] >= 0 else [row]
+
+
+def scaled(trace: Trace, name: str, factor: float, *, and_after: bool = False) -> Trace:
+    """What an op makes is larger by a factor wherever it is read; with ``and_after`` all that is computed from it too."""
+    flow = flow_of(trace)
+    values = set(flow.writes[op(trace, name)])
+    if and_after:
+        for reads, writes in zip(flow.reads, flow.writes, strict=True):
+            if values.intersection(reads):
+                values.update(writes)
+    tensors = trace.tensors.copy()
+    rows = np.isin(flow.tensor_class, sorted(values))
+    tensors.loc[rows, _NUMBERS] = tensors.loc[rows, _NUMBERS] * factor
+    return replace(trace, tensors=tensors)
+
+
+def without(trace: Trace, *names: str) -> Trace:
+    """The trace of a run in which some ops were not called, or not recorded."""
+    gone = {op(trace, name) for name in names}
+    return taken(trace, [row for row in range(len(trace.ops)) if row not in gone])
+
+
+def without_tensors(trace: Trace, rows: Iterable[int]) -> Trace:
+    """The trace with holes where some tensors were recorded."""
+    return taken(trace, range(len(trace.ops)), gone=frozenset(rows))
+
+
+def outputs(trace: Trace, *names: str) -> list[int]:
+    """Ids of what ops of these names and the module calls around them put out."""
+    ids = [op(trace, name) for name in names]
+    flow = flow_of(trace)
+    made = {value for row in ids for value in flow.writes[row]}
+    role = trace.tensors["role"].to_numpy() == "output"
+    return np.flatnonzero(np.isin(flow.tensor_class, sorted(made)) & role).tolist()
+
+
+def taken(trace: Trace, ops: Sequence[int], gone: frozenset[int] = frozenset()) -> Trace:
+    """The trace with only these ops, in this order, and without some tensors; all references follow."""
+    new_op = np.full(len(trace.ops) + 1, -1)
+    new_op[list(ops)] = np.arange(len(ops))
+    kept_ops = trace.ops.iloc[list(ops)].reset_index(drop=True)
+    for name in ("parent", "forward"):
+        kept_ops[name] = new_op[kept_ops[name].to_numpy()]
+    place = new_op[trace.tensors["op"].to_numpy()]
+    rows = np.flatnonzero((place >= 0) & ~np.isin(np.arange(len(place)), sorted(gone)))
+    rows = rows[np.argsort(place[rows], kind="stable")]
+    new_row = np.full(len(place) + 1, -1)
+    new_row[rows] = np.arange(len(rows))
+    kept_tensors = trace.tensors.iloc[rows].reset_index(drop=True)
+    kept_tensors["op"] = place[rows]
+    kept_tensors["producer"] = new_row[kept_tensors["producer"].to_numpy()]
+    return replace(trace, ops=kept_ops, tensors=kept_tensors)
