@@ -40,7 +40,8 @@ def groups(matching: Matching, rules: Rules) -> tuple[Group, ...]:
         for value, parts in _by_readers(matching, one):
             if _fits(flow, value, other, parts):
                 found[_group(one, value, parts)] = None
-    return _disjoint(found)
+    weights = _disjoint(found)
+    return _disjoint(dict.fromkeys((*weights, *(found for group in weights for found in _backward(matching, group)))))
 
 
 def _group(one: int, value: int, parts: tuple[int, ...]) -> Group:
@@ -78,6 +79,55 @@ def _leaves_beside(matching: Matching, side: int) -> dict[int, list[int]]:
         if len(leaves) == 1 and len(beside) == 1 and leaves[0] not in table[beside[0]]:
             table[beside[0]].append(leaves[0])
     return table
+
+
+def _backward(matching: Matching, group: Group) -> list[Group]:
+    """Of a fused weight and its parts the gradients, and those of what they made: they are fused in the same way."""
+    sides = (
+        (matching.target, matching.classes_t, group.target),
+        (matching.reference, matching.classes_r, group.reference),
+    )
+    found = []
+    for gradient in (_gradient_of_output, _gradient):
+        values: list[tuple[int, ...]] = []
+        for flow, classes, leaves in sides:
+            free = [[v for v in gradient(flow, leaf) if classes[v] < 0] for leaf in leaves]
+            values.append(tuple(choice[0] for choice in free if len(choice) == 1))
+        whole, parts = sorted(zip(values, sides, strict=True), key=lambda side: len(side[1][2]))
+        complete = len(whole[0]) == 1 and len(set(parts[0])) == len(parts[1][2])
+        if complete and _fits(whole[1][0], whole[0][0], parts[1][0], parts[0]):
+            found.append(Group(*values))
+    return found
+
+
+def _gradient_of_output(flow: Flow, leaf: int) -> list[int]:
+    """Gradients of what forward ops made of a leaf: as the calls say, else what backward ops read beside it."""
+    forward, backward = (_readers(flow, leaf, phase) for phase in ("forward", "backward"))
+    outputs = [v for op in forward for v in flow.writes[op]]
+    recorded = dict.fromkeys(flow.gradients[v] for v in outputs if v in flow.gradients)
+    sizes = {int(flow.sizes[v]) for v in outputs}
+    beside = dict.fromkeys(v for op in backward for v in flow.reads[op] if v != leaf and int(flow.sizes[v]) in sizes)
+    return list(recorded or beside)
+
+
+def _gradient(flow: Flow, leaf: int) -> list[int]:
+    """The gradient of a leaf: by name, else what is made of its output's gradient and what it was read with."""
+    name = flow.classes["parameter"].iat[leaf]
+    if name and (named := np.flatnonzero((flow.classes["gradient_of"] == name).to_numpy()).tolist()):
+        return list(named)
+    read_with = {v for op in _readers(flow, leaf, "forward") for v in flow.reads[op]} - {leaf}
+    made = dict.fromkeys(
+        v
+        for incoming in _gradient_of_output(flow, leaf)
+        for op in _readers(flow, incoming, "backward")
+        if read_with & set(flow.reads[op])
+        for v in flow.writes[op]
+    )
+    return [v for v in made if flow.sizes[v] == flow.sizes[leaf]]
+
+
+def _readers(flow: Flow, value: int, phase: str) -> list[int]:
+    return [op for op in flow.readers[value] if flow.phases[op] == phase]
 
 
 def _disjoint(found: Mapping[Group, None]) -> tuple[Group, ...]:

@@ -35,8 +35,10 @@ def fused(whole: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
 
 def _candidates(whole: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
     for axis in dict.fromkeys((0, whole.ndim - 1)):
-        moved = [np.moveaxis(part, axis, 0) for part in parts]
-        target = np.moveaxis(whole, axis, 0)
+        if axis == 0:
+            target, *moved = whole, *parts
+        else:  # leading axes may be merged: (batch, sequence, features) against (batch * sequence, features)
+            target, *moved = (array.reshape(-1, array.shape[-1]).T for array in (whole, *parts))
         if any(part.shape[1:] != target.shape[1:] for part in moved):
             continue
         lengths = [part.shape[0] for part in moved]
@@ -48,7 +50,7 @@ def _candidates(whole: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[st
             for blocks in _divisors(gcd(*lengths)):
                 pieces = [part.reshape(blocks, -1, *part.shape[1:]) for part in chosen]
                 joined = np.concatenate(pieces, axis=1).reshape(target.shape)
-                yield _name(blocks, lengths, order, side), np.moveaxis(joined, 0, axis)
+                yield _name(blocks, lengths, order, side), joined if axis == 0 else joined.T.reshape(whole.shape)
 
 
 def _name(blocks: int, lengths: Sequence[int], order: Sequence[int], side: str) -> str:
