@@ -11,6 +11,7 @@ from ..alignment import Alignment
 from ..arrays import Flags, Floats, Ints
 from ..dtypes import UNIT_ROUNDOFF, unit_roundoff
 from ..graph import Flow
+from ..graph.bridges import is_given
 from ..rules import Rules
 
 _ENOUGH = 8  # pairs that it takes to measure noise
@@ -40,7 +41,8 @@ def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole
         if key not in known:
             known[key] = rules.tolerance(*key)
         tolerances[row] = known[key]
-        if maker < 0 and (units := max(unit_roundoff(a), unit_roundoff(b))) > 0:
+        given = maker < 0 and is_given(target, t) and is_given(reference, int(ids_r[row]))
+        if given and (units := max(unit_roundoff(a), unit_roundoff(b))) > 0:
             tolerances[row] = max(units if whole[row] else _LEAF_STATISTICS * units, exact)
     return tolerances
 

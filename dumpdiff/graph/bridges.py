@@ -41,6 +41,11 @@ def is_hole(flow: Flow, value: int) -> bool:
     return computed_before and span < _SHARED
 
 
+def is_given(flow: Flow, value: int) -> bool:
+    """Nothing computed it: a parameter, the batch, a buffer; no hole, and no gradient handed to a backward record."""
+    return bool(flow.producers[value] < 0) and not is_gradient(flow, value) and not is_hole(flow, value)
+
+
 def bridge(flow: Flow, value: int) -> Bridge | None:
     """What a hole was most likely computed from; None if the value is no hole or nothing fits."""
     if not is_hole(flow, value):

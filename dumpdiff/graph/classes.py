@@ -49,19 +49,21 @@ def immediates(tensors: pd.DataFrame) -> Flags:
     return flags
 
 
-def classes_of(tensors: pd.DataFrame, low_precision: bool) -> Ints:
+def classes_of(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None) -> Ints:
     """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and immediates.
 
-    ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype.
-    Two tensors are one class if a recorded edge joins them, if they hold the same named parameter, or if
-    element count, max and min are identical and mean and norm agree to summation order. Tensors that
-    say too little (all ones, zeros) are only joined to the latest output that looks the same.
+    ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype;
+    ``updates`` (rows,) marks what optimizers read and write. Two tensors are one class if a recorded edge joins them,
+    if their checksums are equal, or if element count, max and min are identical and mean and norm agree to summation order
+    (exactly, for updates: a step may change less). Tensors that say too little (all ones, zeros) are only joined to the
+    latest output that looks the same.
     """
     rows = len(tensors)
     usable = tensors["trusted"].to_numpy() & ~immediates(tensors)
     joins = [_edges(tensors, usable)]
     telling = evidence(tensors) >= 2
-    joins.append(_equal(tensors, usable & telling, low_precision))
+    exact = np.zeros(rows, dtype=bool) if updates is None else updates
+    joins.append(_equal(tensors, usable & telling, low_precision, exact))
     joins.append(_hashes(tensors, usable))
     joins.append(_latest_output(tensors, usable & ~telling))
     left, right = np.concatenate(joins, axis=1)
@@ -83,17 +85,18 @@ def _edges(tensors: pd.DataFrame, usable: Flags) -> Ints:
     return np.stack([read, producer[read]])
 
 
-def _equal(tensors: pd.DataFrame, chosen: Flags, low_precision: bool) -> Ints:
+def _equal(tensors: pd.DataFrame, chosen: Flags, low_precision: bool, exact: Flags) -> Ints:
     rows = np.flatnonzero(chosen)
     table = tensors.iloc[rows]
     size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm"))
     exactness = np.full(len(rows), _SAME)
     if low_precision:
         exactness = np.maximum(exactness, table["dtype"].map(_LOW_PRECISION).fillna(0.0).to_numpy(dtype=float))
+    exactness[exact[rows]] = 0.0
     order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(low), np.nan_to_num(high), size))
     a, b = order[:-1], order[1:]
     with np.errstate(all="ignore"):
-        slack = np.maximum(exactness[a], exactness[b])
+        slack = np.where((exactness[a] > 0) & (exactness[b] > 0), np.maximum(exactness[a], exactness[b]), 0.0)
         scale = np.maximum(np.abs(high), np.abs(low))
         same = (size[a] == size[b]) & _both(high, a, b, 0.0) & _both(low, a, b, 0.0)
         same &= _both(norm, a, b, slack * np.abs(norm[a])) & _both(mean, a, b, slack * scale[a])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..arrays import Flags, Floats, Ints, Objects
-from ..trace import FORWARD, Problem, Trace
+from ..trace import FORWARD, OPTIMIZER, Problem, Trace
 from .classes import classes_of, evidence
 from .statistics import completed
 
@@ -144,7 +144,8 @@ class Flow:
 def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = completed(trace, progress)
-    tensor_class = classes_of(tensors, trace.source.low_precision_statistics)
+    updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
+    tensor_class = classes_of(tensors, trace.source.low_precision_statistics, updates)
     made = _made(trace, tensors)
     reads, writes = _per_op(len(trace.ops), tensors, tensor_class, made)
     classes = _class_table(trace, tensors, tensor_class, reads, made)

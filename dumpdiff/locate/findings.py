@@ -49,7 +49,7 @@ def kind_of(graph: Joined, at: Place) -> Kind:
     """What sort of divergence a place is; see result.Kind."""
     if graph.comparison.pairs["nonfinite_mismatch"].iat[at.node] > 0:
         return "nonfinite"
-    if not at.target.made and not at.reference.made:
+    if at.target.given and at.reference.given:
         return "parameter" if _is_parameter(at) else "input"
     if _coarser_type(graph, at):
         return "dtype"

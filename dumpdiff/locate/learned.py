@@ -1,4 +1,4 @@
-"""What the agreeing part of a pair of dumps teaches: which ops of one framework are which of the other, in this run."""
+"""What the agreeing part of a pair of dumps teaches: which ops, and which parameter names, are one and the same."""
 
 from __future__ import annotations
 
@@ -32,10 +32,26 @@ def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
     return tuple(Equivalence(t, r, count) for (t, r), count in counts.most_common())
 
 
+def parameter_names(graph: Joined, states: States) -> tuple[tuple[str, str], ...]:
+    """(target's name, reference's name) of every parameter that agrees and that both sides name."""
+    names = [
+        flow.classes["parameter"].to_numpy()
+        for flow in (graph.comparison.alignment.target, graph.comparison.alignment.reference)
+    ]
+    found = [
+        (str(names[0][graph.class_t[node]]), str(names[1][graph.class_r[node]]))
+        for node, group in enumerate(graph.comparison.pairs["group"])
+        if group is None and states.state[node] == AGREEING
+    ]
+    return tuple((ours, theirs) for ours, theirs in found if ours and theirs)
+
+
 def _makers(flow: Flow, values: list[int]) -> list[int]:
     made = {int(flow.producers[value]) for value in values if value >= 0}
     return sorted(op for op in made if op >= 0)
 
 
 def _kinds(flow: Flow, ops: list[int]) -> tuple[str, ...]:
-    return tuple(str(flow.trace.ops["kind"].iat[op]) for op in ops)
+    """As the framework spells them; the backward record of a call is told from the call by its ending."""
+    table = flow.trace.ops
+    return tuple(f"{table['kind'].iat[op]}{'Backward' if table['forward'].iat[op] >= 0 else ''}" for op in ops)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..arrays import Ints
 from ..graph import Flow
+from ..graph.bridges import is_given
 from .joined import Joined
 from .states import States
 
@@ -20,7 +21,7 @@ class SideOf:
     ops: tuple[
         int, ...
     ]  #: from the last agreement to the value, in order of execution; its first reader if nobody made it
-    made: bool  #: an op recorded by this side computed it
+    given: bool  #: nothing computed it: a parameter, the batch, a buffer
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``
 
@@ -69,7 +70,7 @@ class Place:
     def scope(self) -> str:
         """Canonical scope: the parameter's, else of the first op after the last agreement, as the reference has it."""
         for side in (self.target, self.reference):
-            if side.parameter and not side.made:
+            if side.parameter and side.given:
                 return next((scope for scope in side.scopes if scope), side.parameter.rpartition(".")[0])
         for side in (self.reference, self.target):
             for scope in side.scopes:
@@ -100,5 +101,5 @@ def _side(
     ops = sorted({int(flow.producers[v]) for v in values} - {-1})
     if not ops and value >= 0:
         ops = flow.readers[value][:1]
-    made = value >= 0 and bool(flow.producers[value] >= 0)
-    return SideOf(flow, value, tuple(ops), made, tuple(kinds[op] for op in ops), tuple(scopes[op] for op in ops))
+    given = value >= 0 and is_given(flow, value)
+    return SideOf(flow, value, tuple(ops), given, tuple(kinds[op] for op in ops), tuple(scopes[op] for op in ops))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Flags, Floats, Objects
+from ..graph.bridges import is_given
 from ..rules import Rules
 from ..trace import FORWARD
 from .allowance import cancellation, conditioning
@@ -111,13 +112,15 @@ def _largest(values: list[float]) -> float:
 
 
 def _surely_other(graph: Joined, error: Floats) -> Flags:
-    """(nodes,) parameters and inputs that are one tensor beyond doubt and still differ: no noise downstream heals that."""
+    """(nodes,) parameters and inputs that are one tensor beyond doubt and differ: no noise heals that."""
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
-    made_t = alignment.target.producers[pairs["target"]] >= 0
-    made_r = alignment.reference.producers[pairs["reference"]] >= 0
+    given = [
+        is_given(alignment.target, t) and is_given(alignment.reference, r)
+        for t, r in zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
+    ]
     same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (error < _NEAR)
     flags = np.zeros(graph.nodes, dtype=bool)
-    flags[: len(pairs)] = ~made_t & ~made_r & same_tensor
+    flags[: len(pairs)] = np.array(given, dtype=bool) & same_tensor
     return flags
 
 

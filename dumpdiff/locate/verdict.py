@@ -16,7 +16,7 @@ from ..trace import BACKWARD, FORWARD, Problem
 from .coverage import coverage
 from .findings import findings
 from .joined import joined
-from .learned import learned
+from .learned import learned, parameter_names
 from .shapes import other_shapes
 from .states import AGREEING, classify
 from .tables import pair_table, unmatched_table
@@ -64,6 +64,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         pairs=pair_table(graph, states, scopes_t, scopes_r),
         unmatched=unmatched_table(graph, states, scopes_t, scopes_r),
         learned=learned(graph, states),
+        parameters=parameter_names(graph, states),
         noise_floor=_noise(comparison, states.state),
         notes=tuple(notes),
         details=details,
