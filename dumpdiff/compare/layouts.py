@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ..arrays import AnyArray
+from ..arrays import AnyArray, Floats
 
 _SAMPLE = 1 << 16  # elements that a layout is tried on
 _MOST_AXES = 5  # 120 orders
@@ -46,7 +46,7 @@ def _orders(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:
     for order in permutations(long_axes):
         if list(order) != long_axes:
             axes = [*short, *order]
-            yield ",".join(map(str, order)), array.transpose(axes)
+            yield ",".join(map(str, axes)), array.transpose(axes)
 
 
 def _gap(a: AnyArray, b: AnyArray) -> float:
@@ -57,10 +57,12 @@ def _gap(a: AnyArray, b: AnyArray) -> float:
         return float(np.sqrt(np.dot(gap, gap)))
 
 
-def _head(array: AnyArray) -> AnyArray:
+def _head(array: AnyArray) -> Floats:
     """The first elements in C order, as float64, without copying what is not needed."""
-    if array.size > _SAMPLE and array.ndim > 1:
+    while array.ndim > 1 and array.size > _SAMPLE:
         per_row = array.size // array.shape[0]
-        array = array[: max(1, _SAMPLE // per_row)] if per_row < _SAMPLE else array[:1].reshape(array.shape[1:])
-        return _head(array)[:_SAMPLE]
-    return np.ravel(array[:_SAMPLE] if array.ndim == 1 else array).astype(np.float64)
+        if per_row < _SAMPLE:
+            array = array[: -(-_SAMPLE // per_row)]
+            break
+        array = array[0]
+    return np.ravel(array)[:_SAMPLE].astype(np.float64)

@@ -12,7 +12,9 @@ from ..arrays import AnyArray, Flags
 
 _BLOCK = 1 << 15  # elements: four blocks of float32 stay in a core's cache; also what "around" an element means
 _SIZABLE = 1e-3  # of the root mean square: relative differences of smaller elements are noise
-_MASK = -1e4  # a tensor's lowest value below this is a masking constant: -1e9, -65504, finfo.min, -inf
+_MASK = -9e3  # a lowest value below this, more than once, is a masking constant: -1e4, -1e9, finfo.min
+_SURELY_MASK = -6e4  # the same if it stands alone: float16 reaches no further
+_SMALLEST, _LARGEST = 1e-25, 1e30  # sums of squares that float32 forms without loss
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, 
     for start in range(0, t.size, _BLOCK):
         a = _real(t[start : start + _BLOCK]).astype(wide, copy=False)
         b = _real(r[start : start + _BLOCK]).astype(wide, copy=False)
-        low = float(np.dot(b, b)) + float(np.dot(a, a))
-        if low < _MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
+        energy = float(np.dot(b, b)) + float(np.dot(a, a))
+        if not _SMALLEST < energy < _LARGEST:  # squares leave the range of float32
+            a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+        if energy < _MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
             yield a, b, 0
             continue
         aside_a, aside_b = _aside(a), _aside(b)
@@ -90,9 +94,15 @@ def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, 
 
 
 def _aside(block: AnyArray) -> Flags:
-    """Elements that are not finite, or at the block's lowest value if that is a masking constant."""
-    low = np.min(block, initial=0.0, where=np.isfinite(block))
-    aside: Flags = ~np.isfinite(block) | ((block <= 0.5 * low) & (low < _MASK))
+    """Elements that are not finite, or at one large negative constant, give or take a score, far from the rest."""
+    low = float(np.min(block, initial=0.0, where=np.isfinite(block)))
+    aside: Flags = ~np.isfinite(block)
+    if low > _MASK:
+        return aside
+    masked = block <= 0.99 * low
+    between = (block <= 0.5 * low) & ~masked & ~aside
+    if not between.any() and (low <= _SURELY_MASK or np.count_nonzero(masked) > 1):
+        aside |= masked
     return aside
 
 

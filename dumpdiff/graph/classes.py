@@ -54,9 +54,9 @@ def classes_of(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None
 
     ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype;
     ``updates`` (rows,) marks what optimizers read and write. Two tensors are one class if a recorded edge joins them,
-    if their checksums are equal, or if element count, max and min are identical and mean and norm agree to summation order
-    (exactly, for updates: a step may change less). Tensors that say too little (all ones, zeros) are only joined to the
-    latest output that looks the same.
+    if their checksums are equal, or if element count, max and min are identical and mean and norm agree to summation
+    order (exactly, for updates: a step may change less). Tensors that say too little (all ones, zeros) are only
+    joined to the latest output that looks the same.
     """
     rows = len(tensors)
     usable = tensors["trusted"].to_numpy() & ~immediates(tensors)

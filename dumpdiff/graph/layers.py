@@ -32,7 +32,7 @@ def locations(flow: Flow, rules: Rules) -> list[str]:
     for op in range(len(phase)):
         if recorded[op] or own[op]:
             found.append(recorded[op] or own[op])
-        elif phase[op] == FORWARD and len(down[op]) == 1 and (norm := next(iter(down[op]))) in vectors:
+        elif phase[op] == FORWARD and (norm := _norm_of(flow, op, down)) in vectors:
             found.append(norm)
         elif phase[op] == FORWARD:
             found.append(_common([*up[op], *down[op]]))
@@ -46,6 +46,15 @@ def locations(flow: Flow, rules: Rules) -> list[str]:
         else:
             found.append("")
     return found
+
+
+def _norm_of(flow: Flow, op: int, down: list[frozenset[str]]) -> str:
+    """The only module that an op feeds; '' if there are more, or if it joins values from outside, as a residual does."""
+    if len(down[op]) != 1:
+        return ""
+    makers = [int(flow.producers[v]) for v in flow.reads[op] if flow.producers[v] >= 0]
+    joins = len(makers) > 1 and not any(down[maker] == down[op] for maker in makers)
+    return "" if joins else next(iter(down[op]))
 
 
 def _recorded(flow: Flow, rules: Rules) -> list[str]:

@@ -93,9 +93,9 @@ def statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
             low = min(low, block.min())
             total += float(block.sum())
             squares += float(np.dot(block, block))
-        if not np.isfinite(squares) and np.isfinite(high) and np.isfinite(low):
-            wide = flat.astype(np.float64)
-            squares = float(np.dot(wide, wide))
+        if not (np.isfinite(squares) and np.isfinite(total)) and np.isfinite(high) and np.isfinite(low):
+            wide = np.abs(flat).astype(np.float64) if np.iscomplexobj(flat) else flat.astype(np.float64)
+            squares, total = float(np.dot(wide, wide)), float(wide.sum())
     if np.isnan(high):
         return (np.nan, np.nan, np.nan, np.nan, 1)
     nonfinite = int(not (np.isfinite(high) and np.isfinite(low)))

@@ -14,9 +14,9 @@ def other_shapes(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
     grouped_t = {value for group in alignment.groups for value in group.target}
     grouped_r = {value for group in alignment.groups for value in group.reference}
     found: list[Finding] = []
-    for name in ours:
-        t, r = ours[name], theirs.get(name)
-        if r is None or t in grouped_t or r in grouped_r:
+    for name, r in sorted(theirs.items(), key=lambda item: alignment.reference.readers[item[1]][:1]):
+        t = ours.get(name)
+        if t is None or t in grouped_t or r in grouped_r:
             continue
         if alignment.target.sizes[t] != alignment.reference.sizes[r]:
             found.append(_finding(len(found) + 1, name, alignment, t, r))
