@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dumpdiff.alignment import Alignment, align
+from dumpdiff.alignment.matching import Matching
 from dumpdiff.compare import Comparison, compare_pairs
-from dumpdiff.graph import flow_of
+from dumpdiff.graph import Flow, flow_of
 from dumpdiff.graph.statistics import STATISTICS
 from dumpdiff.locate import locate
 from dumpdiff.result import Result
@@ -40,6 +41,18 @@ def located(target: Trace, reference: Trace, min_coverage: float = MIN_COVERAGE)
     return locate(compared(target, reference), shipped(), min_coverage)
 
 
+def matching(target: Trace, reference: Trace, tolerance: float = 1e-5) -> Matching:
+    """Two sides of which nothing is paired yet."""
+    flows = flow_of(target), flow_of(reference)
+    kinds = [[shipped().kind(kind) for kind in flow.trace.ops["kind"]] for flow in flows]
+    return Matching(*flows, *kinds, tolerance)
+
+
+def value(flow: Flow, name: str, slot: str) -> int:
+    """The value class of the tensor in a slot of the op of that name."""
+    return int(flow.tensor_class[tensor(flow.trace, name, slot)])
+
+
 def op(trace: Trace, name: str) -> int:
     """Id of the op of that name."""
     return trace.ops["name"].tolist().index(name)
@@ -62,14 +75,24 @@ def edited(trace: Trace, rows: int | Iterable[int], **columns: Any) -> Trace:
     return replace(trace, tensors=tensors)
 
 
-def like(trace: Trace, row: int) -> list[int]:
-    """The tensors that hold the same value as one of them."""
-    value = flow_of(trace).tensor_class
-    return np.flatnonzero(value == value[row]).tolist() if value[row] >= 0 else [row]
+def like(trace: Trace, name: str, slot: str) -> list[int]:
+    """Ids of all tensors that hold the value in a slot of the op of that name."""
+    flow = flow_of(trace)
+    return np.flatnonzero(flow.tensor_class == value(flow, name, slot)).tolist()
+
+
+def with_noise(trace: Trace, size: float, seed: int = 0) -> Trace:
+    """Every computed value as another machine would have it: off by normally distributed relative errors of this size."""
+    flow = flow_of(trace)
+    made = np.append(flow.producers >= 0, False)
+    errors = np.random.default_rng(seed).normal(0, size, (len(made), len(_NUMBERS))) * made[:, None]
+    tensors = trace.tensors.copy()
+    tensors[_NUMBERS] = tensors[_NUMBERS].to_numpy() * (1 + errors[flow.tensor_class])
+    return replace(trace, tensors=tensors)
 
 
 def scaled(trace: Trace, name: str, factor: float, *, and_after: bool = False) -> Trace:
-    """What an op makes is larger by a factor wherever it is read; with ``and_after`` all that is computed from it too."""
+    """What an op makes is larger by a factor wherever it is read; ``and_after``: all that is computed from it too."""
     flow = flow_of(trace)
     values = set(flow.writes[op(trace, name)])
     if and_after:
@@ -118,3 +141,21 @@ def taken(trace: Trace, ops: Sequence[int], gone: frozenset[int] = frozenset()) 
     kept_tensors["op"] = place[rows]
     kept_tensors["producer"] = new_row[kept_tensors["producer"].to_numpy()]
     return replace(trace, ops=kept_ops, tensors=kept_tensors)
+
+
+def wrong_pairs(alignment: Alignment) -> list[tuple[str, str]]:
+    """Pairs of values that have no slot in common: wrong if both sides are copies of one trace."""
+    slots = [
+        [{f"{names[o]} {slot}" for o, slot in members} for members in _members(flow)]
+        for flow, names in ((f, f.trace.ops["name"].tolist()) for f in (alignment.target, alignment.reference))
+    ]
+    pairs = zip(alignment.classes["target"].tolist(), alignment.classes["reference"].tolist(), strict=True)
+    return [(min(slots[0][t]), min(slots[1][r])) for t, r in pairs if not slots[0][t] & slots[1][r]]
+
+
+def _members(flow: Flow) -> list[list[tuple[int, str]]]:
+    members: list[list[tuple[int, str]]] = [[] for _ in range(len(flow.classes))]
+    known = np.flatnonzero(flow.tensor_class >= 0)
+    for row, number in zip(known.tolist(), flow.tensor_class[known].tolist(), strict=True):
+        members[number].append((int(flow.tensors["op"].iat[row]), str(flow.tensors["slot"].iat[row])))
+    return members

@@ -1,0 +1,83 @@
+"""A network repeats itself: what one layer taught holds in the others."""
+
+import numpy as np
+import pytest
+from traces import matching, op, scaled, value
+
+from dumpdiff.alignment import anchors, roles
+
+SAME_ROLE = ["Functional.linear.7.forward", "Functional.linear.14.forward"]  #: queries of layers 1 and 2
+OTHER_ROLE = "Functional.linear.8.forward"  #: keys of layer 1
+
+
+@pytest.fixture(scope="module")
+def labels(trace):
+    """Labels of the ops of the second model, by radius."""
+    pairs = matching(trace("pt_none"), trace("pt_none"))
+    names, _ = roles._leaf_names(pairs)
+    return roles._labels(pairs.target, pairs.kinds_t, names), pairs.target
+
+
+class TestLabels:
+    @pytest.mark.parametrize("radius", range(roles.RADIUS + 1))
+    def test_ops_of_one_role_have_one_label_in_every_layer(self, labels, radius):
+        found, flow = labels
+        first, second = (found[radius][op(flow.trace, name)] for name in SAME_ROLE)
+        assert first == second
+
+    def test_ops_that_read_other_parameters_have_other_labels(self, labels):
+        found, flow = labels
+        assert found[0][op(flow.trace, SAME_ROLE[0])] != found[0][op(flow.trace, OTHER_ROLE)]
+
+    def test_the_first_layer_is_another_role_farther_out(self, labels):
+        """It reads the embedding, the others a residual: three hops away that shows."""
+        found, flow = labels
+        first, later = op(flow.trace, "Functional.linear.0.forward"), op(flow.trace, SAME_ROLE[0])
+        assert found[0][first] == found[0][later]
+        assert found[3][first] != found[3][later]
+
+    def test_farther_labels_tell_more_apart(self, labels):
+        counts = [len(np.unique(label)) for label in labels[0]]
+        assert counts == sorted(counts)
+        assert counts[0] < counts[-1]
+
+
+class TestTransfer:
+    def cut(self, trace):
+        """Two copies that part after the residual of layer 1, paired by value where they agree."""
+        whole = trace("pt_none")
+        pairs = matching(scaled(whole, "Tensor.__add__.4.forward", 1.3, and_after=True), whole)
+        anchors.by_value(pairs)
+        return pairs
+
+    def test_values_are_paired_with_the_same_place_of_the_other_run(self, trace):
+        pairs = self.cut(trace)
+        before = set(pairs.why)
+        assert any(roles.transfer(pairs))
+        new = [t for t in pairs.why if t not in before]
+        assert len(new) > 20
+        assert [int(pairs.classes_t[t]) for t in new] == new
+        assert {pairs.why[t] for t in new} == {"role"}
+
+    def test_roles_seen_from_farther_are_surer(self, trace):
+        pairs = self.cut(trace)
+        list(roles.transfer(pairs))
+        confidences = {pairs.confidence[t] for t, why in pairs.why.items() if why == "role"}
+        assert confidences <= {0.5, 0.55, 0.6, 0.65}
+
+    def test_without_agreement_nothing_is_taught(self, trace):
+        pairs = matching(trace("pt_none"), trace("pt_none"))
+        assert not any(roles.transfer(pairs))
+
+    def test_when_all_is_paired_nothing_is_left_to_transfer(self, trace):
+        whole = trace("pt_none")
+        pairs = matching(whole, whole)
+        for number in range(len(pairs.classes_t)):
+            pairs.pair(number, number, "value", 1.0)
+        assert not any(roles.transfer(pairs))
+
+    def test_the_partner_is_the_same_slot(self, trace):
+        pairs = self.cut(trace)
+        list(roles.transfer(pairs))
+        name = "Functional.silu.3.forward"
+        assert pairs.classes_t[value(pairs.target, name, "output.0")] == value(pairs.reference, name, "output.0")
