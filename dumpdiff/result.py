@@ -81,7 +81,7 @@ class Equivalence:
     """Something learned where the runs agree: this run's ops of one side that are ops of the other."""
 
     target: tuple[str, ...]  #: kinds, in order: ('Sigmoid', 'Mul')
-    reference: tuple[str, ...]  #: kinds, in order: ('Functional.silu',)
+    reference: tuple[str, ...]  #: kinds, in order: ('Functional.silu',); of a backward call 'Functional.siluBackward'
     count: int  #: how often it was seen
 
 
@@ -112,6 +112,7 @@ class Result:
     pairs: pd.DataFrame
     unmatched: pd.DataFrame
     learned: tuple[Equivalence, ...] = ()
+    parameters: tuple[tuple[str, str], ...] = ()  #: (target's, reference's) name of each parameter that agrees
     noise_floor: float = float("nan")  #: median error of the pairs that agree
     notes: tuple[str, ...] = ()  #: sentences for a person: why inconclusive (first), defaults taken, bridged holes
     details: Mapping[str, Any] = field(default_factory=dict)  #: bridges, verified edges, min_coverage, ...

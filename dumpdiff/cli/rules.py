@@ -1,4 +1,4 @@
-"""``dumpdiff rules``: whether rule files hold, and why a name became what it became."""
+"""``dumpdiff rules``: whether rule files hold, why a name became what it became, and which rules two dumps suggest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXTRA = click.option(
 
 @click.group()
 def rules() -> None:
-    """Check and explain the rules that give modules, parameters and operators one name."""
+    """Check, explain and suggest the rules that give modules, parameters and operators one name."""
 
 
 @rules.command(
@@ -57,6 +57,32 @@ def explain(names: tuple[str, ...], extra: tuple[Path, ...]) -> None:
                 click.echo(f"             {'; '.join(reading.notes)}")
             for line in reading.closest:
                 click.echo(f"             closest: {line}")
+
+
+@rules.command(
+    epilog="""\b
+Examples:
+  dumpdiff rules suggest ms_dump/ pt_dump/ > learned.yaml
+  dumpdiff rules check learned.yaml
+  dumpdiff align ms_dump/ pt_dump/ --rules learned.yaml"""
+)
+@click.argument("target")
+@click.argument("reference")
+@_EXTRA
+def suggest(target: str, reference: str, extra: tuple[Path, ...]) -> None:
+    """Print, as a rule file, what two dumps that mostly agree show and the rules do not know.
+
+    TARGET and REFERENCE are two dumps of one model, as for align: operators that are the same or of which one is
+    several, and names of modules and parameters.
+    """
+    from .. import api
+    from ..report.suggestions import suggestions
+    from . import output
+
+    book = _load(extra)
+    with output.progress() as progress:
+        result = api.align(target, reference, rules=extra, progress=progress)
+    click.echo(suggestions(result, book), nl=False)
 
 
 def _load(extra: tuple[Path, ...]) -> Rules:

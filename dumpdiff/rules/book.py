@@ -60,6 +60,10 @@ class Rules:
             kind = self._kind_of[name] = self._operators.find(name)[0] or OTHER
         return kind
 
+    def knows(self, kind: str) -> bool:
+        """Whether a rule names this canonical kind, or for a gradient the operator that it differentiates."""
+        return self._operators.known(kind) is not None
+
     def kind_class(self, kind: str) -> str:
         """The class of a canonical kind, 'other' if unknown. A gradient has that of its operator."""
         rule = self._operators.known(kind)

@@ -44,6 +44,30 @@ def test_explain_takes_rules_of_ones_own(tmp_path: Path) -> None:
     assert f"{mine}:1: Blah -> frob" in output
 
 
+def test_suggest_prints_a_file_that_check_accepts(dump, tmp_path: Path) -> None:
+    code, output = run("suggest", str(dump("ms_mf_none")), str(dump("pt_none")))
+    assert code == 0
+    assert "- [mul]  # seen 4 times" in output  # scores are multiplied by 0.25 on one side, divided by 4 on the other
+    learned = tmp_path / "learned.yaml"
+    learned.write_text(output, encoding="utf-8")
+    assert run("check", str(learned))[0] == 0
+
+
+def test_suggest_has_nothing_new_once_its_rules_are_given(dump, tmp_path: Path) -> None:
+    pair = str(dump("ms_mf_none")), str(dump("pt_none"))
+    learned = tmp_path / "learned.yaml"
+    learned.write_text(run("suggest", *pair)[1], encoding="utf-8")
+    code, output = run("suggest", "--rules", str(learned), *pair)
+    assert code == 0
+    assert "Nothing to suggest" in output
+
+
+def test_suggest_refuses_what_is_no_dump_in_one_line(tmp_path: Path) -> None:
+    code, output = run("suggest", str(tmp_path), str(tmp_path / "none"))
+    assert code == 2
+    assert len(output.splitlines()) == 1
+
+
 def test_help_has_examples() -> None:
-    for command in ("check", "explain"):
+    for command in ("check", "explain", "suggest"):
         assert "Examples:" in run(command, "--help")[1]
