@@ -11,7 +11,7 @@ from ..rules.names import segments
 Line = tuple[tuple[str, ...], str, str]
 
 _LEAVES = ("weight", "bias")  # as most frameworks spell them
-_BLOCK = re.compile(r"(?:layers|mtp)\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"layers\.(\d+)\.(.+)")
 
 
 def missing_lines(target: str, reference: str, rules: Rules) -> tuple[Line, ...]:
@@ -30,9 +30,11 @@ def missing_lines(target: str, reference: str, rules: Rules) -> tuple[Line, ...]
         leaves = ()
     if paths[unknown].rpartition(".")[0] == module:
         return leaves
-    if (block := _BLOCK.fullmatch(module)) is None:
-        return ((("model", "modules"), module, ".".join(name[:-1])), *leaves)
-    lines = _below_a_block(name[:-1], block[1], block[2], begins=not _BLOCK.fullmatch(paths[unknown]))
+    lines: tuple[Line, ...] = ()
+    if (block := _BLOCK.fullmatch(module)) is not None:
+        lines = _below_a_block(name[:-1], block[1], block[2], begins=not _BLOCK.fullmatch(paths[unknown]))
+    elif not any(map(str.isdigit, module.split("."))):
+        lines = ((("model", "modules"), module, ".".join(name[:-1])),)
     return (*lines, *leaves) if lines else ()
 
 
@@ -43,7 +45,7 @@ def _known(name: str, rules: Rules) -> int:
 
 
 def _below_a_block(module: tuple[str, ...], number: str, path: str, begins: bool) -> tuple[Line, ...]:
-    """Lines that make a module of the block ``number`` the canonical ``path``; with ``begins`` where blocks begin too."""
+    """Lines that make a module of block ``number`` the canonical ``path``; with ``begins`` also where blocks begin."""
     if number not in module[1:-1]:
         return ()
     at = module.index(number, 1)

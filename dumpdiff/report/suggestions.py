@@ -134,10 +134,10 @@ def _scope_lines(wanted: Counter[Line]) -> Iterator[str]:
         open_sections = list(section)
         for path, patterns in tables[section].items():
             indent = "  " * (len(section) + 1)
-            yield f"{indent}{path}: [{', '.join(map(_quoted, patterns))}]  # {_times(patterns.values(), 'parameter')}"
+            yield f"{indent}{path}: [{', '.join(map(_quoted, patterns))}]  # {_seen(patterns.values(), 'parameter')}"
 
 
-_SECTIONS = [("leaves",), ("layers",), ("block", "modules"), ("block", "parameters"), ("model", "modules")]
+_SECTIONS = [("leaves",), ("layers",), ("block", "modules"), ("model", "modules")]
 
 
 def _kind_lines(found: _Operators) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _kind_lines(found: _Operators) -> Iterator[str]:
     for kind, members in found.members.items():
         if kind not in found.kinds:
             listed = ", ".join(map(_quoted, members))
-            yield f"    {_quoted(kind)}: {{members: [{listed}]}}  # {_times(members.values(), 'time')}"
+            yield f"    {_quoted(kind)}: {{members: [{listed}]}}  # {_seen(members.values())}"
 
 
 def _part_lines(found: _Operators, rules: Rules) -> Iterator[str]:
@@ -166,16 +166,12 @@ def _part_lines(found: _Operators, rules: Rules) -> Iterator[str]:
         for row in rules.decompositions.get(kind, ()):
             yield f"      - [{', '.join(map(_quoted, row))}]  # known"
         for row, count in rows.items():
-            yield f"      - [{', '.join(map(_quoted, row))}]  # {_times([count], 'time')}"
+            yield f"      - [{', '.join(map(_quoted, row))}]  # {_seen([count])}"
 
 
-def _times(counts: Iterable[int], what: str) -> str:
+def _seen(counts: Iterable[int], what: str = "time") -> str:
     said = ", ".join(map(str, counts))
-    return (
-        f"seen in {said} {what}{'s' * (said != '1')}"
-        if what == "parameter"
-        else f"seen {said} {what}{'s' * (said != '1')}"
-    )
+    return f"seen {'in ' * (what != 'time')}{said} {what}{'s' * (said != '1')}"
 
 
 def _quoted(text: str) -> str:

@@ -122,8 +122,9 @@ class TestScopes:
             ("net.first.weight", "model.second.weight"),
             ("net.segment.2.query.weight", "model.layers.3.self_attn.q_proj.weight"),
             ("w", "model.layers.3.self_attn.q_proj.weight"),
+            ("net.odd.0.q.weight", "visual.blocks.0.attn.q_proj.weight"),
         ],
-        ids=["known", "neither is known", "another number", "no path"],
+        ids=["known", "neither is known", "another number", "no path", "a tower"],
     )
     def test_nothing_is_said_where_nothing_can_be_told(self, tmp_path: Path, pair: tuple[str, str]) -> None:
         assert "Nothing to suggest" in suggested(tmp_path, parameters=(pair,))[0]
