@@ -82,7 +82,7 @@ def like(trace: Trace, name: str, slot: str) -> list[int]:
 
 
 def with_noise(trace: Trace, size: float, seed: int = 0) -> Trace:
-    """Every computed value as another machine would have it: off by normally distributed relative errors of this size."""
+    """Every computed value as another machine would have it: off by relative errors of this standard deviation."""
     flow = flow_of(trace)
     made = np.append(flow.producers >= 0, False)
     errors = np.random.default_rng(seed).normal(0, size, (len(made), len(_NUMBERS))) * made[:, None]

@@ -58,7 +58,7 @@ def test_pairs_by_value_teach_which_kind_is_which(trace):
     pairs = matching(trace("ms_graph"), trace("v6.0_api_stack"), 3e-6)
     anchors.by_value(pairs)
     taught = pairs.learned()
-    assert taught["matmul", "linear"] + taught["matmul", "matmul"] > 20
+    assert taught["matmul", "matmul"] > 20
     assert ("matmul", "softmax") not in taught
 
 
