@@ -10,9 +10,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dumpdiff import Trace, read
 from dumpdiff.graph import Flow, flow_of
+
+# No test asserts how fast something is; on a busy machine the default deadline of 200 ms would.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 

@@ -92,13 +92,9 @@ class TestDistance:
 
 def all_near(target, reference, tolerance):
     """Every pair of equal size within the tolerance, by trying all of them."""
-    found = set()
-    for t in range(len(target.size)):
-        for r in range(len(reference.size)):
-            gap = distance(target, np.array([t]), reference, np.array([r]))[0]
-            if target.size[t] == reference.size[r] and gap <= tolerance:
-                found.add((t, r))
-    return found
+    rows, columns = (grid.ravel() for grid in np.indices((len(target.size), len(reference.size))))
+    near = (distance(target, rows, reference, columns) <= tolerance) & (target.size[rows] == reference.size[columns])
+    return set(zip(rows[near].tolist(), columns[near].tolist(), strict=True))
 
 
 class TestCandidates:
