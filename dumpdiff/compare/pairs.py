@@ -90,10 +90,8 @@ def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
     size = float(target.sizes[list(group.target)].sum())
     sides = [Fingerprints(*(np.array([number]) for number in (size, *figures, 4.0))) for figures in (ours, theirs)]
     one = np.array([0])
-    error, tolerance = (
-        float(distance(sides[0], one, sides[1], one)[0]),
-        max(resolution(alignment), alignment.tolerance),
-    )
+    error = float(distance(sides[0], one, sides[1], one)[0])
+    tolerance = max(resolution(alignment), alignment.tolerance)
     row: dict[str, object] = {
         "target": group.target[0],
         "reference": group.reference[0],
