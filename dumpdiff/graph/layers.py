@@ -49,7 +49,7 @@ def locations(flow: Flow, rules: Rules) -> list[str]:
 
 
 def _norm_of(flow: Flow, op: int, down: list[frozenset[str]]) -> str:
-    """The only module that an op feeds; '' if there are more, or if it joins values from outside, as a residual does."""
+    """The only module that an op feeds; empty if there are more, or if it joins outer values, as a residual does."""
     if len(down[op]) != 1:
         return ""
     makers = [int(flow.producers[v]) for v in flow.reads[op] if flow.producers[v] >= 0]

@@ -72,11 +72,8 @@ class Place:
         for side in (self.target, self.reference):
             if side.parameter and side.given:
                 return next((scope for scope in side.scopes if scope), side.parameter.rpartition(".")[0])
-        for side in (self.reference, self.target):
-            for scope in side.scopes:
-                if scope:
-                    return scope
-        return ""
+        ours, theirs = (next(filter(None, side.scopes), "") for side in (self.target, self.reference))
+        return ours if ours and theirs.startswith(f"{ours}.") else theirs or ours
 
 
 def place(graph: Joined, states: States, node: int, scopes_t: list[str], scopes_r: list[str]) -> Place:
