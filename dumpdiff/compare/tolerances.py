@@ -15,7 +15,7 @@ from ..graph.bridges import is_given
 from ..rules import Rules
 
 _ENOUGH = 8  # pairs that it takes to measure noise
-_NOISE_MARGIN = 16  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
+_NOISE_MARGIN = 8  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
 _LEAF_STATISTICS = 4  # unit roundoffs: norms of low-precision tensors may have been summed in their own dtype
 
 
@@ -48,7 +48,7 @@ def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole
 
 
 def measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
-    """Per pair, 16 times the lower quartile of its phase's errors where values alone made the pair; 0 if discrete.
+    """Per pair, eight times the lower quartile of its phase's errors where values alone made the pair; 0 if discrete.
 
     Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it
     agrees bounds what to expect. The lower quartile, since after a divergence most are apart; at most 64 tolerances.

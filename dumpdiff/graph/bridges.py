@@ -28,11 +28,11 @@ class Bridge:
 
 
 def is_hole(flow: Flow, value: int) -> bool:
-    """Nothing recorded made it, and it is no parameter, no shared buffer and no batch read before the first op."""
-    if flow.producers[value] >= 0 or flow.classes["parameter"].iat[value] or not flow.readers[value]:
+    """Nothing recorded made it, and it is no parameter, mask, shared buffer or batch read before the first op."""
+    if flow.producers[value] >= 0 or flow.column("parameter")[value] or not flow.readers[value]:
         return False
-    readers = flow.readers[value]
-    if int(flow.classes["dtype"].iat[value].startswith(("int", "uint", "bool"))) or _parameter_like(flow, value):
+    readers, discrete = flow.readers[value], str(flow.column("dtype")[value]).startswith(("int", "uint", "bool"))
+    if discrete or not flow.column("evidence")[value] or _parameter_like(flow, value):
         return False
     phase = flow.phases[readers[0]]
     same = [op for op in readers if flow.phases[op] == phase]
@@ -75,7 +75,7 @@ def _recent(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
 
 def is_gradient(flow: Flow, value: int) -> bool:
     """Given to a backward record: not made by a recorded op, but computed all the same."""
-    return bool(flow.classes["phase"].iat[value] != FORWARD)
+    return bool(flow.column("phase")[value] != FORWARD)
 
 
 def _rearranged(flow: Flow, value: int, other: int) -> bool:
@@ -88,11 +88,11 @@ def _rearranged(flow: Flow, value: int, other: int) -> bool:
 
 def _cast(flow: Flow, value: int, other: int) -> bool:
     """The same elements in another floating type: statistics agree to its roundoff."""
-    types = [str(flow.classes["dtype"].iat[v]) for v in (value, other)]
+    types = [str(flow.column("dtype")[v]) for v in (value, other)]
     slack = 2 * max(map(unit_roundoff, types))
     if types[0] == types[1] or flow.sizes[value] != flow.sizes[other] or slack == 0:
         return False
-    pairs = [(flow.classes[name].iat[value], flow.classes[name].iat[other]) for name in ("max", "min", "norm")]
+    pairs = [(flow.column(name)[value], flow.column(name)[other]) for name in ("max", "min", "norm")]
     return all(abs(a - b) <= slack * max(abs(a), abs(b)) for a, b in pairs if np.isfinite(a) and np.isfinite(b))
 
 
@@ -101,7 +101,7 @@ def _part(flow: Flow, value: int, other: int) -> bool:
     whole, part = flow.sizes[other], flow.sizes[value]
     if part < 8 or whole <= part or whole % part or whole // part > 64:
         return False
-    high, low = (flow.classes[name].to_numpy() for name in ("max", "min"))
+    high, low = flow.column("max"), flow.column("min")
     within = high[value] <= high[other] and low[value] >= low[other] and flow.norms[value] < flow.norms[other]
     return bool(within and (high[value] == high[other] or low[value] == low[other]))
 
@@ -114,7 +114,7 @@ def _call_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
 
 def _parameter_like(flow: Flow, value: int) -> bool:
     """A matrix or vector that an op reads beside its first input: a weight of an API record, which names none."""
-    shape = flow.tensors["shape"].iat[int(flow.classes["tensor"].iat[value])]
+    shape = flow.tensors["shape"].iat[int(flow.column("tensor")[value])]
     if shape is None or len(shape) > 2:
         return False
     rows = flow.tensors_of(flow.readers[value][0])

@@ -71,12 +71,12 @@ def _is_parameter(at: Place) -> bool:
     """It has a parameter's name, is a constant of the graph, or floats that are nobody's first input."""
     if at.target.parameter or at.reference.parameter:
         return True
-    floating = is_floating(str(at.reference.flow.classes["dtype"].iat[at.reference.value]))
+    floating = is_floating(str(at.reference.flow.column("dtype")[at.reference.value]))
     return floating and (_is_constant(at.target) or _is_constant(at.reference) or "input.0" not in at.reference.slots)
 
 
 def _is_constant(side: SideOf) -> bool:
-    return bool(side.flow.tensors["constant"].iat[int(side.flow.classes["tensor"].iat[side.value])])
+    return bool(side.flow.tensors["constant"].iat[int(side.flow.column("tensor")[side.value])])
 
 
 def _coarser_type(graph: Joined, at: Place) -> str:
@@ -87,7 +87,7 @@ def _coarser_type(graph: Joined, at: Place) -> str:
         (at.reference.flow, graph.class_r),
     ):
         values = [int(class_of[n]) for n in (*at.between, at.node) if class_of[n] >= 0]
-        dtypes = [d for v in values if (d := str(flow.classes["dtype"].iat[v])) in UNIT_ROUNDOFF]
+        dtypes = [d for v in values if (d := str(flow.column("dtype")[v])) in UNIT_ROUNDOFF]
         worst.append(max(dtypes, key=unit_roundoff, default=""))
     units = [unit_roundoff(dtype) if dtype else 0.0 for dtype in worst]
     coarse = int(np.argmax(units))

@@ -28,7 +28,7 @@ class SideOf:
     @property
     def parameter(self) -> str:
         """Name of the parameter it is, '' if none."""
-        return str(self.flow.classes["parameter"].iat[self.value]) if self.value >= 0 else ""
+        return str(self.flow.column("parameter")[self.value]) if self.value >= 0 else ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def _named(flow: Flow, rules: Rules) -> dict[str, int]:
 
 def _finding(rank: int, name: str, alignment: Alignment, t: int, r: int) -> Finding:
     sides = ((alignment.target, t), (alignment.reference, r))
-    shapes = [flow.tensors["shape"].iat[int(flow.classes["tensor"].iat[value])] for flow, value in sides]
+    shapes = [flow.tensors["shape"].iat[int(flow.column("tensor")[value])] for flow, value in sides]
     readers = [tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.readers[value][:1]) for flow, value in sides]
     return Finding(
         rank=rank,
