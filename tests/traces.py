@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from dumpdiff.alignment import Alignment, align
 from dumpdiff.alignment.matching import Matching
+from dumpdiff.arrays import AnyArray
 from dumpdiff.compare import Comparison, compare_pairs
 from dumpdiff.graph import Flow, flow_of
 from dumpdiff.graph.statistics import STATISTICS
@@ -79,6 +80,14 @@ def like(trace: Trace, name: str, slot: str) -> list[int]:
     """Ids of all tensors that hold the value in a slot of the op of that name."""
     flow = flow_of(trace)
     return np.flatnonzero(flow.tensor_class == value(flow, name, slot)).tolist()
+
+
+def loading(trace: Trace, name: str, slot: str, change: Callable[[AnyArray], AnyArray]) -> Trace:
+    """The trace with another array in all files that hold one value; the recorded statistics stay."""
+    files = set(trace.tensors["file"].iloc[like(trace, name, slot)])
+    load = trace.load
+    assert load is not None
+    return replace(trace, load=lambda file: change(load(file)) if file in files else load(file))
 
 
 def with_noise(trace: Trace, size: float, seed: int = 0) -> Trace:

@@ -1,0 +1,117 @@
+"""What error a pair may have: by its types and operator, and by the noise of the pair of dumps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from traces import compared, edited, like, outputs, scaled, shipped, value, with_noise
+
+from dumpdiff.compare import tolerances
+
+LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
+
+
+def row(comparison, name, slot="output.0"):
+    """The row of the pair that holds the target's value in that slot."""
+    pairs = comparison.pairs
+    return pairs[pairs["target"] == value(comparison.alignment.target, name, slot)].iloc[0]
+
+
+class TestExpected:
+    def test_a_sum_may_err_more_than_a_copy(self, trace):
+        found = compared(trace("pt_none"), trace("pt_none"))
+        assert row(found, LINEAR)["tolerance"] > row(found, LINEAR, "input.1")["tolerance"]
+
+    def test_a_parameter_may_be_off_by_its_rounding_only(self, trace):
+        found = compared(with_noise(trace("pt_none"), 3e-6), trace("pt_none"))
+        assert row(found, LINEAR, "input.1")["tolerance"] < 2e-6
+
+    def test_of_two_types_the_finer_counts(self, trace):
+        """Where one side alone rounds coarsely, that is a difference and no noise."""
+        whole = trace("pt_none")
+        half = edited(whole, like(whole, SILU, "output.0"), dtype="bfloat16")
+        assert row(compared(half, whole), SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+
+    def test_where_much_is_coarse_its_errors_are_everywhere(self, trace):
+        whole = trace("pt_none")
+        everything = [r for r, dtype in enumerate(whole.tensors["dtype"]) if dtype == "float32"]
+        half = edited(whole, everything[::2], dtype="bfloat16")
+        found = compared(half, whole)
+        assert row(found, SILU)["tolerance"] > 1e-3
+
+    def test_integers_have_to_be_equal_to_the_last_printed_digit(self, trace):
+        found = compared(trace("pt_none"), trace("pt_none"))
+        tokens = row(found, "Functional.embedding.0.forward", "input.0")
+        assert tokens["tolerance"] == pytest.approx(4 * trace("pt_none").source.resolution)
+
+
+def test_four_units_of_what_was_printed_are_always_allowed(trace):
+    whole = trace("pt_none")
+    printed = replace(whole, source=replace(whole.source, resolution=1e-4))
+    found = compared(printed, whole)
+    assert tolerances.resolution(found.alignment) == 4e-4
+    assert (found.pairs["tolerance"] >= 4e-4).all()
+
+
+class TestMeasuredNoise:
+    def test_noise_of_the_pair_widens_the_tolerance_of_what_is_computed(self, trace):
+        quiet, loud = (compared(with_noise(trace("pt_none"), size), trace("pt_none")) for size in (1e-7, 2e-6))
+        assert row(loud, SILU)["tolerance"] > 2 * row(quiet, SILU)["tolerance"]
+
+    def test_all_pairs_agree_within_it(self, trace):
+        assert compared(with_noise(trace("pt_none"), 2e-6), trace("pt_none")).pairs["agrees"].all()
+
+    def test_a_divergence_does_not_widen_it(self, trace):
+        whole = trace("pt_none")
+        apart = scaled(whole, "Tensor.__add__.4.forward", 1.3, and_after=True)
+        assert row(compared(apart, whole), SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+
+    def test_forward_and_backward_have_their_own(self, trace):
+        whole = trace("pt_none")
+        noisy = with_noise(whole, 3e-6)
+        forward = noisy.tensors.copy()
+        flow = compared(whole, whole).alignment.target
+        phase = flow.classes["phase"].to_numpy()[np.maximum(flow.tensor_class, 0)]
+        numbers = ["max", "min", "mean", "norm"]
+        still = np.flatnonzero(phase == "forward")
+        forward.loc[still, numbers] = whole.tensors.loc[still, numbers]
+        found = compared(replace(whole, tensors=forward), whole)
+        assert row(found, SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+        gradient = "Module.model.layers.1.mlp.act_fn.SiLU.backward.0"
+        assert row(found, gradient)["tolerance"] > row(compared(whole, whole), gradient)["tolerance"]
+
+
+class TestReductionLength:
+    @pytest.mark.parametrize(
+        ("what", "inputs", "output", "terms"),
+        [
+            ("(3, 5) x (5, 7)", [15, 35], 21, 5),
+            ("a batch of 4 products, taken for longer ones", [60, 140], 84, 10),
+            ("the sum of 100", [100], 1, 100),
+            ("the mean over the last axis of (8, 16)", [128], 8, 16),
+            ("an elementwise call", [64, 64], 64, 8),
+            ("a copy", [64], 64, 1),
+            ("nothing known", [], 64, 1),
+            ("an empty result", [64], 0, 1),
+        ],
+    )
+    def test_is_the_number_of_terms(self, what, inputs, output, terms):
+        assert tolerances._reduction_length(inputs, output) == terms
+
+
+def test_rules_say_what_an_operator_may_err():
+    assert shipped().tolerance("bfloat16", "bfloat16", "matmul", 64) > shipped().tolerance(
+        "float32", "float32", "matmul", 64
+    )
+
+
+def test_results_of_the_op_share_the_tolerance_of_the_module_around_it(trace):
+    whole = trace("pt_none")
+    found = compared(whole, whole)
+    assert (
+        len(
+            {float(row(found, name)["tolerance"]) for name in (SILU, "Module.model.layers.1.mlp.act_fn.SiLU.forward.0")}
+        )
+        == 1
+    )
+    assert outputs(whole, SILU)
