@@ -6,7 +6,7 @@ whole tensors and the list of problems met while reading. Readers make traces; n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -159,7 +159,8 @@ def _table(
     for name, (dtype, _) in schema.items():
         if name not in columns:
             value = neutral.get(name, _NEUTRAL[dtype])
-            data[name] = _objects([value] * rows) if dtype == "object" else np.full(rows, value, dtype=dtype)
+            column = np.full(rows, value, dtype=dtype)
+            data[name] = pd.Series(column, dtype=object) if dtype == "object" else column
         elif dtype == "object":
             data[name] = _objects(columns[name])
         else:
@@ -167,10 +168,6 @@ def _table(
     return pd.DataFrame(data, columns=list(schema))
 
 
-def _objects(values: Iterable[Any]) -> pd.Series[Any]:
+def _objects(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
     """A column of Python objects, also of tuples; strings stay Python strings under every pandas."""
-    items = list(values)
-    array = np.empty(len(items), dtype=object)
-    for row, item in enumerate(items):
-        array[row] = item
-    return pd.Series(array, dtype=object)
+    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

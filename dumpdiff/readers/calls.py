@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..arrays import AnyArray, Flags, Floats
+from ..arrays import AnyArray, Flags, Floats, Ints
 from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from .frames import Site
 
@@ -26,6 +27,7 @@ _IN_PLACE_DUNDERS = {
 _SUMMATION = 1e-5
 
 
+@lru_cache(maxsize=1 << 12)
 def is_in_place(kind: str) -> bool:
     """Whether a call overwrites its first input, told from its name.
 
@@ -51,7 +53,7 @@ def number(value: Any) -> float:
     return math.nan
 
 
-def numbers(values: list[Any]) -> Floats:
+def numbers(values: Sequence[Any]) -> Floats:
     """A column of recorded statistics as float64, as :func:`number` does it for one."""
     try:
         return np.array(values, dtype=np.float64)  # None becomes NaN, and so does "Nan"
@@ -59,23 +61,28 @@ def numbers(values: list[Any]) -> Floats:
         return np.array([number(value) for value in values], dtype=np.float64)
 
 
-def shape_of(value: Any) -> tuple[int, ...] | None:
-    """A recorded shape as a tuple; () for Python scalars, whose shape ptdbg writes as the string "[]"."""
+def shape_and_size(value: Any) -> tuple[tuple[int, ...] | None, int]:
+    """A recorded shape as a tuple and its number of elements, (None, -1) if unknown.
+
+    () for Python scalars, whose shape ptdbg writes as the string "[]".
+    """
     if type(value) is list:
-        for extent in value:
-            if type(extent) is not int or extent < 0:
-                return None
-        return tuple(value)
-    return () if value == "[]" else None
+        try:
+            return _extents(*value)
+        except TypeError:  # a list in the list
+            return None, -1
+    return ((), 1) if value == "[]" else (None, -1)
 
 
-def size_of(shape: tuple[int, ...] | None) -> int:
-    """The number of elements, -1 if unknown."""
-    size = -1 if shape is None else math.prod(shape)
-    return size if size < 2**62 else -1
+@lru_cache(maxsize=1 << 12, typed=True)
+def _extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
+    if any(type(extent) is not int or extent < 0 for extent in extents):
+        return None, -1
+    size = math.prod(extents)
+    return extents, size if size < 2**62 else -1
 
 
-def statistics(recorded: Iterable[list[Any]], dtypes: Sequence[str], sizes: Sequence[int]) -> dict[str, AnyArray]:
+def statistics(recorded: Iterable[Sequence[Any]], dtypes: Sequence[str], sizes: Sequence[int]) -> dict[str, AnyArray]:
     """The columns max, min, mean, norm and nonfinite from columns of max, min, mean and norm as recorded.
 
     A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
@@ -143,31 +150,26 @@ def trusted(
     """
     believed = np.ones(len(tensors), dtype=bool)
     rows = _by_slot(tensors)
-    columns = {name: tensors[name].tolist() for name in ("op", "slot", "role", "shape", "hash", "max", "min", "norm")}
-    kinds, levels, phases, forward = (ops[name].tolist() for name in ("kind", "level", "phase", "forward"))
+    op, slot, role, shape = (tensors[name].to_numpy() for name in ("op", "slot", "role", "shape"))
+    kind, module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
+    phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
-    def same(one: int, other: int, tolerance: float = 0.0) -> bool:
-        if columns["hash"][one] or columns["hash"][other]:
-            return bool(columns["hash"][one] == columns["hash"][other])
-        return all(_equal(columns[name][one], columns[name][other], tolerance) for name in ("max", "min", "norm"))
+    gradients = np.flatnonzero((phase == BACKWARD) & (role == "output") & (forward >= 0))
+    believed[gradients] = modules
+    gradients = gradients[~module[gradients]]
+    partner = _rows(rows, forward[gradients], [name.replace("output", "input", 1) for name in slot[gradients]])
+    believed[gradients] = (partner >= 0) & (shape[partner] == shape[gradients])
+    if not gradients_complete:
+        came_in = _rows(rows, op[gradients], ["input.0"] * len(gradients))
+        believed[gradients] &= (came_in < 0) | ~_same(tensors, gradients, came_in, _SUMMATION)
 
-    for row, (op, slot, role) in enumerate(zip(columns["op"], columns["slot"], columns["role"], strict=True)):
-        if phases[op] == BACKWARD and role == "output" and forward[op] >= 0:
-            if levels[op] == "module":
-                believed[row] = modules
-                continue
-            partner = rows.get((forward[op], slot.replace("output", "input", 1)))
-            if partner is None or columns["shape"][partner] != columns["shape"][row]:
-                believed[row] = False
-            elif not gradients_complete:
-                came_in = rows.get((op, "input.0"))
-                believed[row] = came_in is None or not same(row, came_in, _SUMMATION)
-        elif role == "input" and slot == "input.0" and phases[op] != BACKWARD:
-            result = rows.get((op, "output.0"))
-            if phases[op] == COMMUNICATION:
-                believed[row] = result is not None
-            elif is_in_place(kinds[op]):
-                believed[row] = inputs_before and result is not None and not same(row, result)
+    first = np.flatnonzero((phase != BACKWARD) & (role == "input") & (slot == "input.0"))
+    sent = first[phase[first] == COMMUNICATION]
+    believed[sent] = _rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
+    first = first[phase[first] != COMMUNICATION]
+    first = first[np.fromiter(map(is_in_place, kind[first]), dtype=bool, count=len(first))]
+    result = _rows(rows, op[first], ["output.0"] * len(first))
+    believed[first] = inputs_before & (result >= 0) & ~_same(tensors, first, result, 0.0)
     return believed
 
 
@@ -206,12 +208,27 @@ def exchange(slots: Sequence[str], roles: Sequence[str], where: Flags) -> tuple[
 
 
 def _by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:
-    return {
-        (op, slot): row
-        for row, (op, slot) in enumerate(zip(tensors["op"].tolist(), tensors["slot"].tolist(), strict=True))
-    }
+    keys = zip(tensors["op"].tolist(), tensors["slot"].tolist(), strict=True)
+    return dict(zip(keys, range(len(tensors)), strict=True))
 
 
-def _equal(one: float, other: float, tolerance: float) -> bool:
-    """Equal within a relative tolerance; two values that were not recorded are equal."""
-    return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))
+def _rows(rows: Mapping[tuple[int, str], int], ops: Ints, slots: Sequence[str]) -> Ints:
+    """The rows of slots of ops, -1 where an op has no such slot."""
+    found = [rows.get(key, -1) for key in zip(ops.tolist(), slots, strict=True)]
+    return np.array(found, dtype=np.int64)
+
+
+def _same(tensors: pd.DataFrame, ones: Ints, others: Ints, tolerance: float) -> Flags:
+    """Whether rows hold the same by checksum, else by max, min and norm; two values not recorded are equal."""
+    sums = tensors["hash"].to_numpy()
+    close = np.ones(len(ones), dtype=bool)
+    for name in ("max", "min", "norm"):
+        column = tensors[name].to_numpy()
+        one, other = column[ones], column[others]
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(one - other)  # NaN between infinities of one sign
+        near = np.isfinite(gap) & (gap <= tolerance * np.maximum(np.abs(one), np.abs(other)))
+        close &= near | (one == other) | (np.isnan(one) & np.isnan(other))
+    hashed = (sums[ones] != "") | (sums[others] != "")
+    same: Flags = np.where(hashed, sums[ones] == sums[others], close)
+    return same

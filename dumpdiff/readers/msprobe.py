@@ -6,7 +6,7 @@ user's lines; dump_tensor_data/ whole tensors. Absolute paths inside are those o
 
 from __future__ import annotations
 
-import re
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,15 @@ def _entries(data: dict[str, Any], file: str, problems: list[Problem]) -> tuple[
             named[name] = call
     if strange:
         problems.append(Problem(file, f"no call is named by {strange[0][:80]!r}, skipped", count=len(strange)))
-    order = {name: float(index) for index, name in enumerate(named)}
-    start = next((order[name] for name, call in named.items() if call.what == "backward"), len(order))
-    for name, call in named.items():
-        if call.what == "parameters_grad" and order[name] < start:
-            stem, _, count = call.forward.rpartition("forward.")
+    before = itertools.takewhile(lambda name: named[name].what != "backward", named)
+    early = {name: named[name].forward for name in before if named[name].what == "parameters_grad"}
+    names = list(named)
+    if early:
+        order = {name: float(index) for index, name in enumerate(named)}
+        for name, forward in early.items():
+            stem, _, count = forward.rpartition("forward.")
             order[name] = order.get(f"{stem}backward.{count}", len(order)) + 0.5
-    names = sorted(named, key=order.__getitem__)
+        names.sort(key=order.__getitem__)
     return names, [named[name] for name in names]
 
 
@@ -169,7 +171,7 @@ def _framework(header: dict[str, Any], named: list[Call]) -> str:
 def _era(part: Part, header: dict[str, Any], data: dict[str, Any], stacks: dict[str, Any], names: list[str]) -> str:
     """What tells the version apart, in words."""
     again = any("is_recompute" in entry for entry in data.values() if isinstance(entry, dict))
-    numbered = any(re.search(r"\.parameters_grad\.\d+$", name) for name in names)
+    numbered = any(".parameters_grad." in name for name in names)
     if "framework" not in header:
         version = "before 1.3"
     elif numbered:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
-_MODULE = re.compile(
-    r"(?P<type>Module|Cell)\.(?:(?P<scope>.+)\.)?(?P<cls>[^.]+)"
-    r"\.(?P<what>forward|backward|parameters_grad)(?:\.(?P<n>\d+))?"
-)
-_API = re.compile(r"(?P<family>[A-Za-z]\w*)\.(?P<api>.+)\.(?P<n>\d+)\.(?P<what>forward|backward)")
 _MODULE_PREFIXES = ("Module.", "Cell.")
 
 
@@ -31,15 +25,33 @@ def parse_name(name: str) -> Call | None:
     >>> parse_name("Primitive.matmul.MatMul.0.backward")
     Call(kind='Primitive.MatMul', level='op', scope='', what='backward', forward='Primitive.matmul.MatMul.0.forward')
     """
-    if name.startswith(_MODULE_PREFIXES) and (match := _MODULE.fullmatch(name)):
-        kind, scope, cls, what, number = match.groups()
-        forward = f"{name[: match.start('what')]}forward.{number or 0}"
-        if what == "parameters_grad":
-            return Call(what, "op", scope or "", what, forward)
-        return Call(f"{kind}.{cls}", "module", scope or "", what, forward)
-    if match := _API.fullmatch(name):
-        family, api, _, what = match.groups()
-        if family == "Primitive":  # Primitive.matmul.MatMul: the cell's attribute, then the operator
-            api = api.rpartition(".")[2]
-        return Call(f"{family}.{api}", "op", "", what, f"{name[: match.start('what')]}forward")
-    return None
+    return (name.startswith(_MODULE_PREFIXES) and _module(name)) or _api(name)
+
+
+def _module(name: str) -> Call | None:
+    """``Module.{scope}.{class}.{what}.{n}``; what has no number after it where there was but one."""
+    front, _, what = name.rpartition(".")
+    number = "0"
+    if what.isdecimal():
+        number = what
+        front, _, what = front.rpartition(".")
+    above, _, cls = front.rpartition(".")
+    if what not in ("forward", "backward", "parameters_grad") or not above or not cls:
+        return None
+    family, _, scope = above.partition(".")
+    forward = f"{front}.forward.{number}"
+    if what == "parameters_grad":
+        return Call(what, "op", scope, what, forward)
+    return Call(f"{family}.{cls}", "module", scope, what, forward)
+
+
+def _api(name: str) -> Call | None:
+    """``{family}.{api}.{n}.{what}``, and ``Primitive.{attribute of the cell}.{operator}.{n}.{what}``."""
+    front, _, what = name.rpartition(".")
+    called, _, number = front.rpartition(".")
+    family, _, api = called.partition(".")
+    if what not in ("forward", "backward") or not number.isdecimal() or not api or not family.isidentifier():
+        return None
+    if family == "Primitive":
+        api = api.rpartition(".")[2]
+    return Call(f"{family}.{api}", "op", "", what, f"{front}.forward")

@@ -8,8 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from ..arrays import Ints, Objects
 from ..dtypes import normalise
 from ..trace import BACKWARD, FORWARD, Problem, tensor_table
 from . import calls
@@ -23,6 +25,8 @@ _ROLES = {
     "input_args": "input", "input_kwargs": "input", "output": "output", "input": "input",
     "grad_input": "input", "grad_output": "output", "parameters": "parameter",
 }  # fmt: skip
+#: Keys of the record of a tensor; "constant" is ours, of Python scalars.
+_FIELDS = ("dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "data_name", "constant")
 _DEEPEST = 16  #: levels of nested lists and dicts in an argument
 
 _dtype = lru_cache(maxsize=1 << 10)(normalise)
@@ -42,16 +46,19 @@ def tensors(
                 first = value[0] if isinstance(value, list) and value else value
                 _collect(first, f"output.{name}", op, "output", leaves)
         else:
-            for key, role in _ROLES.items():
-                if value := entry.get(key):
-                    _collect(value, role, op, role, leaves)
+            for key, role in _roles(tuple(entry)):
+                _collect(entry[key], role, op, role, leaves)
     op_ids, slots, roles, content = zip(*leaves, strict=True) if leaves else ((), (), (), ())
-    owned = [_owned_name(called[op], slot) for op, slot in zip(op_ids, slots, strict=True)]
-    dtypes = [leaf["dtype"] if "constant" in leaf else _dtype(str(leaf["dtype"])) for leaf in content]
-    shapes = [calls.shape_of(leaf.get("shape")) for leaf in content]
-    sizes = [calls.size_of(shape) for shape in shapes]
-    recorded = ([leaf.get(key) for leaf in content] for key in ("Max", "Min", "Mean", "Norm"))
-    files, problems = _files(content, folder)
+    fields = [
+        tuple(map(leaf.get, _FIELDS)) for leaf in content
+    ]  # at once: dicts of a long dump are far apart in memory
+    spelled, shaped, *recorded, sums, file_names, constant = (
+        zip(*fields, strict=True) if fields else ((),) * len(_FIELDS)
+    )
+    dtypes = [_dtype(str(name)) if not given else name for name, given in zip(spelled, constant, strict=True)]
+    shapes, sizes = zip(*map(calls.shape_and_size, shaped), strict=True) if shaped else ((), ())
+    parameters, gradients = _owned(called, op_ids, slots, roles)
+    files, problems = _files(file_names, folder)
     columns: dict[str, Any] = {
         "op": op_ids,
         "slot": slots,
@@ -59,10 +66,10 @@ def tensors(
         "dtype": dtypes,
         "shape": shapes,
         "size": sizes,
-        "hash": [str(leaf["md5"]) if leaf.get("md5") else "" for leaf in content],
-        "constant": ["constant" in leaf for leaf in content],
-        "parameter": [name if role == "parameter" else "" for name, role in zip(owned, roles, strict=True)],
-        "gradient_of": [name if role == "output" else "" for name, role in zip(owned, roles, strict=True)],
+        "hash": [str(checksum) if checksum else "" for checksum in sums],
+        "constant": [given is not None for given in constant],
+        "parameter": parameters,
+        "gradient_of": gradients,
         "file": files,
         **calls.statistics(recorded, dtypes, sizes),
     }
@@ -75,6 +82,12 @@ def tensors(
         ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
     ) | (table["gradient_of"] != "")
     return table, problems
+
+
+@lru_cache(maxsize=1 << 10)
+def _roles(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Those of an entry's keys that hold tensors and what role these have, inputs first."""
+    return tuple((key, role) for key, role in _ROLES.items() if key in keys)
 
 
 def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0) -> None:
@@ -102,39 +115,47 @@ def _as_tensor(number: float) -> dict[str, Any]:
     return {"dtype": type(number).__name__, "shape": [], "constant": True, "Max": number, "Min": number}
 
 
-def _owned_name(call: Call, slot: str) -> str:
-    """The full name of the parameter that a slot of a module holds, or whose gradient it holds; '' for other slots."""
-    if call.what == "parameters_grad" or slot.startswith("parameter."):
-        name = slot.partition(".")[2]
-        return f"{call.scope}.{name}" if call.scope else name
-    return ""
-
-
-def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> list[str]:
-    """The parameter column, completed: a call right inside a module that reads what equals one parameter of it."""
-    names: list[str] = table["parameter"].tolist()
-    keys = list(zip(*(table[name].tolist() for name in ("shape", "hash", "max", "min", "mean", "norm")), strict=True))
-    op_of, roles = table["op"].tolist(), table["role"].tolist()
-    held: dict[tuple[int, Any], str] = {}
-    for row, name in enumerate(names):
-        if name:
-            key = (op_of[row], keys[row])
-            held[key] = "" if key in held else name  # two equal parameters: not told apart
-    parents = ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).tolist()
+def _owned(
+    called: Sequence[Call], op_ids: Sequence[int], slots: Sequence[str], roles: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Per slot the full name of the parameter that it holds, and of the one whose gradient it holds; '' for others."""
+    parameters, gradients = [""] * len(slots), [""] * len(slots)
     for row, role in enumerate(roles):
-        if role == "input" and (parent := parents[op_of[row]]) >= 0:
-            names[row] = held.get((parent, keys[row]), "")
+        call = called[op_ids[row]]
+        if role == "parameter" or call.what == "parameters_grad":
+            name = slots[row].partition(".")[2]
+            names = parameters if role == "parameter" else gradients
+            names[row] = f"{call.scope}.{name}" if call.scope else name
+    return parameters, gradients
+
+
+def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
+    """The parameter column, completed: a call right inside a module that reads what equals one parameter of it."""
+    names = table["parameter"].to_numpy().copy()
+    op = table["op"].to_numpy()
+
+    def keys(owners: Ints, rows: Ints) -> list[tuple[Any, ...]]:
+        content = (table[name].to_numpy()[rows].tolist() for name in ("shape", "hash", "max", "min", "mean", "norm"))
+        return list(zip(owners[rows].tolist(), *content, strict=True))
+
+    held: dict[tuple[Any, ...], str] = {}
+    named = np.flatnonzero(names != "")
+    for key, name in zip(keys(op, named), names[named], strict=True):
+        held[key] = "" if key in held else name  # two equal parameters: not told apart
+    parents = ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).to_numpy()[op]
+    reading = np.flatnonzero((table["role"].to_numpy() == "input") & np.isin(parents, op[named]))
+    for row, key in zip(reading.tolist(), keys(parents, reading), strict=True):
+        names[row] = held.get(key, "")
     return names
 
 
-def _files(content: Sequence[dict[str, Any]], folder: Path) -> tuple[list[str], list[Problem]]:
+def _files(names: Sequence[Any], folder: Path) -> tuple[list[str], list[Problem]]:
     """The file of every tensor, relative to ``folder``; '' and a problem where it is missing or its name unsafe."""
     there = set(os.listdir(folder / FOLDER)) if (folder / FOLDER).is_dir() else set()
     files: list[str] = []
     missing: list[str] = []
     unsafe: list[str] = []
-    for leaf in content:
-        name = leaf.get("data_name")
+    for name in names:
         file = ""
         if type(name) is not str or name in ("", "-1"):
             pass

@@ -98,8 +98,7 @@ def _ops(grouped: Grouped) -> pd.DataFrame:
 def _tensors(grouped: Grouped, ops: pd.DataFrame, files: list[str]) -> tuple[pd.DataFrame, bool]:
     """The tensor table, and whether backward inputs and outputs had to be exchanged."""
     dtypes = [_normalise(record.dtype) for record in grouped.records]
-    shapes = [calls.shape_of(record.shape) for record in grouped.records]
-    sizes = [calls.size_of(shape) for shape in shapes]
+    shapes, sizes = zip(*(calls.shape_and_size(record.shape) for record in grouped.records), strict=True)
     recorded = _columns([record.statistics for record in grouped.records])
     columns: dict[str, Any] = {
         "op": grouped.ops,
