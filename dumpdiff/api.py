@@ -7,6 +7,7 @@ from pathlib import Path
 
 from . import readers
 from .alignment import align as align_flows
+from .collector import collector_paused
 from .compare import compare_pairs
 from .graph import flow_of
 from .locate import locate
@@ -20,6 +21,7 @@ Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1
 MIN_COVERAGE = 0.7
 
 
+@collector_paused()
 def align(
     target: str | Path,
     reference: str | Path,

@@ -195,18 +195,26 @@ class _Closure:
         return True
 
     def _upward(self, t: int, r: int) -> None:
-        """Inputs of one op pair that are left over on both sides are the same input, if there is no choice."""
-        if self.kinds[0][t] != self.kinds[1][r]:
-            return
+        """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise."""
+        makers = [(t, r)]
+        while makers:
+            t, r = makers.pop()
+            if self.kinds[0][t] != self.kinds[1][r]:
+                continue
+            for a, b in self._left_over(t, r):
+                if self.matching.pair(a, b, "structure", 0.7):
+                    self._touch(a, b)
+                    above = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
+                    if min(above) >= 0 and self.matching.pair_ops(*above):
+                        makers.append(above)
+
+    def _left_over(self, t: int, r: int) -> list[tuple[int, int]]:
+        """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice."""
         left_t = [v for v in self.flows[0].reads[t] if self.classes[0][v] < 0]
         left_r = [v for v in self.flows[1].reads[r] if self.classes[1][v] < 0]
-        if not left_t or len(left_t) != len(left_r):
-            return
-        if len(left_t) > 1 and not self._same_sizes(left_t, left_r):
-            return
-        for a, b in zip(left_t, left_r, strict=True):
-            if self.matching.pair(a, b, "structure", 0.7):
-                self._touch(a, b)
+        if len(left_t) != len(left_r) or (len(left_t) > 1 and not self._same_sizes(left_t, left_r)):
+            return []
+        return list(zip(left_t, left_r, strict=True))
 
     def _same_sizes(self, left_t: list[int], left_r: list[int]) -> bool:
         sizes = [self.matching.prints_t.size[v] for v in left_t]

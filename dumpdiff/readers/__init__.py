@@ -7,12 +7,10 @@ Adding a format is one new file and one line of ``FORMATS``.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from ..collector import collector_paused
 from ..errors import DumpError
 from ..trace import Trace
 from . import mindspore, msprobe, ptdbg
@@ -41,21 +39,9 @@ def find(path: str | Path) -> list[Part]:
 def read(part: Part) -> Trace:
     """The trace of one part. Raises DumpError if nothing in it can be read."""
     reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
-    with _collector_paused():
+    with collector_paused():
         trace: Trace = reader.read(part)
     return trace
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection: readers make many objects and no cycles, and walking them costs a third more."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _nothing_found(path: Path) -> str:

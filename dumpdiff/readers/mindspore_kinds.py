@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
@@ -43,11 +44,13 @@ def is_optimizer(kind: str, scope: str = "", reads: tuple[str, ...] = ()) -> boo
     return any(_OPTIMIZER_STATE.search(parameter) for parameter in reads)
 
 
+@lru_cache(maxsize=1 << 12)
 def writes_in_place(kind: str) -> bool:
     """Whether the op updates its inputs, so that its recorded outputs are stale memory."""
     return kind in _ASSIGN or _OPTIMIZER.match(kind) is not None
 
 
+@lru_cache(maxsize=1 << 12)
 def updated_inputs(kind: str) -> frozenset[int] | None:
     """Slots whose recorded value is that after the update; None if that may be any that is no gradient."""
     if kind in _ASSIGN or kind.startswith("Inplace"):

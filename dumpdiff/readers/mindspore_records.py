@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -186,34 +187,36 @@ def _csv_records(statistics: Statistics) -> list[Record]:
         statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time, statistics.dtype,
         statistics.shape, statistics.printed, strict=True,
     )  # fmt: skip
+    encoded = {name: encode(name) for name in set(statistics.name)}
     return [
-        Record(kind, encode(name), io, slot, time, dtype, shape, "", row, printed)
+        Record(kind, encoded[name], io, slot, time, dtype, shape, "", row, printed)
         for row, (kind, name, io, slot, time, dtype, shape, printed) in enumerate(columns)
     ]
 
 
 def _by_place(records: list[Record]) -> dict[Place, Record]:
     """Records by place; the same op recorded again (in a loop, or by a second run) is told apart by its occurrence."""
-    seen: Counter[tuple[str, str, int]] = Counter()
+    seen: dict[tuple[str, str, int], int] = {}
     places: dict[Place, Record] = {}
-    for record in sorted(records, key=lambda record: record.time):
+    for record in sorted(records, key=attrgetter("time")):
         slot = (record.name, record.io, record.slot)
-        record.occurrence = seen[slot]
-        seen[slot] += 1
-        places[(*slot, record.occurrence)] = record
+        seen[slot] = occurrence = seen.get(slot, -1) + 1
+        record.occurrence = occurrence
+        places[(*slot, occurrence)] = record
     return places
 
 
 def _reruns(records: list[Record], folder: Path) -> list[Problem]:
     """A second process that wrote into the same folder: everything is there again after a pause."""
-    times = np.sort(np.array([record.time for record in records], dtype=np.int64))
-    pauses = np.flatnonzero(np.diff(times) > _RERUN_GAP)
+    times = np.array([record.time for record in records], dtype=np.int64)
+    ordered = np.sort(times)
+    pauses = np.flatnonzero(np.diff(ordered) > _RERUN_GAP)
     if len(pauses) == 0:
         return []
-    cuts = times[pauses + 1]
+    run_of = np.searchsorted(ordered[pauses + 1], times, side="right").tolist()
     runs: defaultdict[int, set[tuple[str, str, int]]] = defaultdict(set)
-    for record in records:
-        runs[int(np.searchsorted(cuts, record.time, side="right"))].add((record.name, record.io, record.slot))
+    for run, record in zip(run_of, records, strict=True):
+        runs[run].add((record.name, record.io, record.slot))
     first = runs[0]
     again = sum(1 for run, slots in runs.items() if run and len(slots & first) >= 0.9 * len(first))
     if not again:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,8 +131,9 @@ class _Rows:
             scope = kinds.scope(first.spelled)
             self.ops.append(_Op(_numbered(name, occurrence), first.kind, phase, scope, kinds.is_recomputed(name)))
             updated = kinds.updated_inputs(first.kind)
-            for record in sorted(kept, key=lambda record: (record.io, record.slot)):
-                stale = kinds.writes_in_place(first.kind) if record.io == "output" else _in(record.slot, updated)
+            in_place = kinds.writes_in_place(first.kind)
+            for record in sorted(kept, key=attrgetter("io", "slot")):
+                stale = in_place if record.io == "output" else _in(record.slot, updated)
                 row = self.tensor(record.io, record.slot, record, None)
                 self.tensors.append(row._replace(trusted=False) if stale else row)
         self.left.clear()

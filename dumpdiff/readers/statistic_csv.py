@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ _STATISTICS = ("max", "min", "mean", "norm")
 _MAY_DIFFER = {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}  #: between equal tensors
 _WORDS = {"true": 1.0, "false": 0.0, "null": np.nan, "": np.nan, "-nan": np.nan, "-nan(ind)": np.nan}
 _ABSENT = {"null", ""}
+_IO = {"input", "output"}
 
 
 class Statistics(NamedTuple):
@@ -117,14 +119,15 @@ def _fits(row: Sequence[str], at: dict[str, int]) -> bool:
     if len(row) < len(at) or len(row) > len(at) + 1 or (len(row) == len(at) + 1 and row[-1].strip()):
         return False
     counts = _is_count(row[at["slot"]].strip()) and _is_count(row[at["time"]].strip())
-    return counts and row[at["io"]].strip() in {"input", "output"}
+    return counts and row[at["io"]].strip() in _IO
 
 
 def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -> Statistics:
     table = list(zip(*(row[: len(header)] for row in rows), strict=True))
 
+    @cache
     def texts(column: str) -> Sequence[str]:
-        return [text.strip() for text in table[at[column]]] if column in at else [""] * len(rows)
+        return list(map(str.strip, table[at[column]])) if column in at else [""] * len(rows)
 
     statistics = {column: _numbers(texts(column)) for column in _STATISTICS}
     identity = sorted(at[column] for column in at if column not in _MAY_DIFFER)
@@ -155,7 +158,7 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
 def _numbers(texts: Iterable[str]) -> NDArray[Any]:
     texts = list(texts)
     try:
-        return np.array(texts, dtype=np.float64)  # nan, inf and -nan included; fast, and nearly always right
+        return np.array(list(map(float, texts)))  # nan, inf and -nan included; fast, and nearly always right
     except ValueError:
         return np.array([_number(text) for text in texts], dtype=np.float64)
 
@@ -172,7 +175,8 @@ def _number(text: str) -> float:
 
 def _finite(texts: Sequence[str], numbers: NDArray[Any]) -> NDArray[Any]:
     """1 for a finite number, 0 for inf or a printed nan, -1 where nothing was recorded."""
-    recorded = np.array([text.lower() not in _ABSENT for text in texts])
+    absent = {text for text in set(texts) if text.lower() in _ABSENT}
+    recorded = np.array([text not in absent for text in texts])
     return np.where(recorded, np.isfinite(numbers), -1).astype(np.int8)
 
 
