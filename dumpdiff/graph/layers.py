@@ -12,6 +12,8 @@ from ..rules import Rules
 from ..trace import BACKWARD, FORWARD
 from .flow import Flow
 
+_MOST = 8  # nearest modules that are kept: more have no path in common anyway
+
 
 def locations(flow: Flow, rules: Rules) -> list[str]:
     """Canonical module path of each op, '' if unknown; 'layers.1.attention' for an op between modules of one layer.
@@ -98,13 +100,14 @@ def _nearest(flow: Flow, own: list[str], *, forwards: bool) -> list[frozenset[st
     producer = flow.classes["producer"].tolist()
     ops = np.flatnonzero(phase).tolist()
     near: list[frozenset[str]] = [frozenset()] * len(own)
+    only: dict[str, frozenset[str]] = {}
     for op in ops if forwards else reversed(ops):
         if forwards:
             neighbours = [producer[v] for v in flow.reads[op] if producer[v] >= 0]
         else:
             neighbours = [reader for v in flow.writes[op] for reader in flow.readers[v] if phase[reader]]
-        found = (frozenset([own[n]]) if own[n] else near[n] for n in neighbours if n != op)
-        near[op] = frozenset(list(dict.fromkeys(name for names in found for name in sorted(names)))[:8])
+        found = {only.setdefault(own[n], frozenset([own[n]])) if own[n] else near[n] for n in neighbours if n != op}
+        near[op] = next(iter(found)) if len(found) == 1 else frozenset(sorted(frozenset().union(*found))[:_MOST])
     return near
 
 

@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -28,8 +29,7 @@ class Joined:
     node_r: Ints
     class_t: Ints  #: (nodes,) target class or -1
     class_r: Ints
-    parents_t: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by the target's record
-    parents_r: tuple[tuple[int, ...], ...]
+    parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
     order: tuple[int, ...]  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, of the reference's where the target has none
     bridges: Counter[str]  #: how many holes were bridged by what
@@ -38,10 +38,6 @@ class Joined:
     def nodes(self) -> int:
         """Number of nodes."""
         return len(self.class_t)
-
-    def parents(self, node: int) -> tuple[int, ...]:
-        """Nodes it was computed from, by either record."""
-        return tuple(dict.fromkeys((*self.parents_t[node], *self.parents_r[node])))
 
 
 def joined(comparison: Comparison) -> Joined:
@@ -68,10 +64,9 @@ def joined(comparison: Comparison) -> Joined:
         reference.classes["phase"].to_numpy()[np.maximum(class_r, 0)],
     )
     place = np.minimum(_places(target, class_t), _places(reference, class_r))
-    order = _ordered([a + b for a, b in zip(parents_t, parents_r, strict=True)], place)
+    parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
     return Joined(
-        comparison, node_t, node_r, class_t, class_r,
-        tuple(map(tuple, parents_t)), tuple(map(tuple, parents_r)), order, phase, bridges,
+        comparison, node_t, node_r, class_t, class_r, parents, _ordered(parents, place), phase, bridges
     )  # fmt: skip
 
 
@@ -120,9 +115,10 @@ def _gradients_after(flow: Flow, value: int) -> list[int]:
 
 def _lifted(nodes: int, node_of: Ints, parents: list[list[int]]) -> list[list[int]]:
     lifted: list[list[int]] = [[] for _ in range(nodes)]
+    at = node_of.tolist()
     for value, above in enumerate(parents):
-        node = int(node_of[value])
-        lifted[node] += [int(node_of[v]) for v in above if node_of[v] != node]
+        node = at[value]
+        lifted[node] += [at[v] for v in above if at[v] != node]
     return lifted
 
 
@@ -145,12 +141,12 @@ def _bridge(
             bridges[found.how] += 1
 
 
-def _ordered(parents: list[list[int]], place: Floats) -> tuple[int, ...]:
+def _ordered(parents: Sequence[tuple[int, ...]], place: Floats) -> tuple[int, ...]:
     """Parents first, ties by place; where wrong pairs make a circle, the earliest of those left comes first."""
     children: list[list[int]] = [[] for _ in parents]
     waiting = [0] * len(parents)
     for node, above in enumerate(parents):
-        for parent in set(above):
+        for parent in above:
             children[parent].append(node)
             waiting[node] += 1
     at = place.tolist()

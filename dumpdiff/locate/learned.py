@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from ..graph import Flow
 from ..result import Equivalence
 from .joined import Joined
@@ -20,16 +22,25 @@ def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
     """
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
-    for node in range(len(graph.comparison.pairs)):
-        if states.state[node] != AGREEING or states.above[node].parted:
+    for node in np.flatnonzero(states.state[: len(graph.comparison.pairs)] == AGREEING).tolist():
+        above = states.above[node]
+        if above.parted or (not above.between and _same_kind(graph, node)):
             continue
-        nodes = (*states.above[node].between, node)
+        nodes = (*above.between, node)
         ops_t = _makers(alignment.target, [int(graph.class_t[n]) for n in nodes])
         ops_r = _makers(alignment.reference, [int(graph.class_r[n]) for n in nodes])
         kinds_t, kinds_r = [alignment.kinds_t[op] for op in ops_t], [alignment.kinds_r[op] for op in ops_r]
         if kinds_t and kinds_r and kinds_t != kinds_r and max(len(kinds_t), len(kinds_r)) <= _LONGEST:
             counts[_kinds(alignment.target, ops_t), _kinds(alignment.reference, ops_r)] += 1
     return tuple(Equivalence(t, r, count) for (t, r), count in counts.most_common())
+
+
+def _same_kind(graph: Joined, node: int) -> bool:
+    """One op of one canonical kind made it on either side: nothing to learn, and the most frequent case."""
+    alignment = graph.comparison.alignment
+    maker_t = alignment.target.producers[graph.class_t[node]]
+    maker_r = alignment.reference.producers[graph.class_r[node]]
+    return bool(maker_t >= 0 and maker_r >= 0 and alignment.kinds_t[maker_t] == alignment.kinds_r[maker_r])
 
 
 def parameter_names(graph: Joined, states: States) -> tuple[tuple[str, str], ...]:

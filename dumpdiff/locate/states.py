@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Flags, Floats, Objects
+from ..arrays import Objects
 from ..graph.bridges import is_given
 from ..rules import Rules
 from ..trace import FORWARD
@@ -38,7 +39,7 @@ class Above:
     @property
     def parted(self) -> bool:
         """Some ancestor disagrees."""
-        return not np.isnan(self.worst_parted)
+        return not math.isnan(self.worst_parted)
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ def classify(graph: Joined, rules: Rules) -> States:
     inputs: what has no agreement of its own but feeds only agreement is healed.
     """
     pairs = graph.comparison.pairs
-    error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
-    comparable, broken = pairs["comparable"].to_numpy(), pairs["nonfinite_mismatch"].to_numpy() > 0
-    factor, cancels = conditioning(graph, rules), cancellation(graph)
-    backward = graph.phase != FORWARD
-    state = np.full(graph.nodes, UNKNOWN, dtype=object)
+    error, tolerance, comparable = (pairs[name].tolist() for name in ("error", "tolerance", "comparable"))
+    broken = (pairs["nonfinite_mismatch"] > 0).tolist()
+    factor, cancels = conditioning(graph, rules).tolist(), cancellation(graph).tolist()
+    backward = (graph.phase != FORWARD).tolist()
+    state = [UNKNOWN] * graph.nodes
     above = [Above()] * graph.nodes
     forward_parted: list[int] = []
     for node in graph.order:
@@ -85,16 +86,16 @@ def classify(graph: Joined, rules: Rules) -> States:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
-    _heal(graph, state, _surely_other(graph, error))
-    return States(state, tuple(above))
+    _heal(graph, state, _surely_other(graph))
+    return States(np.array(state, dtype=object), tuple(above))
 
 
-def _above(graph: Joined, node: int, state: Objects, above: list[Above], error: Floats) -> Above:
+def _above(graph: Joined, node: int, state: list[str], above: list[Above], error: list[float]) -> Above:
     """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
     agreeing, parted = [], []
     ancestors: dict[int, None] = {}
     between: dict[int, None] = {}
-    for parent in graph.parents(node):
+    for parent in graph.parents[node]:
         if state[parent] == UNKNOWN:
             beyond = above[parent]
             agreeing.append(beyond.worst_agreeing)
@@ -102,36 +103,35 @@ def _above(graph: Joined, node: int, state: Objects, above: list[Above], error: 
             ancestors.update(dict.fromkeys(beyond.ancestors))
             between.update(dict.fromkeys((*beyond.between, parent)))
         else:
-            (agreeing if state[parent] == AGREEING else parted).append(float(error[parent]))
+            (agreeing if state[parent] == AGREEING else parted).append(error[parent])
             ancestors[parent] = None
     return Above(_largest(agreeing), _largest(parted), tuple(ancestors)[:_REMEMBERED], tuple(between)[-_REMEMBERED:])
 
 
 def _largest(values: list[float]) -> float:
-    return max((value for value in values if not np.isnan(value)), default=np.nan)
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
-def _surely_other(graph: Joined, error: Floats) -> Flags:
+def _surely_other(graph: Joined) -> list[bool]:
     """(nodes,) parameters and inputs that are one tensor beyond doubt and differ: no noise heals that."""
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     given = [
         is_given(alignment.target, t) and is_given(alignment.reference, r)
         for t, r in zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
     ]
-    same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (error < _NEAR)
-    flags = np.zeros(graph.nodes, dtype=bool)
-    flags[: len(pairs)] = np.array(given, dtype=bool) & same_tensor
-    return flags
+    same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (pairs["error"].to_numpy() < _NEAR)
+    sure: list[bool] = (np.array(given, dtype=bool) & same_tensor).tolist()
+    return sure + [False] * (graph.nodes - len(pairs))
 
 
-def _heal(graph: Joined, state: Objects, sure: Flags) -> None:
+def _heal(graph: Joined, state: list[str], sure: list[bool]) -> None:
     """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
     The last value of a path, as a loss is, is never healed, nor is what is ``sure``.
     """
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
-    for node in range(graph.nodes):
-        for parent in graph.parents(node):
+    for node, parents in enumerate(graph.parents):
+        for parent in parents:
             children[parent].append(node)
     for node in reversed(graph.order):
         below = [state[child] for child in children[node]]
