@@ -39,7 +39,7 @@ _EXPANDED_BACKWARD = re.compile(r"Expand[/_]_\w*?(?:Grad|Backward)")
 
 def is_optimizer(kind: str, scope: str = "", reads: tuple[str, ...] = ()) -> bool:
     """By its type, by a scope such as ``optimizer-AdamWeightDecay``, or by the optimizer state among what it reads."""
-    if _OPTIMIZER.match(kind) or _OPTIMIZER_SCOPE.search(scope):
+    if _OPTIMIZER.match(kind) or ("optim" in scope.lower() and _OPTIMIZER_SCOPE.search(scope)):
         return True
     return any(_OPTIMIZER_STATE.search(parameter) for parameter in reads)
 

@@ -140,14 +140,15 @@ class _Rows:
 
     def tensor(self, io: str, at: int, record: Record | None, output: Output | None) -> _Tensor:
         """A row of the last op. The graph's shape is taken where it fits: reshapes are dumped with their input's."""
+        op, slot = len(self.ops) - 1, f"{io}.{at}"
         dtype, shape = output if output is not None else ("", None)
         size = math.prod(shape) if shape is not None else -1
         if record is None:
-            return _Tensor(len(self.ops) - 1, f"{io}.{at}", io, dtype, shape, size, "", -1)
+            return _Tensor(op, slot, io, dtype, shape, size, "", -1)
         recorded = size_of(record, self.records.statistics)
         if shape is None or recorded not in (-1, size):
             shape, size = record.shape, recorded
-        return _Tensor(len(self.ops) - 1, f"{io}.{at}", io, record.dtype or dtype, shape, size, record.file, record.row)
+        return _Tensor(op, slot, io, record.dtype or dtype, shape, size, record.file, record.row)
 
     def op_table(self) -> pd.DataFrame:
         return op_table(_columns(self.ops, _Op._fields))

@@ -24,7 +24,7 @@ LONGEST_LINE = 256 << 20
 _SALVAGE_ATTEMPTS = 32  #: per damaged line; each costs a scan of the line
 _LISTED = 8  #: line numbers spelled out in a problem
 
-_decode = json.JSONDecoder().decode
+_decode = json.JSONDecoder().raw_decode
 _START = re.compile(
     rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)[^"\n]{0,100}", *[\[\d]'
 )
@@ -97,9 +97,11 @@ def is_dump(head: bytes) -> bool:
 
 def parse_name(name: str) -> tuple[Call, str, str] | None:
     """Call, slot kind (input, output or stack_info) and position ('.0', '.0.1' or ''); None if it has no such form."""
-    match = _NAME.fullmatch(name)
-    call = _parse_call(match["call"]) if match else None
-    return (call, match["io"], match["position"]) if match and call else None
+    if (match := _NAME.fullmatch(name)) is None:
+        return None
+    said, io, position = match.groups()
+    call = _parse_call(said)
+    return None if call is None else (call, io, position)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -120,7 +122,9 @@ def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
             yield StackLine(line, f"{name[2:]}stack_info", sites[frames])
             continue
         try:
-            item = _decode(text)
+            item, end = _decode(text)
+            if end < len(text):
+                raise ValueError("more than one list")
         except (ValueError, RecursionError):
             salvaged = [record for item in _salvage(text) if (record := _record(line, item)) is not None]
             used = "; whole records in it were used" if salvaged else ", skipped"
@@ -138,15 +142,15 @@ def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
 
 def _lines(path: Path, damage: Damage) -> Iterator[tuple[int, str]]:
     """Number and text of every line that is neither blank nor beyond all measure."""
-    with path.open("rb") as file:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         number = 0
-        while raw := file.readline(LONGEST_LINE):
+        while line := file.readline(LONGEST_LINE):
             number += 1
-            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+            if len(line) == LONGEST_LINE and not line.endswith("\n"):
                 damage.add(number, f"longer than {LONGEST_LINE >> 20} MiB, skipped")
-                while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(LONGEST_LINE)
-            elif text := raw.decode("utf-8", errors="replace").strip():
+                while line and not line.endswith("\n"):
+                    line = file.readline(LONGEST_LINE)
+            elif text := line.strip():
                 yield number, text
 
 

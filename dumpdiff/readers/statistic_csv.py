@@ -8,7 +8,7 @@ and ``MD5 Value``. Numbers are printed by a C++ stream with its default of 6 sig
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -73,7 +73,7 @@ def is_statistic_csv(path: Path) -> bool:
     at = _header(rows[0])
     if any(column not in at for column in _NEEDED):
         return False
-    return len(rows) == 1 or _fits(rows[1], at)
+    return len(rows) == 1 or _fitting(at)(rows[1])
 
 
 def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
@@ -89,8 +89,9 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
             missing = [column for column in _NEEDED if column not in at]
             if missing:
                 raise DumpError(f"{path}: no statistic.csv: columns {', '.join(missing)} are missing")
+            fits = _fitting(at)
             for row in reader:
-                if _fits(row, at):
+                if fits(row):
                     rows.append(row)
                 elif row and not (row[0] == header[0] and _header(row) == at):  # appended runs repeat the header
                     bad.append(reader.line_num)
@@ -115,11 +116,19 @@ def _header(names: Sequence[str]) -> dict[str, int]:
     return {_COLUMNS.get(name, name): at for at, name in enumerate(said) if name}
 
 
-def _fits(row: Sequence[str], at: dict[str, int]) -> bool:
-    if len(row) < len(at) or len(row) > len(at) + 1 or (len(row) == len(at) + 1 and row[-1].strip()):
-        return False
-    counts = _is_count(row[at["slot"]].strip()) and _is_count(row[at["time"]].strip())
-    return counts and row[at["io"]].strip() in _IO
+def _fitting(at: dict[str, int]) -> Callable[[Sequence[str]], bool]:
+    """Whether a row has what the header says: as many cells (one more if it is empty), counts, input or output."""
+    width, slot, time, io = len(at), at["slot"], at["time"], at["io"]
+
+    def fits(row: Sequence[str]) -> bool:
+        return (
+            (len(row) == width or (len(row) == width + 1 and not row[-1].strip()))
+            and row[io].strip() in _IO
+            and _is_count(row[slot].strip())
+            and _is_count(row[time].strip())
+        )
+
+    return fits
 
 
 def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -> Statistics:
