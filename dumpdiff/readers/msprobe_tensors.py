@@ -31,8 +31,8 @@ _DEEPEST = 16  #: levels of nested lists and dicts in an argument
 
 _dtype = lru_cache(maxsize=1 << 10)(normalise)
 
-#: A tensor or number as recorded: op, slot, role, the JSON object.
-_Leaf = tuple[int, str, str, dict[str, Any]]
+#: A tensor or number as recorded: op, slot, role, and what its JSON object says of _FIELDS.
+_Leaf = tuple[Any, ...]
 
 
 def tensors(
@@ -48,13 +48,8 @@ def tensors(
         else:
             for key, role in _roles(tuple(entry)):
                 _collect(entry[key], role, op, role, leaves)
-    op_ids, slots, roles, content = zip(*leaves, strict=True) if leaves else ((), (), (), ())
-    fields = [
-        tuple(map(leaf.get, _FIELDS)) for leaf in content
-    ]  # at once: dicts of a long dump are far apart in memory
-    spelled, shaped, *recorded, sums, file_names, constant = (
-        zip(*fields, strict=True) if fields else ((),) * len(_FIELDS)
-    )
+    columns_of = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
+    op_ids, slots, roles, spelled, shaped, *recorded, sums, file_names, constant = columns_of
     dtypes = [_dtype(str(name)) if not given else name for name, given in zip(spelled, constant, strict=True)]
     shapes, sizes = zip(*map(calls.shape_and_size, shaped), strict=True) if shaped else ((), ())
     parameters, gradients = _owned(called, op_ids, slots, roles)
@@ -95,17 +90,17 @@ def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], dep
     if type(value) is list:
         for index, item in enumerate(value):
             if type(item) is dict and "dtype" in item:
-                leaves.append((op, f"{slot}.{index}", role, item))
+                leaves.append((op, f"{slot}.{index}", role, *map(item.get, _FIELDS)))
             elif item is not None and depth < _DEEPEST:
                 _collect(item, f"{slot}.{index}", op, role, leaves, depth + 1)
     elif type(value) is dict:
         if "dtype" in value:
-            leaves.append((op, slot, role, value))
+            leaves.append((op, slot, role, *map(value.get, _FIELDS)))
         elif "type" not in value:
             for key, item in value.items() if depth < _DEEPEST else ():
                 _collect(item, f"{slot}.{key}", op, role, leaves, depth + 1)
         elif isinstance(number := value.get("value"), int | float):
-            leaves.append((op, slot, role, _as_tensor(number)))
+            leaves.append((op, slot, role, *map(_as_tensor(number).get, _FIELDS)))
         elif type(inner := value.get("tensor")) is dict:  # P2POp
             _collect(inner, slot, op, role, leaves, depth + 1)
 
