@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -13,12 +12,14 @@ from ..arrays import AnyArray, Flags, Floats, Ints
 from ..dtypes import unit_roundoff
 from ..errors import DumpError
 from ..graph import Flow
+from ..threads import each
 from ..trace import Problem
 from .layouts import laid_out
 from .metrics import Metrics, compare
 from .rounding import round_to
 
 METRICS = tuple(Metrics.__dataclass_fields__)
+_REARRANGED = 0.2  # relative L2: elements in another order are farther apart than this
 
 
 def tensors_to_compare(target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints) -> tuple[Ints, Ints]:
@@ -66,7 +67,7 @@ def measure_whole(
             a, b = shaped(target, int(tensors_t[row])), shaped(reference, int(tensors_r[row]))
             found = compare(a, b, float(tolerance[row]))
             name = "same" if a.shape == b.shape else "reshape"
-            if found.relative_l2 > tolerance[row] and a.size > 1:
+            if found.relative_l2 > max(tolerance[row], _REARRANGED) and a.size > 1:
                 name, a, b = laid_out(a, b)
                 if "transpose" in name:
                     found = compare(a, b, float(tolerance[row]))
@@ -76,22 +77,22 @@ def measure_whole(
             return row, str(reason), None, np.nan
         return row, name, found, rounded
 
-    with ThreadPoolExecutor(2) as pool:
-        for done, (row, name, found, rounded) in enumerate(pool.map(measure, todo.tolist())):
-            if found is None:
-                problems.append(Problem(str(target.tensors["file"].iat[int(tensors_t[row])]), name))
-                continue
-            for field in METRICS:
-                columns[field][row] = getattr(found, field)
-            columns["rounded_error"][row] = rounded
-            layout[row] = name
-            if discrete[row]:  # indices and masks are equal or not
-                size = int(target.tensors["size"].iat[int(tensors_t[row])])
-                metric[row], error[row], tolerance[row] = "mismatches", found.mismatches / max(1, size), 0.0
-            else:
-                metric[row], error[row] = "relative_l2", found.relative_l2
-            if progress and done % 64 == 0:
-                progress(done / len(todo))
+    elements = target.tensors["size"].to_numpy()[tensors_t[todo]].tolist()
+    for done, (row, name, found, rounded) in enumerate(each(measure, todo.tolist(), elements)):
+        if found is None:
+            problems.append(Problem(str(target.tensors["file"].iat[int(tensors_t[row])]), name))
+            continue
+        for field in METRICS:
+            columns[field][row] = getattr(found, field)
+        columns["rounded_error"][row] = rounded
+        layout[row] = name
+        if discrete[row]:  # indices and masks are equal or not
+            size = int(target.tensors["size"].iat[int(tensors_t[row])])
+            metric[row], error[row], tolerance[row] = "mismatches", found.mismatches / max(1, size), 0.0
+        else:
+            metric[row], error[row] = "relative_l2", found.relative_l2
+        if progress and done % 64 == 0:
+            progress(done / len(todo))
     for column, values in columns.items():
         pairs[column] = values
     pairs["error"], pairs["metric"], pairs["layout"], pairs["tolerance"] = error, metric, layout, tolerance

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
 
 from ..arrays import AnyArray, Flags, Ints
 from ..errors import DumpError
+from ..threads import each
 from ..trace import Problem, Trace
 
 STATISTICS = ("max", "min", "mean", "norm")
@@ -38,16 +38,15 @@ def completed(
             return row, str(error), 0
         return row, statistics(array), array.size
 
-    with ThreadPoolExecutor(2) as pool:  # NumPy's reductions release the GIL
-        for done, (row, values, size) in enumerate(pool.map(measure, todo.tolist(), chunksize=16)):
-            if isinstance(values, str):
-                problems.append(Problem(tensors["file"].iat[row], values))
-                continue
-            for name, value in zip((*STATISTICS, "nonfinite"), values, strict=True):
-                columns[name][row] = value
-            columns["size"][row] = size
-            if progress and done % 256 == 0:
-                progress(done / len(todo))
+    for done, (row, values, size) in enumerate(each(measure, todo.tolist(), columns["size"][todo].tolist())):
+        if isinstance(values, str):
+            problems.append(Problem(tensors["file"].iat[row], values))
+            continue
+        for name, value in zip((*STATISTICS, "nonfinite"), values, strict=True):
+            columns[name][row] = value
+        columns["size"][row] = size
+        if progress and done % 256 == 0:
+            progress(done / len(todo))
     copied = np.flatnonzero(missing & (copies >= 0))
     for name, column in columns.items():
         column[copied] = column[copies[copied]]

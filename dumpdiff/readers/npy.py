@@ -10,6 +10,7 @@ import ast
 import math
 import os
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -74,14 +75,14 @@ def header_of(file: BinaryIO, length: int, path: str) -> Header:
 
 
 def open_array(path: str | Path) -> NDArray[Any]:
-    """The array of an .npy file, memory-mapped and read-only; bfloat16 becomes float32 in memory.
+    """The array of an .npy file, memory-mapped if it is large, read-only; bfloat16 becomes float32 in memory.
 
     Raises DumpError if the file is unreadable, no .npy file, or cut short.
     """
     header = read_header(path)
     order = "F" if header.fortran_order else "C"
-    if header.size == 0 or not header.shape:
-        with open(path, "rb") as file:  # memory maps can be neither empty nor of no dimension
+    if header.size * header.itemsize < MAPPED or not header.shape:
+        with open(path, "rb") as file:  # reading a small file is ten times faster than mapping it
             file.seek(header.offset)
             data = file.read(header.size * header.itemsize)
         array = np.frombuffer(data, dtype=header.stored).reshape(header.shape, order=order)  # type: ignore[call-overload]
@@ -113,12 +114,24 @@ def loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
 
 def inside(folder: Path, name: str) -> Path:
     """``folder / name``, links followed. Raises DumpError if that is outside ``folder``."""
-    root = folder.resolve()
-    path = (root / name).resolve()
+    root = _resolved(folder)
+    above, _, last = name.rpartition("/")
+    path = _resolved(root / above) / last
+    if last in ("", ".", "..") or path.is_symlink():
+        path = path.resolve()
     if not path.is_relative_to(root):
         raise DumpError(f"{name}: outside the dump folder {folder}; not opened")
     return path
 
+
+@lru_cache(maxsize=256)
+def _resolved(folder: Path) -> Path:
+    """A dump has thousands of files and a handful of folders: links on the way to them are followed once."""
+    return folder.resolve()
+
+
+#: Bytes from which a tensor is memory-mapped; below, it is read.
+MAPPED = 1 << 20
 
 _KNOWN: dict[bytes, Header] = {}  #: parsed headers by their text: a dump repeats a few dozen headers thousands of times
 

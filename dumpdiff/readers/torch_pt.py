@@ -11,6 +11,7 @@ import math
 import pickletools
 import struct
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..arrays import AnyArray
 from ..errors import DumpError
-from .npy import decode_bfloat16
+from .npy import MAPPED, decode_bfloat16
 
 #: Storage classes of torch, and the NumPy dtype of their elements; bfloat16 is read as uint16 and widened.
 _STORAGES = {
@@ -75,7 +76,11 @@ def _map(path: Path) -> AnyArray:
     dtype = np.dtype(_STORAGES[layout.storage])
     if entry.file_size == 0 or math.prod(layout.shape) == 0:
         return np.zeros(layout.shape, np.float32 if layout.storage == "BFloat16Storage" else dtype)
-    storage = np.memmap(path, dtype, "r", _start(path, entry), (entry.file_size // dtype.itemsize,))
+    start, count = _start(path, entry), entry.file_size // dtype.itemsize
+    if entry.file_size < MAPPED:
+        storage = np.fromfile(path, dtype, count, offset=start)
+    else:
+        storage = np.memmap(path, dtype, "r", start, (count,))
     strides = tuple(stride * dtype.itemsize for stride in layout.strides)
     # NumPy refuses a layout that reaches beyond the buffer
     array: AnyArray = np.ndarray(layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides)
@@ -96,6 +101,7 @@ def _start(path: Path, entry: zipfile.ZipInfo) -> int:
     return start
 
 
+@lru_cache(maxsize=1024)  # a dump has thousands of tensors and a few dozen shapes
 def _layout(pickled: bytes) -> _Layout:
     """What a pickle of ``_rebuild_tensor_v2(storage, offset, size, stride, ...)`` says, read as data."""
     match _disassemble(pickled):

@@ -26,11 +26,16 @@ def test_reads_what_numpy_wrote(tmp_path: Path, dtype: str, shape: tuple[int, ..
     np.testing.assert_array_equal(npy.open_array(tmp_path / "a.npy"), array)
 
 
-def test_arrays_are_mapped_not_read(tmp_path: Path):
-    np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
+def test_large_arrays_are_mapped_not_read(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.ones((npy.MAPPED // 4, 1), np.float32))
     array = npy.open_array(tmp_path / "a.npy")
     assert isinstance(array, np.memmap)
     assert not array.flags.writeable
+
+
+def test_small_arrays_cannot_be_written_either(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
+    assert not npy.open_array(tmp_path / "a.npy").flags.writeable
 
 
 def test_fortran_order(tmp_path: Path):

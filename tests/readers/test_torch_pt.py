@@ -11,6 +11,7 @@ import pytest
 
 from dumpdiff.errors import DumpError
 from dumpdiff.readers import torch_pt
+from dumpdiff.readers.npy import MAPPED
 
 torch = pytest.importorskip("torch")
 
@@ -83,8 +84,8 @@ class TestPlainTensors:
         assert array.dtype == np.float32
         np.testing.assert_array_equal(array, tensor.float().numpy())
 
-    def test_the_file_is_mapped_and_not_read(self, tmp_path: Path):
-        array = torch_pt.load(saved(tmp_path, torch.from_numpy(BASE)))
+    def test_a_large_file_is_mapped_and_not_read(self, tmp_path: Path):
+        array = torch_pt.load(saved(tmp_path, torch.ones(MAPPED // 4)))
 
         while isinstance(array.base, np.ndarray) and not isinstance(array, np.memmap):
             array = array.base
