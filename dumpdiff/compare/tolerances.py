@@ -97,5 +97,5 @@ def _reduction_length(inputs: list[int], output: int) -> int:
 
 
 def resolution(alignment: Alignment) -> float:
-    """Four units of the printed numbers: two rounded numbers of either side."""
-    return 4 * max(alignment.target.trace.source.resolution, alignment.reference.trace.source.resolution)
+    """What printing alone may make of equal numbers: rounding to d digits moves 1.000 by up to 5 units of 10**-d."""
+    return 5 * (alignment.target.trace.source.resolution + alignment.reference.trace.source.resolution)

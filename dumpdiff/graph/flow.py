@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..arrays import Flags, Floats, Ints, Objects
+from ..arrays import Flags, Floats, Ints
 from ..trace import FORWARD, OPTIMIZER, Problem, Trace
 from .classes import classes_of, evidence
 from .statistics import completed
@@ -61,32 +61,25 @@ class Flow:
     @cached_property
     def gradients(self) -> dict[int, int]:
         """Forward class -> class of its gradient, where backward ops name the forward call they belong to."""
-        forward = self.trace.ops["forward"].to_numpy()
+        forward = self.trace.ops["forward"].to_numpy()[self.tensors["op"]]
+        role = self.tensors["role"].to_numpy()
+        known = self.tensor_class >= 0
+        outputs = self._by_position(np.flatnonzero(known & (role == "output")), self.tensors["op"].to_numpy())
+        given = self._by_position(np.flatnonzero(known & (role == "input") & (forward >= 0)), forward)
         pairs: dict[int, int] = {}
-        for op in np.flatnonzero(forward >= 0).tolist():
-            outputs = self._slots(int(forward[op]), "output")
-            for position, gradient in self._slots(op, "input").items():
-                if position in outputs:
-                    pairs.setdefault(outputs[position], gradient)
+        for place, gradient in given.items():
+            if place in outputs:
+                pairs.setdefault(outputs[place], gradient)
         return pairs
 
-    def _slots(self, op: int, role: str) -> dict[int, int]:
-        """Position -> class of the op's inputs or outputs ('output' without a number is position 0)."""
-        start, stop = self.rows[op], self.rows[op + 1]
-        found: dict[int, int] = {}
-        for row in self.row_order[start:stop].tolist():
-            if self._roles[row] == role and self.tensor_class[row] >= 0:
-                number = str(self._slot_names[row]).partition(".")[2]
-                found.setdefault(int(number) if number.isdigit() else 0, int(self.tensor_class[row]))
+    def _by_position(self, rows: Ints, op: Ints) -> dict[tuple[int, int], int]:
+        """(op, position among its inputs or outputs) -> class of the rows; a slot without a number is position 0."""
+        found: dict[tuple[int, int], int] = {}
+        slots = self.tensors["slot"].to_numpy()[rows].tolist()
+        for call, slot, value in zip(op[rows].tolist(), slots, self.tensor_class[rows].tolist(), strict=True):
+            number = slot.partition(".")[2]
+            found.setdefault((call, int(number) if number.isdigit() else 0), value)
         return found
-
-    @cached_property
-    def _roles(self) -> Objects:
-        return self.tensors["role"].to_numpy()
-
-    @cached_property
-    def _slot_names(self) -> Objects:
-        return self.tensors["slot"].to_numpy()
 
     @cached_property
     def row_order(self) -> Ints:
@@ -140,6 +133,12 @@ class Flow:
     def sizes(self) -> Ints:
         """(classes,) number of elements."""
         return self.classes["size"].to_numpy()
+
+    @cached_property
+    def rms(self) -> list[float]:
+        """Per class the root mean square of its elements, NaN if unknown."""
+        values: list[float] = (self.norms / np.sqrt(np.maximum(self.sizes, 1))).tolist()
+        return values
 
     @cached_property
     def norms(self) -> Floats:

@@ -32,7 +32,7 @@ def cancellation(graph: Joined) -> Floats:
     factors = np.ones(len(graph.comparison.pairs))
     for node, flow, value, maker, kind in _made(graph):
         if (kind := kind.removeprefix("grad:")) in _ADDS:
-            factors[node] = max(1.0, _terms(flow, value, maker, kind) / max(_rms(flow, value), 1e-300))
+            factors[node] = max(1.0, _terms(flow, value, maker, kind) / max(flow.rms[value], 1e-300))
     return factors
 
 
@@ -53,17 +53,14 @@ def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:
 
 def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
     """What the terms of one element would add up to if none cancelled, from the inputs' root mean squares."""
-    inputs = [v for v in flow.reads[maker] if np.isfinite(_rms(flow, v))]
+    rms, sizes = flow.rms, flow.column("size")
+    inputs = [v for v in flow.reads[maker] if math.isfinite(rms[v])]
     if not inputs:
         return 0.0
+    size = max(1, sizes[value])
     if kind == "matmul":  # n products of random sign add up to sqrt(n) of one: that is no cancellation
-        sizes = [float(flow.sizes[v]) for v in inputs]
-        length = math.sqrt(sizes[0] * sizes[-1] / max(1.0, float(flow.sizes[value])))
-        return math.sqrt(length) * _rms(flow, inputs[0]) * _rms(flow, inputs[-1])
+        length = math.sqrt(sizes[inputs[0]] * sizes[inputs[-1]] / size)
+        return float(math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]])
     if kind == "sum":
-        return sum(_rms(flow, v) * max(1.0, float(flow.sizes[v]) / max(1.0, float(flow.sizes[value]))) for v in inputs)
-    return sum(_rms(flow, v) for v in inputs)
-
-
-def _rms(flow: Flow, value: int) -> float:
-    return float(flow.norms[value] / max(1.0, flow.sizes[value]) ** 0.5)
+        return sum(rms[v] * max(1.0, sizes[v] / size) for v in inputs)
+    return sum(rms[v] for v in inputs)
