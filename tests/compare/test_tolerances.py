@@ -42,15 +42,16 @@ class TestExpected:
     def test_integers_have_to_be_equal_to_the_last_printed_digit(self, trace):
         found = compared(trace("pt_none"), trace("pt_none"))
         tokens = row(found, "Functional.embedding.0.forward", "input.0")
-        assert tokens["tolerance"] == pytest.approx(4 * trace("pt_none").source.resolution)
+        assert tokens["tolerance"] == pytest.approx(10 * trace("pt_none").source.resolution)
 
 
-def test_four_units_of_what_was_printed_are_always_allowed(trace):
+def test_the_rounding_of_printed_numbers_is_always_allowed(trace):
+    """To four digits: 1.000 stands for anything from 0.9995 to 1.0005, five units of 1e-4 either way."""
     whole = trace("pt_none")
     printed = replace(whole, source=replace(whole.source, resolution=1e-4))
     found = compared(printed, whole)
-    assert tolerances.resolution(found.alignment) == 4e-4
-    assert (found.pairs["tolerance"] >= 4e-4).all()
+    assert tolerances.resolution(found.alignment) == pytest.approx(5e-4, rel=0.01)
+    assert (found.pairs["tolerance"] >= 5e-4).all()
 
 
 class TestMeasuredNoise:
