@@ -102,22 +102,45 @@ def with_noise(trace: Trace, size: float, seed: int = 0) -> Trace:
 
 def scaled(trace: Trace, name: str, factor: float, *, and_after: bool = False) -> Trace:
     """What an op makes is larger by a factor wherever it is read; ``and_after``: all that is computed from it too."""
+    return times(trace, after(trace, name) if and_after else result(trace, name), factor)
+
+
+def times(trace: Trace, rows: Iterable[int], factor: float) -> Trace:
+    """The trace with some tensors larger by a factor."""
+    tensors = trace.tensors.copy()
+    tensors.loc[list(rows), _NUMBERS] *= factor
+    return replace(trace, tensors=tensors)
+
+
+def result(trace: Trace, name: str) -> list[int]:
+    """Ids of the tensors that hold what an op makes, wherever they are."""
+    flow = flow_of(trace)
+    return np.flatnonzero(np.isin(flow.tensor_class, flow.writes[op(trace, name)])).tolist()
+
+
+def after(trace: Trace, name: str) -> list[int]:
+    """Ids of the tensors that hold what an op makes, or what is computed from that."""
     flow = flow_of(trace)
     values = set(flow.writes[op(trace, name)])
-    if and_after:
-        for reads, writes in zip(flow.reads, flow.writes, strict=True):
-            if values.intersection(reads):
-                values.update(writes)
-    tensors = trace.tensors.copy()
-    rows = np.isin(flow.tensor_class, sorted(values))
-    tensors.loc[rows, _NUMBERS] = tensors.loc[rows, _NUMBERS] * factor
-    return replace(trace, tensors=tensors)
+    for reads, writes in zip(flow.reads, flow.writes, strict=True):
+        if values.intersection(reads):
+            values.update(writes)
+    return np.flatnonzero(np.isin(flow.tensor_class, sorted(values))).tolist()
 
 
 def without(trace: Trace, *names: str) -> Trace:
     """The trace of a run in which some ops were not called, or not recorded."""
     gone = {op(trace, name) for name in names}
     return taken(trace, [row for row in range(len(trace.ops)) if row not in gone])
+
+
+def skipped(trace: Trace, name: str) -> Trace:
+    """The trace of a run in which an op was not called: what read its result read its first input instead."""
+    numbers = ["max", "min", "mean", "norm", "nonfinite"]
+    tensors = trace.tensors.copy()
+    given = tensors.loc[tensor(trace, name, "input.0"), numbers]
+    tensors.loc[result(trace, name), numbers] = given.to_numpy(dtype=float)
+    return without(replace(trace, tensors=tensors), name)
 
 
 def without_tensors(trace: Trace, rows: Iterable[int]) -> Trace:
