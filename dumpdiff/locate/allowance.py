@@ -53,14 +53,15 @@ def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:
 
 def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
     """What the terms of one element would add up to if none cancelled, from the inputs' root mean squares."""
-    rms, sizes = flow.rms, flow.column("size")
+    rms = flow.rms
+    sizes: list[float] = flow.column("size")
     inputs = [v for v in flow.reads[maker] if math.isfinite(rms[v])]
     if not inputs:
         return 0.0
     size = max(1, sizes[value])
     if kind == "matmul":  # n products of random sign add up to sqrt(n) of one: that is no cancellation
         length = math.sqrt(sizes[inputs[0]] * sizes[inputs[-1]] / size)
-        return float(math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]])
+        return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
     if kind == "sum":
         return sum(rms[v] * max(1.0, sizes[v] / size) for v in inputs)
     return sum(rms[v] for v in inputs)
