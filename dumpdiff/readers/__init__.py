@@ -1,4 +1,4 @@
-"""Dump folders and files in, traces out: one module per format, and nobody else knows a format.
+"""Dump folders and files in, traces out: one package per format, and nobody else knows a format.
 
 A format is a module with two functions: ``find(path)`` lists what parts a folder or file holds in that
 format, judged by content; ``read(part)`` makes the :class:`~dumpdiff.trace.Trace` of one part.

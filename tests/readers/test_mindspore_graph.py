@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.errors import DumpError
-from dumpdiff.readers.mindspore_graph import Dataflow, overwritten, read_dataflow
-from dumpdiff.readers.mindspore_ir import read_ir
-from dumpdiff.readers.mindspore_join import join, verify
-from dumpdiff.readers.mindspore_names import encode
-from dumpdiff.readers.mindspore_nodes import CONSTANT, Output, user_frames
-from dumpdiff.readers.mindspore_pb import read_pb, read_pb_names
-from dumpdiff.readers.mindspore_records import Records, read_records
+from dumpdiff.readers.mindspore.graph import Dataflow, overwritten, read_dataflow
+from dumpdiff.readers.mindspore.ir import read_ir
+from dumpdiff.readers.mindspore.join import join, verify
+from dumpdiff.readers.mindspore.names import encode
+from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, user_frames
+from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
+from dumpdiff.readers.mindspore.records import Records, read_records
 
 
 @pytest.fixture(scope="session")

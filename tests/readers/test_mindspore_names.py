@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.readers.mindspore_names import FileName, encode, group, parse, read_mapping
+from dumpdiff.readers.mindspore.names import FileName, encode, group, parse, read_mapping
 
 NEW = (
     "MatMul.Default_network-WithLoss_layers-CellList_2-Block_up_proj-Linear_MatMul-op0.0.0.1795208801567592"

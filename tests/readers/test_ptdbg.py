@@ -12,7 +12,7 @@ import pytest
 
 from dumpdiff import readers
 from dumpdiff.errors import DumpError
-from dumpdiff.readers import ptdbg_lines
+from dumpdiff.readers.ptdbg import lines as ptdbg_lines
 from dumpdiff.trace import Trace
 
 Dump = Callable[[str], Path]

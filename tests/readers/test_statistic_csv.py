@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.errors import DumpError
-from dumpdiff.readers.statistic_csv import Statistics, is_statistic_csv, read_statistic_csv
+from dumpdiff.readers.mindspore.statistic_csv import Statistics, is_statistic_csv, read_statistic_csv
 
 BASE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 ASCEND = f"""{BASE},Max Value,Min Value,L2Norm Value

@@ -16,14 +16,14 @@ from typing import Any
 
 import pandas as pd
 
-from ..dtypes import normalise
-from ..errors import DumpError
-from ..trace import Problem, Source, Trace, op_table, tensor_table
-from . import calls
-from .files import head, is_pickle, is_plain_name, load_tensor, number_in, text_files
-from .parts import Part
-from .ptdbg_calls import Grouped, group
-from .ptdbg_lines import Damage, is_dump, parse_name, records
+from ...dtypes import normalise
+from ...errors import DumpError
+from ...trace import Problem, Source, Trace, op_table, tensor_table
+from .. import calls
+from ..files import head, is_pickle, is_plain_name, load_tensor, number_in, text_files
+from ..parts import Part
+from .grouping import Grouped, group
+from .lines import Damage, is_dump, parse_name, records
 
 FORMAT = "ptdbg"
 

@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..trace import Problem, Source, Trace
-from . import npy
-from .mindspore_graph import Dataflow, graph_files, read_dataflow
-from .mindspore_join import Join, join
-from .mindspore_records import CSV, Records, is_npy_folder, read_records
-from .mindspore_tables import tables
-from .parts import Part
+from ...trace import Problem, Source, Trace
+from .. import npy
+from ..parts import Part
+from .graph import Dataflow, graph_files, read_dataflow
+from .join import Join, join
+from .records import CSV, Records, is_npy_folder, read_records
 from .statistic_csv import RESOLUTION, is_statistic_csv
+from .tables import tables
 
 FORMAT = "mindspore"
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .mindspore_graph import Dataflow, Slot, overwritten
-from .mindspore_names import encode, group
-from .mindspore_records import Place, Record, content_of
+from .graph import Dataflow, Slot, overwritten
+from .names import encode, group
+from .records import Place, Record, content_of
 
 _GOOD = 0.99  #: share of equal edges from which a join is believed; the measured share is 1.0 when right, 0.9 when not
 

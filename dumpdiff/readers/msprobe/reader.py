@@ -13,15 +13,15 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import DumpError
-from ..trace import OPTIMIZER, Problem, Source, Trace, op_table
-from . import calls
-from .files import head, load_tensor, number_in, text_files
-from .frames import NOWHERE, Site, from_text
-from .msprobe_json import is_dump, read_dump, read_side
-from .msprobe_names import Call, parse_name
-from .msprobe_tensors import FOLDER, tensors
-from .parts import Part
+from ...errors import DumpError
+from ...trace import OPTIMIZER, Problem, Source, Trace, op_table
+from .. import calls
+from ..files import head, load_tensor, number_in, text_files
+from ..frames import NOWHERE, Site, from_text
+from ..parts import Part
+from .dump_json import is_dump, read_dump, read_side
+from .names import Call, parse_name
+from .tensors import FOLDER, tensors
 
 FORMAT = "msprobe"
 

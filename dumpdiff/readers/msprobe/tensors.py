@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..arrays import Ints, Objects
-from ..dtypes import normalise
-from ..trace import BACKWARD, FORWARD, Problem, tensor_table
-from . import calls
-from .files import is_plain_name
-from .msprobe_names import Call
+from ...arrays import Ints, Objects
+from ...dtypes import normalise
+from ...trace import BACKWARD, FORWARD, Problem, tensor_table
+from .. import calls
+from ..files import is_plain_name
+from .names import Call
 
 FOLDER = "dump_tensor_data"  #: of whole tensors, beside dump.json
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..trace import Problem
-from .calls import numbers
-from .frames import Frame, Site, site
+from ...trace import Problem
+from ..calls import numbers
+from ..frames import Frame, Site, site
 
 #: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
 LONGEST_LINE = 256 << 20

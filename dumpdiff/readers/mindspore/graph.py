@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import DumpError
-from ..trace import Problem
-from .mindspore_ir import read_ir
-from .mindspore_kinds import updated_inputs, writes_in_place
-from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter, user_frames
-from .mindspore_pb import read_pb, read_pb_names
+from ...errors import DumpError
+from ...trace import Problem
+from .ir import read_ir
+from .kinds import updated_inputs, writes_in_place
+from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter, user_frames
+from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
 _NUMBER = re.compile(r"-op\d+$")

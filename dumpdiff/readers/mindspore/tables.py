@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..trace import BACKWARD, OPTIMIZER, op_table, tensor_table
-from . import mindspore_kinds as kinds
-from .mindspore_graph import Dataflow, GraphOp, Slot, overwritten
-from .mindspore_join import Join
-from .mindspore_names import PARAMETER, encode
-from .mindspore_nodes import Output
-from .mindspore_records import Record, Records, size_of
+from ...trace import BACKWARD, OPTIMIZER, op_table, tensor_table
+from . import kinds
+from .graph import Dataflow, GraphOp, Slot, overwritten
+from .join import Join
+from .names import PARAMETER, encode
+from .nodes import Output
+from .records import Record, Records, size_of
 
 
 class _Op(NamedTuple):

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import DumpError
+from ...errors import DumpError
 
 _NAME = re.compile(
     r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})\.(?P<time>\d{10,18})"

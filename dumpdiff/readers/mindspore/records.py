@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..dtypes import normalise
-from ..errors import DumpError
-from ..trace import Problem
-from . import npy
-from .mindspore_names import MAPPING, FileName, encode, parse, read_mapping
+from ...dtypes import normalise
+from ...errors import DumpError
+from ...trace import Problem
+from .. import npy
+from .names import MAPPING, FileName, encode, parse, read_mapping
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"

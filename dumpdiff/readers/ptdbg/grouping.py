@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .frames import NOWHERE, Site
-from .ptdbg_lines import Call, Damage, Record, StackLine, parse_name
+from ..frames import NOWHERE, Site
+from .lines import Call, Damage, Record, StackLine, parse_name
 
 
 @dataclass(frozen=True)

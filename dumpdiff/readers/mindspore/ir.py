@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..dtypes import normalise
-from ..errors import DumpError
-from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
-from .npy import known_shape
+from ...dtypes import normalise
+from ...errors import DumpError
+from ..npy import known_shape
+from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
 _PARAMETER = re.compile(r"^%para\d+_(?P<name>.*?)\s*: (?P<type><.*?>)  :(?P<rest>.*)$", re.MULTILINE)
 _SUBGRAPH = re.compile(r"^subgraph @", re.MULTILINE)

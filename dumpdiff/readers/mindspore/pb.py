@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import DumpError
-from .mindspore_nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
-from .npy import known_shape
+from ...errors import DumpError
+from ..npy import known_shape
+from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
 _DTYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",

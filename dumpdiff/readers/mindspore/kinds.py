@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ..trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from ...trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 COMMUNICATIONS = frozenset({
     "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll", "Send", "Receive",

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..errors import DumpError
-from ..trace import Problem
+from ...errors import DumpError
+from ...trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
 _DEBUG = re.compile(rb'"level"\s*:\s*"debug"')  #: values saved by hand: no calls

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import normalise
-from ..errors import DumpError
-from ..trace import Problem
-from .npy import known_shape
+from ...dtypes import normalise
+from ...errors import DumpError
+from ...trace import Problem
+from ..npy import known_shape
 
 RESOLUTION = 1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
 
