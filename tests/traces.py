@@ -16,6 +16,8 @@ from dumpdiff.compare import Comparison, compare_pairs
 from dumpdiff.graph import Flow, flow_of
 from dumpdiff.graph.statistics import STATISTICS
 from dumpdiff.locate import locate
+from dumpdiff.locate.joined import Joined, joined
+from dumpdiff.locate.states import States, classify
 from dumpdiff.result import Result
 from dumpdiff.rules import Rules, load_rules
 from dumpdiff.trace import Trace
@@ -40,6 +42,11 @@ def compared(target: Trace, reference: Trace) -> Comparison:
 
 def located(target: Trace, reference: Trace, min_coverage: float = MIN_COVERAGE) -> Result:
     return locate(compared(target, reference), shipped(), min_coverage)
+
+
+def classified(target: Trace, reference: Trace) -> tuple[Joined, States]:
+    graph = joined(compared(target, reference))
+    return graph, classify(graph, shipped())
 
 
 def matching(target: Trace, reference: Trace, tolerance: float = 1e-5) -> Matching:

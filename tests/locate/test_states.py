@@ -1,0 +1,118 @@
+"""What became of every value."""
+
+import numpy as np
+import pytest
+from traces import after, classified, edited, like, outputs, scaled, times, value, with_noise, without_tensors
+
+FIRST, SILU, SOFTMAX = "Tensor.__add__.1.forward", "Functional.silu.1.forward", "Functional.softmax.1.forward"
+GATE, DOWN = "Functional.linear.11.forward", "Functional.linear.13.forward"
+
+
+def state(target, reference, name, slot="output.0"):
+    graph, states = classified(target, reference)
+    return states.state[graph.node_t[value(graph.comparison.alignment.target, name, slot)]]
+
+
+@pytest.fixture(scope="module")
+def parted(trace):
+    """Everything computed from the activation of layer 1 differs: (graph, states, target's flow)."""
+    whole = trace("pt_none")
+    graph, states = classified(scaled(whole, SILU, 1.05, and_after=True), whole)
+    return graph, states, graph.comparison.alignment.target
+
+
+class TestTwoEqualRuns:
+    @pytest.mark.parametrize("name", ["pt_none", "ms_mf_none", "demo_pytorch"])
+    def test_agree_wherever_they_can_be_compared(self, trace, name):
+        graph, states = classified(trace(name), trace(name))
+        comparable = graph.comparison.pairs["comparable"].to_numpy()
+        assert set(states.state[: len(comparable)][comparable]) == {"agreeing"}
+
+    def test_agree_with_noise_too(self, trace):
+        _, states = classified(with_noise(trace("pt_none"), 1e-6), trace("pt_none"))
+        assert set(states.state) == {"agreeing"}
+
+
+class TestADivergence:
+    def test_is_introduced_once(self, parted):
+        graph, states, flow = parted
+        introduced = np.flatnonzero(states.state == "introduced")
+        assert introduced.tolist() == [graph.node_t[value(flow, SILU, "output.0")]]
+
+    def test_is_propagated_to_what_is_computed_from_it(self, parted, trace):
+        graph, states, flow = parted
+        changed = {flow.tensor_class[row] for row in after(trace("pt_none"), SILU)}
+        changed -= {value(flow, SILU, "output.0")}
+        assert {states.state[graph.node_t[v]] for v in changed} == {"propagated"}
+
+    def test_leaves_the_rest_agreeing(self, parted, trace):
+        graph, states, flow = parted
+        changed = {flow.tensor_class[row] for row in after(trace("pt_none"), SILU)}
+        rest = [graph.node_t[v] for v in range(len(flow.classes)) if v not in changed]
+        assert {states.state[n] for n in rest} == {"agreeing"}
+
+    def test_remembers_the_agreement_above_it(self, parted):
+        graph, states, flow = parted
+        above = states.above[graph.node_t[value(flow, SILU, "output.0")]]
+        assert above.ancestors == (graph.node_t[value(flow, GATE, "output.0")],)
+        assert above.worst_agreeing == 0
+        assert not above.parted
+        assert above.between == ()
+
+    def test_says_how_far_apart_what_it_was_computed_from_is(self, parted):
+        graph, states, flow = parted
+        below = states.above[graph.node_t[value(flow, DOWN, "output.0")]]
+        assert below.parted
+        assert below.worst_parted == pytest.approx(0.05, rel=0.01)
+
+
+def test_an_error_that_grows_beyond_conditioning_is_amplified(trace):
+    whole = trace("pt_none")
+    target = scaled(scaled(whole, FIRST, 1.0005, and_after=True), SOFTMAX, 1.5, and_after=True)
+    assert state(target, whole, FIRST) == "introduced"
+    assert state(target, whole, "Torch.matmul.2.forward") == "propagated"
+    assert state(target, whole, SOFTMAX) == "amplified"
+
+
+def test_after_a_divergence_of_the_forward_pass_no_gradient_is_introduced(trace):
+    """Every gradient depends on the whole forward pass, though no recorder wrote that edge down."""
+    whole = trace("pt_none")
+    gradient = "Functional.silu.3.backward"
+    both = times(scaled(whole, SILU, 1.05, and_after=True), after(whole, gradient), 1.1)
+    assert state(both, whole, gradient) == "propagated"
+    assert state(scaled(whole, gradient, 1.1, and_after=True), whole, gradient) == "introduced"
+
+
+class TestHealing:
+    def test_what_differs_but_leads_only_to_agreement_is_another_way_to_compute_the_same(self, trace):
+        whole = trace("pt_none")
+        assert state(scaled(whole, SILU, 1.05), whole, SILU) == "healed"
+
+    def test_what_leads_nowhere_is_not_healed(self, trace):
+        """As the loss: nothing in the forward pass is computed from it."""
+        whole = trace("pt_none")
+        assert state(scaled(whole, "Tensor.add_.3.forward", 1.1), whole, "Tensor.add_.3.forward") == "introduced"
+
+    def test_a_parameter_that_differs_is_not_healed(self, trace):
+        whole = trace("pt_none")
+        target = times(whole, like(whole, GATE, "input.1"), 1.01)
+        assert state(target, whole, GATE, "input.1") == "introduced"
+
+
+class TestNothingToCompare:
+    def test_a_value_that_one_side_lacks_stands_for_what_lies_above_it(self, trace):
+        whole = trace("pt_none")
+        division = "Tensor.__truediv__.1.forward"
+        masked = "Tensor.__add__.3.forward"
+        cut = without_tensors(scaled(whole, masked, 1.3, and_after=True), like(whole, division, "output.0"))
+        graph, states = classified(cut, whole)
+        above = states.above[graph.node_t[value(graph.comparison.alignment.target, masked, "output.0")]]
+        reference = graph.comparison.alignment.reference
+        assert above.between == (graph.node_r[value(reference, division, "output.0")],)
+        assert graph.node_r[value(reference, "Torch.matmul.2.forward", "output.0")] in above.ancestors
+
+    def test_a_pair_without_numbers_is_incomparable(self, trace):
+        whole = trace("pt_none")
+        bare = edited(whole, outputs(whole, "Tensor.add_.3.forward"), max=np.nan, min=np.nan, mean=np.nan, norm=np.nan)
+        found = state(bare, whole, "Tensor.add_.3.forward")
+        assert found == "incomparable"
