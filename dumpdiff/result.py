@@ -12,7 +12,6 @@ from .trace import Problem, Source
 
 Verdict = Literal["aligned", "diverged", "inconclusive"]
 Kind = Literal["introduced", "region", "parameter", "input", "nonfinite", "dtype", "shape", "missing"]
-State = Literal["agreeing", "introduced", "propagated", "amplified", "incomparable"]
 
 #: One row per pair of aligned tensors, in the order of the target's execution.
 PAIR_COLUMNS: Mapping[str, str] = {

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from .arrays import AnyArray
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION)
@@ -121,18 +117,6 @@ class Trace:
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
         return self.load(name)
-
-    @cached_property
-    def recorded_graph(self) -> nx.DiGraph:
-        """Dataflow between ops as far as the dump itself records it (ids of ``ops``); see dumpdiff.graph for more."""
-        import networkx as nx
-
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(len(self.ops)))
-        read = self.tensors.loc[self.tensors["producer"] >= 0, ["op", "producer"]]
-        written_by = self.tensors["op"].to_numpy()[read["producer"].to_numpy()]
-        graph.add_edges_from(zip(written_by.tolist(), read["op"].tolist(), strict=True))
-        return graph
 
 
 def op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:

@@ -44,16 +44,8 @@ class Flow:
     @cached_property
     def readers(self) -> list[list[int]]:
         """Per class: the ops that read it, in order."""
-        return self._inverse(self.reads)
-
-    @cached_property
-    def writers(self) -> list[list[int]]:
-        """Per class: the ops that make it; more than one with loops, recomputation and module calls."""
-        return self._inverse(self.writes)
-
-    def _inverse(self, per_op: tuple[tuple[int, ...], ...]) -> list[list[int]]:
         table: list[list[int]] = [[] for _ in range(len(self.classes))]
-        for op, classes in enumerate(per_op):
+        for op, classes in enumerate(self.reads):
             for value in classes:
                 table[value].append(op)
         return table

@@ -18,9 +18,8 @@ class SideOf:
 
     flow: Flow
     value: int  #: class, -1 if this side has none
-    ops: tuple[
-        int, ...
-    ]  #: from the last agreement to the value, in order of execution; its first reader if nobody made it
+    #: from the last agreement to the value, in order of execution; its first reader if nobody made it
+    ops: tuple[int, ...]
     given: bool  #: nothing computed it: a parameter, the batch, a buffer
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``

@@ -46,9 +46,8 @@ class Above:
 class States:
     """Per node of a joined graph."""
 
-    state: (
-        Objects  #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
-    )
+    #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
+    state: Objects
     above: tuple[Above, ...]
 
 
