@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dumpdiff.alignment import Alignment, align
 from dumpdiff.alignment.matching import Matching
@@ -59,6 +60,12 @@ def matching(target: Trace, reference: Trace, tolerance: float = 1e-5) -> Matchi
 def value(flow: Flow, name: str, slot: str) -> int:
     """The value class of the tensor in a slot of the op of that name."""
     return int(flow.tensor_class[tensor(flow.trace, name, slot)])
+
+
+def pair_of(comparison: Comparison, name: str, slot: str = "output.0") -> pd.Series[Any]:
+    """The row of the pair that holds the target's value in that slot."""
+    pairs = comparison.pairs
+    return pairs[pairs["target"] == value(comparison.alignment.target, name, slot)].iloc[0]
 
 
 def op(trace: Trace, name: str) -> int:

@@ -2,16 +2,11 @@
 
 import numpy as np
 import pytest
-from traces import compared, edited, like, scaled, value
+from traces import compared, edited, like, pair_of, scaled, value
 
 SILU = "Functional.silu.1.forward"
 MASKED = "Tensor.__add__.3.forward"
 NUMBERS = ["max", "min", "mean", "norm"]
-
-
-def row(comparison, name, slot="output.0"):
-    pairs = comparison.pairs
-    return pairs[pairs["target"] == value(comparison.alignment.target, name, slot)].iloc[0]
 
 
 class TestByStatistics:
@@ -29,8 +24,8 @@ class TestByStatistics:
     def test_a_factor_is_the_error(self, trace, factor):
         whole = trace("pt_none")
         found = compared(scaled(whole, SILU, factor), whole)
-        assert row(found, SILU)["error"] == pytest.approx(factor - 1, rel=0.01)
-        assert not row(found, SILU)["agrees"]
+        assert pair_of(found, SILU)["error"] == pytest.approx(factor - 1, rel=0.01)
+        assert not pair_of(found, SILU)["agrees"]
         assert found.pairs["agrees"].sum() == len(found.pairs) - 1
 
     def test_metrics_of_whole_tensors_are_unknown(self, trace):
@@ -56,7 +51,7 @@ class TestNotFinite:
 
     def test_nan_on_both_sides_cannot_be_judged(self, trace):
         lost = self.lost(trace("pt_none"))
-        pair = row(compared(lost, lost), SILU)
+        pair = pair_of(compared(lost, lost), SILU)
         assert not pair["comparable"]
         assert not pair["nonfinite_mismatch"] > 0
 
@@ -67,7 +62,7 @@ class TestNotFinite:
             rows = like(whole, MASKED, slot)
             infinite = edited(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
         found = compared(infinite, whole)
-        assert not row(found, MASKED)["nonfinite_mismatch"] > 0
+        assert not pair_of(found, MASKED)["nonfinite_mismatch"] > 0
 
 
 class TestByChecksum:
@@ -83,7 +78,7 @@ class TestByChecksum:
         whole = trace("v6.0_api_stack_md5")
         name = "Functional.silu.1.forward"
         found = compared(edited(whole, like(whole, name, "output.0"), hash="00000000"), whole)
-        pair = row(found, name)
+        pair = pair_of(found, name)
         assert pair["metric"] == "hash"
         assert not pair["comparable"]
 
@@ -102,4 +97,4 @@ def test_everything_of_a_clean_real_pair_agrees(trace):
 
 def test_a_fault_of_a_real_pair_disagrees(trace):
     found = compared(trace("ms_mf_attn_scale"), trace("ms_mf_none"))
-    assert not row(found, "Tensor.__mul__.2.forward")["agrees"]
+    assert not pair_of(found, "Tensor.__mul__.2.forward")["agrees"]

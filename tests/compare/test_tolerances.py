@@ -4,44 +4,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import compared, edited, like, outputs, scaled, shipped, value, with_noise
+from traces import compared, edited, like, outputs, pair_of, scaled, shipped, with_noise
 
 from dumpdiff.compare import tolerances
 
 LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
 
 
-def row(comparison, name, slot="output.0"):
-    """The row of the pair that holds the target's value in that slot."""
-    pairs = comparison.pairs
-    return pairs[pairs["target"] == value(comparison.alignment.target, name, slot)].iloc[0]
-
-
 class TestExpected:
     def test_a_sum_may_err_more_than_a_copy(self, trace):
         found = compared(trace("pt_none"), trace("pt_none"))
-        assert row(found, LINEAR)["tolerance"] > row(found, LINEAR, "input.1")["tolerance"]
+        assert pair_of(found, LINEAR)["tolerance"] > pair_of(found, LINEAR, "input.1")["tolerance"]
 
     def test_a_parameter_may_be_off_by_its_rounding_only(self, trace):
         found = compared(with_noise(trace("pt_none"), 3e-6), trace("pt_none"))
-        assert row(found, LINEAR, "input.1")["tolerance"] < 2e-6
+        assert pair_of(found, LINEAR, "input.1")["tolerance"] < 2e-6
 
     def test_of_two_types_the_finer_counts(self, trace):
         """Where one side alone rounds coarsely, that is a difference and no noise."""
         whole = trace("pt_none")
         half = edited(whole, like(whole, SILU, "output.0"), dtype="bfloat16")
-        assert row(compared(half, whole), SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+        assert pair_of(compared(half, whole), SILU)["tolerance"] == pair_of(compared(whole, whole), SILU)["tolerance"]
 
     def test_where_much_is_coarse_its_errors_are_everywhere(self, trace):
         whole = trace("pt_none")
         everything = [r for r, dtype in enumerate(whole.tensors["dtype"]) if dtype == "float32"]
         half = edited(whole, everything[::2], dtype="bfloat16")
         found = compared(half, whole)
-        assert row(found, SILU)["tolerance"] > 1e-3
+        assert pair_of(found, SILU)["tolerance"] > 1e-3
 
     def test_integers_have_to_be_equal_to_the_last_printed_digit(self, trace):
         found = compared(trace("pt_none"), trace("pt_none"))
-        tokens = row(found, "Functional.embedding.0.forward", "input.0")
+        tokens = pair_of(found, "Functional.embedding.0.forward", "input.0")
         assert tokens["tolerance"] == pytest.approx(10 * trace("pt_none").source.resolution)
 
 
@@ -57,7 +51,7 @@ def test_the_rounding_of_printed_numbers_is_always_allowed(trace):
 class TestMeasuredNoise:
     def test_noise_of_the_pair_widens_the_tolerance_of_what_is_computed(self, trace):
         quiet, loud = (compared(with_noise(trace("pt_none"), size), trace("pt_none")) for size in (1e-7, 2e-6))
-        assert row(loud, SILU)["tolerance"] > 2 * row(quiet, SILU)["tolerance"]
+        assert pair_of(loud, SILU)["tolerance"] > 2 * pair_of(quiet, SILU)["tolerance"]
 
     def test_all_pairs_agree_within_it(self, trace):
         assert compared(with_noise(trace("pt_none"), 2e-6), trace("pt_none")).pairs["agrees"].all()
@@ -65,7 +59,7 @@ class TestMeasuredNoise:
     def test_a_divergence_does_not_widen_it(self, trace):
         whole = trace("pt_none")
         apart = scaled(whole, "Tensor.__add__.4.forward", 1.3, and_after=True)
-        assert row(compared(apart, whole), SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+        assert pair_of(compared(apart, whole), SILU)["tolerance"] == pair_of(compared(whole, whole), SILU)["tolerance"]
 
     def test_forward_and_backward_have_their_own(self, trace):
         whole = trace("pt_none")
@@ -77,9 +71,9 @@ class TestMeasuredNoise:
         still = np.flatnonzero(phase == "forward")
         forward.loc[still, numbers] = whole.tensors.loc[still, numbers]
         found = compared(replace(whole, tensors=forward), whole)
-        assert row(found, SILU)["tolerance"] == row(compared(whole, whole), SILU)["tolerance"]
+        assert pair_of(found, SILU)["tolerance"] == pair_of(compared(whole, whole), SILU)["tolerance"]
         gradient = "Module.model.layers.1.mlp.act_fn.SiLU.backward.0"
-        assert row(found, gradient)["tolerance"] > row(compared(whole, whole), gradient)["tolerance"]
+        assert pair_of(found, gradient)["tolerance"] > pair_of(compared(whole, whole), gradient)["tolerance"]
 
 
 class TestReductionLength:
@@ -111,7 +105,10 @@ def test_results_of_the_op_share_the_tolerance_of_the_module_around_it(trace):
     found = compared(whole, whole)
     assert (
         len(
-            {float(row(found, name)["tolerance"]) for name in (SILU, "Module.model.layers.1.mlp.act_fn.SiLU.forward.0")}
+            {
+                float(pair_of(found, name)["tolerance"])
+                for name in (SILU, "Module.model.layers.1.mlp.act_fn.SiLU.forward.0")
+            }
         )
         == 1
     )

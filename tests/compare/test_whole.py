@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from traces import aligned, compared, edited, like, loading, shipped, value
+from traces import aligned, compared, edited, like, loading, pair_of, shipped
 
 from dumpdiff.compare import compare_pairs
 from dumpdiff.compare.whole import shaped
@@ -10,11 +10,6 @@ from dumpdiff.errors import DumpError
 from dumpdiff.graph import flow_of
 
 LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
-
-
-def row(comparison, name, slot="output.0"):
-    pairs = comparison.pairs
-    return pairs[pairs["target"] == value(comparison.alignment.target, name, slot)].iloc[0]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +34,8 @@ class TestTwoEqualRuns:
         assert set(clean.pairs["layout"]) <= {"same", "reshape"}
 
     def test_floats_are_measured_by_relative_l2_and_tokens_by_mismatches(self, clean):
-        assert row(clean, LINEAR)["metric"] == "relative_l2"
-        tokens = row(clean, "Functional.embedding.0.forward", "input.0")
+        assert pair_of(clean, LINEAR)["metric"] == "relative_l2"
+        tokens = pair_of(clean, "Functional.embedding.0.forward", "input.0")
         assert tokens["metric"] == "mismatches"
         assert tokens["tolerance"] == 0
 
@@ -68,7 +63,7 @@ class TestADifference:
     def test_a_factor_is_measured_exactly(self, trace):
         whole = trace("demo_pytorch")
         found = compared(loading(whole, SILU, "output.0", lambda array: array * np.float32(1.25)), whole)
-        pair = row(found, SILU)
+        pair = pair_of(found, SILU)
         assert pair["error"] == pair["relative_l2"] == pytest.approx(0.25)
         assert pair["cosine"] == pytest.approx(1)
         assert pair["max_relative"] == pytest.approx(0.25)
@@ -83,7 +78,7 @@ class TestADifference:
 
         whole = trace("demo_pytorch")
         name = "Functional.embedding.0.forward"
-        pair = row(compared(loading(whole, name, "input.0", wrong), whole), name, "input.0")
+        pair = pair_of(compared(loading(whole, name, "input.0", wrong), whole), name, "input.0")
         size = whole.tensors["size"].iat[like(whole, name, "input.0")[0]]
         assert pair["mismatches"] == 1
         assert pair["error"] == 1 / size
@@ -96,7 +91,7 @@ class TestADifference:
             return array
 
         whole = trace("demo_pytorch")
-        pair = row(compared(loading(whole, SILU, "output.0", broken), whole), SILU)
+        pair = pair_of(compared(loading(whole, SILU, "output.0", broken), whole), SILU)
         assert pair["nonfinite_mismatch"] == 2
         assert pair["error"] == 0, "of the others"
         assert not pair["agrees"]
@@ -108,7 +103,7 @@ class TestADifference:
         rows, columns = whole.tensors["shape"].iat[weight[0]]
         turned = loading(whole, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T))
         turned = edited(turned, weight, shape=(columns, rows))
-        pair = row(compared(turned, whole), LINEAR, "input.1")
+        pair = pair_of(compared(turned, whole), LINEAR, "input.1")
         assert "transpose" in pair["layout"]
         assert pair["error"] == 0
         assert pair["agrees"]
@@ -117,12 +112,12 @@ class TestADifference:
         whole = trace("demo_pytorch")
         half = loading(whole, SILU, "output.0", lambda array: array.astype(np.float16))
         half = edited(half, like(whole, SILU, "output.0"), dtype="float16")
-        pair = row(compared(half, whole), SILU)
+        pair = pair_of(compared(half, whole), SILU)
         assert 1e-5 < pair["error"] < 2.0**-11
         assert pair["rounded_error"] == 0
 
     def test_types_of_one_precision_are_not_rounded(self, clean):
-        assert np.isnan(row(clean, SILU)["rounded_error"])
+        assert np.isnan(pair_of(clean, SILU)["rounded_error"])
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +135,12 @@ class TestFilesThatCannotBeRead:
     def test_each_is_a_problem_that_names_it(self, damaged):
         (problem,) = damaged.problems
         assert "not an npy file" in problem.message
-        assert problem.file == damaged.alignment.target.tensors["file"].iat[int(row(damaged, SILU)["target_tensor"])]
+        assert (
+            problem.file == damaged.alignment.target.tensors["file"].iat[int(pair_of(damaged, SILU)["target_tensor"])]
+        )
 
     def test_its_statistics_are_compared_instead(self, damaged):
-        pair = row(damaged, SILU)
+        pair = pair_of(damaged, SILU)
         assert pair["metric"] == "statistics"
         assert pair["agrees"]
 
