@@ -6,14 +6,18 @@ whole tensors and the list of problems met while reading. Readers make traces; n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from .arrays import AnyArray
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION)
@@ -117,6 +121,30 @@ class Trace:
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
         return self.load(name)
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Dataflow between ops as far as the dump itself records it; nodes are op ids, with the op's name.
+
+        API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that equal values prove.
+        """
+        written_by = self.tensors["op"].to_numpy()
+        read = self.tensors[self.tensors["producer"] >= 0]
+        edges = zip(written_by[read["producer"].to_numpy()].tolist(), read["op"].tolist(), strict=True)
+        return digraph(self.ops, edges)
+
+
+def digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
+    """A networkx graph of ops: node ids are row numbers of ``ops``, with their name, kind and phase."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    columns = zip(ops["name"], ops["kind"], ops["phase"], strict=True)
+    graph.add_nodes_from(
+        (op, {"name": name, "kind": kind, "phase": phase}) for op, (name, kind, phase) in enumerate(columns)
+    )
+    graph.add_edges_from(edges)
+    return graph
 
 
 def op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:

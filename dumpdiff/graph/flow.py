@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from ..arrays import Flags, Floats, Ints
-from ..trace import FORWARD, OPTIMIZER, Problem, Trace
+from ..trace import FORWARD, OPTIMIZER, Problem, Trace, digraph
 from .classes import classes_of, evidence
 from .statistics import completed
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: One row per value class, in order of first appearance; the row number is the class id.
 CLASS_COLUMNS = {
@@ -49,6 +52,13 @@ class Flow:
             for value in classes:
                 table[value].append(op)
         return table
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Dataflow between ops, by recorded edges and by equal values; node ids are op ids."""
+        makers = enumerate(self.producers.tolist())
+        edges = ((maker, reader) for value, maker in makers if maker >= 0 for reader in self.readers[value])
+        return digraph(self.trace.ops, edges)
 
     @cached_property
     def gradients(self) -> dict[int, int]:

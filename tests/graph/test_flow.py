@@ -1,5 +1,6 @@
 """The dataflow of real dumps: who makes a value, who reads it, and what stands for it."""
 
+import networkx as nx
 import numpy as np
 import pytest
 from traces import edited, op, outputs, tensor, without
@@ -164,3 +165,22 @@ def test_outputs_of_a_call_are_those_of_the_module_around_it_too(trace):
     """What these tests mean when they remove or scale a result."""
     rows = outputs(trace("pt_none"), "Functional.linear.7.forward")
     assert len(rows) == 2
+
+
+class TestDataflowGraph:
+    def test_a_compiled_graph_is_recorded_whole(self, trace):
+        recorded = trace("ms_graph").graph
+        assert nx.is_directed_acyclic_graph(recorded)
+        assert recorded.number_of_nodes() == len(trace("ms_graph").ops)
+        (embedding,) = [o for o, kind in recorded.nodes(data="kind") if kind == "Gather"]
+        assert len(nx.descendants(recorded, embedding)) > 600, "nearly everything is computed from the embedding"
+
+    def test_of_an_api_dump_equal_values_prove_it(self, trace, flow):
+        assert trace("pt_none").graph.number_of_edges() == 0
+        proved = flow("pt_none").graph
+        names = dict(proved.nodes(data="name"))
+        embedding, head = (next(o for o, name in names.items() if name == wanted) for wanted in CALLS)
+        assert nx.has_path(proved, embedding, head)
+
+
+CALLS = ("Functional.embedding.0.forward", "Functional.linear.28.forward")  #: the first and the last layer of pt_none
