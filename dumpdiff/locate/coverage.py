@@ -21,7 +21,7 @@ def coverage(graph: Joined, states: States) -> dict[str, dict[str, dict[str, flo
     comparable = graph.comparison.pairs["comparable"].to_numpy()
     compared_node = np.zeros(graph.nodes, dtype=bool)
     compared_node[:pairs] = comparable
-    healed_node = (states.state == HEALED) & ~compared_node
+    healed_node = states.state == HEALED
     alignment = graph.comparison.alignment
     return {
         "target": _side(alignment.target, graph.node_t, compared_node, healed_node),

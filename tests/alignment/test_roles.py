@@ -69,6 +69,16 @@ class TestTransfer:
         pairs = matching(trace("pt_none"), trace("pt_none"))
         assert not any(roles.transfer(pairs))
 
+    @pytest.mark.parametrize(("partners", "taught"), [([7, 7, 7, 7, 8], {5: 7}), ([7, 7, 7, 8, 8], {})])
+    def test_a_role_is_taught_by_four_pairs_in_five(self, trace, partners, taught):
+        pairs = matching(trace("pt_none"), trace("pt_none"))
+        roles_t, roles_r = (np.zeros(len(pairs.classes_t), dtype=np.uint64) for _ in range(2))
+        projections = [value(pairs.target, f"Functional.linear.{n}.forward", "output.0") for n in (0, 1, 2, 7, 8)]
+        for made, partner in zip(projections, partners, strict=True):
+            assert pairs.pair(made, made, "value", 0.9)
+            roles_t[made], roles_r[made] = 5, partner
+        assert roles._taught(pairs, roles_t, roles_r, {5}, 1) == taught
+
     def test_when_all_is_paired_nothing_is_left_to_transfer(self, trace):
         whole = trace("pt_none")
         pairs = matching(whole, whole)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from traces import edited, op, outputs, tensor, without_tensors
+from traces import edited, op, outputs, tensor, value, without_tensors
 
 from dumpdiff.graph import flow_of
 from dumpdiff.graph.bridges import bridge, is_hole
@@ -42,6 +42,19 @@ class TestNoHoles:
         } - {-1}
         assert len(weights) == 29
         assert not any(is_hole(flow, value) for value in weights)
+
+    def test_a_table_that_every_layer_reads_is_none(self, trace):
+        """As sines of positions are: here the mask, with the numbers of a table."""
+        whole = trace("pt_none")
+        reader = "Tensor.__add__.0.forward"
+        mask = whole.tensors.iloc[tensor(whole, reader, "input.1")]
+        reads = np.flatnonzero((whole.tensors["size"] == mask["size"]) & (whole.tensors["min"] == mask["min"]))
+        table = {"max": 0.8417, "min": -0.9589, "mean": 0.1234, "norm": 17.321, "shape": (1, 32, 32)}
+        flow = flow_of(edited(whole, reads.tolist(), **table))
+        shared = value(flow, reader, "input.1")
+        assert flow.classes["evidence"].iat[shared] == 4
+        assert len(flow.readers[shared]) >= 4
+        assert not is_hole(flow, shared)
 
     def test_there_is_no_bridge_to_them(self, flow):
         flow = flow("pt_none")
