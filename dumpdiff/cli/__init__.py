@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -88,3 +89,16 @@ def main() -> None:
     it pairs their operators without a hand-written map and names the first one whose inputs agree and whose
     output does not.
     """
+
+
+def run() -> NoReturn:
+    """The console script: ``main``, ended at once: freeing a million objects one by one takes a third of a second."""
+    status: object = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status if isinstance(status, int) else int(status is not None))

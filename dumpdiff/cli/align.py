@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..collector import collector_paused
 from . import output
 
 EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
@@ -56,6 +57,7 @@ _NUMBER = click.IntRange(min=0)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too.")
 @click.pass_context
+@collector_paused()
 def align(
     ctx: click.Context,
     target: str,
