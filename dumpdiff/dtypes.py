@@ -36,6 +36,16 @@ def is_floating(dtype: str) -> bool:
     return dtype in UNIT_ROUNDOFF or dtype == "float" or dtype.startswith("float8")
 
 
+def is_integer(dtype: str) -> bool:
+    """Signed or unsigned integers, tensor or Python int."""
+    return dtype.startswith(("int", "uint"))
+
+
+def is_discrete(dtype: str) -> bool:
+    """Integers and bools: ids, masks, indices. They are equal or not; a relative error of them says nothing."""
+    return is_integer(dtype) or dtype == "bool"
+
+
 def unit_roundoff(dtype: str) -> float:
     """Unit roundoff of a floating dtype; 0 for integers and bools, which are exact; Python floats count as float64."""
     if dtype == "float":

@@ -15,14 +15,9 @@ _SINGLE = 3e-6  # floor for float32: what summation order alone makes of statist
 def prior(target: Flow, reference: Flow) -> float:
     """What to expect before looking: four unit roundoffs of the least exact dtype that computes on either side.
 
-    A dtype counts if at least 5 % of a side's floating outputs have it; float32 outputs downstream of bfloat16 ones
-    carry the error of bfloat16. Never less than eight times the resolution of the recorded numbers.
+    Never less than eight times the resolution of the recorded numbers.
     """
-    units = 0.0
-    for flow in (target, reference):
-        made = flow.tensors.loc[(flow.tensors["role"] == "output") & (flow.tensors["size"] > 1), "dtype"]
-        shares = made.value_counts(normalize=True)
-        units = max([units, *(unit_roundoff(str(dtype)) for dtype, share in shares.items() if share >= 0.05)])
+    units = max(unit_roundoff(target.coarsest), unit_roundoff(reference.coarsest))
     resolution = max(target.trace.source.resolution, reference.trace.source.resolution)
     return max(_PRIOR_UNITS * units, _SINGLE, 8 * resolution if resolution > 2e-7 else 0.0)
 

@@ -11,6 +11,7 @@ import pandas as pd
 from ..alignment import Alignment, Group
 from ..alignment.values import Fingerprints, distance
 from ..arrays import AnyArray, Flags, Ints
+from ..dtypes import is_discrete
 from ..errors import DumpError
 from ..graph import Flow
 from ..rules import Rules
@@ -70,8 +71,7 @@ def _whole(flow: Flow, tensors: Ints) -> Flags:
 
 
 def _discrete(flow: Flow, ids: Ints) -> Flags:
-    dtypes = flow.classes["dtype"]
-    flags: Flags = dtypes.str.startswith(("int", "uint", "bool")).to_numpy(dtype=bool)[ids]
+    flags: Flags = flow.classes["dtype"].map(is_discrete).to_numpy(dtype=bool)[ids]
     return flags
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
+from ..dtypes import is_floating
 from ..graph import Flow
 
 _SAME = 6e-6  # relative: six printed digits, as the graph text has them, are off by up to 5e-6
@@ -29,7 +30,7 @@ def scalar_differences(alignment: Alignment) -> pd.DataFrame:
 def _floats(flow: Flow) -> dict[int, tuple[float, ...]]:
     """Per op its floating scalars in slot order; scalars that are tensors of one element count only if constant."""
     tensors = flow.tensors
-    chosen = tensors["constant"] & (tensors["size"] <= 1) & tensors["dtype"].str.startswith(("float", "bfloat"))
+    chosen = tensors["constant"] & (tensors["size"] <= 1) & tensors["dtype"].map(is_floating).astype(bool)
     table = tensors.loc[chosen & np.isfinite(tensors["max"]), ["op", "max"]]
     found: dict[int, tuple[float, ...]] = {}
     for op, value in table.itertuples(index=False):

@@ -25,7 +25,7 @@ def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole
     What nobody made (a parameter, the batch) may only be off by its own rounding, whatever the network's noise.
     """
     target, reference = alignment.target, alignment.reference
-    coarse = _coarsest(target, reference)
+    coarse = max(target.coarsest, reference.coarsest, key=unit_roundoff)
     dtypes_t = target.classes["dtype"].to_numpy()[ids_t]
     dtypes_r = reference.classes["dtype"].to_numpy()[ids_r]
     makers = target.classes["producer"].to_numpy()[ids_t]
@@ -64,17 +64,6 @@ def measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
             noise[computed & (phase == name)] = _NOISE_MARGIN * float(np.quantile(errors, 0.25))
     measured: Floats = np.minimum(noise, 64 * tolerance)
     return measured
-
-
-def _coarsest(target: Flow, reference: Flow) -> str:
-    """The least exact dtype of at least 5 % of either side's values: float32 ones downstream carry its errors."""
-    coarsest = "float32"
-    for flow in (target, reference):
-        made = flow.classes.loc[(flow.classes["producer"] >= 0) & (flow.classes["size"] > 1), "dtype"]
-        for dtype, share in made.value_counts(normalize=True).items():
-            if share >= 0.05 and unit_roundoff(str(dtype)) > unit_roundoff(coarsest):
-                coarsest = str(dtype)
-    return coarsest
 
 
 def _finer(a: str, b: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..arrays import Flags, Floats, Ints
+from ..dtypes import unit_roundoff
 from ..trace import FORWARD, OPTIMIZER, Problem, Trace, digraph
 from .classes import classes_of, evidence
 from .statistics import completed
@@ -52,6 +53,14 @@ class Flow:
             for value in classes:
                 table[value].append(op)
         return table
+
+    @cached_property
+    def coarsest(self) -> str:
+        """The least exact dtype of at least 5 % of the computed values (float32 at best): what follows errs like it."""
+        made = self.classes.loc[(self.classes["producer"] >= 0) & (self.classes["size"] > 1), "dtype"]
+        shares = made.value_counts(normalize=True)
+        common = [str(dtype) for dtype, share in shares.items() if share >= 0.05]
+        return max(["float32", *common], key=unit_roundoff)
 
     @cached_property
     def graph(self) -> nx.DiGraph:

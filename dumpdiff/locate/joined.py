@@ -96,13 +96,12 @@ def _parents(flow: Flow) -> list[list[int]]:
 
 def _gradients_after(flow: Flow, value: int) -> list[int]:
     """Gradients of the outputs of the forward ops that read a value; where none was recorded, of what is read next."""
-    phase = flow.trace.ops["phase"].to_numpy()
     found: dict[int, None] = {}
     seen = {value}
     stack = [value]
     while stack and len(seen) < 64:
         for op in flow.readers[stack.pop()]:
-            if phase[op] != FORWARD:
+            if flow.phases[op] != FORWARD:
                 continue
             for output in flow.writes[op]:
                 if output in flow.gradients:

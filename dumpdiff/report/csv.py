@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import IO, Any
 
+import numpy as np
+import orjson
 import pandas as pd
 
 from ..result import PAIR_COLUMNS, Result
@@ -11,6 +13,8 @@ from ..result import PAIR_COLUMNS, Result
 #: What makes a spreadsheet take a text cell for a formula (OWASP, "CSV Injection"); the apostrophe itself is
 #: escaped too, so that dropping one leading apostrophe always gives the recorded text back.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+_QUOTED = (",", '"', "\r", "\n")  #: RFC 4180: what puts a cell in quotes
+_LINES = 10_000  #: written at once
 
 
 def write(result: Result, stream: IO[bytes]) -> None:
@@ -18,19 +22,40 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
     Numbers have the fewest digits that read back as the same float64; NaN (not measured) is an empty cell,
     infinity is ``inf``; shapes are Python tuples. Text that a spreadsheet would run gets a leading apostrophe.
-    Lines end with CR LF (RFC 4180), which also makes the writer quote a name that holds either of them.
+    Lines end with CR LF (RFC 4180).
     """
-    more = [column for column in result.pairs.columns if column not in PAIR_COLUMNS]
-    table = result.pairs[[*PAIR_COLUMNS, *more]]
-    safe = pd.DataFrame({name: _safe(column) for name, column in table.items()}, columns=table.columns)
-    safe.to_csv(stream, mode="wb", index=False, lineterminator="\r\n", encoding="utf-8", errors="backslashreplace")
+    names = [*PAIR_COLUMNS, *(column for column in result.pairs.columns if column not in PAIR_COLUMNS)]
+    stream.write(_lines([[_cell(name)] for name in names]))
+    for start in range(0, len(result.pairs), _LINES):
+        block = result.pairs.iloc[start : start + _LINES]
+        stream.write(_lines([_cells(block[name]) for name in names]))
 
 
-def _safe(column: pd.Series[Any]) -> pd.Series[Any]:
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return column
-    return column.map(_cell)
+def _lines(columns: list[list[str]]) -> bytes:
+    rows = map(",".join, zip(*columns, strict=True))
+    return "".join(f"{row}\r\n" for row in rows).encode("utf-8", errors="backslashreplace")
 
 
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+def _cells(column: pd.Series[Any]) -> list[str]:
+    values = column.to_numpy()
+    if values.dtype.kind == "f":
+        return _numbers(values.astype(np.float64))
+    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    cells = [_cell(value) for value in distinct.tolist()]
+    return [cells[code] for code in codes.tolist()]
+
+
+def _numbers(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+    """The digits of the JSON writer, several times as fast as repr; NaN and infinity are both its null."""
+    text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    cells = text[1:-1].replace("null", "").split(",")
+    for row in np.flatnonzero(np.isinf(values)):
+        cells[row] = str(values[row])
+    return cells
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        value = f"'{value}"
+    text = "" if pd.isna(value) else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in _QUOTED) else text

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from ...errors import DumpError
 from ...trace import Problem
 
@@ -28,7 +30,7 @@ def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]
     text = _text(path)
     problems: list[Problem] = []
     try:
-        content = json.loads(text)
+        content = _parsed(text)
     except RecursionError:
         raise DumpError(f"{path}: JSON nested too deeply for a dump.json") from None
     except ValueError:
@@ -44,7 +46,7 @@ def read_side(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     if not path.is_file():
         return {}, []
     try:
-        content = json.loads(_text(path))
+        content = _parsed(_text(path))
     except (ValueError, RecursionError, DumpError) as error:
         return {}, [Problem(path.name, f"damaged, not used ({error})")]
     return (content, []) if isinstance(content, dict) else ({}, [Problem(path.name, "expected an object, not used")])
@@ -55,6 +57,14 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _parsed(text: str) -> Any:
+    """What the text says. The fast parser refuses NaN and Infinity, which msprobe writes; Python's own takes them."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return json.loads(text)
 
 
 def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
