@@ -31,12 +31,8 @@ def is_hole(flow: Flow, value: int) -> bool:
     """Nothing recorded made it, and it is no parameter, mask, shared buffer or batch read before the first op."""
     if flow.producers[value] >= 0 or flow.column("parameter")[value] or not flow.readers[value]:
         return False
-    readers = flow.readers[value]
-    if (
-        is_discrete(str(flow.column("dtype")[value]))
-        or not flow.column("evidence")[value]
-        or _parameter_like(flow, value)
-    ):
+    readers, discrete = flow.readers[value], is_discrete(str(flow.column("dtype")[value]))
+    if discrete or not flow.column("evidence")[value] or _parameter_like(flow, value):
         return False
     phase = flow.phases[readers[0]]
     same = [op for op in readers if flow.phases[op] == phase]
