@@ -1,0 +1,307 @@
+"""The faults of the benchmark, and the cases: which fault goes into which model and side, recorded how.
+
+A fault turns a knob of :mod:`architecture` or changes a weight. ``cause`` is the class of the right explanation, as
+``dumpdiff explain`` names it; ``row`` says for which row of a survey of published bugs it stands (README of this
+folder). Where it first shows is not written here: ``truth`` finds that out from the recorded tensors.
+
+A third of the faults, and the whole of the model ``mla``, are held out: nobody looks at them while tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from architecture import MODELS, Model, clean, round_bfloat16, with_layer
+
+HELD_OUT_MODEL = "mla"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault and what it stands for."""
+
+    summary: str
+    cause: str
+    apply: Callable[[Model, int], Model]
+    row: str = ""
+    held_out: bool = False
+    optimizer: bool = False  #: shows in the optimizer step alone
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair of recordings: a model, a fault in one of them, and the options of both scripts."""
+
+    name: str
+    model: str
+    fault: str = "none"
+    side: str = ""  #: 'mindspore' or 'pytorch': which of the two carries the fault
+    target_options: tuple[str, ...] = ()
+    reference_options: tuple[str, ...] = ()
+
+    @property
+    def benign(self) -> bool:
+        """A finding is a false alarm."""
+        return self.fault == "none"
+
+    @property
+    def cause(self) -> str:
+        """The right explanation, '' for a benign case."""
+        return FAULTS[self.fault].cause
+
+    @property
+    def row(self) -> str:
+        """The row of the survey that the fault stands for, or ''."""
+        return FAULTS[self.fault].row
+
+    @property
+    def held_out(self) -> bool:
+        """Not to be looked at while tuning."""
+        return FAULTS[self.fault].held_out or self.model == HELD_OUT_MODEL
+
+
+Change = Callable[[Model, int], Model]
+
+
+def _layer(**knobs: object) -> Change:
+    return lambda model, n: with_layer(model, n, **knobs)
+
+
+def _model(**knobs: object) -> Change:
+    return lambda model, _: replace(model, **knobs)
+
+
+def _optimizer(**knobs: object) -> Change:
+    return lambda model, _: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+def _weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Change:
+    def apply(model: Model, n: int) -> Model:
+        key = name.format(n=n)
+        return replace(
+            model, weights={**model.weights, key: change(model.weights[key].copy(), model).astype(np.float32)}
+        )
+
+    return apply
+
+
+def _swapped(one: str, other: str) -> Change:
+    def apply(model: Model, n: int) -> Model:
+        a, b = one.format(n=n), other.format(n=n)
+        return replace(model, weights={**model.weights, a: model.weights[b], b: model.weights[a]})
+
+    return apply
+
+
+def _heads_permuted(weight: np.ndarray, model: Model) -> np.ndarray:
+    heads = weight.reshape(-1, model.size.head_dim, weight.shape[1])
+    return np.roll(heads, 1, axis=0).reshape(weight.shape)
+
+
+def _halves_to_pairs(weight: np.ndarray, model: Model) -> np.ndarray:
+    """The rows as a checkpoint of interleaved rotary pairs has them, not permuted when it was converted."""
+    heads = weight.reshape(-1, 2, model.size.head_dim // 2, weight.shape[1])
+    return heads.swapaxes(1, 2).reshape(weight.shape)
+
+
+def _one_row(table: np.ndarray, model: Model) -> np.ndarray:
+    table[int(model.batch()[0][0, 3])] *= 0.9
+    return table
+
+
+def _per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
+    """Rows of two tensor-parallel ranks, interleaved by blocks where they belong one after the other."""
+    blocks = weight.reshape(4, -1, weight.shape[1])
+    return blocks[[0, 2, 1, 3]].reshape(weight.shape)
+
+
+def _tied_by_mistake(model: Model, _: int) -> Model:
+    return replace(model, head_from="embedding.weight")
+
+
+FAULTS: Mapping[str, Fault] = {
+    "none": Fault("no fault", "", lambda model, _: model),
+    # norms
+    "eps": Fault("input norm has eps 1e-3 for 1e-5", "epsilon", _layer(input_eps=1e-3), "48"),
+    "eps_large": Fault("second norm has eps 1e-1", "epsilon", _layer(post_eps=1e-1)),
+    "eps_subtle": Fault("second norm has eps 1e-6 times ten", "epsilon", _layer(post_eps=1e-4), held_out=True),
+    "norm_kind": Fault("layer norm for RMS norm, or the other way", "norm-kind", lambda m, n: with_layer(
+        m, n, input_norm_kind="layer" if m.size.norm == "rms" else "rms")),
+    "norm_weight_ones": Fault("the norm's weight was not loaded", "zeroed", _weight(
+        "layers.{n}.input_norm.weight", lambda w, _: np.ones_like(w))),
+    # attention
+    "score_scale": Fault("scores divided by the head's size, not its root", "scale", _layer(score_scale=0.25)),
+    "score_scale_small": Fault("scores 5 % too large", "scale", _layer(score_scale=1.05), held_out=True),
+    "mask_none": Fault("causal flag ignored", "mask-missing", _layer(mask="none"), "47"),
+    "mask_shifted": Fault("a token sees the one after it", "mask-shifted", _layer(mask="shifted")),
+    "rope_layout": Fault("rotary pairs interleaved, not halves", "rope-layout", _layer(rope_interleaved=True), "43"),
+    "rope_theta": Fault("rotary base 500000 for 10000", "rope-theta", _model(rope_theta=5e5)),
+    "rope_half": Fault("inverse frequencies rounded to bfloat16", "low-precision", _model(rope_half=True), "46", True),
+    "position_offset": Fault("positions begin at 1", "position-offset", _layer(position_offset=1)),
+    "softmax_half": Fault("softmax in float16", "low-precision", _layer(softmax_half=True)),
+    "softmax_axis": Fault("softmax over the queries", "softmax-axis", _layer(softmax_axis=-2), held_out=True),
+    "dropout": Fault("dropout left on", "dropout", _layer(dropout=0.1)),
+    "residual_scale": Fault("attention output scaled by 0.9", "residual-scale", _layer(residual_scale=0.9)),
+    "residual_order": Fault("residual taken after the norm", "residual-order", _layer(residual="after")),
+    # feed-forward
+    "gelu_erf": Fault("exact gelu for the tanh form", "gelu-variant", _layer(activation="gelu_erf")),
+    "gelu_for_silu": Fault("gelu for silu", "activation-kind", _layer(activation="gelu_tanh")),
+    "relu": Fault("relu for the activation", "activation-kind", _layer(activation="relu"), held_out=True),
+    "half_layer": Fault("one feed-forward in float16", "low-precision", _layer(compute="float16")),
+    "bias_missing": Fault("the bias of one projection is left out", "bias-missing", _layer(no_bias="q")),
+    "bias_missing_mlp": Fault("the bias of the second layer is left out", "bias-missing", _layer(no_bias="down"), held_out=True),
+    "bias_twice": Fault("the bias of the output projection is added by every rank", "bias-doubled", _layer(double_bias="o")),
+    "head_bias_missing": Fault("the bias of the head is left out", "bias-missing", _layer(no_bias="head")),
+    # weights
+    "weight_scaled": Fault("one weight 1 % too large", "weight-scaled", _weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01)),
+    "weight_scaled_v": Fault("the values' weight 1 % too large", "weight-scaled", _weight(
+        "layers.{n}.attention.v.weight", lambda w, _: w * 1.01), held_out=True),
+    "weight_transposed": Fault("a square weight transposed", "weight-transposed", _weight(
+        "layers.{n}.attention.o.weight", lambda w, _: w.T)),
+    "qk_swapped": Fault("the weights of q and k swapped", "weight-swapped", _swapped(
+        "layers.{n}.attention.q.weight", "layers.{n}.attention.k.weight")),
+    "gate_up_swapped": Fault("gate and up swapped", "gate-up-swapped", _swapped(
+        "layers.{n}.mlp.gate.weight", "layers.{n}.mlp.up.weight"), held_out=True),
+    "heads_permuted": Fault("heads of q in another order", "heads-permuted", _weight(
+        "layers.{n}.attention.q.weight", _heads_permuted), "43"),
+    "rope_rows": Fault("rows of k not permuted for the rotary halves", "heads-permuted", _weight(
+        "layers.{n}.attention.k.weight", _halves_to_pairs), "43", True),
+    "rows_per_rank": Fault("tensor-parallel rows put together wrongly", "heads-permuted", _weight(
+        "layers.{n}.attention.q.weight", _per_rank), "42"),
+    "zero_values": Fault("the values' weight filled with zeros on load", "zeroed", _weight(
+        "layers.{n}.attention.v.weight", lambda w, _: 0 * w), "44"),
+    "zero_keys": Fault("the keys' weight filled with zeros on load", "zeroed", _weight(
+        "layers.{n}.attention.k.weight", lambda w, _: 0 * w), "44", True),
+    "embedding_row": Fault("one row of the embedding 10 % too small", "weight-rows", _weight("embedding.weight", _one_row)),
+    "embedding_shift": Fault("rows of the embedding shifted by one", "row-shift", _weight(
+        "embedding.weight", lambda w, _: np.roll(w, 1, axis=0)), held_out=True),
+    "tied_head": Fault("the head's own weight lost, the embedding in its place", "weight-swapped", _tied_by_mistake, "45"),
+    "weight_rounded": Fault("a weight rounded to bfloat16 on the way", "low-precision", _weight(
+        "layers.{n}.attention.o.weight", lambda w, _: round_bfloat16(w))),
+    "conv_scaled": Fault("a convolution's weight 1 % too large", "weight-scaled", _weight(
+        "stages.{n}.conv2.weight", lambda w, _: w * 1.01)),
+    "conv_transposed": Fault("a convolution's kernel flipped", "weight-transposed", _weight(
+        "stages.{n}.conv2.weight", lambda w, _: w[:, :, ::-1, ::-1]), held_out=True),
+    "batch_norm_eps": Fault("batch norm has eps 1e-3 for 1e-5", "epsilon", _layer(stage_eps=1e-3), "49"),
+    # low-rank attention
+    "latent_norm_ones": Fault("the norm of the latent was not loaded", "zeroed", _weight(
+        "layers.{n}.attention.kv_norm.weight", lambda w, _: np.ones_like(w))),
+    "latent_scaled": Fault("the latent's projection 1 % too large", "weight-scaled", _weight(
+        "layers.{n}.attention.kv_b.weight", lambda w, _: w * 1.01)),
+    # experts
+    "expert_order": Fault("two experts change places", "experts-permuted", _layer(expert_order=(1, 0, 2, 3))),
+    "router_normalisation": Fault("router weights not normalised", "router-normalisation", _layer(normalise_router=False)),
+    "router_sigmoid": Fault("sigmoid scores for softmax", "router-normalisation", _layer(router_sigmoid=True), held_out=True),
+    "capacity": Fault("tokens dropped for lack of capacity", "capacity", _layer(capacity=10)),
+    "expert_missing": Fault("one expert contributes nothing", "expert-missing", _layer(missing_expert=2), held_out=True),
+    # loss and data
+    "loss_all": Fault("mean over padding too", "loss-reduction", _model(loss="all"), "8"),
+    "loss_sum": Fault("the sum of the loss, not its mean", "loss-reduction", _model(loss="sum"), "9", True),
+    "loss_scale": Fault("loss times two", "constant-factor", _model(loss_scale=2.0), "1"),
+    "label_shift": Fault("labels are the tokens themselves", "label-shift", _model(label_shift=0)),
+    "label_shift_two": Fault("labels moved twice", "label-shift", _model(label_shift=2), "40", True),
+    "batch_order": Fault("the sequences in another order", "row-shift", _model(batch_order=(1, 0))),
+    # backward
+    "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _layer(detached="gate")),
+    "stop_attention": Fault("no gradient through the attention", "gradient-stopped", _layer(detached="attention"), "17"),
+    "stop_keys": Fault("the keys' gradient stays local", "gradient-stopped", _layer(detached="k"), "16", True),
+    "gradient_double": Fault("a gradient doubled", "gradient-scaled", _layer(gradient_scale=2.0), "21"),
+    "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled", _layer(gradient_scale=0.5), "15", True),
+    # optimizer
+    "adam_eps": Fault("AdamW eps 1e-6... 1e-3 for 1e-8", "optimizer-epsilon", _optimizer(eps=1e-3), "32", optimizer=True),
+    "bias_correction": Fault("AdamW without bias correction", "bias-correction", _optimizer(bias_correction=False), "32", optimizer=True),
+    "decay_all": Fault("weight decay on biases and norms", "weight-decay", _optimizer(decay_all=True), optimizer=True),
+    "decay_none": Fault("no weight decay", "weight-decay", _optimizer(weight_decay=0.0), "32", True, optimizer=True),
+    "learning_rate": Fault("learning rate three times as large", "learning-rate", _optimizer(learning_rate=3e-3), optimizer=True),
+    "clip_none": Fault("gradients not clipped", "clip", _optimizer(clip=0.0), "29", optimizer=True),
+    "clip_after": Fault("gradients halved before the clip", "clip", _optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
+}  # fmt: skip
+
+_NORMS = "eps eps_large eps_subtle norm_kind norm_weight_ones"
+_ATTENTION = "score_scale score_scale_small mask_none mask_shifted softmax_half softmax_axis dropout residual_scale residual_order"
+_ROTARY = "rope_layout rope_theta rope_half position_offset"
+_WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
+_LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order"
+_BACKWARD = "stop_attention gradient_double gradient_halved"
+_OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_after"
+
+#: Which faults a model is given; every one goes into one side, by turns.
+GIVEN: Mapping[str, str] = {
+    "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} gelu_for_silu relu half_layer "
+    "weight_scaled_v qk_swapped gate_up_swapped rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
+    "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu half_layer bias_missing "
+    "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all label_shift gradient_double",
+    "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
+    "heads_permuted rows_per_rank zero_values weight_rounded stop_keys gradient_double",
+    "moe": "eps score_scale expert_order router_normalisation router_sigmoid capacity expert_missing loss_scale "
+    "residual_order gradient_halved",
+    "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta position_offset latent_norm_ones latent_scaled "
+    "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double stop_gate",
+    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale relu head_bias_missing batch_order",
+}
+
+#: The families of names that the two sides of a model use, and how differently they are put together.
+_STYLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "llama": (("--names", "legacy"), ("--names", "hf")),
+    "gpt2": (("--names", "mcore"), ("--names", "hf")),
+    "gqa": (("--names", "legacy"), ("--names", "mcore", "--fused", "blocks")),
+    "moe": (("--names", "mcore"), ("--names", "hf")),
+    "mla": (("--names", "legacy"), ("--names", "mcore")),
+    "resnet": ((), ()),
+}
+
+_BENIGN: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("order", "llama", ("--order", "vkq"), ()),
+    ("decomposition", "llama", ("--attention", "bmm"), ("--attention", "sdpa")),
+    ("no_scopes", "llama", ("--style", "jit"), ()),
+    ("bf16", "llama", (), ("--dtype", "bf16")),
+    ("bf16", "gpt2", (), ("--dtype", "bf16")),
+    ("recompute", "llama", (), ("--recompute",)),
+    ("recompute", "gqa", (), ("--recompute",)),
+    ("optimizer", "llama", ("--optimizer",), ("--optimizer",)),
+    ("no_scopes", "gqa", ("--style", "jit"), ()),
+    ("decomposition", "gpt2", ("--attention", "bmm"), ("--attention", "sdpa")),
+    ("order", "mla", ("--order", "vkq"), ()),
+    ("no_scopes", "moe", ("--style", "jit"), ()),
+)
+
+
+def build(model: str, fault: str = "none") -> Model:
+    """A model with the fault ``NAME`` or ``NAME@LAYER``; without a layer it goes into layer ``layers // 2``."""
+    name, _, layer = fault.partition("@")
+    made = clean(model)
+    return FAULTS[name].apply(made, int(layer) if layer else made.size.layers // 2)
+
+
+def _cases() -> tuple[Case, ...]:
+    cases = [Case(f"{model}-clean", model, "none", "", *_STYLES[model]) for model in MODELS]
+    for twin, model, target, reference in _BENIGN:
+        styles = _STYLES[model]
+        cases.append(Case(f"{model}-{twin}", model, "none", "", styles[0] + target, styles[1] + reference))
+    for model, names in GIVEN.items():
+        for turn, fault in enumerate(names.split()):
+            more = ("--optimizer",) if FAULTS[fault].optimizer else ()
+            target, reference = (style + more for style in _STYLES[model])
+            cases.append(Case(f"{model}-{fault}", model, fault, ("mindspore", "pytorch")[turn % 2], target, reference))
+    return tuple(cases)
+
+
+CASES = _cases()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What both recording scripts are told in the same words."""
+    parser.add_argument("out", help="folder to make; the dump goes into it")
+    parser.add_argument("--model", choices=list(MODELS), required=True)
+    parser.add_argument("--fault", default="none", help=f"one of {', '.join(FAULTS)}; NAME@LAYER chooses the layer")
+    parser.add_argument("--optimizer", action="store_true", help="also run one step of the optimizer")
+
+
+def model_from(args: argparse.Namespace) -> Model:
+    """The model that the command line asks for."""
+    if args.fault.partition("@")[0] not in FAULTS:
+        raise SystemExit(f"no fault {args.fault!r}; there are: {', '.join(FAULTS)}")
+    return build(args.model, args.fault)
