@@ -1,4 +1,4 @@
-"""The models of the benchmark: sizes, knobs, weights and batch, in NumPy, so that two frameworks start from the same bits.
+"""The models of the benchmark: sizes, knobs, weights and batch, in NumPy, so that two frameworks start from equal bits.
 
 ``MODELS`` holds five decoders and a small ResNet. A :class:`Model` is everything a recording script needs. A fault
 turns a knob or changes a weight (see ``faults``); both frameworks' nets obey every knob, so it can go into either.
@@ -11,8 +11,8 @@ Weights are float32, linear ones (out, in), named canonically:
                attention.{q_norm,kv_norm}.weight
                mlp.{gate,up,down}.weight, or mlp.{up,down}.weight and .bias (GPT-2), or
                mlp.router.weight and mlp.experts.E.{gate,up,down}.weight
-    ResNet: stem.weight stem_norm.{weight,bias}, stages.S.{conv1,conv2,short}.weight stages.S.{norm1,norm2}.{weight,bias},
-            head.weight head.bias
+    ResNet: stem.weight stem_norm.{weight,bias} head.{weight,bias}
+            stages.S.: {conv1,conv2,short}.weight {norm1,norm2}.{weight,bias}
 
 A side may hold q, k, v (and gate, up) as one matrix: ``Model.fused`` gives the fused weights.
 """
@@ -174,7 +174,7 @@ class Model:
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
     def fused(self, layer: int, what: str) -> np.ndarray:
-        """'qkv' per query group as Megatron-core stacks it (its queries, then k, then v); 'gate_up' one after the other."""
+        """'qkv' by query group as Megatron-core stacks it (its queries, then k, then v); 'gate_up' one after the other."""
         at, size = f"layers.{layer}.", self.size
         if what == "gate_up":
             return np.concatenate([self.weights[f"{at}mlp.{name}.weight"] for name in ("gate", "up")])

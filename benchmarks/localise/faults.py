@@ -127,7 +127,7 @@ FAULTS: Mapping[str, Fault] = {
     # norms
     "eps": Fault("input norm has eps 1e-3 for 1e-5", "epsilon", _layer(input_eps=1e-3), "48"),
     "eps_large": Fault("second norm has eps 1e-1", "epsilon", _layer(post_eps=1e-1)),
-    "eps_subtle": Fault("second norm has eps 1e-6 times ten", "epsilon", _layer(post_eps=1e-4), held_out=True),
+    "eps_subtle": Fault("second norm has eps 1e-4 for 1e-5", "epsilon", _layer(post_eps=1e-4), held_out=True),
     "norm_kind": Fault("layer norm for RMS norm, or the other way", "norm-kind", lambda m, n: with_layer(
         m, n, input_norm_kind="layer" if m.size.norm == "rms" else "rms")),
     "norm_weight_ones": Fault("the norm's weight was not loaded", "zeroed", _weight(
@@ -145,18 +145,21 @@ FAULTS: Mapping[str, Fault] = {
     "softmax_axis": Fault("softmax over the queries", "softmax-axis", _layer(softmax_axis=-2), held_out=True),
     "dropout": Fault("dropout left on", "dropout", _layer(dropout=0.1)),
     "residual_scale": Fault("attention output scaled by 0.9", "residual-scale", _layer(residual_scale=0.9)),
-    "residual_order": Fault("residual taken after the norm", "residual-order", _layer(residual="after")),
+    "residual_order": Fault("residual taken after the norm", "residual-order", _layer(residual="after"), held_out=True),
     # feed-forward
     "gelu_erf": Fault("exact gelu for the tanh form", "gelu-variant", _layer(activation="gelu_erf")),
     "gelu_for_silu": Fault("gelu for silu", "activation-kind", _layer(activation="gelu_tanh")),
     "relu": Fault("relu for the activation", "activation-kind", _layer(activation="relu"), held_out=True),
     "half_layer": Fault("one feed-forward in float16", "low-precision", _layer(compute="float16")),
     "bias_missing": Fault("the bias of one projection is left out", "bias-missing", _layer(no_bias="q")),
-    "bias_missing_mlp": Fault("the bias of the second layer is left out", "bias-missing", _layer(no_bias="down"), held_out=True),
-    "bias_twice": Fault("the bias of the output projection is added by every rank", "bias-doubled", _layer(double_bias="o")),
+    "bias_missing_mlp": Fault("the bias of the second layer is left out", "bias-missing",
+        _layer(no_bias="down"), held_out=True),
+    "bias_twice": Fault("the bias of the output projection is added by every rank", "bias-doubled",
+        _layer(double_bias="o")),
     "head_bias_missing": Fault("the bias of the head is left out", "bias-missing", _layer(no_bias="head")),
     # weights
-    "weight_scaled": Fault("one weight 1 % too large", "weight-scaled", _weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01)),
+    "weight_scaled": Fault("one weight 1 % too large", "weight-scaled",
+        _weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01)),
     "weight_scaled_v": Fault("the values' weight 1 % too large", "weight-scaled", _weight(
         "layers.{n}.attention.v.weight", lambda w, _: w * 1.01), held_out=True),
     "weight_transposed": Fault("a square weight transposed", "weight-transposed", _weight(
@@ -175,10 +178,12 @@ FAULTS: Mapping[str, Fault] = {
         "layers.{n}.attention.v.weight", lambda w, _: 0 * w), "44"),
     "zero_keys": Fault("the keys' weight filled with zeros on load", "zeroed", _weight(
         "layers.{n}.attention.k.weight", lambda w, _: 0 * w), "44", True),
-    "embedding_row": Fault("one row of the embedding 10 % too small", "weight-rows", _weight("embedding.weight", _one_row)),
+    "embedding_row": Fault("one row of the embedding 10 % too small", "weight-rows",
+        _weight("embedding.weight", _one_row)),
     "embedding_shift": Fault("rows of the embedding shifted by one", "row-shift", _weight(
         "embedding.weight", lambda w, _: np.roll(w, 1, axis=0)), held_out=True),
-    "tied_head": Fault("the head's own weight lost, the embedding in its place", "weight-swapped", _tied_by_mistake, "45"),
+    "tied_head": Fault("the head's own weight lost, the embedding in its place", "weight-swapped",
+        _tied_by_mistake, "45"),
     "weight_rounded": Fault("a weight rounded to bfloat16 on the way", "low-precision", _weight(
         "layers.{n}.attention.o.weight", lambda w, _: round_bfloat16(w))),
     "conv_scaled": Fault("a convolution's weight 1 % too large", "weight-scaled", _weight(
@@ -193,35 +198,46 @@ FAULTS: Mapping[str, Fault] = {
         "layers.{n}.attention.kv_b.weight", lambda w, _: w * 1.01)),
     # experts
     "expert_order": Fault("two experts change places", "experts-permuted", _layer(expert_order=(1, 0, 2, 3))),
-    "router_normalisation": Fault("router weights not normalised", "router-normalisation", _layer(normalise_router=False)),
-    "router_sigmoid": Fault("sigmoid scores for softmax", "router-normalisation", _layer(router_sigmoid=True), held_out=True),
+    "router_normalisation": Fault("router weights not normalised", "router-normalisation",
+        _layer(normalise_router=False)),
+    "router_sigmoid": Fault("sigmoid scores for softmax", "router-normalisation",
+        _layer(router_sigmoid=True), held_out=True),
     "capacity": Fault("tokens dropped for lack of capacity", "capacity", _layer(capacity=10)),
-    "expert_missing": Fault("one expert contributes nothing", "expert-missing", _layer(missing_expert=2), held_out=True),
+    "expert_missing": Fault("one expert contributes nothing", "expert-missing",
+        _layer(missing_expert=2), held_out=True),
     # loss and data
     "loss_all": Fault("mean over padding too", "loss-reduction", _model(loss="all"), "8"),
     "loss_sum": Fault("the sum of the loss, not its mean", "loss-reduction", _model(loss="sum"), "9", True),
     "loss_scale": Fault("loss times two", "constant-factor", _model(loss_scale=2.0), "1"),
     "label_shift": Fault("labels are the tokens themselves", "label-shift", _model(label_shift=0)),
     "label_shift_two": Fault("labels moved twice", "label-shift", _model(label_shift=2), "40", True),
-    "batch_order": Fault("the sequences in another order", "row-shift", _model(batch_order=(1, 0))),
+    "batch_order": Fault("the sequences in another order", "row-shift", _model(batch_order=(1, 0)), held_out=True),
     # backward
     "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _layer(detached="gate")),
-    "stop_attention": Fault("no gradient through the attention", "gradient-stopped", _layer(detached="attention"), "17"),
+    "stop_attention": Fault("no gradient through the attention", "gradient-stopped",
+        _layer(detached="attention"), "17", True),
     "stop_keys": Fault("the keys' gradient stays local", "gradient-stopped", _layer(detached="k"), "16", True),
     "gradient_double": Fault("a gradient doubled", "gradient-scaled", _layer(gradient_scale=2.0), "21"),
-    "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled", _layer(gradient_scale=0.5), "15", True),
+    "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled",
+        _layer(gradient_scale=0.5), "15", True),
     # optimizer
-    "adam_eps": Fault("AdamW eps 1e-6... 1e-3 for 1e-8", "optimizer-epsilon", _optimizer(eps=1e-3), "32", optimizer=True),
-    "bias_correction": Fault("AdamW without bias correction", "bias-correction", _optimizer(bias_correction=False), "32", optimizer=True),
+    "adam_eps": Fault("AdamW eps 1e-3 for 1e-8", "optimizer-epsilon", _optimizer(eps=1e-3), "32", optimizer=True),
+    "bias_correction": Fault("AdamW without bias correction", "bias-correction",
+        _optimizer(bias_correction=False), "32", optimizer=True),
     "decay_all": Fault("weight decay on biases and norms", "weight-decay", _optimizer(decay_all=True), optimizer=True),
     "decay_none": Fault("no weight decay", "weight-decay", _optimizer(weight_decay=0.0), "32", True, optimizer=True),
-    "learning_rate": Fault("learning rate three times as large", "learning-rate", _optimizer(learning_rate=3e-3), optimizer=True),
+    "learning_rate": Fault("learning rate three times as large", "learning-rate",
+        _optimizer(learning_rate=3e-3), optimizer=True),
     "clip_none": Fault("gradients not clipped", "clip", _optimizer(clip=0.0), "29", optimizer=True),
-    "clip_after": Fault("gradients halved before the clip", "clip", _optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
+    "clip_after": Fault("gradients halved in place of clipped", "clip",
+        _optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
 }  # fmt: skip
 
 _NORMS = "eps eps_large eps_subtle norm_kind norm_weight_ones"
-_ATTENTION = "score_scale score_scale_small mask_none mask_shifted softmax_half softmax_axis dropout residual_scale residual_order"
+_ATTENTION = (
+    "score_scale score_scale_small mask_none mask_shifted softmax_half "
+    "softmax_axis dropout residual_scale residual_order"
+)
 _ROTARY = "rope_layout rope_theta rope_half position_offset"
 _WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
 _LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order"
@@ -230,8 +246,8 @@ _OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_n
 
 #: Which faults a model is given; every one goes into one side, by turns.
 GIVEN: Mapping[str, str] = {
-    "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} gelu_for_silu relu half_layer "
-    "weight_scaled_v qk_swapped gate_up_swapped rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
+    "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} "
+    "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
     "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu half_layer bias_missing "
     "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all label_shift gradient_double",
     "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
