@@ -174,7 +174,7 @@ class Model:
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
     def fused(self, layer: int, what: str) -> np.ndarray:
-        """'qkv' by query group as Megatron-core stacks it (its queries, then k, then v); 'gate_up' one after the other."""
+        """'qkv' by query group as Megatron-core stacks it (queries, then k, then v); 'gate_up' one after the other."""
         at, size = f"layers.{layer}.", self.size
         if what == "gate_up":
             return np.concatenate([self.weights[f"{at}mlp.{name}.weight"] for name in ("gate", "up")])

@@ -247,7 +247,8 @@ _OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_n
 #: Which faults a model is given; every one goes into one side, by turns.
 GIVEN: Mapping[str, str] = {
     "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} "
-    "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
+    "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped "
+    "rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
     "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu half_layer bias_missing "
     "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all label_shift gradient_double",
     "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
