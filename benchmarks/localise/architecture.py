@@ -82,8 +82,9 @@ class Layer:
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
     residual: str = "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
     residual_scale: float = 1.0  #: on the attention output before it is added
-    detached: str = ""  #: no gradient through: 'gate' (the activated gate), 'attention' (the attention output), 'k'
+    detached: str = ""  #: no gradient through: 'gate' (the activated gate), 'attention' (the attention output), 'k', 'router'
     gradient_scale: float = 1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
+    norm_gradient: float = 1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
     normalise_router: bool = True  #: the top-k weights sum to one
     router_sigmoid: bool = False  #: sigmoid scores in place of softmax
     capacity: int = 0  #: > 0: an expert takes so many tokens (in order), the rest get nothing from it
@@ -104,6 +105,7 @@ class Optimizer:
     weight_decay: float = 0.01
     decay_all: bool = False  #: biases and norms too (else only matrices)
     clip: float = 1.0  #: global norm; 0 for none
+    norm_factor: float = 1.0  #: the global norm is taken for so many times as large
     gradient_factor: float = 1.0  #: gradients are multiplied by it before clipping
 
 
@@ -119,7 +121,9 @@ class Model:
     rope_half: bool = False  #: inverse frequencies rounded to bfloat16
     final_eps: float = 1e-5
     head_from: str = ""  #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
-    loss: str = "tokens"  #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'
+    loss: str = "tokens"  #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'; 'twice'
+    #: (the vocabulary counted twice in the log-sum-exp: cross entropy of the logits joined with themselves); 'fewer'
+    #: (the mask lost two tokens more, ``batch`` sees to that)
     loss_scale: float = 1.0
     label_shift: int = 1  #: labels are the tokens moved by so many
     batch_order: tuple[int, ...] = ()  #: of the sequences, () as they come
@@ -161,6 +165,8 @@ class Model:
         mask[:, size.seq - size.padding :] = 0
         if self.loss == "all":
             mask[:] = 1
+        if self.loss == "fewer":
+            mask[:, :2] = 0
         order = list(self.batch_order or range(size.batch))
         labels = tokens[:, self.label_shift : self.label_shift + size.seq]
         return tokens[order, : size.seq].copy(), labels[order].copy(), mask

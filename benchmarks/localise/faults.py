@@ -212,6 +212,8 @@ FAULTS: Mapping[str, Fault] = {
     "label_shift": Fault("labels are the tokens themselves", "label-shift", _model(label_shift=0)),
     "label_shift_two": Fault("labels moved twice", "label-shift", _model(label_shift=2), "40", True),
     "batch_order": Fault("the sequences in another order", "row-shift", _model(batch_order=(1, 0)), held_out=True),
+    "loss_twice": Fault("the vocabulary gathered twice: log 2 too much", "loss-reduction", _model(loss="twice"), "33"),
+    "mask_fewer": Fault("the loss mask shrinks", "loss-reduction", _model(loss="fewer"), "39", True),
     # backward
     "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _layer(detached="gate")),
     "stop_attention": Fault("no gradient through the attention", "gradient-stopped",
@@ -220,6 +222,8 @@ FAULTS: Mapping[str, Fault] = {
     "gradient_double": Fault("a gradient doubled", "gradient-scaled", _layer(gradient_scale=2.0), "21"),
     "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled",
         _layer(gradient_scale=0.5), "15", True),
+    "stop_router": Fault("no gradient reaches the router", "gradient-stopped", _layer(detached="router"), "6"),
+    "norm_gradient": Fault("a norm's gradient times two ranks", "gradient-scaled", _layer(norm_gradient=2.0), "12"),
     # optimizer
     "adam_eps": Fault("AdamW eps 1e-3 for 1e-8", "optimizer-epsilon", _optimizer(eps=1e-3), "32", optimizer=True),
     "bias_correction": Fault("AdamW without bias correction", "bias-correction",
@@ -229,6 +233,8 @@ FAULTS: Mapping[str, Fault] = {
     "learning_rate": Fault("learning rate three times as large", "learning-rate",
         _optimizer(learning_rate=3e-3), optimizer=True),
     "clip_none": Fault("gradients not clipped", "clip", _optimizer(clip=0.0), "29", optimizer=True),
+    "clip_norm": Fault(
+        "tied embedding counted twice in the norm", "clip", _optimizer(norm_factor=2**0.5), "27", optimizer=True),
     "clip_after": Fault("gradients halved in place of clipped", "clip",
         _optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
 }  # fmt: skip
@@ -240,9 +246,9 @@ _ATTENTION = (
 )
 _ROTARY = "rope_layout rope_theta rope_half position_offset"
 _WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
-_LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order"
-_BACKWARD = "stop_attention gradient_double gradient_halved"
-_OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_after"
+_LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order loss_twice mask_fewer"
+_BACKWARD = "stop_attention gradient_double gradient_halved norm_gradient"
+_OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_norm clip_after"
 
 #: Which faults a model is given; every one goes into one side, by turns.
 GIVEN: Mapping[str, str] = {
@@ -254,7 +260,7 @@ GIVEN: Mapping[str, str] = {
     "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
     "heads_permuted rows_per_rank zero_values weight_rounded stop_keys gradient_double",
     "moe": "eps score_scale expert_order router_normalisation router_sigmoid capacity expert_missing loss_scale "
-    "residual_order gradient_halved",
+    "residual_order gradient_halved stop_router",
     "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta position_offset latent_norm_ones latent_scaled "
     "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double stop_gate",
     "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale relu head_bias_missing batch_order",
