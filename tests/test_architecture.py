@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "dumpdiff"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arrays", "collector", "dtypes", "errors", "result", "threads", "trace", "wording"),
     ("rules",),
+    ("operators",),
     ("readers",),
     ("graph",),
     ("alignment",),
