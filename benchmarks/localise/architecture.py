@@ -82,7 +82,9 @@ class Layer:
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
     residual: str = "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
     residual_scale: float = 1.0  #: on the attention output before it is added
-    detached: str = ""  #: no gradient through: 'gate' (the activated gate), 'attention' (the attention output), 'k', 'router'
+    detached: str = (
+        ""  #: no gradient through: 'gate' (the activated gate), 'attention' (the attention output), 'k', 'router'
+    )
     gradient_scale: float = 1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
     norm_gradient: float = 1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
     normalise_router: bool = True  #: the top-k weights sum to one
@@ -179,15 +181,17 @@ class Model:
         order = list(self.batch_order or range(size.batch))
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
-    def fused(self, layer: int, what: str) -> np.ndarray:
-        """'qkv' by query group as Megatron-core stacks it (queries, then k, then v); 'gate_up' one after the other."""
+    def fused(self, layer: int, what: str, kind: str = "weight", within: str = "mlp") -> np.ndarray:
+        """'qkv' per query group as Megatron-core stacks it (its queries, then k, then v); 'gate_up' one after the other.
+
+        ``kind`` is 'weight' or 'bias'; ``within`` names the expert whose gate and up are meant, as 'mlp.experts.E'.
+        """
         at, size = f"layers.{layer}.", self.size
         if what == "gate_up":
-            return np.concatenate([self.weights[f"{at}mlp.{name}.weight"] for name in ("gate", "up")])
-        groups = size.kv_heads
-        parts = [self.weights[f"{at}attention.{name}.weight"] for name in "qkv"]
-        split = [part.reshape(groups, -1, size.head_dim, size.hidden) for part in parts]
-        return np.concatenate(split, axis=1).reshape(-1, size.hidden)
+            return np.concatenate([self.weights[f"{at}{within}.{name}.{kind}"] for name in ("gate", "up")])
+        parts = [self.weights[f"{at}attention.{name}.{kind}"] for name in "qkv"]
+        split = [part.reshape(size.kv_heads, -1, size.head_dim, *part.shape[1:]) for part in parts]
+        return np.concatenate(split, axis=1).reshape(-1, *parts[0].shape[1:])
 
 
 def round_bfloat16(values: np.ndarray) -> np.ndarray:
