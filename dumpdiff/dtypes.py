@@ -1,4 +1,4 @@
-"""The numeric types that dumps hold: one spelling for each, and how exact each is."""
+"""The numeric types that dumps hold: one spelling for each, how exact each is, what stands for -Inf in them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ UNIT_ROUNDOFF = {
     "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
     "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3,
 }  # fmt: skip
+
+#: A magnitude beyond this can be a constant that masks, in place of an infinity: the least in use is -1e4 (BERT adds
+#: (1 - mask) * -10000 to scores), and a score on top of it, some hundreds at most, leaves it beyond 9e3. A judgement
+#: call, since a real outlier may be as large: so a mask must also be far from all other elements, see MASK_GAP.
+MASK = 9e3
+#: Beyond this a single element is enough: float16 holds nothing past 65504, so that a network trained in it has no
+#: such score; between MASK and this a constant must stand more than once.
+LONE_MASK = 6e4
+#: Where only extremes are known: a mask is this many times the other extreme. Judgement call: scores of a network that
+#: trains stay below 9e3 / 1e3 = 9 where the mask is -1e4; larger masks (-1e9, finfo.min) leave room for any.
+MASK_GAP = 1e3
 
 
 def normalise(spelling: str) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..arrays import Floats, Ints
-
-_MASK = 1e4  # |x| beyond this, and 1e3 times the other end, is a masking constant and sets no scale
+from ..dtypes import MASK, MASK_GAP
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns:
         mean, mean_r = target.mean[rows], reference.mean[columns]
         norm, norm_r = target.norm[rows], reference.norm[columns]
         rms = norm_r / np.sqrt(reference.size[columns])
-        masked_low = (np.abs(low_r) > _MASK) & (np.abs(low_r) > 1e3 * np.abs(high_r))
-        masked_high = (np.abs(high_r) > _MASK) & (np.abs(high_r) > 1e3 * np.abs(low_r))
+        masked_low = (np.abs(low_r) > MASK) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
+        masked_high = (np.abs(high_r) > MASK) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
         body = np.where(masked_low, np.abs(high_r), np.where(masked_high, np.abs(low_r), rms))
         body = np.where(np.isfinite(body), body, np.fmin(np.abs(high_r), np.abs(low_r)))
         mean_scale = np.where(masked_low | masked_high, np.abs(mean_r), np.maximum(np.abs(mean_r), body))
@@ -130,7 +129,7 @@ def _window(size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolera
 def _norm_key(side: Fingerprints) -> Floats:
     """Log of the norm; NaN where it is not recorded, or is that of a mask, or the numbers say nothing."""
     with np.errstate(all="ignore"):
-        masked = np.fmax(np.abs(side.high), np.abs(side.low)) > _MASK
+        masked = np.fmax(np.abs(side.high), np.abs(side.low)) > MASK
         return np.where((side.evidence > 0) & np.isfinite(side.norm) & ~masked, np.log(side.norm + 1e-300), np.nan)
 
 
@@ -139,5 +138,5 @@ def _extreme_key(side: Fingerprints) -> Floats:
     with np.errstate(all="ignore"):
         high, low = np.abs(side.high), np.abs(side.low)
         larger, smaller = np.fmax(high, low), np.fmin(high, low)
-        extreme = np.where(np.isfinite(larger) & ~((larger > _MASK) & (larger > 1e3 * smaller)), larger, smaller)
+        extreme = np.where(np.isfinite(larger) & ~((larger > MASK) & (larger > MASK_GAP * smaller)), larger, smaller)
         return np.where((side.evidence > 0) & np.isfinite(extreme), np.log(extreme + 1e-300), np.nan)

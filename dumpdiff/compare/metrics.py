@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays import AnyArray, Flags
+from ..dtypes import LONE_MASK, MASK
 
 _BLOCK = 1 << 15  # elements: four blocks of float32 stay in a core's cache; also what "around" an element means
 _SIZABLE = 1e-3  # of the root mean square: relative differences of smaller elements are noise
-_MASK = -9e3  # a lowest value below this, more than once, is a masking constant: -1e4, -1e9, finfo.min
-_SURELY_MASK = -6e4  # the same if it stands alone: float16 reaches no further
 _SMALLEST, _LARGEST = 1e-25, 1e30  # sums of squares that float32 forms without loss
 
 
@@ -84,7 +83,7 @@ def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, 
         energy = float(np.dot(b, b)) + float(np.dot(a, a))
         if not _SMALLEST < energy < _LARGEST:  # squares leave the range of float32
             a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
-        if energy < _MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
+        if energy < MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
             yield a, b, 0
             continue
         aside_a, aside_b = _aside(a), _aside(b)
@@ -97,11 +96,11 @@ def _aside(block: AnyArray) -> Flags:
     """Elements that are not finite, or at one large negative constant, give or take a score, far from the rest."""
     low = float(np.min(block, initial=0.0, where=np.isfinite(block)))
     aside: Flags = ~np.isfinite(block)
-    if low > _MASK:
+    if low > -MASK:
         return aside
     masked = block <= 0.99 * low
     between = (block <= 0.5 * low) & ~masked & ~aside
-    if not between.any() and (low <= _SURELY_MASK or np.count_nonzero(masked) > 1):
+    if not between.any() and (low <= -LONE_MASK or np.count_nonzero(masked) > 1):
         aside |= masked
     return aside
 

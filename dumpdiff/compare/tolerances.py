@@ -16,13 +16,15 @@ from ..rules import Rules
 
 _ENOUGH = 8  # pairs that it takes to measure noise
 _NOISE_MARGIN = 8  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
-_LEAF_STATISTICS = 4  # unit roundoffs: norms of low-precision tensors may have been summed in their own dtype
 
 
 def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole: Flags) -> Floats:
     """Per pair, from both dtypes, the maker's kind and the length of its sums; ``whole``: whole tensors are compared.
 
-    What nobody made (a parameter, the batch) may only be off by its own rounding, whatever the network's noise.
+    What nobody made (a parameter, the batch) may only be off by its own rounding, whatever the network's noise: its
+    elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd ed., theorems 2.2 and 2.3), a norm that was itself recorded in the narrow type by one u
+    more.
     """
     target, reference = alignment.target, alignment.reference
     coarse = max(target.coarsest, reference.coarsest, key=unit_roundoff)
@@ -33,6 +35,7 @@ def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole
     tolerances = np.empty(len(ids_t))
     known: dict[tuple[str, str, str, int], float] = {}
     exact = rules.tolerance("float32", "float32", "identity", 1)
+    recorded_narrow = any(flow.trace.source.low_precision_statistics for flow in (target, reference))
     for row, (t, a, b, maker) in enumerate(zip(ids_t.tolist(), dtypes_t, dtypes_r, makers.tolist(), strict=True)):
         kind = alignment.kinds_t[maker] if maker >= 0 else "identity"
         length = _reduction_length([int(sizes[v]) for v in target.reads[maker]], int(sizes[t])) if maker >= 0 else 1
@@ -43,7 +46,7 @@ def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole
         tolerances[row] = known[key]
         given = maker < 0 and is_given(target, t) and is_given(reference, int(ids_r[row]))
         if given and (units := max(unit_roundoff(a), unit_roundoff(b))) > 0:
-            tolerances[row] = max(units if whole[row] else _LEAF_STATISTICS * units, exact)
+            tolerances[row] = max(2 * units if recorded_narrow and not whole[row] else units, exact)
     return tolerances
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..arrays import Flags, Floats, Ints
-from ..dtypes import is_integer
+from ..dtypes import MASK, is_integer
 
 _SAME = 1e-6  # mean and norm of the same numbers in another order: float32 summation, or 6 printed digits
 _LOW_PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # where mean and norm were summed in the dtype itself
@@ -19,12 +19,12 @@ _LOW_PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # where mean and no
 def evidence(tensors: pd.DataFrame) -> Ints:
     """How many of a tensor's recorded numbers say something: 0 (nothing: all ones, a mask, a shape) to 4.
 
-    A number says nothing if it is missing, 0, +-1, not finite, a masking constant (|x| >= 1e4) or, for tensors of one
-    repeated value, a copy of another number; numbers a person would type (few digits) count for nothing either.
+    A number says nothing if it is missing, 0, +-1, not finite, a masking constant (dtypes.MASK) or, for tensors of one repeated
+    value, a copy of another number; numbers a person would type (few digits) count for nothing either.
     """
     values = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
     with np.errstate(all="ignore"):
-        telling = np.isfinite(values) & (np.abs(values) < 1e4) & ~_typed(values)
+        telling = np.isfinite(values) & (np.abs(values) < MASK) & ~_typed(values)
         constant = values[:, 0] == values[:, 1]
     telling[constant, 1:] = False
     telling[tensors["size"].to_numpy() < 4, 2:] = False
