@@ -182,7 +182,7 @@ class Model:
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
     def fused(self, layer: int, what: str, kind: str = "weight", within: str = "mlp") -> np.ndarray:
-        """'qkv' per query group as Megatron-core stacks it (its queries, then k, then v); 'gate_up' one after the other.
+        """'qkv' per query group as Megatron-core has it (its queries, then k, then v); 'gate_up' one after the other.
 
         ``kind`` is 'weight' or 'bias'; ``within`` names the expert whose gate and up are meant, as 'mlp.experts.E'.
         """

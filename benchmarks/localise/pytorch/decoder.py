@@ -12,7 +12,7 @@ from pytorch.attention import GroupedAttention
 from pytorch.experts import Experts
 from pytorch.feed_forward import FeedForward, GatedFeedForward
 from pytorch.gradient import scaled_gradient
-from pytorch.linear import Linear, linear, parameter
+from pytorch.linear import Linear, parameter
 from pytorch.low_rank import LowRankAttention
 from pytorch.norms import norm
 from pytorch.style import Style
@@ -42,10 +42,8 @@ class Block(nn.Module):
 
     def fed(self, y: Tensor) -> Tensor:
         """The mlp, in the layer's precision."""
-        if self.layer.compute:
-            out = self.mlp(y.to(getattr(torch, self.layer.compute))).to(y.dtype)
-        else:
-            out = self.mlp(y)
+        precision = self.layer.compute
+        out = self.mlp(y.to(getattr(torch, precision))).to(y.dtype) if precision else self.mlp(y)
         return out if self.layer.gradient_scale == 1 else scaled_gradient(out, self.layer.gradient_scale)
 
 

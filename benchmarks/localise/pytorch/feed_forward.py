@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import torch.nn.functional as F
 from architecture import Layer, Model
@@ -12,17 +11,17 @@ from torch import Tensor, nn
 from pytorch.linear import Linear, linear
 from pytorch.style import Style
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "gelu_erf": F.gelu,
-    "relu": F.relu,
-}
+#: The spec's names of the forms of gelu, and PyTorch's.
+GELU: Mapping[str, str] = {"gelu_tanh": "tanh", "gelu_erf": "none"}
 
 
 def activated(x: Tensor, layer: Layer, kind: str) -> Tensor:
-    """The layer's activation, of ``kind`` unless it has another."""
-    y = ACTIVATIONS[layer.activation or kind](x)
+    """The layer's activation, of ``kind`` unless it has another.
+
+    Each function is looked up as it is called: a recorder may have replaced it since.
+    """
+    kind = layer.activation or kind
+    y = F.gelu(x, approximate=GELU[kind]) if kind in GELU else getattr(F, kind)(x)
     return y.detach() if layer.detached == "gate" else y
 
 

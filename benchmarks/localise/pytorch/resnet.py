@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from pytorch.feed_forward import activated
 from pytorch.linear import linear, parameter
 
-STEM_EPS = 1e-5
-
 
 class Convolution(nn.Module):
     """Without bias; as many zeros around as keep the edge at stride 1."""
@@ -24,10 +22,10 @@ class Convolution(nn.Module):
         return F.conv2d(x, self.weight, stride=self.stride, padding=self.padding)
 
 
-def batch_norm(model: Model, path: str, eps: float, momentum: float) -> nn.BatchNorm2d:
+def batch_norm(model: Model, path: str, layer: Layer) -> nn.BatchNorm2d:
     """Batch norm over training statistics."""
     weight, bias = (model.weights[f"{path}.{name}"] for name in ("weight", "bias"))
-    made = nn.BatchNorm2d(len(weight), eps=eps, momentum=momentum)
+    made = nn.BatchNorm2d(len(weight), eps=layer.stage_eps, momentum=layer.norm_momentum)
     made.weight, made.bias = parameter(weight), parameter(bias)
     return made
 
@@ -37,12 +35,12 @@ class Stage(nn.Module):
 
     def __init__(self, model: Model, n: int) -> None:
         super().__init__()
-        self.layer = layer = model.layers[n]
-        at = f"stages.{n}."
+        layer, at = model.layers[n], f"stages.{n}."
+        self.layer = layer
         self.conv1 = Convolution(model, at + "conv1", stride=2)
-        self.norm1 = batch_norm(model, at + "norm1", layer.stage_eps, layer.norm_momentum)
+        self.norm1 = batch_norm(model, at + "norm1", layer)
         self.conv2 = Convolution(model, at + "conv2")
-        self.norm2 = batch_norm(model, at + "norm2", layer.stage_eps, layer.norm_momentum)
+        self.norm2 = batch_norm(model, at + "norm2", layer)
         self.short = Convolution(model, at + "short", stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +58,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.model = model
         self.stem = Convolution(model, "stem")
-        self.stem_norm = batch_norm(model, "stem_norm", STEM_EPS, model.layers[0].norm_momentum)
+        self.stem_norm = batch_norm(model, "stem_norm", Layer())
         self.stages = nn.ModuleList(Stage(model, n) for n in range(model.size.layers))
         self.head = linear(model, "head", head_layer(model))
 
@@ -68,7 +66,8 @@ class ResNet(nn.Module):
         x = F.relu(self.stem_norm(self.stem(images)))
         for stage in self.stages:
             x = stage(x)
-        loss = F.cross_entropy(self.head(x.mean((2, 3))), labels)
+        reduction = "sum" if self.model.loss == "sum" else "mean"
+        loss = F.cross_entropy(self.head(x.mean((2, 3))), labels, reduction=reduction)
         return loss if self.model.loss_scale == 1 else loss * self.model.loss_scale
 
 
