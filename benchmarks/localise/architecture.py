@@ -83,7 +83,7 @@ class Layer:
     residual: str = "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
     residual_scale: float = 1.0  #: on the attention output before it is added
     detached: str = (
-        ""  #: no gradient through: 'gate' (the activated gate), 'attention' (the attention output), 'k', 'router'
+        ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
     )
     gradient_scale: float = 1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
     norm_gradient: float = 1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
