@@ -28,6 +28,8 @@ class Block(nn.Module):
         self.input_norm = norm(model, at + "input_norm", layer.input_eps, layer.input_norm_kind)
         self.attention = (LowRankAttention if model.size.q_rank else GroupedAttention)(model, n, style)
         self.post_norm = norm(model, at + "post_norm", layer.post_eps)
+        if layer.norm_gradient != 1:
+            self.post_norm.weight.register_hook(lambda gradient: gradient * layer.norm_gradient)
         self.mlp = feed_forward(model, n, style)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +95,10 @@ class Decoder(nn.Module):
 
     def loss(self, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """Cross entropy of the tokens that count, their mean unless the spec says otherwise."""
-        each = F.cross_entropy(logits.float().view(-1, logits.shape[-1]), labels.view(-1), reduction="none")
+        logits = logits.float().view(-1, logits.shape[-1])
+        if self.model.loss == "twice":
+            logits = torch.cat([logits, logits], -1)
+        each = F.cross_entropy(logits, labels.view(-1), reduction="none")
         loss = (each * mask.view(-1)).sum()
         if self.model.loss != "sum":
             loss = loss / mask.sum()

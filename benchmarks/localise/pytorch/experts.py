@@ -19,27 +19,28 @@ class Experts(nn.Module):
         super().__init__()
         self.layer, self.top_k = model.layers[n], model.size.top_k
         self.router = linear(model, f"{path}.router", self.layer)
-        self.experts = nn.ModuleList(
-            GatedFeedForward(model, n, f"{path}.experts.{e}", style) for e in range(model.size.experts)
-        )
+        held = self.layer.expert_order or range(model.size.experts)
+        self.experts = nn.ModuleList(GatedFeedForward(model, n, f"{path}.experts.{e}", style) for e in held)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, x.shape[-1])
         weights, chosen = self.routed(tokens)
         out = torch.zeros_like(tokens)
-        for e, stand_in in enumerate(self.layer.expert_order or range(len(self.experts))):
+        for e, expert in enumerate(self.experts):
             token, place = torch.where(chosen == e)
             if self.layer.capacity:
                 token, place = token[: self.layer.capacity], place[: self.layer.capacity]
             if e == self.layer.missing_expert or not len(token):
                 continue
-            computed = self.experts[stand_in](tokens[token]) * weights[token, place, None].to(x.dtype)
+            computed = expert(tokens[token]) * weights[token, place, None].to(x.dtype)
             out.index_add_(0, token, computed)
         return out.view(x.shape)
 
     def routed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and numbers of the chosen experts, (tokens, top_k) each."""
         logits = self.router(tokens).float()
+        if self.layer.detached == "router":
+            logits = logits.detach()
         probabilities = torch.sigmoid(logits) if self.layer.router_sigmoid else F.softmax(logits, dim=-1)
         weights, chosen = torch.topk(probabilities, self.top_k, dim=-1)
         if self.layer.normalise_router:

@@ -39,4 +39,4 @@ def prepare_gradients(net: nn.Module, rule: Optimizer) -> None:
         for weight in weights:
             weight.grad.mul_(rule.gradient_factor)
     if rule.clip:
-        nn.utils.clip_grad_norm_(weights, rule.clip, foreach=False)
+        nn.utils.clip_grad_norm_(weights, rule.clip / rule.norm_factor, foreach=False)
