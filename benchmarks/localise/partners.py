@@ -1,0 +1,144 @@
+"""How right the alignment of a pair is, judged by pairs that are known from the numbers of the clean recordings.
+
+In the clean pair a target tensor and a reference tensor are *known partners* if their sorted numbers agree, whatever
+they are called. What a faulty run computed in place of a value is its partner still: that is what alignment beyond the
+divergence means. A tensor of the faulty dump stands for the one that the same op wrote in the clean dump.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from truth import CHANGED, Dump
+
+CLOSE = 1e-4  #: relative L2 of sorted numbers; float32 pairs agree to 1e-6, different tensors differ by more than 1e-2
+DISTINCT = 8  #: fewer different numbers say too little: masks, ones, a loss
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a pair: the clean dump, and the dump that is compared, which is another if it carries the fault."""
+
+    clean: Dump
+    run: Dump
+    twins: list[int]  #: per op of ``run`` that of ``clean``, -1 if it has none
+    changed: np.ndarray | None = None  #: (tensors of ``run``,) see truth.Truth; None if it carries no fault
+
+    def value(self, row: int) -> str:
+        """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not there."""
+        twin = self.twins[self.run.op[row]]
+        slot = self.run.trace.tensors["slot"].iat[row]
+        at = self.clean.slots.get((twin, slot), -1) if twin >= 0 else -1
+        return self.clean.numbers[at] if at >= 0 else ""
+
+    def values(self) -> dict[str, bool]:
+        """Every value that the run has a tensor for -> whether the fault reaches it."""
+        found: dict[str, bool] = {}
+        for row in range(len(self.run.op)):
+            if value := self.value(row):
+                found[value] = found.get(value, False) or self.reached(row)
+        return found
+
+    def reached(self, row: int) -> bool:
+        """Whether the fault changed this tensor."""
+        return self.changed is not None and self.changed[row] == CHANGED
+
+
+@dataclass
+class Tally:
+    """Counts on one side of the divergence."""
+
+    right: int = 0  #: pairs
+    wrong: int = 0
+    found: int = 0  #: values of the reference that have a partner
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Of pairs and values that the fault does not reach, and of those that it does."""
+
+    before: Tally = field(default_factory=Tally)
+    beyond: Tally = field(default_factory=Tally)
+
+
+def known(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
+    """Known partners of a clean pair: the numbers of a target tensor -> those of its reference tensors."""
+    ours, theirs = _by_size(target), _by_size(reference)
+    found: dict[str, frozenset[str]] = {}
+    for size, (names, values) in ours.items():
+        if size not in theirs:
+            continue
+        others, candidates = theirs[size]
+        scale = np.linalg.norm(candidates, axis=1)
+        squares = (values**2).sum(1)[:, None] + (candidates**2).sum(1) - 2 * values @ candidates.T
+        near = np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale  # cheap and inexact; then exactly
+        for row, name in enumerate(names):
+            columns = [c for c in np.flatnonzero(near[row]) if _distance(values[row], candidates[c]) <= CLOSE]
+            if columns:
+                found[name] = frozenset(others[c] for c in columns)
+    return found
+
+
+def judge(
+    pairs: Iterable[tuple[int, int]],
+    partners: Mapping[str, frozenset[str]],
+    target: Side,
+    reference: Side,
+    recorded: Iterable[int],
+) -> Quality:
+    """Count right pairs and found values. ``pairs`` are (target, reference) tensors; ``recorded`` are the reference's
+    tensors that the form of the dump has at all."""
+    theirs: dict[str, set[str]] = defaultdict(set)
+    for name, others in partners.items():
+        for other in others:
+            theirs[other].add(name)
+    quality, paired = Quality(), set()
+    for ours, other in pairs:
+        value, expected = target.value(ours), reference.value(other)
+        if value in partners and expected in theirs:
+            right = expected in partners[value]
+            tally = quality.beyond if target.reached(ours) or reference.reached(other) else quality.before
+            tally.right += right
+            tally.wrong += not right
+            if right:
+                paired.add(expected)
+    reached = target.values()
+    for value, beyond in _values_of(reference, recorded).items():
+        present = [name for name in theirs.get(value, ()) if name in reached]
+        if present:
+            tally = quality.beyond if beyond or any(reached[name] for name in present) else quality.before
+            tally.found += value in paired
+            tally.lost += value not in paired
+    return quality
+
+
+def _values_of(side: Side, rows: Iterable[int]) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for row in rows:
+        if value := side.value(row):
+            found[value] = found.get(value, False) or side.reached(row)
+    return found
+
+
+def _by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
+    """Element count -> fingerprints and sorted numbers (values, elements) of the different values of that size."""
+    rows: dict[str, int] = {}
+    for row, name in enumerate(dump.numbers):
+        if name and not name.startswith("="):
+            rows.setdefault(name, row)
+    sized: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for name, row in rows.items():
+        values = np.sort(np.asarray(dump.trace.array(row), dtype=np.float64).ravel())
+        if np.isfinite(values).all() and len(np.unique(values)) >= DISTINCT:
+            sized[values.size].append((name, values))
+    return {
+        size: ([name for name, _ in held], np.stack([values for _, values in held])) for size, held in sized.items()
+    }
+
+
+def _distance(values: np.ndarray, others: np.ndarray) -> float:
+    return float(np.linalg.norm(values - others) / np.linalg.norm(others))

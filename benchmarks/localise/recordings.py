@@ -1,0 +1,114 @@
+"""Recordings, made when they are needed and kept: one process per dump, in a folder that says what it holds.
+
+A recording is made again when the nets of its framework, or the weights, batch or knobs of its model, are others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import faults
+
+HERE = Path(__file__).resolve().parent
+MINDSPORE, PYTORCH = "mindspore", "pytorch"
+_SOURCES = {MINDSPORE: "mindspore_nets", PYTORCH: "pytorch"}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One dump: which framework runs which model, with which fault and further options of its script."""
+
+    framework: str
+    model: str
+    fault: str = "none"
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the folder: letters, digits, '-' and '_', as MindSpore wants it."""
+        words = (word.strip("-").replace(".", "p").replace("@", "_at_") for word in self.options)
+        return "-".join([self.model, self.framework, self.fault.replace("@", "_at_"), *words])
+
+    def clean(self) -> Recording:
+        """The same without the fault."""
+        return Recording(self.framework, self.model, "none", self.options)
+
+
+def of(case: faults.Case) -> tuple[Recording, Recording]:
+    """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side it belongs to."""
+    sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
+    target, reference = (
+        Recording(framework, case.model, case.fault if case.side == framework else "none", tuple(options))
+        for framework, options in sides
+    )
+    return target, reference
+
+
+def path(recording: Recording, work: Path) -> Path:
+    """Where a recording is, or will be."""
+    return work / "recordings" / recording.name
+
+
+def make(wanted: Iterable[Recording], work: Path, processes: int, say: Callable[[str], None]) -> dict[Recording, str]:
+    """Make those that are missing or out of date; returns what went wrong, by recording."""
+    missing = [recording for recording in dict.fromkeys(wanted) if not _is_current(recording, work)]
+    failed: dict[Recording, str] = {}
+    with ThreadPoolExecutor(processes) as pool:
+        made = pool.map(lambda recording: (recording, _record(recording, work)), missing)
+        for count, (recording, error) in enumerate(made, 1):
+            say(f"recorded {count}/{len(missing)} {recording.name}{': failed' if error else ''}")
+            if error:
+                failed[recording] = error
+    return failed
+
+
+def _record(recording: Recording, work: Path) -> str:
+    """Run the script; '' if all went well, else its last words."""
+    out = path(recording, work)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for old in (out, *out.parent.glob(f"{out.name}.*")):
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    script = HERE / f"record_{recording.framework}.py"
+    fault = ["--fault", recording.fault] if recording.fault != "none" else []
+    command = [sys.executable, str(script), str(out), "--model", recording.model, *fault, *recording.options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        return f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
+    mark(recording, work).write_text(_digest(recording))
+    return ""
+
+
+def _is_current(recording: Recording, work: Path) -> bool:
+    made_of = mark(recording, work)
+    return made_of.exists() and made_of.read_text() == _digest(recording)
+
+
+def mark(recording: Recording, work: Path) -> Path:
+    """The file that says what a finished recording was made of."""
+    out = path(recording, work)
+    return out.with_name(f"{out.name}.digest")
+
+
+def _digest(recording: Recording) -> str:
+    digest = hashlib.sha256(_sources(recording.framework).encode())
+    model = faults.build(recording.model, recording.fault)
+    for field in fields(model):
+        if field.name != "weights":
+            digest.update(f"{field.name}={getattr(model, field.name)!r}\n".encode())
+    for name, values in sorted(model.weights.items()):
+        digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()
+
+
+@cache
+def _sources(framework: str) -> str:
+    files = [*(HERE / _SOURCES[framework]).rglob("*.py"), HERE / f"record_{framework}.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
