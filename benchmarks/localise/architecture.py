@@ -255,7 +255,8 @@ def _resnet(size: Size, normal, bias, norm) -> None:
 
 
 def _decoder(size: Size, weights, rng, normal, bias, norm) -> None:
-    weights["embedding.weight"] = rng.standard_normal((size.vocab, size.hidden)).astype(np.float32)
+    deviation = 0.25 if size.tied else 1.0  # a tied head of unit rows would make logits that leave no doubt
+    weights["embedding.weight"] = (deviation * rng.standard_normal((size.vocab, size.hidden))).astype(np.float32)
     if size.positions == "learned":
         weights["position.weight"] = (0.3 * rng.standard_normal((size.seq + 4, size.hidden))).astype(np.float32)
     for n in range(size.layers):
