@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from architecture import Model
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
+
 from mindspore_nets.core import CoreAttention
 from mindspore_nets.linear import Linear
 from mindspore_nets.rotary import Rotary

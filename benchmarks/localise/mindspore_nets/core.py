@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 from architecture import Layer, Model
 from mindspore import Tensor, nn, ops
+
 from mindspore_nets.style import Style
 
 MASKED = -1e9

@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 from architecture import Layer, Model
 from mindspore import Tensor, nn, ops
+
 from mindspore_nets.attention import Attention
 from mindspore_nets.experts import Experts
 from mindspore_nets.feed_forward import Gelu, SwiGLU

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from architecture import Model
 from mindspore import nn, ops
+
 from mindspore_nets.feed_forward import SwiGLU
 from mindspore_nets.linear import Linear
 from mindspore_nets.style import Named, Style

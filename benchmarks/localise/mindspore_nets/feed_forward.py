@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 from architecture import Layer, Model
-from mindspore import nn, ops
+from mindspore import ops
+
 from mindspore_nets.linear import Linear
 from mindspore_nets.style import Named, Style
 

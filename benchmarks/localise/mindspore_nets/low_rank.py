@@ -1,9 +1,10 @@
-"""Self-attention through low-rank latents, as DeepSeek's (https://arxiv.org/abs/2405.04434, section 2.1), simplified."""
+"""Self-attention through low-rank latents, as DeepSeek-V2 (https://arxiv.org/abs/2405.04434, 2.1), simplified."""
 
 from __future__ import annotations
 
 from architecture import Model
 from mindspore import Tensor, ops
+
 from mindspore_nets.core import CoreAttention
 from mindspore_nets.linear import Linear
 from mindspore_nets.norms import norm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from architecture import Layer, Model
 from mindspore import Tensor, nn, ops
+
 from mindspore_nets.feed_forward import activated
 from mindspore_nets.linear import Linear
 
