@@ -107,9 +107,12 @@ def _part(flow: Flow, value: int, other: int) -> bool:
 
 
 def _call_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
-    """What the module call around the reader was given."""
-    call = int(flow.trace.ops["parent"].iat[reader])
-    return flow.reads[call] if call >= 0 and value not in flow.reads[call] else ()
+    """What the innermost module call around the reader was given that was not given the value itself."""
+    parents = flow.trace.ops["parent"]
+    call = int(parents.iat[reader])
+    while call >= 0 and value in flow.reads[call]:
+        call = int(parents.iat[call])
+    return tuple(v for v in flow.reads[call] if v != value) if call >= 0 else ()
 
 
 def _parameter_like(flow: Flow, value: int) -> bool:

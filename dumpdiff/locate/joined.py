@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -91,7 +91,27 @@ def _parents(flow: Flow) -> list[list[int]]:
     for gradient, name in enumerate(flow.classes["gradient_of"]):
         if name in named and not parents[gradient]:
             parents[gradient] += [g for g in _gradients_after(flow, named[name]) if g != gradient]
+    for gradient, value in _contributions(flow):
+        parents[value] += [gradient] if gradient not in parents[value] and gradient != value else []
     return parents
+
+
+def _contributions(flow: Flow) -> Iterator[tuple[int, int]]:
+    """(gradient that no recorded op reads, gradient it went into): of what the forward call read, or was cut from."""
+    forward = flow.trace.ops["forward"].tolist()
+    for op, call in enumerate(forward):
+        if call < 0 or flow.phases[op] == FORWARD:
+            continue
+        loose = [value for value in flow.writes[op] if not flow.readers[value]]
+        given = flow.reads[call] if loose else ()
+        sources = {p for v in given for p in ((v,) if v in flow.gradients else _source(flow, v))}
+        for source in sources & flow.gradients.keys():
+            yield from ((gradient, flow.gradients[source]) for gradient in loose)
+
+
+def _source(flow: Flow, value: int) -> tuple[int, ...]:
+    found = bridge(flow, value)
+    return found.parents if found else ()
 
 
 def _gradients_after(flow: Flow, value: int) -> list[int]:
