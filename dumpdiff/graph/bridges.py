@@ -61,6 +61,15 @@ def bridge(flow: Flow, value: int) -> Bridge | None:
     return Bridge(before[:1], "order") if before else None
 
 
+def enclosing_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
+    """What the innermost module call around the reader was given that was not given the value itself."""
+    parents = flow.trace.ops["parent"]
+    call = int(parents.iat[reader])
+    while call >= 0 and value in flow.reads[call]:
+        call = int(parents.iat[call])
+    return flow.reads[call] if call >= 0 else ()
+
+
 def _recent(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
     """Values of the reader's phase that were made or read shortly before it, latest first, parameters left out."""
     found: dict[int, None] = {}
@@ -107,12 +116,9 @@ def _part(flow: Flow, value: int, other: int) -> bool:
 
 
 def _call_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
-    """What the innermost module call around the reader was given that was not given the value itself."""
-    parents = flow.trace.ops["parent"]
-    call = int(parents.iat[reader])
-    while call >= 0 and value in flow.reads[call]:
-        call = int(parents.iat[call])
-    return tuple(v for v in flow.reads[call] if v != value) if call >= 0 else ()
+    """What the module call around the reader was given."""
+    call = int(flow.trace.ops["parent"].iat[reader])
+    return flow.reads[call] if call >= 0 and value not in flow.reads[call] else ()
 
 
 def _parameter_like(flow: Flow, value: int) -> bool:

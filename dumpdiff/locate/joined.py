@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Floats, Ints, Objects
 from ..compare import Comparison
 from ..graph import Flow
-from ..graph.bridges import bridge
+from ..graph.bridges import bridge, enclosing_inputs, is_hole
 from ..trace import FORWARD
 
 
@@ -104,14 +104,12 @@ def _contributions(flow: Flow) -> Iterator[tuple[int, int]]:
             continue
         loose = [value for value in flow.writes[op] if not flow.readers[value]]
         given = flow.reads[call] if loose else ()
-        sources = {p for v in given for p in ((v,) if v in flow.gradients else _source(flow, v))}
+        sources = {value for value in given if value in flow.gradients}
+        for value in given:
+            if value not in sources and is_hole(flow, value):
+                sources.update(enclosing_inputs(flow, call, value))
         for source in sources & flow.gradients.keys():
             yield from ((gradient, flow.gradients[source]) for gradient in loose)
-
-
-def _source(flow: Flow, value: int) -> tuple[int, ...]:
-    found = bridge(flow, value)
-    return found.parents if found else ()
 
 
 def _gradients_after(flow: Flow, value: int) -> list[int]:
