@@ -21,6 +21,7 @@ from msprobe_config import write_config
 from pytorch.decoder import Decoder
 from pytorch.naming import names_of, rename
 from pytorch.optimizer import optimizer_of, prepare_gradients
+from pytorch.perturb import perturb
 from pytorch.resnet import ResNet
 from pytorch.style import Style
 from torch import Tensor, nn
@@ -35,6 +36,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--order", choices=["qkv", "vkq"], default="qkv")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--recompute", action="store_true", help="run each block again in the backward pass")
+    parser.add_argument(
+        "--perturb", metavar="MODULE[:N]", help="the first (or N-th, from 0) operator in this module is off"
+    )
+    parser.add_argument("--by", type=float, default=0.01, help="by this share of the norm of its output")
     return parser.parse_args()
 
 
@@ -61,6 +66,8 @@ def main() -> None:
     net, batch = net_and_batch(model, Style(args.names, args.fused, args.attention, args.order, args.recompute))
     if args.dtype == "bf16":
         net = net.to(torch.bfloat16)
+    if args.perturb:
+        perturb(net, args.perturb, args.by)
     optimizer = optimizer_of(net, model.optimizer)
 
     debugger = PrecisionDebugger(config_path=str(write_config(out, "tensor", "mix")))
