@@ -263,7 +263,7 @@ GIVEN: Mapping[str, str] = {
     "residual_order gradient_halved stop_router",
     "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta position_offset latent_norm_ones latent_scaled "
     "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double stop_gate",
-    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale relu head_bias_missing batch_order",
+    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu head_bias_missing batch_order",
 }
 
 #: The families of names that the two sides of a model use, and how differently they are put together.
