@@ -8,11 +8,12 @@ from pathlib import Path
 from . import readers
 from .alignment import align as align_flows
 from .collector import collector_paused
-from .compare import compare_pairs
-from .graph import flow_of
+from .compare import Spread, compare_pairs, spread_of
+from .graph import Flow, flow_of
 from .locate import locate
+from .readers.parts import Part
 from .result import Result
-from .rules import load_rules
+from .rules import Rules, load_rules
 from .trace import Trace
 
 Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
@@ -29,6 +30,7 @@ def align(
     step: int | None = None,
     rank: int | None = None,
     graph: int | None = None,
+    baseline: str | Path | None = None,
     rules: Sequence[str | Path] = (),
     min_coverage: float = MIN_COVERAGE,
     progress: Progress | None = None,
@@ -36,7 +38,8 @@ def align(
     """Where do two dumps of one model part? ``target`` is the run under test, ``reference`` the trusted one.
 
     Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
-    common step, the first common rank, the first graph); ``rules`` are further rule files.
+    common step, the first common rank, the first graph); ``baseline`` is a second run of the reference: what these two
+    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files.
 
     Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError for a wrong rule
     file.
@@ -48,11 +51,21 @@ def align(
         _say(progress, f"reading the {role}", 0.0)
         trace = readers.read(part)
         flows.append(flow_of(trace, _stage(progress, f"statistics of the {role}")))
+    spread = None if baseline is None else _spread(baseline, parts[1], flows[1], book, progress)
     _say(progress, "aligning", 0.0)
     alignment = align_flows(flows[0], flows[1], book)
-    comparison = compare_pairs(alignment, book, _stage(progress, "comparing"))
+    comparison = compare_pairs(alignment, book, _stage(progress, "comparing"), spread)
     _say(progress, "locating", 0.0)
     return locate(comparison, book, min_coverage)
+
+
+def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:
+    """The same step, rank and graph of another run of the reference, compared with it."""
+    choice = {"step": part.step, "rank": None if part.anonymous else part.rank, "graph": part.graph}
+    again, _ = readers.choose(readers.find(path), [part], **choice, roles=("baseline", "reference"))
+    _say(progress, "reading the baseline", 0.0)
+    flow = flow_of(readers.read(again), _stage(progress, "statistics of the baseline"))
+    return spread_of(compare_pairs(align_flows(flow, reference, rules), rules, _stage(progress, "comparing baseline")))
 
 
 def read(path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None) -> Trace:

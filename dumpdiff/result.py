@@ -57,6 +57,16 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class Cause:
+    """A hypothesis that explains a finding."""
+
+    name: str  #: epsilon, mask-missing, weight-scaled, ...; docs/explain.md lists them
+    text: str  #: for a person: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8"
+    residual: float  #: relative L2 of what it leaves unexplained
+    parameters: Mapping[str, float] = field(default_factory=dict)  #: what was solved for: epsilon, factor, ...
+
+
+@dataclass(frozen=True)
 class Finding:
     """One place where the runs part. Says which ops, how far apart, how sure, and why."""
 
@@ -73,6 +83,9 @@ class Finding:
     confidence: float
     evidence: tuple[str, ...]
     source: Mapping[str, str] = field(default_factory=dict)  #: 'target'/'reference' -> file:line
+    side: str = ""  #: which departs: target, reference, both or unknown; '' if not asked
+    causes: tuple[Cause, ...] = ()  #: hypotheses that explain it, best first
+    unexplained: str = ""  #: why there are no causes; '' if there are some, or if not asked
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,19 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A second run of the reference, in figures; a spread is the error of one of the two runs against the other."""
+
+    source: Source
+    values: int  #: computed values of the reference whose spread was measured
+    estimated: int  #: computed values that have that of the values around them
+    median: float  #: of the measured spreads, NaN if there are none
+    largest: float
+    largest_op: str  #: the reference's op that made that value
+    unusable: str = ""  #: why nothing can be judged against it, '' if it served
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything that ``dumpdiff align`` has to say.
 
@@ -113,6 +139,7 @@ class Result:
     learned: tuple[Equivalence, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()  #: (target's, reference's) name of each parameter that agrees
     noise_floor: float = float("nan")  #: median error of the pairs that agree
+    baseline: Baseline | None = None  #: the second run of the reference, if one was given
     notes: tuple[str, ...] = ()  #: sentences for a person: why inconclusive (first), defaults taken, bridged holes
     details: Mapping[str, Any] = field(default_factory=dict)  #: bridges, verified edges, min_coverage, ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -52,16 +53,21 @@ def flow(trace: Callable[[str], Trace]) -> Callable[[str], Flow]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``recorded("mindspore", "--style", "jit")``: a dump made now by fixtures/record_mindspore.py, once per session.
 
+    Keywords are environment variables of the recording: ``recorded("pytorch", ATEN_CPU_CAPABILITY="default")``.
     The framework runs in a process of its own, since a dump needs its environment set before the first import.
     Mark such tests ``@pytest.mark.record``.
     """
 
     @cache
-    def record(framework: str, *options: str) -> Path:
+    def record(framework: str, *options: str, **environment: str) -> Path:
         out = tmp_path_factory.mktemp("recorded") / framework
         script = FIXTURES / f"record_{framework}.py"
         run = subprocess.run(
-            [sys.executable, str(script), str(out), *options], capture_output=True, text=True, check=False
+            [sys.executable, str(script), str(out), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | environment,
         )
         assert run.returncode == 0, f"{script.name} {' '.join(options)} failed:\n{run.stdout}\n{run.stderr}"
         return out

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Equivalence, Finding, Result, Side
+from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Baseline, Equivalence, Finding, Result, Side
 from dumpdiff.trace import Problem, Source
 
 NUMERIC = {
@@ -41,6 +41,11 @@ FINDING = Finding(
 BACKWARD = replace(
     FINDING, rank=2, phase="backward", scope="layers.0.attention.wq", title="layers.0.attention.wq: gradient parts",
     target_ops=("g1", "g2", "g3", "g4", "g5"), source={},
+)  # fmt: skip
+
+BASELINE = Baseline(
+    Source("/data/again", "ptdbg", "6.0, api_stack", "pytorch", step=0), values=310, estimated=4,
+    median=1.2e-7, largest=4e-6, largest_op="Functional.linear.3.forward",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ Exit codes:
 Examples:
   dumpdiff align ms_dump/ pt_dump/
   dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
+  dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
 
@@ -37,6 +38,9 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--step", type=_NUMBER, help="Training step; default: the first that both dumps have.")
 @click.option("--rank", type=_NUMBER, help="Device; default: the first that both dumps have.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first.")
+@click.option(
+    "--baseline", metavar="DUMP", help="A second run of REFERENCE; what the two differ by is allowed to TARGET."
+)
 @click.option("--rules", metavar="FILE", multiple=True, help="YAML rules to add or override; may be repeated.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
@@ -65,6 +69,7 @@ def align(
     step: int | None,
     rank: int | None,
     graph: int | None,
+    baseline: str | None,
     rules: tuple[str, ...],
     json_file: str | None,
     csv_file: str | None,
@@ -93,6 +98,7 @@ def align(
             step=step,
             rank=rank,
             graph=graph,
+            baseline=baseline,
             rules=rules,
             min_coverage=min_coverage,
             progress=progress,

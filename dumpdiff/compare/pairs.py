@@ -14,11 +14,13 @@ from ..arrays import AnyArray, Flags, Ints
 from ..dtypes import is_discrete
 from ..errors import DumpError
 from ..graph import Flow
+from ..result import Baseline
 from ..rules import Rules
 from ..trace import Problem
 from .fused import fused, gathered
 from .metrics import compare
 from .scalars import scalar_differences
+from .spread import Spread, widen
 from .tolerances import expected, measured_noise, resolution
 from .whole import METRICS, measure_whole, shaped, tensors_to_compare
 
@@ -29,17 +31,28 @@ class Comparison:
 
     ``pairs`` has one row per pair of classes: target, reference (class ids), evidence, confidence, target_tensor,
     reference_tensor (ids of the tensors compared), layout, metric, error, tolerance, agrees, comparable and the fields
-    of :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error.
+    of :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error and spread (of two runs of the reference, NaN if
+    unknown).
     """
 
     alignment: Alignment
     pairs: pd.DataFrame
     scalars: pd.DataFrame  #: scalar arguments that differ, see scalars.scalar_differences
     problems: tuple[Problem, ...]
+    baseline: Baseline | None = None  #: the second run of the reference that tolerances were widened by
 
 
-def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float], None] | None = None) -> Comparison:
-    """Compare every pair: by whole tensors where both sides have them, else by statistics, else by checksum."""
+def compare_pairs(
+    alignment: Alignment,
+    rules: Rules,
+    progress: Callable[[float], None] | None = None,
+    spread: Spread | None = None,
+) -> Comparison:
+    """Compare every pair: by whole tensors where both sides have them, else by statistics, else by checksum.
+
+    With a ``spread`` no tolerance is less than what two runs of the reference allow; where they allow everything,
+    a pair within it is not comparable.
+    """
     target, reference = alignment.target, alignment.reference
     pairs = alignment.classes.copy()
     ids_t, ids_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
@@ -61,8 +74,13 @@ def compare_pairs(alignment: Alignment, rules: Rules, progress: Callable[[float]
     pairs["comparable"] = (
         (pairs["nonfinite_mismatch"] > 0) | np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
     )
+    pairs["spread"] = np.nan
+    figures = None
+    if spread is not None:
+        widen(pairs, spread)
+        figures = spread.figures
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
-    return Comparison(alignment, pairs, scalar_differences(alignment), problems)
+    return Comparison(alignment, pairs, scalar_differences(alignment), problems, figures)
 
 
 def _whole(flow: Flow, tensors: Ints) -> Flags:

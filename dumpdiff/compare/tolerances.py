@@ -14,6 +14,8 @@ from ..graph import Flow
 from ..graph.bridges import is_given
 from ..rules import Rules
 
+#: A relative error that is allowed to be this large cannot tell right from wrong. A judgement call.
+NO_INFORMATION = 0.3
 _ENOUGH = 8  # pairs that it takes to measure noise
 _NOISE_MARGIN = 8  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
 

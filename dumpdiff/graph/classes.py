@@ -19,8 +19,8 @@ _LOW_PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # where mean and no
 def evidence(tensors: pd.DataFrame) -> Ints:
     """How many of a tensor's recorded numbers say something: 0 (nothing: all ones, a mask, a shape) to 4.
 
-    A number says nothing if it is missing, 0, +-1, not finite, a masking constant (dtypes.MASK) or, for tensors of one repeated
-    value, a copy of another number; numbers a person would type (few digits) count for nothing either.
+    A number says nothing if it is missing, 0, +-1, not finite, a masking constant (dtypes.MASK) or, for tensors of one
+    repeated value, a copy of another number; numbers a person would type (few digits) count for nothing either.
     """
     values = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
     with np.errstate(all="ignore"):

@@ -27,6 +27,7 @@ _COPIED = (
     "beyond",
     "nonfinite_mismatch",
     "rounded_error",
+    "spread",
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Objects
+from ..compare import NO_INFORMATION
 from ..graph.bridges import is_given
 from ..rules import Rules
 from ..trace import FORWARD
@@ -17,7 +18,6 @@ from .joined import Joined
 #: Errors of agreeing inputs may grow past the tolerance, by what the operator's conditioning explains, up to this
 #: many tolerances; beyond it a value no longer agrees, however it came about.
 _CREEP = 32.0
-_NO_INFORMATION = 0.3  # a relative error that is allowed to be this large cannot tell right from wrong
 _BY_NAME = 0.9  # confidence of pairs by name or by an unmistakable value
 _NEAR = 0.05  # relative: so near by chance is no other tensor
 _REMEMBERED = 32  # ancestors, and values between, that are kept for the report
@@ -75,7 +75,7 @@ def classify(graph: Joined, rules: Rules) -> States:
         if not known.parted and known.worst_agreeing > 0:
             allowed = max(allowed, min(_CREEP * allowed, factor[node] * known.worst_agreeing))
         if error[node] <= allowed and not broken[node]:
-            state[node] = AGREEING if allowed < _NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
+            state[node] = AGREEING if allowed < NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
         elif known.parted:
             amplified = error[node] > 10 * factor[node] * known.worst_parted
             state[node] = AMPLIFIED if amplified else PROPAGATED

@@ -40,7 +40,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     found = findings(graph, states, scopes_t, scopes_r, first=other_shapes(alignment, rules))
     covered = coverage(graph, states)
     short = _short(covered, min_coverage)
-    stranger = _blind(target, reference) or _stranger(covered)
+    stranger = _blind(target, reference) or _stranger(covered) or _no_baseline(comparison)
     verdict: Verdict = "inconclusive" if stranger or (short and not found) else "diverged" if found else "aligned"
     notes = [*stranger, *short] if verdict == "inconclusive" else []
     if graph.bridges:
@@ -66,6 +66,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         learned=learned(graph, states),
         parameters=parameter_names(graph, states),
         noise_floor=_noise(comparison, states.state),
+        baseline=comparison.baseline,
         notes=tuple(notes),
         details=details,
     )
@@ -93,6 +94,11 @@ def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[
         f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: "
         "are these dumps of one model?"
     ]
+
+
+def _no_baseline(comparison: Comparison) -> list[str]:
+    """Why the second run of the reference cannot be what the target is judged against."""
+    return [comparison.baseline.unusable] if comparison.baseline and comparison.baseline.unusable else []
 
 
 def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: float) -> list[str]:

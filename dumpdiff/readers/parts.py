@@ -43,14 +43,16 @@ def choose(
     step: int | None = None,
     rank: int | None = None,
     graph: int | None = None,
+    roles: tuple[str, str] = ("target", "reference"),
 ) -> tuple[Part, Part]:
     """The two parts to compare: what was asked for, else the first common step, the first common rank, the first graph.
 
     A part without a step (or rank) matches any; so does the only process of a step that is numbered by its process id.
     Of several dumps of one step and rank, the one with whole tensors. Raises DumpError when the two dumps have no step
-    or rank in common, when the graph is in neither, or when several dumps remain, listing what each has.
+    or rank in common, when the graph is in neither, or when several dumps remain, listing what each has; it calls the
+    two by their ``roles``.
     """
-    sides = {"target": list(target), "reference": list(reference)}
+    sides = dict(zip(roles, (list(target), list(reference)), strict=True))
     for side, parts in sides.items():
         if not parts:
             raise DumpError(f"the {side} holds no dump")

@@ -11,12 +11,14 @@ from typing import IO, Any
 import numpy as np
 
 from .. import __version__
-from ..result import Finding, Result, Side
+from ..result import Baseline, Finding, Result, Side
+from ..trace import Source
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 #: History:
 #:   1.0  first published form
-SCHEMA_VERSION = "1.0"
+#:   1.1  baseline: the second run of the reference
+SCHEMA_VERSION = "1.1"
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def to_json(result: Result) -> dict[str, Any]:
         },
         "learned": [asdict(same) for same in result.learned],
         "noise_floor": result.noise_floor,
+        "baseline": None if result.baseline is None else _baseline(result.baseline),
         "notes": result.notes,
         "problems": [
             {"side": role, **asdict(problem)}
@@ -70,7 +73,10 @@ def write_document(document: Mapping[str, Any], stream: IO[bytes]) -> None:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    source = side.source
+    return {**_source(side.source), "ops": side.ops, "tensors": side.tensors}
+
+
+def _source(source: Source) -> dict[str, Any]:
     return {
         "path": source.path,
         "framework": source.framework,
@@ -79,10 +85,12 @@ def _side(side: Side) -> dict[str, Any]:
         "step": source.step,
         "rank": source.rank,
         "graph": source.graph,
-        "ops": side.ops,
-        "tensors": side.tensors,
         "details": source.details,
     }
+
+
+def _baseline(baseline: Baseline) -> dict[str, Any]:
+    return {**vars(baseline), "source": _source(baseline.source)}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..result import Finding, Result, Side
+from ..result import Baseline, Finding, Result, Side
 from ..wording import number
 from .words import described, headline, percent, printable
 
@@ -47,6 +47,8 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
     console.print()
     for role, side in _roles(result):
         console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
+    if result.baseline is not None:
+        console.print(Text.assemble((f"{'baseline':<11}", "bold"), _baseline(result.baseline)), soft_wrap=True)
     for part in _parts(result, view):
         console.print()
         console.print(part)
@@ -69,6 +71,14 @@ def _parts(result: Result, view: View) -> Iterator[RenderableType]:
 def _side(side: Side) -> str:
     """One line: what it is, how much it holds, where it is."""
     return f"{described(side.source)}: {side.ops} ops, {side.tensors} tensors, {printable(side.source.path)}"
+
+
+def _baseline(baseline: Baseline) -> str:
+    """One line: what the reference's two runs differ by, and where it is."""
+    largest = f"largest {number(baseline.largest)} ({printable(baseline.largest_op)})"
+    spread = f"spread of {baseline.values} values, median {number(baseline.median)}, {largest}"
+    said = spread if baseline.values else "no value of the reference"
+    return f"{described(baseline.source)}: {said}, {printable(baseline.source.path)}"
 
 
 def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:

@@ -50,11 +50,13 @@ def test_the_exit_code_is_the_verdict(run: Run, called: dict[str, Any], verdict:
 
 def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     run(
-        "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--rules", "x", "--rules", "y", "--min-coverage", 0.9
+        "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--baseline", "again",
+        "--rules", "x", "--rules", "y", "--min-coverage", 0.9
     )  # fmt: skip
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
+        "baseline": "again",
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import jsonschema
 import pytest
-from results import make
+from results import BASELINE, make
 
 from dumpdiff.report import json as report
 from dumpdiff.result import Result
@@ -129,3 +129,14 @@ def test_the_same_result_gives_the_same_bytes() -> None:
     report.write(make(), first)
     report.write(make(), second)
     assert first.getvalue() == second.getvalue()
+
+
+def test_the_baseline_says_what_it_is_and_how_far_the_two_runs_part() -> None:
+    document = written(make(baseline=BASELINE))
+    check(document)
+    assert document["baseline"]["source"]["path"] == "/data/again"
+    assert (document["baseline"]["median"], document["baseline"]["largest"]) == (1.2e-7, 4e-6)
+
+
+def test_without_a_baseline_there_is_none() -> None:
+    assert written(make())["baseline"] is None

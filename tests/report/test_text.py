@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from results import RSQRT, make, unmatched
+from results import BASELINE, RSQRT, make, unmatched
 from rich.console import Console
 
 from dumpdiff.report import text as report
@@ -118,3 +118,9 @@ def test_evidence_and_metrics_with_verbose() -> None:
     assert "evidence: input values agree; role learned from layers.0" in said
     assert "relative_l2 3.1e-2" in said
     assert "cosine -" in said
+
+
+def test_a_baseline_is_one_line() -> None:
+    (line,) = [line for line in printed(make(baseline=BASELINE)).splitlines() if line.startswith("baseline")]
+    assert "spread of 310 values, median 1.2e-7, largest 4.0e-6 (Functional.linear.3.forward)" in line
+    assert "/data/again" in line
