@@ -50,8 +50,8 @@ def main() -> None:
     style = Style(NAMES[args.names], args.attention, args.order, args.recompute)
     loss = ClassLoss(model) if model.size.image else TokenLoss(model, style)
     loss.set_train()
-    update = Update(loss.trainable_params(), model.optimizer) if args.optimizer else None
-    step = TrainStep(loss, update) if args.style == "cell" else as_function(loss, update)
+    optimizer = Update(loss.trainable_params(), model.optimizer) if args.optimizer else None
+    step = TrainStep(loss, optimizer) if args.style == "cell" else as_function(loss, optimizer)
     batch = model.images() if model.size.image else model.batch()
     value, _ = step(*(Tensor(part) for part in batch))
     print(f"loss {float(value.asnumpy()):.7f}\ndump {out}")
