@@ -10,21 +10,11 @@ from mindspore import Tensor, nn, ops
 from mindspore_nets.attention import Attention
 from mindspore_nets.experts import Experts
 from mindspore_nets.feed_forward import Gelu, SwiGLU
+from mindspore_nets.gradient import ScaledGradient
 from mindspore_nets.linear import Linear
 from mindspore_nets.low_rank import LowRankAttention
 from mindspore_nets.norms import norm
 from mindspore_nets.style import Named, Style
-
-
-class ScaledGradient(nn.Cell):
-    """What comes in goes out; the gradient is multiplied on its way back."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def construct(self, x):
-        return ops.stop_gradient(x - x * self.factor) + x * self.factor
 
 
 class Block(Named):
@@ -35,7 +25,7 @@ class Block(Named):
             style.names,
             input_norm=norm(model, f"{at}.input_norm", layer.input_eps, layer.input_norm_kind),
             attention=attention(model, n, style),
-            post_norm=norm(model, f"{at}.post_norm", layer.post_eps),
+            post_norm=norm(model, f"{at}.post_norm", layer.post_eps, weight_gradient=layer.norm_gradient),
             mlp=feed_forward(model, n, style),
         )
         self.residual_scale, self.normed_residual = layer.residual_scale, layer.residual == "after"
@@ -123,10 +113,12 @@ class TokenLoss(nn.Cell):
     def __init__(self, model: Model, style: Style) -> None:
         super().__init__(auto_prefix=False)
         self.network = Decoder(model, style)
-        self.summed, self.scale = model.loss == "sum", model.loss_scale
+        self.summed, self.twice, self.scale = model.loss == "sum", model.loss == "twice", model.loss_scale
 
     def construct(self, tokens, labels, mask):
         logits = self.network(tokens)
+        if self.twice:
+            logits = ops.concat((logits, logits), -1)
         losses = ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction="none")
         mask = mask.reshape(-1)
         loss = (losses * mask).sum()

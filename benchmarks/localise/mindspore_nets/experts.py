@@ -18,11 +18,14 @@ class Experts(Named):
         super().__init__(style.names, router=Linear(model, f"{at}.router"), experts=nn.CellList(experts))
         self.count, self.top_k = size.experts, size.top_k
         self.sigmoid, self.normalised = layer.router_sigmoid, layer.normalise_router
+        self.detached = layer.detached == "router"
         self.capacity, self.missing = layer.capacity, layer.missing_expert
 
     def weights(self, tokens):
         """Of each expert for each token: (tokens, experts)."""
         logits = self.router(tokens)
+        if self.detached:
+            logits = ops.stop_gradient(logits)
         probs = ops.sigmoid(logits) if self.sigmoid else ops.softmax(logits, -1)
         values, indices = ops.topk(probs, self.top_k)
         if self.normalised:

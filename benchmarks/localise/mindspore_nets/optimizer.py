@@ -20,8 +20,9 @@ def constant(value: float) -> Tensor:
 class ClipGradNorm(nn.Cell):
     """All gradients times the same factor, so that their joint norm is at most ``limit``."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, norm_factor: float) -> None:
         super().__init__()
+        self.norm_factor = constant(norm_factor) if norm_factor != 1 else None
         self.limit, self.one, self.tiny = constant(limit), constant(1), constant(TINY)
         self.sum = ops.ReduceSum()
 
@@ -29,7 +30,10 @@ class ClipGradNorm(nn.Cell):
         squares = ()
         for gradient in gradients:
             squares += (self.sum(ops.square(gradient)),)
-        factor = ops.minimum(self.limit / (ops.sqrt(ops.addn(squares)) + self.tiny), self.one)
+        norm = ops.sqrt(ops.addn(squares))
+        if self.norm_factor is not None:
+            norm = norm * self.norm_factor
+        factor = ops.minimum(self.limit / (norm + self.tiny), self.one)
         clipped = ()
         for gradient in gradients:
             clipped += (gradient * factor,)
@@ -74,7 +78,7 @@ class Update(nn.Cell):
     def __init__(self, weights: list[ms.Parameter], rule: architecture.Optimizer) -> None:
         super().__init__(auto_prefix=False)
         self.factor = constant(rule.gradient_factor) if rule.gradient_factor != 1 else None
-        self.clip_grad_norm = ClipGradNorm(rule.clip) if rule.clip else None
+        self.clip_grad_norm = ClipGradNorm(rule.clip, rule.norm_factor) if rule.clip else None
         self.optimizer = optimizer(weights, rule)
 
     def construct(self, gradients):
