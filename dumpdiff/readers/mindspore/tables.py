@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...trace import BACKWARD, OPTIMIZER, op_table, tensor_table
+from ...trace import OPTIMIZER, op_table, tensor_table
 from . import kinds
 from .graph import Dataflow, GraphOp, Slot, overwritten
 from .join import Join
 from .names import PARAMETER, encode
 from .nodes import Output
+from .phases import phases
 from .records import Record, Records, size_of
 
 
@@ -58,37 +59,12 @@ def tables(records: Records, flow: Dataflow | None, join: Join | None) -> tuple[
         rows.add_parameters({}, None, trusted=not rows.optimizer_recorded())
         matched = 0
     else:
-        phases = _phases(flow)
-        rows.add_parameters({encode(name): name for name in flow.parameters}, flow, trusted=OPTIMIZER not in phases)
-        _GraphRows(rows, flow, join, phases).add()
+        op_phases = phases(flow)
+        rows.add_parameters({encode(name): name for name in flow.parameters}, flow, trusted=OPTIMIZER not in op_phases)
+        _GraphRows(rows, flow, join, op_phases).add()
         matched = len(records.places) - sum(len(kept) for kept in rows.left.values())
     rows.add_the_rest()
     return rows.op_table(), rows.tensor_table(), matched
-
-
-def _phases(flow: Dataflow) -> list[str]:
-    """Phase of every op.
-
-    What reads a backward op's output belongs to the backward pass too, and so does an expanded op (whose name does not
-    say for whom it was expanded) that only backward ops read.
-    """
-    phases: list[str] = []
-    backward: list[bool] = []
-    for op in flow.ops:
-        reads = tuple(slot.parameter for slot in op.inputs if slot is not None and slot.parameter)
-        optimizer = kinds.is_optimizer(op.kind, kinds.scope(op.name), reads)
-        after = any(slot is not None and slot.op >= 0 and backward[slot.op] for slot in op.inputs)
-        phases.append(kinds.phase(op.kind, op.name, optimizer, after))
-        backward.append((after or kinds.is_backward(op.kind, op.name)) and not kinds.is_recomputed(op.name))
-    readers: defaultdict[int, set[str]] = defaultdict(set)
-    for number in reversed(range(len(phases))):
-        op = flow.ops[number]
-        if op.name.startswith("Expand/") and readers[number] == {BACKWARD} and number not in flow.results:
-            phases[number] = BACKWARD
-        for slot in op.inputs:
-            if slot is not None and slot.op >= 0:
-                readers[slot.op].add(phases[number])
-    return phases
 
 
 class _Rows:
