@@ -104,6 +104,9 @@ def _finding(rank: int, kind: Kind, at: Place, graph: Joined, states: States) ->
         metrics["input_error"] = float(above.worst_agreeing)
     if (ratio := _norm_ratio(at)) is not None:
         metrics["norm_ratio"] = ratio
+    if (again := states.again.get(at.node)) is not None:
+        exactness = {"float64_ratio": again.ratio, "amplification": again.amplification}
+        metrics |= {name: figure for name, figure in exactness.items() if np.isfinite(figure)}
     scalars = _scalars(graph, at)
     return Finding(
         rank=rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,12 @@ from ..rules import Rules
 from ..trace import FORWARD
 from .allowance import cancellation, conditioning
 from .joined import Joined
+from .recomputed import Recomputed, recomputed
 
 #: Errors of agreeing inputs may grow past the tolerance, by what the operator's conditioning explains, up to this
 #: many tolerances; beyond it a value no longer agrees, however it came about.
 _CREEP = 32.0
+_MOST_AGAIN = 64  # operators run again: after a divergence of every sum the first of them are what matters
 _BY_NAME = 0.9  # confidence of pairs by name or by an unmistakable value
 _NEAR = 0.05  # relative: so near by chance is no other tensor
 _REMEMBERED = 32  # ancestors, and values between, that are kept for the report
@@ -49,12 +52,14 @@ class States:
     #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
     state: Objects
     above: tuple[Above, ...]
+    again: Mapping[int, Recomputed]  #: nodes beyond their tolerance whose operator could be run again
 
 
 def classify(graph: Joined, rules: Rules) -> States:
     """Walk the joined graph from inputs to outputs.
 
-    A node whose error is beyond tolerance, and beyond what its operator makes of its agreeing inputs' errors, is
+    A node whose error is beyond tolerance, beyond what its operator makes of its agreeing inputs' errors (measured by
+    running it again where that can be done), and that is not as near to the exact result as the reference's, is
     introduced if no comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs
     by more than ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to
     inputs: what has no agreement of its own but feeds only agreement is healed.
@@ -66,27 +71,43 @@ def classify(graph: Joined, rules: Rules) -> States:
     backward = (graph.phase != FORWARD).tolist()
     state = [UNKNOWN] * graph.nodes
     above = [Above()] * graph.nodes
+    again: dict[int, Recomputed] = {}
     forward_parted: list[int] = []
     for node in graph.order:
         above[node] = known = _above(graph, node, state, above, error)
         if node >= len(pairs) or not comparable[node]:
             continue
         allowed = tolerance[node] * cancels[node]
-        if not known.parted and known.worst_agreeing > 0:
-            allowed = max(allowed, min(_CREEP * allowed, factor[node] * known.worst_agreeing))
-        if error[node] <= allowed and not broken[node]:
+        follows = known.parted or (backward[node] and bool(forward_parted))
+        suspect = error[node] > allowed and not broken[node] and not follows
+        if suspect:
+            if len(again) < _MOST_AGAIN and (found := recomputed(graph, node)) is not None:
+                again[node] = found
+            allowed = _carried(allowed, factor[node], known.worst_agreeing, again.get(node))
+        if suspect and node in again and again[node].equally_right(tolerance[node], known.worst_agreeing):
+            state[node] = AGREEING
+        elif error[node] <= allowed and not broken[node]:
             state[node] = AGREEING if allowed < NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
         elif known.parted:
             amplified = error[node] > 10 * factor[node] * known.worst_parted
             state[node] = AMPLIFIED if amplified else PROPAGATED
-        elif backward[node] and forward_parted:
+        elif follows:
             state[node] = PROPAGATED
         else:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
     _heal(graph, state, _surely_other(graph))
-    return States(np.array(state, dtype=object), tuple(above))
+    return States(np.array(state, dtype=object), tuple(above), again)
+
+
+def _carried(allowed: float, factor: float, given: float, again: Recomputed | None) -> float:
+    """What is allowed where inputs agree to ``given`` only: their error, enlarged as measured or as the rules say."""
+    if not given > 0:
+        return allowed
+    if again is not None and np.isfinite(again.amplification):
+        return max(allowed, again.amplification * given)
+    return max(allowed, min(_CREEP * allowed, factor * given))
 
 
 def _above(graph: Joined, node: int, state: list[str], above: list[Above], error: list[float]) -> Above:
