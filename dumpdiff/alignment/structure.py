@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..trace import OPTIMIZER
 from .matching import Matching
 
 Signature = tuple[int, str, tuple[int, ...], int]
@@ -195,18 +196,27 @@ class _Closure:
         return True
 
     def _upward(self, t: int, r: int) -> None:
-        """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise."""
+        """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise.
+
+        Not in the optimizer unless their makers are of one kind: an update rule is written in many ways.
+        """
         makers = [(t, r)]
         while makers:
             t, r = makers.pop()
             if self.kinds[0][t] != self.kinds[1][r]:
                 continue
             for a, b in self._left_over(t, r):
+                if self.phases[0][t] == OPTIMIZER and not self._same_maker(a, b):
+                    continue
                 if self.matching.pair(a, b, "structure", 0.7):
                     self._touch(a, b)
                     above = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
                     if min(above) >= 0 and self.matching.pair_ops(*above):
                         makers.append(above)
+
+    def _same_maker(self, a: int, b: int) -> bool:
+        t, r = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
+        return min(t, r) >= 0 and self.kinds[0][t] == self.kinds[1][r]
 
     def _left_over(self, t: int, r: int) -> list[tuple[int, int]]:
         """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice."""
