@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from . import readers
 from .alignment import align as align_flows
 from .collector import collector_paused
-from .compare import Spread, compare_pairs, spread_of
+from .compare import Comparison, Spread, compare_pairs, spread_of
+from .errors import DumpError
 from .graph import Flow, flow_of
 from .locate import locate
 from .readers.parts import Part
-from .result import Result
+from .recorded import recorded
+from .result import Finding, Result
 from .rules import Rules, load_rules
 from .trace import Trace
 
@@ -20,6 +23,9 @@ Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1
 
 #: A verdict 'aligned' needs this share of each side's forward (and backward) ops compared, or leading only to what was.
 MIN_COVERAGE = 0.7
+
+#: Ranks of the findings that are explained unasked: later ones mostly follow from these, and each costs a moment.
+EXPLAINED = (1, 2, 3)
 
 
 @collector_paused()
@@ -33,13 +39,15 @@ def align(
     baseline: str | Path | None = None,
     rules: Sequence[str | Path] = (),
     min_coverage: float = MIN_COVERAGE,
+    explained: Collection[int] = EXPLAINED,
     progress: Progress | None = None,
 ) -> Result:
     """Where do two dumps of one model part? ``target`` is the run under test, ``reference`` the trusted one.
 
     Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
     common step, the first common rank, the first graph); ``baseline`` is a second run of the reference: what these two
-    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files.
+    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files; ``explained`` are
+    the ranks of the findings whose cause is looked for.
 
     Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError for a wrong rule
     file.
@@ -56,7 +64,51 @@ def align(
     alignment = align_flows(flows[0], flows[1], book)
     comparison = compare_pairs(alignment, book, _stage(progress, "comparing"), spread)
     _say(progress, "locating", 0.0)
-    return locate(comparison, book, min_coverage)
+    result = locate(comparison, book, min_coverage)
+    _say(progress, "explaining", 0.0)
+    return replace(result, findings=_explained(result.findings, comparison, book, explained))
+
+
+def _explained(
+    findings: tuple[Finding, ...], comparison: Comparison, rules: Rules, ranks: Collection[int]
+) -> tuple[Finding, ...]:
+    """The findings, those of the given ranks with their causes."""
+    chosen = [finding for finding in findings if finding.rank in ranks]
+    if not chosen:
+        return findings
+    from .explain import explain  # most comparisons end in agreement, and need none of it
+
+    told = {finding.rank: finding for finding in explain(comparison, rules, chosen)}
+    return tuple(told.get(finding.rank, finding) for finding in findings)
+
+
+def explain(
+    result: str | Path, finding: int = 1, *, rules: Sequence[str | Path] = (), progress: Progress | None = None
+) -> Finding:
+    """The finding number ``finding`` of a result that ``dumpdiff align --json`` wrote, with its causes.
+
+    The two dumps that it names are read again, in the same step, rank and graph, and against the same baseline.
+
+    Raises DumpError if the file is no such result, has no such finding, or its dumps are gone or no longer those.
+    """
+    made = recorded(Path(result))
+    if finding > len(made.titles):
+        raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
+    again = align(
+        made.target,
+        made.reference,
+        step=made.step,
+        rank=made.rank,
+        graph=made.graph,
+        baseline=made.baseline,
+        rules=rules,
+        explained=(finding,),
+        progress=progress,
+    )
+    found = next((one for one in again.findings if one.title == made.titles[finding - 1]), None)
+    if found is None:
+        raise DumpError(f"{result}: its dumps no longer give finding {finding}; run dumpdiff align again")
+    return found
 
 
 def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:

@@ -18,6 +18,7 @@ from ..errors import DumpError
 #: so that ``dumpdiff --help`` imports none of them.
 COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
+    "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
 }

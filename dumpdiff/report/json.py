@@ -17,7 +17,7 @@ from ..trace import Source
 #: Major: a reader of the old form breaks. Minor: something was added.
 #: History:
 #:   1.0  first published form
-#:   1.1  baseline: the second run of the reference
+#:   1.1  baseline: the second run of the reference; of a finding side, causes and unexplained
 SCHEMA_VERSION = "1.1"
 
 
@@ -34,8 +34,8 @@ def to_json(result: Result) -> dict[str, Any]:
         "target": _side(result.target),
         "reference": _side(result.reference),
         "verdict": result.verdict,
-        "first_divergence": None if first is None else _finding(first),
-        "findings": [_finding(finding) for finding in result.findings],
+        "first_divergence": None if first is None else finding_document(first),
+        "findings": [finding_document(finding) for finding in result.findings],
         "coverage": {
             side: {phase: _figures(figures) for phase, figures in phases.items()}
             for side, phases in result.coverage.items()
@@ -93,9 +93,10 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
     return {**vars(baseline), "source": _source(baseline.source)}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """One finding, as it stands in the result."""
     slots = [{"target": target, "reference": reference} for target, reference in finding.slots]
-    return {**vars(finding), "slots": slots}
+    return {**vars(finding), "slots": slots, "causes": [vars(cause) for cause in finding.causes]}
 
 
 def _figures(figures: Mapping[str, float]) -> dict[str, Any]:

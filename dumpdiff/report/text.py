@@ -54,6 +54,11 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
         console.print(part)
 
 
+def write_finding(finding: Finding, console: Console) -> None:
+    """Print one finding in full, with everything that explains it."""
+    console.print(Text.assemble((f"finding {finding.rank}: ", "bold"), _finding(finding, View(verbose=True))))
+
+
 def _parts(result: Result, view: View) -> Iterator[RenderableType]:
     if result.findings:
         yield from _findings(result.findings, view)
@@ -115,11 +120,20 @@ def _finding(finding: Finding, view: View) -> Text:
         lines.append(f"slots: {', '.join(f'{target} vs {reference}' for target, reference in finding.slots)}")
     if finding.source:
         lines.append(f"source: {', '.join(f'{role} {line}' for role, line in finding.source.items())}")
+    lines += _why(finding, view)
     if view.verbose:
         lines.append(", ".join(f"{name} {number(value)}" for name, value in finding.metrics.items()))
         lines.append(f"evidence: {'; '.join(finding.evidence)}")
     first, *rest = (printable(line) for line in lines)
     return Text.assemble((first, "bold"), *(f"\n{line}" for line in rest), overflow="fold")
+
+
+def _why(finding: Finding, view: View) -> list[str]:
+    """The best cause, all of them with -v; or why there is none."""
+    if finding.unexplained:
+        return [f"why: {finding.unexplained}"]
+    shown = finding.causes if view.verbose else finding.causes[:1]
+    return [f"{'why' if i == 0 else 'or'} ({cause.name}): {cause.text}" for i, cause in enumerate(shown)]
 
 
 def _ends(ops: Sequence[str]) -> list[str]:

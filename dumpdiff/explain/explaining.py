@@ -1,0 +1,73 @@
+"""Findings with causes: the arrays are gathered, the hypotheses tried, the answers ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..compare import Comparison
+from ..result import Finding
+from ..rules import Rules
+from ..trace import FORWARD, OPTIMIZER
+from ..wording import number
+from .gather import LARGEST, Sought, Surroundings, situations
+from .hypotheses import ALL
+from .judge import causes
+from .sides import departing, departures
+from .statistics import from_statistics
+
+NOTHING = "no hypothesis explains this"
+_STATISTICS = ("max", "min", "mean", "norm")
+
+
+def explain(comparison: Comparison, rules: Rules, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, each with ``side`` and ``causes`` as far as the dumps allow, or why not (``unexplained``)."""
+    around = Surroundings(comparison, rules)
+    return tuple(_explained(around, finding) for finding in findings)
+
+
+def _explained(around: Surroundings, finding: Finding) -> Finding:
+    sought = around.find(finding)
+    if sought is None:
+        return replace(finding, side="unknown", unexplained="the two tensors cannot be compared, so nothing is tried")
+    with np.errstate(all="ignore"):
+        seen = list(situations(around, finding, sought))
+        if not seen:
+            return _by_statistics(around, finding, sought)
+        side, found = causes(seen, ALL)
+        own = departures(seen)
+    side = departing(own, finding.tolerance) or side
+    said = [f"{role}'s to {number(gap)}" for role, gap in own.items()]
+    evidence = (f"own inputs, recomputed in float64, give the {' and the '.join(said)}",) if said else ()
+    return replace(
+        finding,
+        side=side,
+        causes=found,
+        evidence=(*finding.evidence, *evidence),
+        unexplained="" if found else NOTHING,
+    )
+
+
+def _by_statistics(around: Surroundings, finding: Finding, sought: Sought) -> Finding:
+    """What can be said where one of the two whole tensors is missing or too large."""
+    tables = [flow.tensors.iloc[tensor] for flow, tensor in zip(around.flows, sought.tensors, strict=True)]
+    numbers = [[float(table[name]) for name in _STATISTICS] for table in tables]
+    found = from_statistics(numbers[0], numbers[1], finding.tolerance, _names(finding))
+    sizes = [int(table["size"]) for table in tables]
+    why = (
+        f"more than {LARGEST:,} elements are not recomputed"
+        if max(sizes) > LARGEST
+        else "whole tensors of both sides are needed to say why: record them (task tensor)"
+    )
+    return replace(finding, side="target" if found else "unknown", causes=found, unexplained="" if found else why)
+
+
+def _names(finding: Finding) -> tuple[str, str]:
+    """What zeros and a factor are called there."""
+    if finding.kind == "parameter":
+        return "zeroed", "weight-scaled"
+    if finding.phase == FORWARD:
+        return "zeroed", "constant-factor"
+    return "gradient-stopped", "clip" if finding.phase == OPTIMIZER else "gradient-scaled"

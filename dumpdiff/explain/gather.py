@@ -1,0 +1,276 @@
+"""From a comparison and a finding to the situation: the arrays of both sides around the place where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import AnyArray
+from ..compare import Comparison
+from ..compare.layouts import laid_out
+from ..dtypes import is_floating
+from ..graph import Flow
+from ..graph.bridges import bridge
+from ..operators import Call, execution
+from ..operators.call import call_of
+from ..operators.execution import whole
+from ..result import Finding
+from ..rules import Rules
+from ..trace import FORWARD
+from .situation import Operand, Situation
+
+LARGEST = 1 << 23  #: elements: 64 MB as float64; what is larger is not recomputed
+_DEPTH = 6  # ops upstream that a value may come from
+_MOST = 40  # operands
+_REARRANGED = 0.2  # relative L2: elements in another order are farther apart than this
+
+
+@dataclass(frozen=True)
+class Sought:
+    """Where a finding stands in the comparison: its row of pairs, and the class and tensor of either side."""
+
+    row: int
+    classes: tuple[int, int]
+    tensors: tuple[int, int]
+
+
+class Surroundings:
+    """What explaining looks up in a comparison, once for all findings."""
+
+    def __init__(self, comparison: Comparison, rules: Rules) -> None:
+        self.comparison, self.rules = comparison, rules
+        alignment = comparison.alignment
+        self.flows = (alignment.target, alignment.reference)
+        self.kinds = (alignment.kinds_t, alignment.kinds_r)
+
+    @cached_property
+    def rows(self) -> dict[tuple[int, int], int]:
+        """(class of the target, class of the reference) -> row of pairs."""
+        pairs = self.comparison.pairs
+        return {pair: row for row, pair in enumerate(zip(pairs["target"], pairs["reference"], strict=True))}
+
+    @cached_property
+    def agreed(self) -> tuple[set[int], set[int]]:
+        """Classes of either side that agree with their partner."""
+        good = self.comparison.pairs[self.comparison.pairs["agrees"]]
+        return set(good["target"].tolist()), set(good["reference"].tolist())
+
+    @cached_property
+    def ops_by_name(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Per side: the dump's own name -> op."""
+        first, second = ({name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in self.flows)
+        return first, second
+
+    def find(self, finding: Finding) -> Sought | None:
+        """The pair that a finding is about; None if it is about none, as other shapes are."""
+        if not finding.slots:
+            return None
+        sides = [
+            list(self._holders(side, names, slot))
+            for side, (names, slot) in enumerate(
+                zip((finding.target_ops, finding.reference_ops), finding.slots[0], strict=True)
+            )
+        ]
+        for t in sides[0]:
+            for r in sides[1]:
+                if (row := self.rows.get((t, r))) is not None:
+                    pair = self.comparison.pairs.iloc[row]
+                    return Sought(row, (t, r), (int(pair["target_tensor"]), int(pair["reference_tensor"])))
+        return None
+
+    def _holders(self, side: int, names: Sequence[str], slot: str) -> Iterator[int]:
+        flow = self.flows[side]
+        for name in reversed(names):
+            op = self.ops_by_name[side].get(name)
+            for row in flow.tensors_of(op).tolist() if op is not None else ():
+                if str(flow.tensors["slot"].iat[row]) == slot and flow.tensor_class[row] >= 0:
+                    yield int(flow.tensor_class[row])
+
+
+def arrays_of(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray] | None:
+    """Both whole tensors, the target's laid out like the reference's; None without them, or if they are too large."""
+    flows = around.flows
+    sizes = [int(flow.tensors["size"].iat[tensor]) for flow, tensor in zip(flows, sought.tensors, strict=True)]
+    if max(sizes) > LARGEST:
+        return None
+    t, r = (whole(flow.trace, tensor) for flow, tensor in zip(flows, sought.tensors, strict=True))
+    if t is None or r is None or t.size != r.size:
+        return None
+    t, r = t.astype(np.float64), r.astype(np.float64)
+    if str(around.comparison.pairs["layout"].iat[sought.row]) not in ("same", "reshape"):
+        _, t, r = laid_out(t, r)
+    return (t.reshape(r.shape) if t.shape != r.shape else t), r
+
+
+def situations(around: Surroundings, finding: Finding, sought: Sought) -> Iterator[Situation]:
+    """The finding with the target as the side that departs, then with the reference; none without whole tensors."""
+    arrays = arrays_of(around, sought)
+    if arrays is None:
+        return
+    operands = [_operands(around, side, sought.classes[side], finding) for side in (0, 1)]
+    for departing, faithful in ((0, 1), (1, 0)):
+        value = sought.classes[faithful]
+        flow = around.flows[faithful]
+        ops = _ops(around, faithful, finding)
+        yield Situation(
+            finding=finding,
+            departing_role=("target", "reference")[departing],
+            departing=arrays[departing],
+            plain=arrays[faithful],
+            operands=operands[faithful],
+            others=operands[departing],
+            numbers=tuple(_numbers(flow, ops)),
+            kinds=tuple(around.kinds[faithful][op] for op in ops),
+            after=_after(around, faithful, value) | _after(around, departing, sought.classes[departing]),
+            tolerance=finding.tolerance,
+            dtype=str(flow.column("dtype")[value]),
+            call=_call(around, faithful, value),
+            loss_near=_loss_near(around, faithful, ops)
+            or _loss_near(around, departing, _ops(around, departing, finding)),
+            parameters=tuple(_parameters(around, faithful, arrays[faithful].size))
+            if finding.kind == "parameter"
+            else (),
+        )
+
+
+def _call(around: Surroundings, side: int, value: int) -> Call | None:
+    """The op that made a value, with its inputs; None if one is missing, or the value is not its first output."""
+    flow = around.flows[side]
+    maker = int(flow.producers[value])
+    if maker < 0:
+        return None
+    rows = flow.tensors_of(maker).tolist()
+    outputs = [row for row in rows if flow.tensors["role"].iat[row] == "output"]
+    if not outputs or flow.tensor_class[outputs[0]] != value or max(flow.tensors["size"].iloc[rows]) > LARGEST:
+        return None
+    ran = execution(flow.trace, rows)
+    return None if ran is None else call_of(around.kinds[side][maker], ran.inputs, ran.named, ran.output.shape)
+
+
+def _ops(around: Surroundings, side: int, finding: Finding) -> list[int]:
+    names = (finding.target_ops, finding.reference_ops)[side]
+    return [around.ops_by_name[side][name] for name in names if name in around.ops_by_name[side]]
+
+
+def _operands(around: Surroundings, side: int, value: int, finding: Finding) -> tuple[Operand, ...]:
+    """Values upstream, breadth first, each as the op that leads here read it; then what the module call was given."""
+    flow = around.flows[side]
+    found: dict[int, Operand | None] = {value: None}
+    front = [value]
+    for _ in range(_DEPTH):
+        after = []
+        for v in front:
+            for above, tensor in _above(flow, v):
+                if above not in found:
+                    found[above] = _operand(around, side, above, tensor)
+                    after.append(above)
+        front = after
+        if len(found) >= _MOST:
+            break
+    for op in _ops(around, side, finding):
+        for above, tensor in (*_read(flow, op), *((v, -1) for v in _module_reads(flow, op))):
+            if above not in found:
+                found[above] = _operand(around, side, above, tensor)
+    return tuple(operand for operand in found.values() if operand is not None)
+
+
+def _above(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
+    """(class, tensor) of what a value was made from; of a hole what most likely lies above it; of a leaf nothing."""
+    maker = int(flow.producers[value])
+    if maker >= 0:
+        return _read(flow, maker)
+    found = bridge(flow, value)
+    return [(v, -1) for v in found.parents] if found else []
+
+
+def _read(flow: Flow, op: int) -> list[tuple[int, int]]:
+    """(class, tensor) of each input of an op: one class can be read in several layouts."""
+    rows = flow.tensors_of(op).tolist()
+    role = flow.tensors["role"].to_numpy()
+    return [(int(flow.tensor_class[row]), row) for row in rows if role[row] != "output" and flow.tensor_class[row] >= 0]
+
+
+def _module_reads(flow: Flow, op: int) -> Sequence[int]:
+    """What the nearest module call around an op was given."""
+    parent = int(flow.trace.ops["parent"].iat[op])
+    return flow.reads[parent] if parent >= 0 else ()
+
+
+def _operand(around: Surroundings, side: int, value: int, tensor: int = -1) -> Operand | None:
+    flow = around.flows[side]
+    if tensor < 0 or not flow.tensors["file"].iat[tensor]:
+        tensor = _whole_tensor(flow, value)
+    if tensor < 0 or flow.sizes[value] > LARGEST:
+        return None
+    maker = int(flow.producers[value])
+    parameter = str(flow.column("parameter")[value])
+    return Operand(
+        name=parameter or (str(flow.trace.ops["name"].iat[maker]) if maker >= 0 else "an input"),
+        kind=around.kinds[side][maker] if maker >= 0 else "",
+        parameter=parameter,
+        agreed=value in around.agreed[side],
+        shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
+        load=_loader(flow, tensor),
+    )
+
+
+def _loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
+    def load() -> AnyArray:
+        array = whole(flow.trace, tensor)
+        return np.full(tuple(flow.tensors["shape"].iat[tensor] or ()), np.nan) if array is None else array
+
+    return load
+
+
+def _whole_tensor(flow: Flow, value: int) -> int:
+    """A tensor of the class that is whole, the one that stands for it if possible; -1 if there is none."""
+    first = int(flow.column("tensor")[value])
+    files = flow.tensors["file"].to_numpy()
+    if files[first]:
+        return first
+    rows = np.flatnonzero((flow.tensor_class == value) & (files != ""))
+    return int(rows[0]) if len(rows) else -1
+
+
+def _numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:
+    for op in ops:
+        for row in flow.tensors_of(op).tolist():
+            if flow.tensors["constant"].iat[row] and flow.tensors["size"].iat[row] == 1:
+                number = float(flow.tensors["max"].iat[row])
+                if is_floating(str(flow.tensors["dtype"].iat[row])) and np.isfinite(number):
+                    yield number
+
+
+def _after(around: Surroundings, side: int, value: int) -> frozenset[str]:
+    """Kinds of the ops that read a value, and of those that read what they write, past rearrangements."""
+    flow, kinds = around.flows[side], around.kinds[side]
+    found: set[str] = set()
+    front = {value}
+    for _ in range(3):
+        readers = {op for v in front for op in flow.readers[v] if flow.trace.ops["level"].iat[op] == "op"}
+        found |= {kinds[op] for op in readers}
+        front = {w for op in readers for w in flow.writes[op]}
+        if len(front) > 64:
+            break
+    return frozenset(found)
+
+
+def _loss_near(around: Surroundings, side: int, ops: Sequence[int]) -> bool:
+    """One of the ops is of a loss, or the backward of one."""
+    flow, kinds = around.flows[side], around.kinds[side]
+    forward = flow.trace.ops["forward"].to_numpy()
+    named = {kinds[op].removeprefix("grad:") for op in ops} | {kinds[forward[op]] for op in ops if forward[op] >= 0}
+    return bool(named & {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"})
+
+
+def _parameters(around: Surroundings, side: int, size: int) -> Iterator[Operand]:
+    """The parameters of a size, of one side."""
+    flow = around.flows[side]
+    for value, name in enumerate(flow.column("parameter")):
+        if name and flow.sizes[value] == size and flow.column("phase")[value] == FORWARD:
+            operand = _operand(around, side, value)
+            if operand is not None:
+                yield operand
