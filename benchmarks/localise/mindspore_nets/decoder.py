@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 import numpy as np
-from architecture import Layer, Model
+from architecture import Model
 from mindspore import Tensor, nn, ops
 
 from mindspore_nets.attention import Attention
 from mindspore_nets.experts import Experts
-from mindspore_nets.feed_forward import Gelu, SwiGLU
+from mindspore_nets.feed_forward import Gelu, SwiGLU, in_precision
 from mindspore_nets.gradient import ScaledGradient
 from mindspore_nets.linear import Linear
 from mindspore_nets.low_rank import LowRankAttention
@@ -53,13 +52,6 @@ def feed_forward(model: Model, n: int, style: Style) -> nn.Cell:
         return Experts(model, n, style)
     mlp = (Gelu if size.mlp == "gelu" else SwiGLU)(model, f"layers.{n}.mlp", layer, style)
     return in_precision(mlp, layer)
-
-
-def in_precision(mlp: nn.Cell, layer: Layer) -> nn.Cell:
-    """The same cell, told to cast its inputs and weights; exits if the CPU cannot."""
-    if layer.compute == "bfloat16":
-        raise SystemExit("MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be recorded")
-    return mlp.to_float(ms.float16) if layer.compute == "float16" else mlp
 
 
 class TiedHead(nn.Cell):

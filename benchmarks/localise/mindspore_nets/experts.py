@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 from architecture import Model
 from mindspore import nn, ops
 
-from mindspore_nets.feed_forward import SwiGLU
+from mindspore_nets.feed_forward import SwiGLU, in_precision
 from mindspore_nets.linear import Linear
 from mindspore_nets.style import Named, Style
 
@@ -14,8 +15,10 @@ class Experts(Named):
     def __init__(self, model: Model, n: int, style: Style) -> None:
         size, layer, at = model.size, model.layers[n], f"layers.{n}.mlp"
         stand_ins = layer.expert_order or range(size.experts)
-        experts = [SwiGLU(model, f"{at}.experts.{e}", layer, style) for e in stand_ins]
-        super().__init__(style.names, router=Linear(model, f"{at}.router"), experts=nn.CellList(experts))
+        experts = [in_precision(SwiGLU(model, f"{at}.experts.{e}", layer, style), layer) for e in stand_ins]
+        super().__init__(
+            style.names, router=in_precision(Linear(model, f"{at}.router"), layer), experts=nn.CellList(experts)
+        )
         self.count, self.top_k = size.experts, size.top_k
         self.sigmoid, self.normalised = layer.router_sigmoid, layer.normalise_router
         self.detached = layer.detached == "router"
@@ -23,7 +26,7 @@ class Experts(Named):
 
     def weights(self, tokens):
         """Of each expert for each token: (tokens, experts)."""
-        logits = self.router(tokens)
+        logits = self.router(tokens).astype(ms.float32)
         if self.detached:
             logits = ops.stop_gradient(logits)
         probs = ops.sigmoid(logits) if self.sigmoid else ops.softmax(logits, -1)

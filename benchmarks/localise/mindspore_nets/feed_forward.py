@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 from architecture import Layer, Model
-from mindspore import ops
+from mindspore import nn, ops
 
 from mindspore_nets.linear import Linear
 from mindspore_nets.style import Named, Style
@@ -40,3 +41,10 @@ class Gelu(Named):
         if self.detached:
             inner = ops.stop_gradient(inner)
         return self.narrow(inner)
+
+
+def in_precision(mlp: nn.Cell, layer: Layer) -> nn.Cell:
+    """The same cell, told to cast its inputs and weights; exits if the CPU cannot."""
+    if layer.compute == "bfloat16":
+        raise SystemExit("MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be recorded")
+    return mlp.to_float(ms.float16) if layer.compute == "float16" else mlp
