@@ -244,7 +244,7 @@ _ATTENTION = (
     "score_scale score_scale_small mask_none mask_shifted softmax_half "
     "softmax_axis dropout residual_scale residual_order"
 )
-_ROTARY = "rope_layout rope_theta rope_half"
+_ROTARY = "rope_layout rope_theta rope_half stop_keys"
 _WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
 _LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order loss_twice mask_fewer"
 _BACKWARD = "stop_attention gradient_double gradient_halved norm_gradient"
@@ -255,15 +255,15 @@ _OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_n
 GIVEN: Mapping[str, str] = {
     "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} "
     "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped "
-    "rope_rows rows_per_rank zero_values tied_head stop_gate stop_keys",
+    "rope_rows rows_per_rank zero_values tied_head stop_gate",
     "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu half_layer bias_missing "
     "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all label_shift gradient_double",
     "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
     "heads_permuted rows_per_rank zero_values weight_rounded stop_keys gradient_double",
     "moe": "eps score_scale expert_order router_normalisation router_sigmoid capacity expert_missing loss_scale "
     "residual_order gradient_halved stop_router",
-    "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta latent_norm_ones latent_scaled "
-    "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double stop_gate",
+    "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta stop_gate latent_norm_ones latent_scaled "
+    "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double",
     "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu head_bias_missing batch_order",
 }
 

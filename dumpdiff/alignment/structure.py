@@ -198,7 +198,7 @@ class _Closure:
     def _upward(self, t: int, r: int) -> None:
         """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise.
 
-        Not in the optimizer unless their makers are of one kind: an update rule is written in many ways.
+        Not in the optimizer if their makers are of two kinds: an update rule is written in many ways.
         """
         makers = [(t, r)]
         while makers:
@@ -216,7 +216,7 @@ class _Closure:
 
     def _same_maker(self, a: int, b: int) -> bool:
         t, r = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
-        return min(t, r) >= 0 and self.kinds[0][t] == self.kinds[1][r]
+        return max(t, r) < 0 or (min(t, r) >= 0 and self.kinds[0][t] == self.kinds[1][r])
 
     def _left_over(self, t: int, r: int) -> list[tuple[int, int]]:
         """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice."""
