@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from truth import CHANGED, Dump
+from dumps import Dump
+from truth import CHANGED
 
 CLOSE = 1e-4  #: relative L2 of sorted numbers; float32 pairs agree to 1e-6, different tensors differ by more than 1e-2
 DISTINCT = 8  #: fewer different numbers say too little: masks, ones, a loss

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import dumps
 import faults
 import formats
 import partners
@@ -21,7 +22,7 @@ import dumpdiff
 from dumpdiff.result import Finding, Result
 
 HERE = Path(__file__).resolve().parent
-_SCORING = ("formats.py", "partners.py", "score.py", "truth.py")
+_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def score(case: faults.Case, forms: Iterable[str], work: Path) -> list[Score]:
     faulty = 0 if case.side == recordings.MINDSPORE else 1
     root = None if case.benign else truth.find(clean[faulty], runs[faulty])
     sides = [
-        partners.Side(*pair, truth.twins(*pair), root.changed if root and at == faulty else None)
+        partners.Side(*pair, dumps.twins(*pair), root.changed if root and at == faulty else None)
         for at, pair in enumerate(zip(clean, runs, strict=True))
     ]
     single = not any("16" in option for option in (*case.target_options, *case.reference_options))
@@ -106,7 +107,7 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
     void, hits = "", []
     if root is not None:
         nameable = root.ops & ops_of_form if case.side == recordings.PYTORCH else root.ops
-        void = "no effect" if not root.ops else "" if nameable else "not recorded in this form"
+        void = _void(root, bool(nameable))
         hits = [_named(finding, case.side, renamed) & nameable for finding in result.findings[:3]]
     right = next((finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None)
     causes = getattr(right, "causes", ())
@@ -133,6 +134,15 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
     )
 
 
+def _void(root: truth.Truth, nameable: bool) -> str:
+    """Why there is nothing to find, '' if there is."""
+    if not root.ops:
+        return "nothing that was recorded changes"
+    if root.effect < truth.ROUNDING:
+        return f"harmless: all gradients stay the same to {root.effect:.0e}"
+    return "" if nameable else "its op is not recorded in this form"
+
+
 def _named(finding: Finding, side: str, renamed: formats.Names) -> frozenset[str]:
     """Ops of the faulty side that a finding names, by their names as recorded."""
     ops = finding.target_ops if side == recordings.MINDSPORE else finding.reference_ops
@@ -149,13 +159,15 @@ def _alignment(result: Result, renamed, sides: list[partners.Side], ops_of_form:
     pairs = [(ours, theirs) for ours, theirs in zip(*rows, strict=True) if ours >= 0 and theirs >= 0]
     reference = sides[1].run
     names = reference.trace.ops["name"].tolist()
-    results = [row for row, op in enumerate(reference.op) if reference.role[row] == "output" and names[op] in ops_of_form]
+    results = [
+        row for row, op in enumerate(reference.op) if reference.role[row] == "output" and names[op] in ops_of_form
+    ]
     return partners.judge(pairs, known, *sides, results)
 
 
 @lru_cache(maxsize=8)
-def _load(path: Path) -> truth.Dump:
-    return truth.load(path)
+def _load(path: Path) -> dumps.Dump:
+    return dumps.load(path)
 
 
 def _kept(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
@@ -167,7 +179,7 @@ def _kept(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
 
 def _key(case: faults.Case, work: Path) -> str:
     """Changes with the program, with the way of scoring, and with the recordings."""
-    digest = hashlib.sha256(_code().encode())
+    digest = hashlib.sha256(code().encode())
     for recording in recordings.of(case):
         for one in (recording, recording.clean()):
             digest.update(recordings.mark(one, work).read_bytes())
@@ -175,7 +187,8 @@ def _key(case: faults.Case, work: Path) -> str:
 
 
 @lru_cache(maxsize=1)
-def _code() -> str:
+def code() -> str:
+    """What every answer depends on: a digest of the program, its rules and the way of scoring."""
     package = Path(dumpdiff.__file__).parent
     rules = package.parent / "rules"
     files = [*package.rglob("*.py"), *rules.glob("*.yaml"), *(HERE / name for name in _SCORING)]

@@ -7,143 +7,41 @@ root of the fault, and a finding that names one of its ops is right.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
+from dumps import Dump, distance, twins
 
-from dumpdiff import read
 from dumpdiff.dtypes import UNIT_ROUNDOFF
-from dumpdiff.trace import BACKWARD, FORWARD, PHASES, Trace
+from dumpdiff.trace import BACKWARD, FORWARD, PHASES
 
-CHANGED, SAME, UNKNOWN = 1, 0, -1
+#: TOUCHED: other bits, and no more than rounding.
+CHANGED, TOUCHED, SAME, UNKNOWN = 2, 1, 0, -1
 
-
-@dataclass(frozen=True)
-class Dump:
-    """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of the sorted ones."""
-
-    trace: Trace
-    bits: tuple[str, ...]  #: '' if the tensor is not recorded or the recorder is known to write something else
-    numbers: tuple[str, ...]  #: equal for reshaped, transposed and widened copies
-
-    @cached_property
-    def op(self) -> list[int]:
-        """Per tensor: its op."""
-        return self.trace.tensors["op"].tolist()
-
-    @cached_property
-    def role(self) -> list[str]:
-        """Per tensor: input, output or parameter."""
-        return self.trace.tensors["role"].tolist()
-
-    @cached_property
-    def slots(self) -> dict[tuple[int, str], int]:
-        """(op, slot) -> tensor."""
-        keys = zip(self.op, self.trace.tensors["slot"], strict=True)
-        return {key: row for row, key in enumerate(keys)}
-
-    @cached_property
-    def reads(self) -> list[list[int]]:
-        """Per op: the tensors it reads; a gradient call also those of the call it differentiates."""
-        table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
-        for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
-            if role != "output" and self.bits[row]:
-                table[op].append(row)
-        own = [list(rows) for rows in table]
-        for op, forward in enumerate(self.trace.ops["forward"].tolist()):
-            if forward >= 0:
-                table[op] += own[forward] + self.writes[forward]
-        return table
-
-    @cached_property
-    def writes(self) -> list[list[int]]:
-        """Per op: the tensors it writes."""
-        table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
-        for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
-            if role == "output" and self.bits[row]:
-                table[op].append(row)
-        return table
-
-    @cached_property
-    def makers(self) -> list[int]:
-        """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded made it."""
-        recorded = self.trace.tensors["producer"].tolist()
-        made: dict[str, int] = {}
-        found = [-1] * len(self.op)
-        by_op = [(op, row) for row, op in enumerate(self.op)]
-        for _, row in sorted(by_op, key=lambda at: (at[0], self.role[at[1]] == "output", at[1])):
-            if not self.bits[row]:
-                continue
-            if self.role[row] == "output":
-                made[self.bits[row]] = row
-                made.setdefault(self.numbers[row], row)
-            elif recorded[row] >= 0 and self.bits[recorded[row]]:
-                found[row] = recorded[row]
-            else:
-                found[row] = made.get(self.bits[row], made.get(self.numbers[row], -1))
-        return found
-
-    @cached_property
-    def program(self) -> list[tuple]:
-        """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the same ops."""
-        shapes: list[list] = [[] for _ in range(len(self.trace.ops))]
-        for op, slot, shape in zip(self.op, self.trace.tensors["slot"], self.trace.tensors["shape"], strict=True):
-            shapes[op].append((slot, shape))
-        kinds, scopes = self.trace.ops["kind"], self.trace.ops["scope"]
-        return [(kind, scope, tuple(of)) for kind, scope, of in zip(kinds, scopes, shapes, strict=True)]
+#: Relative L2 below which a tensor counts as what it is in the clean run: y * s + (y - y * s) is y up to rounding, and
+#: positions that all begin at 1 leave the scores of a rotary embedding what they are. Float32 rounding grows to 1e-6.
+ROUNDING = 3e-6
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a right answer names. Without ``ops`` the fault has no effect on what was recorded."""
+    """What a right answer names. Without ``ops`` the fault changes nothing that was recorded."""
 
     ops: frozenset[str]  #: names in the faulty dump; a finding that names one of them is right
     first: str  #: the earliest root
     phase: str  #: of the roots
-    changed: np.ndarray  #: (tensors of the faulty dump,) CHANGED, SAME or UNKNOWN
-
-
-def load(path: Path) -> Dump:
-    """Read a dump of whole tensors and take the fingerprints."""
-    trace = read(path)
-    table = trace.tensors
-    exact, loose = [""] * len(table), [""] * len(table)
-    columns = zip(table["file"], table["constant"], table["max"], table["trusted"], strict=True)
-    for row, (file, constant, value, trusted) in enumerate(columns):
-        if file and trusted:
-            exact[row], loose[row] = _fingerprints(trace.array(row))
-        elif constant and not file and np.isfinite(value):
-            exact[row] = loose[row] = f"={value!r}"
-    return Dump(trace, tuple(exact), tuple(loose))
-
-
-def same_recording(one: Dump, other: Dump) -> bool:
-    """Whether two recordings of one program are equal to the last bit, as everything here assumes."""
-    return one.program == other.program and one.bits == other.bits
-
-
-def twins(clean: Dump, faulty: Dump) -> list[int]:
-    """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not have."""
-    table = [-1] * len(faulty.program)
-    matcher = SequenceMatcher(None, clean.program, faulty.program, autojunk=False)
-    for block in matcher.get_matching_blocks():
-        for step in range(block.size):
-            table[block.b + step] = block.a + step
-    return table
+    changed: np.ndarray  #: (tensors of the faulty dump,) CHANGED, TOUCHED, SAME or UNKNOWN
+    effect: float  #: largest relative L2 error that it leaves in loss and gradients, if it is of the forward pass
 
 
 def find(clean: Dump, faulty: Dump) -> Truth:
     """The root of the fault.
 
     Roots are ops that write a changed tensor and read none; parameters and constants that are changed; and, where it
-    comes before every changed output, an input that nothing recorded made. Of several phases the first counts: what a
-    fault of the forward pass does to gradients is no fault of theirs. Beside the roots counts what returns the same
+    comes before every changed output, an input that nothing recorded made. Of the phases in which an op of the clean
+    run writes something else the first counts: what a fault of the forward pass does to gradients is no fault of theirs. Beside the roots counts what returns the same
     numbers (a module call, a reshape), and the gradient call of a root.
     """
     pairs = twins(clean, faulty)
@@ -152,25 +50,38 @@ def find(clean: Dump, faulty: Dump) -> Truth:
     leaf = (ops["level"] == "op").tolist()
     phase = ops["phase"].tolist()
 
-    roots, without_reads = [], []
-    for op, rows in enumerate(faulty.writes):
-        if leaf[op] and any(changed[row] == CHANGED for row in rows):
-            reads = faulty.reads[op]
-            if all(changed[row] != CHANGED for row in reads):
-                own = phase[op] == FORWARD or any(faulty.op[row] == op for row in reads)
-                (roots if own else without_reads).append(op)
-    given = _given(faulty, changed, leaf)
-    candidates = {*roots, *given} or set(without_reads)
+    roots = [
+        op
+        for op, rows in enumerate(faulty.writes)
+        if leaf[op] and (changed[rows] == CHANGED).any() and not (changed[faulty.reads[op]] == CHANGED).any()
+    ]
+    reading = [op for op in roots if phase[op] == FORWARD or any(faulty.op[row] == op for row in faulty.reads[op])]
+    reached = _phases_reached(faulty, pairs, changed)
+    candidates = {op for op in {*reading, *_given(faulty, changed, leaf)} or roots if phase[op] in reached}
     if not candidates:
-        return Truth(frozenset(), "", "", changed)
+        return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
     chosen = {op for op in candidates if phase[op] == first_phase}
+    # What amplifies rounding is no root where something else is.
+    chosen = {op for op in chosen if not (changed[faulty.reads[op]] == TOUCHED).any()} or chosen
     accepted = chosen | _same_numbers(faulty, changed, chosen)
     accepted |= _consumers(faulty, changed, chosen) | _rewired(clean, faulty, pairs, changed, chosen)
     accepted = {op for op in accepted if phase[op] == first_phase}
     accepted |= {op for op, forward in enumerate(ops["forward"].tolist()) if forward in chosen}
     names = ops["name"].tolist()
-    return Truth(frozenset(names[op] for op in accepted), names[min(chosen)], first_phase, changed)
+    effect = _effect(clean, faulty, pairs, changed, first_phase)
+    return Truth(frozenset(names[op] for op in accepted), names[min(chosen)], first_phase, changed, effect)
+
+
+def _phases_reached(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
+    """Phases in which an op that the clean run has too writes something else, or one writes what nothing reads."""
+    read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
+    phase = faulty.trace.ops["phase"].tolist()
+    return {
+        phase[op]
+        for op, rows in enumerate(faulty.writes)
+        if any(changed[row] == CHANGED and (pairs[op] >= 0 or faulty.numbers[row] not in read) for row in rows)
+    }
 
 
 def _changed(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
@@ -180,21 +91,28 @@ def _changed(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
     named: dict[str, set[str]] = defaultdict(set)
     for name, print_ in zip(clean.trace.tensors["parameter"], clean.bits, strict=True):
         named[name].add(print_)
-    parameter, slot = (faulty.trace.tensors[name].tolist() for name in ("parameter", "slot"))
+    parameter, slot, size = (faulty.trace.tensors[name].tolist() for name in ("parameter", "slot", "size"))
+    of_size: dict[int, list[int]] = defaultdict(list)
+    for row, (role, count) in enumerate(zip(clean.role, clean.trace.tensors["size"].tolist(), strict=True)):
+        if role == "output" and clean.bits[row]:
+            of_size[count].append(row)
     changed = np.full(len(faulty.bits), UNKNOWN, dtype=np.int8)
     outputs = [role == "output" for role in faulty.role]
     for row in sorted(range(len(outputs)), key=lambda row: not outputs[row]):  # what is read is judged by who made it
         print_ = faulty.bits[row]
         if not print_:
             continue
+        twin = clean.slots.get((pairs[faulty.op[row]], slot[row]), -1)
         if not outputs[row] and faulty.makers[row] >= 0:
             changed[row] = changed[faulty.makers[row]]
         elif parameter[row] in named and parameter[row]:
-            changed[row] = print_ not in named[parameter[row]]
-        elif one_program and (twin := clean.slots.get((pairs[faulty.op[row]], slot[row]), -1)) >= 0:
-            changed[row] = print_ != clean.bits[twin]
+            changed[row] = SAME if print_ in named[parameter[row]] else CHANGED
+        elif print_ == clean.bits[twin] if one_program and twin >= 0 else print_ in held:
+            changed[row] = SAME
         else:
-            changed[row] = print_ not in held
+            alike = [twin] if twin >= 0 else of_size[size[row]]
+            far = all(distance(faulty, row, clean, other) > ROUNDING for other in alike)
+            changed[row] = CHANGED if far else TOUCHED
     return changed
 
 
@@ -206,9 +124,7 @@ def _given(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
     table = faulty.trace.tensors
     known = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
     read = [r for r in np.flatnonzero(changed == CHANGED) if faulty.role[r] != "output" and faulty.makers[r] < 0]
-    passing = [
-        any(changed[w] == CHANGED for w in rows) and leaf[op] for op, rows in enumerate(faulty.writes)
-    ]
+    passing = [any(changed[w] == CHANGED for w in rows) and leaf[op] for op, rows in enumerate(faulty.writes)]
     first = min((op for op, passes in enumerate(passing) if passes), default=-1)
     found = {faulty.op[row] for row in read if known.iat[row] and passing[faulty.op[row]]}
     if not found:
@@ -255,9 +171,7 @@ def _copies(faulty: Dump, row: int, source: int) -> bool:
         return bool(np.all(np.abs(ours - theirs) <= 2 * unit * np.abs(theirs)))
 
 
-def _rewired(
-    clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
-) -> set[int]:
+def _rewired(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]) -> set[int]:
     """Where a root reads another, unchanged value than it does in the clean run: also the ops that made that value.
 
     So it is where an op was left out: the op before the gap is as right an answer as the one after it.
@@ -275,6 +189,44 @@ def _rewired(
     }
 
 
-def _fingerprints(values: np.ndarray) -> tuple[str, str]:
-    flat = np.asarray(values, dtype=np.float64).ravel() + 0.0  # no negative zero
-    return tuple(hashlib.blake2b(v.tobytes(), digest_size=12).hexdigest() for v in (flat, np.sort(flat)))
+def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray) -> float:
+    """What is left of the fault at the ends: loss, gradients of parameters, new parameters. Infinite if one is gone."""
+    read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
+    slot, files = faulty.trace.tensors["slot"].tolist(), faulty.trace.tensors["file"].tolist()
+    worst = 0.0
+    for row in np.flatnonzero(changed == CHANGED).tolist():
+        if faulty.role[row] != "output" or faulty.numbers[row] in read or not files[row]:
+            continue
+        twin = clean.slots.get((pairs[faulty.op[row]], slot[row]), -1)
+        if twin < 0 or not clean.bits[twin]:
+            return float("inf")
+        ours, theirs = (np.asarray(d.trace.array(at), np.float64).ravel() for d, at in ((faulty, row), (clean, twin)))
+        if ours.size != theirs.size:
+            return float("inf")
+        scale = float(np.linalg.norm(theirs))
+        worst = max(worst, float(np.linalg.norm(ours - theirs)) / scale if scale else float("inf"))
+    return worst
+
+
+def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str) -> float:
+    """Largest relative L2 error that a fault of the forward pass leaves in the loss and the gradients of parameters.
+
+    Infinite where they cannot be compared; faults of other phases are believed.
+    """
+    if phase != FORWARD:
+        return float("inf")
+    table = faulty.trace.tensors
+    read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
+    kinds, phases = (faulty.trace.ops[name].tolist() for name in ("kind", "phase"))
+    calls = "parameters_grad" in kinds
+    worst = [0.0]
+    for row, op in enumerate(faulty.op):
+        last = kinds[op] == "parameters_grad" if calls else faulty.numbers[row] not in read
+        if phases[op] == FORWARD:
+            last = table["size"].iat[row] == 1 and faulty.numbers[row] not in read
+        elif phases[op] != BACKWARD:
+            last = False
+        if faulty.role[row] == "output" and last and changed[row] != UNKNOWN:
+            twin = clean.slots.get((pairs[op], table["slot"].iat[row]), -1)
+            worst.append(distance(faulty, row, clean, twin) if twin >= 0 else float("inf"))
+    return max(worst) if len(worst) > 1 else float("inf")

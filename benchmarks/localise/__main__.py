@@ -1,0 +1,77 @@
+"""How often dumpdiff names the right op: faults put into one of two frameworks, recorded, compared in four forms.
+
+    python benchmarks/localise [--work /tmp/dumpdiff-localise] [--only 'llama-*'] [--form tensors] [--failures] [--write]
+
+needs the package installed with ``.[test]``. Records what is missing (half an hour at first), scores what changed, prints
+the tables; ``--write`` puts them into docs/benchmarks.md. Cases that are held out are counted, and named only with
+``--held-out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two processes share the machine
+    os.environ.setdefault(name, "1")
+
+import faults  # noqa: E402
+import peers  # noqa: E402
+import recordings  # noqa: E402
+import score  # noqa: E402
+import sensitivity  # noqa: E402
+import table  # noqa: E402
+from formats import FORMS  # noqa: E402
+
+DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
+
+
+def main() -> None:
+    args = _parse()
+    args.work.mkdir(parents=True, exist_ok=True)
+    cases = [case for case in faults.CASES if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])]
+    wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
+    failed = recordings.make(wanted, args.work, args.processes, _say)
+    for recording, error in failed.items():
+        print(f"not recorded: {recording.name}\n{error}", file=sys.stderr)
+    broken = {one.name for one in failed}
+    cases = [
+        case for case in cases
+        if not any(one.name in broken for side in recordings.of(case) for one in (side, side.clean()))
+    ]  # fmt: skip
+    scores = score.scores(cases, tuple(args.form or FORMS), args.work, args.processes, _say)
+    if args.failures:
+        print(table.failures(scores, args.held_out))
+        return
+    whole = not (args.only or args.form)
+    verdicts = peers.verdicts(cases, args.work, args.processes, _say) if whole else []
+    curve = sensitivity.curve(args.work, args.processes, _say) if whole else []
+    text = table.document(scores, verdicts, curve)
+    print(text)
+    if args.write:
+        table.write(DOCUMENT, text)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("/tmp/dumpdiff-localise"), help="recordings and scores")
+    parser.add_argument("--only", action="append", help="cases whose name is like this; may be repeated")
+    parser.add_argument("--form", action="append", choices=list(FORMS), help="this form only; may be repeated")
+    parser.add_argument("--failures", action="store_true", help="print what was said of each case that went wrong")
+    parser.add_argument("--held-out", action="store_true", help="name cases that are held out, too")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A recording as the benchmark sees it: every tensor by what it holds, every op by what it is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dumpdiff import read
+from dumpdiff.trace import Trace
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of the sorted ones."""
+
+    trace: Trace
+    bits: tuple[str, ...]  #: '' if the tensor is not recorded or the recorder is known to write something else
+    numbers: tuple[str, ...]  #: equal for reshaped, transposed and widened copies
+
+    @cached_property
+    def op(self) -> list[int]:
+        """Per tensor: its op."""
+        return self.trace.tensors["op"].tolist()
+
+    @cached_property
+    def role(self) -> list[str]:
+        """Per tensor: input, output or parameter."""
+        return self.trace.tensors["role"].tolist()
+
+    @cached_property
+    def slots(self) -> dict[tuple[int, str], int]:
+        """(op, slot) -> tensor."""
+        keys = zip(self.op, self.trace.tensors["slot"], strict=True)
+        return {key: row for row, key in enumerate(keys)}
+
+    @cached_property
+    def reads(self) -> list[list[int]]:
+        """Per op: the tensors it reads; a gradient call also those of the call it differentiates."""
+        table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
+        for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
+            if role != "output" and self.bits[row]:
+                table[op].append(row)
+        own = [list(rows) for rows in table]
+        for op, forward in enumerate(self.trace.ops["forward"].tolist()):
+            if forward >= 0:
+                table[op] += own[forward] + self.writes[forward]
+        return table
+
+    @cached_property
+    def writes(self) -> list[list[int]]:
+        """Per op: the tensors it writes."""
+        table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
+        for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
+            if role == "output" and self.bits[row]:
+                table[op].append(row)
+        return table
+
+    @cached_property
+    def makers(self) -> list[int]:
+        """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded made it."""
+        recorded = self.trace.tensors["producer"].tolist()
+        made: dict[str, int] = {}
+        found = [-1] * len(self.op)
+        by_op = [(op, row) for row, op in enumerate(self.op)]
+        for _, row in sorted(by_op, key=lambda at: (at[0], self.role[at[1]] == "output", at[1])):
+            if not self.bits[row]:
+                continue
+            if self.role[row] == "output":
+                made[self.bits[row]] = row
+                made.setdefault(self.numbers[row], row)
+            elif recorded[row] >= 0 and self.bits[recorded[row]]:
+                found[row] = recorded[row]
+            else:
+                found[row] = made.get(self.bits[row], made.get(self.numbers[row], -1))
+        return found
+
+    @cached_property
+    def program(self) -> list[tuple]:
+        """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the same ops."""
+        shapes: list[list] = [[] for _ in range(len(self.trace.ops))]
+        for op, slot, shape in zip(self.op, self.trace.tensors["slot"], self.trace.tensors["shape"], strict=True):
+            shapes[op].append((slot, shape))
+        kinds, scopes = self.trace.ops["kind"], self.trace.ops["scope"]
+        return [(kind, scope, tuple(of)) for kind, scope, of in zip(kinds, scopes, shapes, strict=True)]
+
+
+def load(path: Path) -> Dump:
+    """Read a dump of whole tensors and take the fingerprints."""
+    trace = read(path)
+    table = trace.tensors
+    exact, loose = [""] * len(table), [""] * len(table)
+    columns = zip(table["file"], table["constant"], table["max"], table["trusted"], strict=True)
+    for row, (file, constant, value, trusted) in enumerate(columns):
+        if file and trusted:
+            exact[row], loose[row] = _fingerprints(trace.array(row))
+        elif constant and not file and np.isfinite(value):
+            exact[row] = loose[row] = f"={value!r}"
+    return Dump(trace, tuple(exact), tuple(loose))
+
+
+def same_recording(one: Dump, other: Dump) -> bool:
+    """Whether two recordings of one program are equal to the last bit, as everything here assumes."""
+    return one.program == other.program and one.bits == other.bits
+
+
+def twins(clean: Dump, faulty: Dump) -> list[int]:
+    """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not have."""
+    table = [-1] * len(faulty.program)
+    matcher = SequenceMatcher(None, clean.program, faulty.program, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        for step in range(block.size):
+            table[block.b + step] = block.a + step
+    return table
+
+
+def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
+    """Relative L2 between two tensors, element by element in the order of memory; infinite if there is nothing to tell."""
+    files = [dump.trace.tensors["file"].iat[at] for dump, at in ((ours, row), (theirs, other))]
+    if not all(files):
+        return float("inf")
+    a, b = (np.asarray(d.trace.array(at), dtype=np.float64).ravel() for d, at in ((ours, row), (theirs, other)))
+    if a.size != b.size:
+        return float("inf")
+    scale = float(np.linalg.norm(b))
+    with np.errstate(invalid="ignore"):
+        gap = float(np.linalg.norm(a - b))
+    return gap / scale if scale and np.isfinite(gap) else 0.0 if gap == 0 else float("inf")
+
+
+def _fingerprints(values: np.ndarray) -> tuple[str, str]:
+    flat = np.where(values == 0, 0.0, values).astype(np.float64).ravel()  # no negative zero
+    return tuple(hashlib.blake2b(v.tobytes(), digest_size=12).hexdigest() for v in (flat, np.sort(flat)))

@@ -1,0 +1,89 @@
+"""The same faults given to ``msprobe compare`` (mindstudio-probe), where it can read the pair at all.
+
+It cannot pair a graph-mode dump with PyTorch's. So it gets the faulty PyTorch dump against the clean one: one
+framework, equal names, equal bits up to the fault, which flatters it. Its answer is the first row that it marks
+``warning`` or ``error``. dumpdiff is given the very same pair.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import dumps
+import faults
+import formats
+import recordings
+import truth
+
+import dumpdiff
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One fault in PyTorch against the clean run, as both programs see it."""
+
+    case: str
+    held_out: bool
+    form: str  #: tensors or statistics
+    msprobe: bool  #: its first marked row is of an op that is right
+    marked: int  #: rows that it marks
+    dumpdiff: bool  #: its first finding names an op that is right
+
+
+def verdicts(cases: Iterable[faults.Case], work: Path, processes: int, say: Callable[[str], None]) -> list[Verdict]:
+    """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from run to run."""
+    chosen = [case for case in cases if case.side == recordings.PYTORCH]
+    with ThreadPoolExecutor(processes) as pool:
+        found = []
+        for count, made in enumerate(pool.map(lambda case: list(_judge(case, work)), chosen), 1):
+            say(f"msprobe compare {count}/{len(chosen)}")
+            found += made
+    return found
+
+
+def _judge(case: faults.Case, work: Path) -> Iterator[Verdict]:
+    recording = recordings.of(case)[1]
+    paths = [recordings.path(one, work) for one in (recording, recording.clean())]
+    right = truth.find(dumps.load(paths[1]), dumps.load(paths[0])).ops
+    if not right:
+        return
+    for form in ("tensors", "statistics"):
+        faulty, clean = (formats.made(formats.FORMS[form].reference, path) for path in paths)
+        rows = _marked(faulty, clean, recordings.mark(recording, work).read_text())
+        said = rows[0] if rows else ""
+        first = dumpdiff.align(faulty, clean).first_divergence
+        yield Verdict(
+            case=case.name,
+            held_out=case.held_out,
+            form=form,
+            msprobe=any(said.startswith(f"{op}.") for op in right),
+            marked=len(rows),
+            dumpdiff=first is not None and bool({*first.target_ops} & right),
+        )
+
+
+def _marked(faulty: Path, clean: Path, key: str) -> list[str]:
+    """Names of the rows that msprobe marks, in its order."""
+    kept = faulty.with_name(f"{faulty.name}.msprobe")
+    if kept.exists() and (held := json.loads(kept.read_text()))["key"] == key:
+        return held["rows"]
+    out = faulty.with_name(f"{faulty.name}.msprobe_output")
+    shutil.rmtree(out, ignore_errors=True)
+    command = [Path(sys.executable).with_name("msprobe"), "compare", "-tp", faulty / "step0", "-gp", clean / "step0"]
+    run = subprocess.run([*command, "-o", out], capture_output=True, text=True, check=False)
+    results = sorted(out.glob("*.csv"))
+    if run.returncode or not results:
+        raise SystemExit(f"msprobe failed on {faulty}:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
+    with results[0].open(newline="") as file:
+        rows = [row["NPU Name"] for row in csv.DictReader(file) if row["Result"] in ("warning", "error")]
+    shutil.rmtree(out)
+    kept.write_text(json.dumps({"key": key, "rows": rows}))
+    return rows
