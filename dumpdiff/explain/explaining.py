@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from ..compare import Comparison
-from ..result import Finding
+from ..result import Cause, Finding
 from ..rules import Rules
 from ..trace import FORWARD, OPTIMIZER
 from ..wording import number
-from .gather import LARGEST, Sought, Surroundings, situations
+from .gather import LARGEST, situations
 from .hypotheses import ALL
 from .judge import causes
 from .sides import departing, departures
 from .statistics import from_statistics
+from .surroundings import Sought, Surroundings, inner
 
 NOTHING = "no hypothesis explains this"
 _STATISTICS = ("max", "min", "mean", "norm")
@@ -37,6 +38,8 @@ def _explained(around: Surroundings, finding: Finding) -> Finding:
         if not seen:
             return _by_statistics(around, finding, sought)
         side, found = causes(seen, ALL)
+        if not found:
+            side, found = _inner_causes(around, finding, sought)
         own = departures(seen)
     side = departing(own, finding.tolerance) or side
     said = [f"{role}'s to {number(gap)}" for role, gap in own.items()]
@@ -48,6 +51,15 @@ def _explained(around: Surroundings, finding: Finding) -> Finding:
         evidence=(*finding.evidence, *evidence),
         unexplained="" if found else NOTHING,
     )
+
+
+def _inner_causes(around: Surroundings, finding: Finding, sought: Sought) -> tuple[str, tuple[Cause, ...]]:
+    """The first pair of values within the region that a hypothesis explains, checked against the faithful side."""
+    for pair in inner(around, sought):
+        side, found = causes(list(situations(around, finding, pair)), ALL, checked_only=True)
+        if found:
+            return side, found
+    return "unknown", ()
 
 
 def _by_statistics(around: Surroundings, finding: Finding, sought: Sought) -> Finding:

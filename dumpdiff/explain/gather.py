@@ -3,91 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from ..arrays import AnyArray
-from ..compare import Comparison
 from ..compare.layouts import laid_out
 from ..dtypes import is_floating
 from ..graph import Flow
-from ..graph.bridges import bridge
 from ..operators import Call, execution
 from ..operators.call import call_of
 from ..operators.execution import whole
 from ..result import Finding
-from ..rules import Rules
 from ..trace import FORWARD
 from .situation import Operand, Situation
+from .surroundings import Sought, Surroundings, above_of, read_by, whole_tensor
 
 LARGEST = 1 << 23  #: elements: 64 MB as float64; what is larger is not recomputed
 _DEPTH = 6  # ops upstream that a value may come from
 _MOST = 40  # operands
 _REARRANGED = 0.2  # relative L2: elements in another order are farther apart than this
-
-
-@dataclass(frozen=True)
-class Sought:
-    """Where a finding stands in the comparison: its row of pairs, and the class and tensor of either side."""
-
-    row: int
-    classes: tuple[int, int]
-    tensors: tuple[int, int]
-
-
-class Surroundings:
-    """What explaining looks up in a comparison, once for all findings."""
-
-    def __init__(self, comparison: Comparison, rules: Rules) -> None:
-        self.comparison, self.rules = comparison, rules
-        alignment = comparison.alignment
-        self.flows = (alignment.target, alignment.reference)
-        self.kinds = (alignment.kinds_t, alignment.kinds_r)
-
-    @cached_property
-    def rows(self) -> dict[tuple[int, int], int]:
-        """(class of the target, class of the reference) -> row of pairs."""
-        pairs = self.comparison.pairs
-        return {pair: row for row, pair in enumerate(zip(pairs["target"], pairs["reference"], strict=True))}
-
-    @cached_property
-    def agreed(self) -> tuple[set[int], set[int]]:
-        """Classes of either side that agree with their partner."""
-        good = self.comparison.pairs[self.comparison.pairs["agrees"]]
-        return set(good["target"].tolist()), set(good["reference"].tolist())
-
-    @cached_property
-    def ops_by_name(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Per side: the dump's own name -> op."""
-        first, second = ({name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in self.flows)
-        return first, second
-
-    def find(self, finding: Finding) -> Sought | None:
-        """The pair that a finding is about; None if it is about none, as other shapes are."""
-        if not finding.slots:
-            return None
-        sides = [
-            list(self._holders(side, names, slot))
-            for side, (names, slot) in enumerate(
-                zip((finding.target_ops, finding.reference_ops), finding.slots[0], strict=True)
-            )
-        ]
-        for t in sides[0]:
-            for r in sides[1]:
-                if (row := self.rows.get((t, r))) is not None:
-                    pair = self.comparison.pairs.iloc[row]
-                    return Sought(row, (t, r), (int(pair["target_tensor"]), int(pair["reference_tensor"])))
-        return None
-
-    def _holders(self, side: int, names: Sequence[str], slot: str) -> Iterator[int]:
-        flow = self.flows[side]
-        for name in reversed(names):
-            op = self.ops_by_name[side].get(name)
-            for row in flow.tensors_of(op).tolist() if op is not None else ():
-                if str(flow.tensors["slot"].iat[row]) == slot and flow.tensor_class[row] >= 0:
-                    yield int(flow.tensor_class[row])
 
 
 def arrays_of(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray] | None:
@@ -100,7 +34,7 @@ def arrays_of(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray]
     if t is None or r is None or t.size != r.size:
         return None
     t, r = t.astype(np.float64), r.astype(np.float64)
-    if str(around.comparison.pairs["layout"].iat[sought.row]) not in ("same", "reshape"):
+    if sought.layout not in ("same", "reshape"):
         _, t, r = laid_out(t, r)
     return (t.reshape(r.shape) if t.shape != r.shape else t), r
 
@@ -111,6 +45,7 @@ def situations(around: Surroundings, finding: Finding, sought: Sought) -> Iterat
     if arrays is None:
         return
     operands = [_operands(around, side, sought.classes[side], finding) for side in (0, 1)]
+    near_loss = any(_loss_near(around, side, _ops(around, side, finding)) for side in (0, 1))
     for departing, faithful in ((0, 1), (1, 0)):
         value = sought.classes[faithful]
         flow = around.flows[faithful]
@@ -128,11 +63,8 @@ def situations(around: Surroundings, finding: Finding, sought: Sought) -> Iterat
             tolerance=finding.tolerance,
             dtype=str(flow.column("dtype")[value]),
             call=_call(around, faithful, value),
-            loss_near=_loss_near(around, faithful, ops)
-            or _loss_near(around, departing, _ops(around, departing, finding)),
-            parameters=tuple(_parameters(around, faithful, arrays[faithful].size))
-            if finding.kind == "parameter"
-            else (),
+            loss_near=near_loss,
+            parameters=tuple(_parameters(around, faithful, arrays[0].size)) if finding.kind == "parameter" else (),
         )
 
 
@@ -163,7 +95,7 @@ def _operands(around: Surroundings, side: int, value: int, finding: Finding) -> 
     for _ in range(_DEPTH):
         after = []
         for v in front:
-            for above, tensor in _above(flow, v):
+            for above, tensor in above_of(flow, v):
                 if above not in found:
                     found[above] = _operand(around, side, above, tensor)
                     after.append(above)
@@ -171,26 +103,10 @@ def _operands(around: Surroundings, side: int, value: int, finding: Finding) -> 
         if len(found) >= _MOST:
             break
     for op in _ops(around, side, finding):
-        for above, tensor in (*_read(flow, op), *((v, -1) for v in _module_reads(flow, op))):
+        for above, tensor in (*read_by(flow, op), *((v, -1) for v in _module_reads(flow, op))):
             if above not in found:
                 found[above] = _operand(around, side, above, tensor)
     return tuple(operand for operand in found.values() if operand is not None)
-
-
-def _above(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
-    """(class, tensor) of what a value was made from; of a hole what most likely lies above it; of a leaf nothing."""
-    maker = int(flow.producers[value])
-    if maker >= 0:
-        return _read(flow, maker)
-    found = bridge(flow, value)
-    return [(v, -1) for v in found.parents] if found else []
-
-
-def _read(flow: Flow, op: int) -> list[tuple[int, int]]:
-    """(class, tensor) of each input of an op: one class can be read in several layouts."""
-    rows = flow.tensors_of(op).tolist()
-    role = flow.tensors["role"].to_numpy()
-    return [(int(flow.tensor_class[row]), row) for row in rows if role[row] != "output" and flow.tensor_class[row] >= 0]
 
 
 def _module_reads(flow: Flow, op: int) -> Sequence[int]:
@@ -202,14 +118,14 @@ def _module_reads(flow: Flow, op: int) -> Sequence[int]:
 def _operand(around: Surroundings, side: int, value: int, tensor: int = -1) -> Operand | None:
     flow = around.flows[side]
     if tensor < 0 or not flow.tensors["file"].iat[tensor]:
-        tensor = _whole_tensor(flow, value)
+        tensor = whole_tensor(flow, value)
     if tensor < 0 or flow.sizes[value] > LARGEST:
         return None
     maker = int(flow.producers[value])
     parameter = str(flow.column("parameter")[value])
     return Operand(
         name=parameter or (str(flow.trace.ops["name"].iat[maker]) if maker >= 0 else "an input"),
-        kind=around.kinds[side][maker] if maker >= 0 else "",
+        kind=around.maker_kind(side, value),
         parameter=parameter,
         agreed=value in around.agreed[side],
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
@@ -223,16 +139,6 @@ def _loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
         return np.full(tuple(flow.tensors["shape"].iat[tensor] or ()), np.nan) if array is None else array
 
     return load
-
-
-def _whole_tensor(flow: Flow, value: int) -> int:
-    """A tensor of the class that is whole, the one that stands for it if possible; -1 if there is none."""
-    first = int(flow.column("tensor")[value])
-    files = flow.tensors["file"].to_numpy()
-    if files[first]:
-        return first
-    rows = np.flatnonzero((flow.tensor_class == value) & (files != ""))
-    return int(rows[0]) if len(rows) else -1
 
 
 def _numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:

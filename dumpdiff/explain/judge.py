@@ -16,7 +16,9 @@ _CHAOTIC = 0.3  # of the error: near a tie the two sides' noise decides which wa
 _TOLD = 3  # causes that are kept
 
 
-def causes(situations: Sequence[Situation], hypotheses: Sequence[Hypothesis]) -> tuple[str, tuple[Cause, ...]]:
+def causes(
+    situations: Sequence[Situation], hypotheses: Sequence[Hypothesis], checked_only: bool = False
+) -> tuple[str, tuple[Cause, ...]]:
     """(which side departs, the causes that explain it, best first); ('unknown', ()) if none does.
 
     A candidate explains if it leaves no more than the noise (Situation.limit), the same arithmetic without the change
@@ -26,9 +28,11 @@ def causes(situations: Sequence[Situation], hypotheses: Sequence[Hypothesis]) ->
     """
     found: list[tuple[tuple[float, ...], str, Cause]] = []
     for role, situation in enumerate(situations):
-        for order, (left, checked, cause) in enumerate(_explaining(situation, hypotheses)):
+        for order, left, checked, cause in _explaining(situation, hypotheses):
+            if checked_only and not checked:
+                continue
             grade = _grade(left, situation)
-            found.append(((not checked, grade, role, order), situation.departing_role, cause))
+            found.append(((not checked, grade, order, role), situation.departing_role, cause))
     found.sort(key=lambda entry: entry[0])
     kept: dict[str, tuple[str, Cause]] = {}
     for _, role_name, cause in found:
@@ -43,20 +47,25 @@ def _grade(left: float, situation: Situation) -> int:
     return max(0, int(np.ceil(np.log(max(left, floor) / floor) / np.log(_ALIKE) - 1e-9)))
 
 
-def _explaining(situation: Situation, hypotheses: Iterable[Hypothesis]) -> Iterator[tuple[float, bool, Cause]]:
-    for hypothesis in hypotheses:
-        for candidate in hypothesis.candidates(situation):
+def _explaining(situation: Situation, hypotheses: Iterable[Hypothesis]) -> Iterator[tuple[int, float, bool, Cause]]:
+    for order, hypothesis in enumerate(hypotheses):
+        for candidate in _offered(situation, hypothesis):
             left = residual(candidate.made, situation.departing)
             if not left <= (_CHAOTIC * situation.error if candidate.chaotic else situation.limit):
                 continue
             if candidate.plain is not None and not situation.fits(candidate.plain):
                 continue
             name = candidate.cause or hypothesis.cause
-            yield (
-                left,
-                candidate.plain is not None,
-                Cause(name, _said(situation, candidate, left), left, candidate.parameters),
-            )
+            cause = Cause(name, _said(situation, candidate, left), left, candidate.parameters)
+            yield order, left, candidate.plain is not None, cause
+
+
+def _offered(situation: Situation, hypothesis: Hypothesis) -> Iterator[Candidate]:
+    """The candidates of a hypothesis; one that meets arrays of shapes that do not go together does not apply."""
+    try:
+        yield from hypothesis.candidates(situation)
+    except (ValueError, IndexError, np.linalg.LinAlgError):
+        return
 
 
 def _said(situation: Situation, candidate: Candidate, left: float) -> str:

@@ -11,6 +11,8 @@ from ...operators.activations import ACTIVATIONS
 from ..hypothesis import Candidate, Hypothesis
 from ..situation import Situation
 
+_NEAREST = 10  # operands that may be gate or up
+
 
 def other_function(s: Situation) -> Iterator[Candidate]:
     """r = f(x) or f(x) y, t = g(x) or g(x) y."""
@@ -25,7 +27,7 @@ def other_function(s: Situation) -> Iterator[Candidate]:
                     if other != name:
                         yield _changed(name, other, changed, plain)
                 return
-    yield from _gated(s, inputs)
+    yield from _gated(s, inputs[:_NEAREST])
 
 
 def _gated(s: Situation, inputs: list[AnyArray]) -> Iterator[Candidate]:

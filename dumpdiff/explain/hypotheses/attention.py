@@ -108,7 +108,7 @@ def whole(s: Situation) -> Iterator[Candidate]:
     """softmax(q k^T scale + mask) v from q, k and v."""
     if not s.forward or s.plain.ndim < 3 or "attention" not in s.finding.scope:
         return
-    parts = [o.array for o in s.operands if o.array.ndim == s.plain.ndim and _like_heads(o.array, s.plain)][:6]
+    parts = [o.array for o in s.operands if o.array.ndim == s.plain.ndim and _like_heads(o.array, s.plain)][:4]
     cost = float(s.plain.size) * s.plain.shape[-2]
     orders = list(permutations(range(len(parts)), 3)) if cost < _COSTLY / 100 else [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
     for order in orders if cost < _COSTLY else []:

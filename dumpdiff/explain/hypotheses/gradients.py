@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...arrays import Floats
-from ...trace import FORWARD
+from ...trace import BACKWARD
 from ..hypothesis import Candidate, Hypothesis
 from ..situation import Situation
 
@@ -16,7 +16,7 @@ _LARGEST_SEARCH = 1 << 21
 
 def branch_of_vector(s: Situation) -> Iterator[Candidate]:
     """The gradient of a vector, sum of G X over all but the last axis: with one addend of G in place of the sum."""
-    if s.phase == FORWARD or s.plain.ndim != 1 or s.plain.size < 2:
+    if s.phase != BACKWARD or s.plain.ndim != 1 or s.plain.size < 2:
         return
     inputs = [o for o in s.operands if len(o.shape) >= 2 and o.shape[-1] == s.plain.size and o.array.dtype.kind == "f"][
         :16
@@ -40,9 +40,38 @@ def _summed(g: Floats, x: Floats) -> Floats:
     return result
 
 
+def branch_of_product(s: Situation) -> Iterator[Candidate]:
+    """r = G w or the sum of G w over the last axis, w another operand; with one addend of G in place of G."""
+    if s.phase != BACKWARD or s.plain.ndim < 2:
+        return
+    inputs = [o for o in s.operands if o.array.dtype.kind == "f" and o.shape][:16]
+    for sums in (False, True):
+        for total in inputs:
+            g = total.array
+            if total.agreed or (g.size == s.plain.size) == sums or g.ndim < 2:
+                continue
+            parts = [o.array.reshape(g.shape) for o in inputs if o is not total and o.array.size == g.size]
+            for o in inputs:
+                w = o.array.reshape(g.shape) if o.array.size == g.size else o.array
+                if o is total or w.shape not in (g.shape, g.shape[-1:]):
+                    continue
+                plain = _product(g, w, sums)
+                if not s.fits(plain):
+                    continue
+                for part in parts:
+                    for kept in (part, g - part):
+                        yield Candidate(_product(kept, w, sums), "the gradient of one branch missing", "", {}, plain)
+                return
+
+
+def _product(g: Floats, w: Floats, sums: bool) -> Floats:
+    made: Floats = g * w
+    return made.sum(axis=-1, keepdims=True) if sums else made
+
+
 def difference(s: Situation) -> Iterator[Candidate]:
     """t = r - a for an operand a: what one branch would have added."""
-    if s.phase == FORWARD or s.plain.size < 2:
+    if s.phase != BACKWARD or s.plain.size < 2:
         return
     for o in list(s.alike())[:16]:
         part = o.array.reshape(s.plain.shape)
@@ -51,4 +80,8 @@ def difference(s: Situation) -> Iterator[Candidate]:
             yield Candidate(part, "the gradient of one branch missing", "", {}, s.plain)
 
 
-HYPOTHESES = (Hypothesis("gradient-stopped", branch_of_vector), Hypothesis("gradient-stopped", difference))
+HYPOTHESES = (
+    Hypothesis("gradient-stopped", branch_of_product),
+    Hypothesis("gradient-stopped", branch_of_vector),
+    Hypothesis("gradient-stopped", difference),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -66,13 +67,15 @@ def transposed(s: Situation) -> Iterator[Candidate]:
         if weight.shape[0] != weight.shape[1] or not weight.parameter:
             continue
         for x in s.alike():
-            if x.array.size % weight.shape[0]:
+            if x.shape[-1:] != weight.shape[:1]:
                 continue
             rows = x.array.reshape(-1, weight.shape[0])
-            for w in (weight.array, weight.array.T):
-                plain = linear(rows, w).reshape(s.plain.shape)
+            for w, b in product(
+                (weight.array, weight.array.T), (ZERO, *(v.array for v in s.vectors() if v.shape == weight.shape[:1]))
+            ):
+                plain = linear(rows, w, b).reshape(s.plain.shape)
                 if s.fits(plain):
-                    made = linear(rows, w.T).reshape(s.plain.shape)
+                    made = linear(rows, w.T, b).reshape(s.plain.shape)
                     yield Candidate(made, f"{weight.parameter} transposed", "", {}, plain)
 
 

@@ -8,16 +8,17 @@ from itertools import product
 import numpy as np
 
 from ...arrays import AnyArray, Floats
+from ...trace import BACKWARD, OPTIMIZER
 from ..hypothesis import Candidate, Hypothesis
 from ..situation import ONE, ZERO, Situation
 
-_ROOTS = {"rsqrt", "sqrt", "pow", "reciprocal"}
+_ROOTS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 _LARGEST_EPS = 1.0
 
 
 def added_to_variance(s: Situation) -> Iterator[Candidate]:
     """The sum under the root: t - r is one number, and a root follows."""
-    if not (s.after & _ROOTS) or not s.forward:
+    if not (s.after & _ROOTS) or s.phase == BACKWARD or s.given or s.discrete:
         return
     for o in s.alike():
         theirs, ours = (float(np.mean(v.reshape(-1) - o.array.reshape(-1))) for v in (s.plain, s.departing))
@@ -126,7 +127,8 @@ def _along(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> AnyArray:
 def _epsilon(s: Situation, made: AnyArray, ours: float, plain: AnyArray, theirs: float) -> Candidate:
     used = min((n for n in s.numbers if 0 < n < _LARGEST_EPS), key=lambda n: abs(n - theirs), default=theirs)
     theirs = used if abs(used - theirs) < 0.2 * used + 1e-7 else theirs
-    return Candidate(made, f"epsilon = {ours:.2g}", f"uses {max(theirs, 0.0):.2g}", {"epsilon": ours}, plain, "epsilon")
+    cause = "optimizer-epsilon" if s.phase == OPTIMIZER else "epsilon"
+    return Candidate(made, f"epsilon = {ours:.2g}", f"uses {max(theirs, 0.0):.2g}", {"epsilon": ours}, plain, cause)
 
 
 HYPOTHESES = (

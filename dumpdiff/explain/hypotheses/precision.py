@@ -15,6 +15,7 @@ from ..situation import Situation
 _NARROW = ("float16", "bfloat16")
 #: A chain of a few operators in a narrow type, each rounding by half a unit, stays within so many of the largest.
 _UNITS = 8.0
+_AMPLIFIED = 32.0  #: units of the type beyond which an error is not one of rounding
 
 
 def rounded_inputs(s: Situation) -> Iterator[Candidate]:
@@ -27,6 +28,8 @@ def rounded_inputs(s: Situation) -> Iterator[Candidate]:
         if not s.fits(plain):
             continue
         for dtype in _NARROW:
+            if s.error > _AMPLIFIED * unit_roundoff(dtype):
+                continue
             rounded = {i: round_to(inputs[i].astype(np.float32), dtype).astype(np.float64) for i in floating}
             for some in (*([i] for i in floating), floating):
                 again = [rounded[i] if i in some else value for i, value in enumerate(inputs)]

@@ -7,7 +7,6 @@ from itertools import combinations
 
 import numpy as np
 
-from ...operators import recompute
 from ...trace import BACKWARD
 from ..hypothesis import Candidate, Hypothesis
 from ..situation import ZERO, Situation
@@ -75,11 +74,11 @@ def dropped_before(s: Situation) -> Iterator[Candidate]:
             continue
         share = float(np.mean(o.array == 0))
         for i, value in enumerate(s.call.inputs):
-            if value.size != o.array.size or not s.fits_call():
+            if value.size != o.array.size:
                 continue
             inputs = [*s.call.inputs]
             inputs[i] = value * o.array.reshape(value.shape)
-            made = recompute(s.call.kind, inputs, s.call.named, like=s.departing)
+            made = s.again(inputs)
             if made is not None:
                 said = f"dropout of {share:.2g} of the elements, the rest times {values[1]:.4g}"
                 yield Candidate(made, said, "", {"share": share, "factor": float(values[1])}, s.plain, "dropout")
