@@ -41,7 +41,7 @@ def groups(matching: Matching, rules: Rules) -> tuple[Group, ...]:
             if _fits(flow, value, other, parts):
                 found[_group(one, value, parts)] = None
     weights = _disjoint(found)
-    return _disjoint(dict.fromkeys((*weights, *(found for group in weights for found in _backward(matching, group)))))
+    return _disjoint(dict.fromkeys((*weights, *(found for group in weights for found in _alongside(matching, group)))))
 
 
 def _group(one: int, value: int, parts: tuple[int, ...]) -> Group:
@@ -81,17 +81,17 @@ def _leaves_beside(matching: Matching, side: int) -> dict[int, list[int]]:
     return table
 
 
-def _backward(matching: Matching, group: Group) -> list[Group]:
-    """Of a fused weight and its parts the gradients, and those of what they made: they are fused in the same way."""
+def _alongside(matching: Matching, group: Group) -> list[Group]:
+    """Of a fused weight and its parts what they made, its gradients and theirs: they are fused in the same way."""
     sides = (
         (matching.target, matching.classes_t, group.target),
         (matching.reference, matching.classes_r, group.reference),
     )
     found = []
-    for gradient in (_gradient_of_output, _gradient):
+    for related in (outputs, _gradient_of_output, _gradient):
         values: list[tuple[int, ...]] = []
         for flow, classes, leaves in sides:
-            free = [[v for v in gradient(flow, leaf) if classes[v] < 0] for leaf in leaves]
+            free = [[v for v in related(flow, leaf) if classes[v] < 0] for leaf in leaves]
             values.append(tuple(choice[0] for choice in free if len(choice) == 1))
         whole, parts = sorted(zip(values, sides, strict=True), key=lambda side: len(side[1][2]))
         complete = len(whole[0]) == 1 and len(set(parts[0])) == len(parts[1][2])
@@ -100,12 +100,17 @@ def _backward(matching: Matching, group: Group) -> list[Group]:
     return found
 
 
+def outputs(flow: Flow, leaf: int) -> list[int]:
+    """What forward ops make of a leaf."""
+    return list(dict.fromkeys(v for op in _readers(flow, leaf, "forward") for v in flow.writes[op]))
+
+
 def _gradient_of_output(flow: Flow, leaf: int) -> list[int]:
     """Gradients of what forward ops made of a leaf: as the calls say, else what backward ops read beside it."""
     forward, backward = (_readers(flow, leaf, phase) for phase in ("forward", "backward"))
-    outputs = [v for op in forward for v in flow.writes[op]]
-    recorded = dict.fromkeys(flow.gradients[v] for v in outputs if v in flow.gradients)
-    sizes = {int(flow.sizes[v]) for v in outputs}
+    made = [v for op in forward for v in flow.writes[op]]
+    recorded = dict.fromkeys(flow.gradients[v] for v in made if v in flow.gradients)
+    sizes = {int(flow.sizes[v]) for v in made}
     beside = dict.fromkeys(v for op in backward for v in flow.reads[op] if v != leaf and int(flow.sizes[v]) in sizes)
     return list(recorded or beside)
 

@@ -13,6 +13,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from ..alignment import Alignment
+from ..alignment.layouts import outputs
 from ..arrays import Floats, Ints, Objects
 from ..compare import Comparison
 from ..graph import Flow
@@ -56,6 +58,9 @@ def joined(comparison: Comparison) -> Joined:
     parents_r = _lifted(nodes, node_r, _parents(reference))
     bridges: Counter[str] = Counter()
     recorded_t = [list(parents) for parents in parents_t]
+    for whole, parts in _cuts(comparison.alignment, node_t, node_r):
+        for part in parts:
+            parents_r[part].append(whole)
     _bridge(target, class_t, node_t, parents_t, parents_r, bridges)
     _bridge(reference, class_r, node_r, parents_r, recorded_t, bridges)
     phase = np.where(
@@ -128,6 +133,20 @@ def _gradients_after(flow: Flow, value: int) -> list[int]:
                     seen.add(output)
                     stack.append(output)
     return list(found)
+
+
+def _cuts(alignment: Alignment, node_t: Ints, node_r: Ints) -> Iterator[tuple[int, set[int]]]:
+    """(node of what a fused weight made, nodes of what the weights it is fused from made): cut from it, unrecorded."""
+    sides = (alignment.target, node_t), (alignment.reference, node_r)
+    for group in alignment.groups:
+        fused, cut = (
+            {int(nodes[value]) for leaf in leaves for value in outputs(flow, leaf)}
+            for leaves, (flow, nodes) in sorted(
+                zip((group.target, group.reference), sides, strict=True), key=lambda side: len(side[0])
+            )
+        )
+        if len(fused) == 1 and not fused & cut:
+            yield fused.pop(), cut
 
 
 def _lifted(nodes: int, node_of: Ints, parents: list[list[int]]) -> list[list[int]]:
