@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..rules import Rules
+from ..trace import FORWARD
 from .matching import Matching
 from .values import Candidates, candidates
 
@@ -102,6 +103,25 @@ def by_last_value(matching: Matching) -> None:
         made = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
         if made and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
             matching.pair(t, r, "value", 0.6)
+
+
+def by_being_the_loss(matching: Matching) -> None:
+    """The last scalar that the forward pass computes, and computes nothing from, is the loss, whatever it came to."""
+    losses = [
+        [
+            value
+            for value in np.flatnonzero((classes < 0) & (flow.classes["size"] == 1).to_numpy()).tolist()
+            if flow.producers[value] >= 0
+            and flow.phases[flow.producers[value]] == FORWARD
+            and not any(flow.phases[op] == FORWARD for op in flow.readers[value])
+        ]
+        for flow, classes in (
+            (matching.target, matching.classes_t),
+            (matching.reference, matching.classes_r),
+        )
+    ]
+    if all(losses):
+        matching.pair(losses[0][-1], losses[1][-1], "last", 0.6)
 
 
 def by_near_value(matching: Matching) -> bool:

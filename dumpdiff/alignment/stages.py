@@ -56,6 +56,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     while anchors.by_near_value(matching) or anchors.by_scaled_value(matching):
         structure.close(matching)
     anchors.by_last_value(matching)
+    anchors.by_being_the_loss(matching)
     structure.pair_idle_ops(matching)
     return _frozen(matching, groups(matching, rules))
 
