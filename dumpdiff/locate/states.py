@@ -67,7 +67,8 @@ def classify(graph: Joined, rules: Rules) -> States:
     pairs = graph.comparison.pairs
     error, tolerance, comparable = (pairs[name].tolist() for name in ("error", "tolerance", "comparable"))
     broken = (pairs["nonfinite_mismatch"] > 0).tolist()
-    factor, cancels = conditioning(graph, rules).tolist(), cancellation(graph).tolist()
+    cancelling = cancellation(graph)
+    factor, cancels = (conditioning(graph, rules) * cancelling).tolist(), cancelling.tolist()
     backward = (graph.phase != FORWARD).tolist()
     state = [UNKNOWN] * graph.nodes
     above = [Above()] * graph.nodes
