@@ -1,6 +1,6 @@
 """How far a value may be off when what it was computed from agrees: the operator's conditioning, and cancellation.
 
-Both are relative to the root mean square of the tensors; their product is what a rule and the statistics of the pair can
+Both are relative to the root mean square of the tensors; their product is what a rule and the statistics of a pair can
 say. ``recomputed`` replaces it where the operator can be run again.
 """
 

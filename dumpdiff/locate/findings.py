@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,7 @@ _COPIED = (
 def findings(
     graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str], first: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
-    """Every introduced divergence, ranked: ``first`` (other shapes), inputs, parameters, ops by phase and dataflow."""
+    """Every introduced divergence, ranked: ``first``, inputs, parameters, ops by phase and dataflow."""
     order = {node: position for position, node in enumerate(graph.order)}
     places = [
         place(graph, states, node, scopes_t, scopes_r)
@@ -43,7 +44,7 @@ def findings(
     drafts = [(kind_of(graph, at), at) for at in places]
     drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), PHASES.index(d[1].phase), order[d[1].node]))
     made = [_finding(rank, kind, at, graph, states) for rank, (kind, at) in enumerate(drafts, 1 + len(first))]
-    return (*first, *made)
+    return (*(replace(finding, rank=rank) for rank, finding in enumerate(first, 1)), *made)
 
 
 def kind_of(graph: Joined, at: Place) -> Kind:

@@ -15,10 +15,10 @@ from ..rules import Rules
 from ..trace import BACKWARD, FORWARD, Problem
 from .coverage import coverage
 from .findings import findings
-from .joined import joined
+from .joined import Joined, joined
 from .learned import learned, parameter_names
-from .shapes import other_shapes
-from .states import AGREEING, classify
+from .parameters import exchanged, other_shapes
+from .states import AGREEING, INTRODUCED, States, classify
 from .tables import pair_table, unmatched_table
 
 _ONE_MODEL = 0.25  # share of forward ops with a partner below which findings are not believed
@@ -37,7 +37,9 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     graph = joined(comparison)
     states = classify(graph, rules)
     scopes_t, scopes_r = locations(target, rules), locations(reference, rules)
-    found = findings(graph, states, scopes_t, scopes_r, first=other_shapes(alignment, rules))
+    parted = [scopes_t[producer] for producer in _introduced(graph, states)]
+    first = (*other_shapes(alignment, rules), *exchanged(alignment, rules, parted))
+    found = findings(graph, states, scopes_t, scopes_r, first)
     covered = coverage(graph, states)
     short = _short(covered, min_coverage)
     stranger = _blind(target, reference) or _stranger(covered) or _no_baseline(comparison)
@@ -70,6 +72,13 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes=tuple(notes),
         details=details,
     )
+
+
+def _introduced(graph: Joined, states: States) -> list[int]:
+    """Target ops that made the values at which the runs part."""
+    nodes = np.flatnonzero(states.state[: len(graph.comparison.pairs)] == INTRODUCED)
+    makers = graph.comparison.alignment.target.producers[graph.class_t[nodes]]
+    return [int(maker) for maker in makers if maker >= 0]
 
 
 def _blind(target: Flow, reference: Flow) -> list[str]:
