@@ -1,6 +1,7 @@
 # make demo   find the fault in a shipped pair of real dumps
 # make test   run all tests; records fresh dumps with MindSpore and PyTorch
 # make lint   style, format and types
+# make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint benchmark-localise clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv'
@@ -29,6 +30,9 @@ lint: .venv/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+benchmark-localise: .venv/test.stamp
+	$(BIN)/python benchmarks/localise --write
 
 clean:
 	rm -rf .venv $(DEMO)

@@ -1,10 +1,10 @@
 """How often dumpdiff names the right op: faults put into one of two frameworks, recorded, compared in four forms.
 
-    python benchmarks/localise [--work /tmp/dumpdiff-localise] [--only 'llama-*'] [--form tensors] [--failures] [--write]
+    python benchmarks/localise [--only 'llama-*'] [--form tensors] [--failures] [--write]
 
-needs the package installed with ``.[test]``. Records what is missing (half an hour at first), scores what changed, prints
-the tables; ``--write`` puts them into docs/benchmarks.md. Cases that are held out are counted, and named only with
-``--held-out``.
+needs the package installed with ``.[test]``. Records what is missing (half an hour at first), scores what changed,
+prints the tables; ``--write`` puts them into docs/benchmarks.md. Cases that are held out are counted, and named only
+with ``--held-out``.
 """
 
 from __future__ import annotations

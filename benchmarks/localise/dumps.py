@@ -119,7 +119,7 @@ def twins(clean: Dump, faulty: Dump) -> list[int]:
 
 
 def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
-    """Relative L2 between two tensors, element by element in the order of memory; infinite if there is nothing to tell."""
+    """Relative L2 between two tensors, element by element in memory order; infinite if they cannot be compared."""
     files = [dump.trace.tensors["file"].iat[at] for dump, at in ((ours, row), (theirs, other))]
     if not all(files):
         return float("inf")

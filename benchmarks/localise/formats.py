@@ -101,7 +101,10 @@ def made(make: Callable[[Path, Path], None] | None, recording: Path) -> Path:
     if not folder.exists():
         unfinished = recording.with_name(f"{folder.name}.part{os.getpid()}")
         make(recording, unfinished)
-        unfinished.rename(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:  # another process was first
+            shutil.rmtree(unfinished)
     return folder
 
 
@@ -197,5 +200,5 @@ def _stacks(recording: Path) -> dict[str, list[list[str]]]:
     found = {}
     for calls, frames in json.loads(file.read_text()).values():
         parts = [match.groups() for frame in frames if (match := _FRAME.match(frame))]
-        found.update(dict.fromkeys(calls, [list(part) for part in parts]))
+        found.update({call: [list(part) for part in parts] for call in calls})
     return found

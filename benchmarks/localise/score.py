@@ -1,4 +1,4 @@
-"""What dumpdiff says of every case in every form, held against the truth: one :class:`Score` each, kept as JSON lines."""
+"""What dumpdiff says of every case in every form, held against the truth: a :class:`Score` each, kept as JSON lines."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def scores(
     found, wanted = [], []
     for case in cases:
         key = _key(case, work)
-        for form in forms:
-            if (case.name, form, key) in kept:
-                found.append(kept[case.name, form, key])
+        found += [kept[at] for form in forms if (at := (case.name, form, key)) in kept]
         if missing := tuple(form for form in forms if (case.name, form, key) not in kept):
             wanted.append((case, missing, key))
     with ProcessPoolExecutor(processes) as pool, file.open("a") as lines:

@@ -1,4 +1,4 @@
-"""How small an error is found: one op of the reference off by 1e-5 ... 0.5 of its norm, everything after it computed with that.
+"""How small an error is found: one op of the reference off by 1e-5 ... 0.5 of its norm, and all that follows from it.
 
 Ten operators, evenly spaced over the forward pass of one model in PyTorch, each at six sizes, against the clean run in
 MindSpore's graph mode.

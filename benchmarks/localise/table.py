@@ -15,42 +15,79 @@ BEGIN, END = "<!-- localise: begin -->", "<!-- localise: end -->"
 
 _INTRODUCTION = """# Localisation
 
-`make benchmark-localise` puts one fault at a time into one side of a pair of real recordings, MindSpore 2.10 in graph mode against
-PyTorch 2.13, both on CPU, and asks dumpdiff where the runs part. Nobody says where a fault shows: `truth.py` finds it by holding
-the faulty recording against the clean one of the same framework, bit for bit. An answer counts (**top-1**) if the verdict is
-*diverged* and the first finding names an op that is a root of the fault (**top-3**: one of the first three). *Tuned* are faults that were
-looked at while dumpdiff was made; *held out* are a third of the faults and a whole model that were not.
+`make benchmark-localise` puts one fault at a time into one side of a pair of real recordings, MindSpore 2.10 in graph
+mode against PyTorch 2.13, both on CPU, and asks dumpdiff where the runs part. Nobody says where a fault shows:
+`truth.py` finds it by holding the faulty recording against the clean one of the same framework. An answer counts
+(**top-1**) if the verdict is *diverged* and the first finding names an op that is a root of the fault (**top-3**: one
+of the first three does). *Tuned* are faults that were looked at while dumpdiff was made; *held out* are a third of the
+faults, and a whole model, that were not.
 
-- **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against a ptdbg_ascend `.pkl` with npy files.
-- **statistics**: statistic.csv and graph against msprobe's statistics. **statistics-bare**: statistic.csv alone against a `.pkl` of statistics.
+- **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against a ptdbg_ascend `.pkl`
+  with npy files.
+- **statistics**: statistic.csv and graph against msprobe's statistics. **statistics-bare**: statistic.csv alone against
+  a `.pkl` of statistics.
+"""
+
+_FOUND = """## Found, and false alarms
+
+{table}
+
+*Missed*: the verdict was *aligned*. *Ops named*: how many ops of the faulty side the right first finding names, median.
+*Seconds*: median time of one comparison, two at a time on two cores.
+"""
+
+_ALIGNMENT = """## Alignment
+
+Precision: pairs that are right, of those that can be judged. Recall: values of the reference that have their partner,
+of those known to have one. *Beyond*: what the fault changed. Partners are known from the numbers of the clean recordings,
+whatever their names; pairs of low precision are left out.
+
+{table}
+"""
+
+_CAUSES = """## Causes
+
+The first cause given with the finding that is right.
+
+{table}
+"""
+
+_MODELS = """## By model
+
+Top-1, faults of both parts.
+
+{table}
+"""
+
+_CURVE = """## How small an error is found
+
+The share found of ten operators of the PyTorch side, evenly spaced over the forward pass, each off by this share of its
+norm.
+
+{table}
+"""
+
+_PEERS = """## Beside msprobe
+
+`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with PyTorch's. It is given the faults that
+PyTorch carries against the clean PyTorch run: equal names, equal bits up to the fault. That flatters it. Its answer is
+the first row that it marks. dumpdiff gets the same pair here.
+
+{table}
 """
 
 
 def document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]) -> str:
-    """The whole section."""
+    """The whole section; what was not measured is left out."""
     sections = [
-        _INTRODUCTION,
-        "## Found, and false alarms\n\n" + _found(scores),
-        "## Alignment\n\nPairs that are right, of those that can be judged; and values of the reference that have their "
-        "partner, of those known to have one. *Beyond*: what the fault changed. Pairs of low precision are left out.\n\n"
-        + _alignment(scores),
-        "## Causes\n\nThe first cause given with the right finding, whole tensors, operator faults and others.\n\n"
-        + _causes(scores),
-        "## By model\n\nTop-1, faults of both parts.\n\n" + _by_model(scores),
+        (_FOUND, _found(scores)),
+        (_ALIGNMENT, _alignment(scores)),
+        (_CAUSES, _causes(scores)),
+        (_MODELS, _by_model(scores)),
+        (_CURVE, _curve(points) if points else ""),
+        (_PEERS, _peers(verdicts) if verdicts else ""),
     ]
-    if points:
-        sections.append(
-            "## How small an error is found\n\nThe share found of ten calls of the PyTorch side, evenly spaced over the forward "
-            "pass, each off by this share of its norm.\n\n" + _curve(points)
-        )
-    if verdicts:
-        sections.append(
-            "## Beside msprobe\n\n`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with PyTorch's. "
-            "It is given the faults that PyTorch carries, against the clean PyTorch run: equal names, equal bits up to the "
-            "fault. That flatters it. Its answer is the first row it marks. dumpdiff gets the same pair here.\n\n"
-            + _peers(verdicts)
-        )
-    return "\n\n".join(section.strip() for section in sections) + "\n"
+    return "\n".join([_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)])
 
 
 def write(file: Path, text: str) -> None:
@@ -101,10 +138,7 @@ def _found(scores: Sequence[Score]) -> str:
         "part", "form", "faults", "top-1", "top-3", "inconclusive", "missed", "ops named", "no fault", "false alarms",
         "inconclusive ", "seconds",
     )  # fmt: skip
-    return _markdown(head, rows) + (
-        "\n\n*Missed*: the verdict was *aligned*. *Ops named*: how many ops of the faulty side the right first finding "
-        "names, median. *Seconds*: median time of one comparison, two at a time on two cores."
-    )
+    return _markdown(head, rows)
 
 
 def _alignment(scores: Sequence[Score]) -> str:

@@ -41,8 +41,9 @@ def find(clean: Dump, faulty: Dump) -> Truth:
 
     Roots are ops that write a changed tensor and read none; parameters and constants that are changed; and, where it
     comes before every changed output, an input that nothing recorded made. Of the phases in which an op of the clean
-    run writes something else the first counts: what a fault of the forward pass does to gradients is no fault of theirs. Beside the roots counts what returns the same
-    numbers (a module call, a reshape), and the gradient call of a root.
+    run writes something else the first counts: what a fault of the forward pass does to gradients is no fault of
+    theirs. Beside the roots counts what returns the same numbers (a module call, a reshape), what computes with a root
+    that computes nothing (a parameter, a cast), and the gradient call of a root.
     """
     pairs = twins(clean, faulty)
     changed = _changed(clean, faulty, pairs)
