@@ -88,6 +88,10 @@ class Situation:
         """Floating operands of the output's size."""
         return (o for o in self.operands if int(np.prod(o.shape)) == self.plain.size and o.array.dtype.kind == "f")
 
+    def common(self) -> tuple[Operand, ...]:
+        """The operands, and what the departing side has beside them that agrees: the faithful side has that too."""
+        return (*self.operands, *(o for o in self.others if o.agreed))
+
     def vectors(self) -> Iterator[Operand]:
         """Floating operands of one axis, as long as the output's last (or as its channels: axis 1 of 4)."""
         lengths = {self.plain.shape[-1:]} | ({self.plain.shape[1:2]} if self.plain.ndim == 4 else set())

@@ -19,8 +19,8 @@ from . import (
 
 #: In the order in which they are told where they explain equally well.
 ALL = (
-    *weights.HYPOTHESES,
     *rotary.HYPOTHESES,
+    *weights.HYPOTHESES,
     *losses.HYPOTHESES,
     *optimizers.HYPOTHESES,
     *factors.HYPOTHESES,

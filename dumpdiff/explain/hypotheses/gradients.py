@@ -12,13 +12,14 @@ from ..hypothesis import Candidate, Hypothesis
 from ..situation import Situation
 
 _LARGEST_SEARCH = 1 << 21
+_MOST = 40  # operands of both sides
 
 
 def branch_of_vector(s: Situation) -> Iterator[Candidate]:
     """The gradient of a vector, sum of G X over all but the last axis: with one addend of G in place of the sum."""
     if s.phase != BACKWARD or s.plain.ndim != 1 or s.plain.size < 2:
         return
-    inputs = [o for o in s.operands if len(o.shape) >= 2 and o.shape[-1] == s.plain.size and o.array.dtype.kind == "f"][
+    inputs = [o for o in s.common() if len(o.shape) >= 2 and o.shape[-1] == s.plain.size and o.array.dtype.kind == "f"][
         :16
     ]
     arrays = [o.array.reshape(-1, s.plain.size) for o in inputs]
@@ -44,7 +45,7 @@ def branch_of_product(s: Situation) -> Iterator[Candidate]:
     """r = G w or the sum of G w over the last axis, w another operand; with one addend of G in place of G."""
     if s.phase != BACKWARD or s.plain.ndim < 2:
         return
-    inputs = [o for o in s.operands if o.array.dtype.kind == "f" and o.shape][:16]
+    inputs = [o for o in s.common() if o.array.dtype.kind == "f" and o.shape][:_MOST]
     for sums in (False, True):
         for total in inputs:
             g = total.array

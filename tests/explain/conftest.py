@@ -1,0 +1,26 @@
+"""Pairs of real dumps with one known fault, explained once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dumpdiff import Finding, align
+
+
+@pytest.fixture(scope="session")
+def first(recorded: Callable[..., Path]) -> Callable[..., Finding]:
+    """``first("eps", "mindspore")``: the first finding of the model with a fault on one side against the clean one."""
+
+    @cache
+    def found(fault: str, side: str, *options: str) -> Finding:
+        paths = {other: recorded(other, *options) for other in ("mindspore", "pytorch")}
+        paths[side] = recorded(side, "--fault", fault, *options)
+        result = align(paths["mindspore"], paths["pytorch"])
+        assert result.first_divergence is not None, f"{fault} was not found"
+        return result.first_divergence
+
+    return found
