@@ -198,7 +198,8 @@ class _Closure:
     def _upward(self, t: int, r: int) -> None:
         """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise.
 
-        Not in the optimizer if their makers are of two kinds: an update rule is written in many ways.
+        Not if they belong to two phases, as a count of tokens and a gradient do; nor in the optimizer if their makers
+        are of two kinds: an update rule is written in many ways.
         """
         makers = [(t, r)]
         while makers:
@@ -208,11 +209,16 @@ class _Closure:
             for a, b in self._left_over(t, r):
                 if self.phases[0][t] == OPTIMIZER and not self._same_maker(a, b):
                     continue
+                if self._phase(0, a) != self._phase(1, b):
+                    continue
                 if self.matching.pair(a, b, "structure", 0.7):
                     self._touch(a, b)
                     above = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
                     if min(above) >= 0 and self.matching.pair_ops(*above):
                         makers.append(above)
+
+    def _phase(self, side: int, value: int) -> str:
+        return str(self.flows[side].column("phase")[value])
 
     def _same_maker(self, a: int, b: int) -> bool:
         t, r = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
