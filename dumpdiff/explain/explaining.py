@@ -10,7 +10,7 @@ import numpy as np
 from ..compare import Comparison
 from ..result import Cause, Finding
 from ..rules import Rules
-from ..trace import FORWARD, OPTIMIZER
+from ..trace import BACKWARD, FORWARD, OPTIMIZER
 from ..wording import number
 from .gather import LARGEST, situations
 from .hypotheses import ALL
@@ -20,6 +20,8 @@ from .statistics import from_statistics
 from .surroundings import Sought, Surroundings, inner
 
 NOTHING = "no hypothesis explains this"
+#: What a backward op holds is no other form of what a forward op made: such a pair tells that the runs part, not how.
+_OTHER_THINGS = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
 _STATISTICS = ("max", "min", "mean", "norm")
 
 
@@ -32,7 +34,11 @@ def explain(comparison: Comparison, rules: Rules, findings: Sequence[Finding]) -
 def _explained(around: Surroundings, finding: Finding) -> Finding:
     if finding.causes:  # known from the names alone
         return finding
+    if finding.causes:  # its names say it already
+        return finding
     sought = around.find(finding)
+    if sought is not None and around.phases(sought) in _OTHER_THINGS:
+        return replace(finding, side="unknown", unexplained=NOTHING)
     if sought is None:
         return replace(finding, side="unknown", unexplained="the two tensors cannot be compared, so nothing is tried")
     with np.errstate(all="ignore"):

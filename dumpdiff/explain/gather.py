@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ..alignment import Group
 from ..arrays import AnyArray
+from ..compare.fused import fused
 from ..compare.layouts import laid_out
 from ..dtypes import is_floating
 from ..graph import Flow
@@ -30,6 +32,8 @@ def arrays_of(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray]
     sizes = [int(flow.tensors["size"].iat[tensor]) for flow, tensor in zip(flows, sought.tensors, strict=True)]
     if max(sizes) > LARGEST:
         return None
+    if sought.group is not None:
+        return _fused_arrays(around, sought.group)
     t, r = (whole(flow.trace, tensor) for flow, tensor in zip(flows, sought.tensors, strict=True))
     if t is None or r is None or t.size != r.size:
         return None
@@ -37,6 +41,23 @@ def arrays_of(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray]
     if sought.layout not in ("same", "reshape"):
         _, t, r = laid_out(t, r)
     return (t.reshape(r.shape) if t.shape != r.shape else t), r
+
+
+def _fused_arrays(around: Surroundings, group: Group) -> tuple[AnyArray, AnyArray] | None:
+    """Both sides of a group, the parts put together as the other side's fused tensor has them."""
+    sides = [
+        [whole(flow.trace, whole_tensor(flow, value)) for value in values]
+        for flow, values in zip(around.flows, (group.target, group.reference), strict=True)
+    ]
+    ours, theirs = ([v.astype(np.float64) for v in arrays if v is not None] for arrays in sides)
+    if len(ours) < len(group.target) or len(theirs) < len(group.reference):
+        return None
+    try:
+        if len(ours) == 1:
+            return ours[0], fused(ours[0], theirs)[1]
+        return fused(theirs[0], ours)[1], theirs[0]
+    except ValueError:
+        return None
 
 
 def situations(around: Surroundings, finding: Finding, sought: Sought) -> Iterator[Situation]:

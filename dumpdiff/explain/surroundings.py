@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..alignment import Group
 from ..compare import Comparison
 from ..dtypes import is_floating
 from ..graph import Flow
@@ -26,6 +27,7 @@ class Sought:
     classes: tuple[int, int]
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
+    group: Group | None = None  #: a fused tensor on one side and its parts on the other
     inner: bool = False  #: no pair of the comparison, but two values of one region
 
 
@@ -71,7 +73,7 @@ class Surroundings:
                 if (row := self.rows.get((t, r))) is not None:
                     pair = self.comparison.pairs.iloc[row]
                     tensors = int(pair["target_tensor"]), int(pair["reference_tensor"])
-                    return Sought((t, r), tensors, str(pair["layout"]))
+                    return Sought((t, r), tensors, str(pair["layout"]), pair["group"])
         return None
 
     def _holders(self, side: int, names: Sequence[str], slot: str) -> Iterator[int]:
@@ -81,6 +83,13 @@ class Surroundings:
             for row in flow.tensors_of(op).tolist() if op is not None else ():
                 if str(flow.tensors["slot"].iat[row]) == slot and flow.tensor_class[row] >= 0:
                     yield int(flow.tensor_class[row])
+
+    def phases(self, sought: Sought) -> tuple[str, str]:
+        """The phase of each of two values."""
+        first, second = (
+            str(flow.column("phase")[value]) for flow, value in zip(self.flows, sought.classes, strict=True)
+        )
+        return first, second
 
     def maker_kind(self, side: int, value: int) -> str:
         """Canonical kind of the op that made a value, '' if nothing recorded did."""

@@ -60,7 +60,7 @@ def exchanged(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tupl
             (ours[name], theirs[name]),
             (
                 Cause(
-                    "gate-up-swapped" if _GATE.search(name) else "weight-swapped",
+                    _exchange(name, other),
                     f"{name} and {other} changed places",
                     0.0,
                 ),
@@ -69,6 +69,13 @@ def exchanged(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tupl
         for name, other in sorted(crossed.items(), key=lambda item: alignment.target.readers[ours[item[0]]][:1])
         if any(scope.startswith(_module(name)) for scope in parted) or (parted and _LAYER.sub("", name) in right)
     )
+
+
+def _exchange(name: str, other: str) -> str:
+    """What it is called, see docs/explain.md: two experts, gate and up, or any two weights changed places."""
+    if "experts." in name and _LAYER.sub("", name) == _LAYER.sub("", other):
+        return "experts-permuted"
+    return "gate-up-swapped" if _GATE.search(name) else "weight-swapped"
 
 
 def _module(name: str) -> str:

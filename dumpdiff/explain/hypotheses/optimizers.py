@@ -12,8 +12,9 @@ from ...arrays import Floats
 from ...trace import OPTIMIZER
 from ..hypothesis import Candidate, Hypothesis
 from ..situation import Situation
-from ..solve import lowest
+from ..solve import factor, lowest
 
+_NO_DECAY = 1e-7  #: what a weight keeps is 1 to the precision of float32
 _BETAS = (0.9, 0.999)
 
 
@@ -50,6 +51,21 @@ def adam(s: Situation) -> Iterator[Candidate]:
             if np.linalg.norm(made - s.departing) <= 0.02 * np.linalg.norm(s.departing - s.plain):
                 yield Candidate(made, _said(cause, ours), _said(cause, theirs, "has "), _figures(ours), plain, cause)
         return
+
+
+def decayed(s: Situation) -> Iterator[Candidate]:
+    """A weight times 1 - rate x decay: none of it on one side, or of another rate."""
+    kept = [number for number in s.numbers if 0.5 < number < 1]
+    if s.phase != OPTIMIZER or s.plain.size < 2 or len(kept) > 1:
+        return
+    for o in s.alike():
+        weight = o.array.reshape(s.plain.shape)
+        theirs, ours = (factor(weight, v) for v in (s.plain, s.departing))
+        if 0.5 < theirs <= 1 + 1e-7 and 0.5 < ours <= 1 + 1e-7:
+            cause = "weight-decay" if max(theirs, ours) > 1 - _NO_DECAY else "learning-rate"
+            said, other = (f"a weight that keeps {value:.7g} of itself" for value in (ours, theirs))
+            figures = {"decay": 1 - ours}
+            yield Candidate(ours * weight, said, f"has {other}", figures, theirs * weight, cause)
 
 
 def fitted(weight: Floats, gradient: Floats, after: Floats) -> Rule | None:
@@ -112,4 +128,4 @@ def _figures(rule: Rule) -> dict[str, float]:
     return {"learning_rate": rule.learning_rate, "epsilon": rule.eps, "weight_decay": rule.decay}
 
 
-HYPOTHESES = (Hypothesis("optimizer-epsilon", adam),)
+HYPOTHESES = (Hypothesis("optimizer-epsilon", adam), Hypothesis("weight-decay", decayed))

@@ -27,6 +27,16 @@ def constant(s: Situation) -> Iterator[Candidate]:
         yield Candidate(np.full_like(s.plain, value), f"filled with {value:g}, as if never loaded", "", {}, s.plain)
 
 
+def rows_of_zeros(s: Situation) -> Iterator[Candidate]:
+    """Part of a fused weight holds zeros: the rows of one of its parts."""
+    if _given(s) and s.plain.ndim == 2:
+        gone = ~np.any(s.departing, axis=1) & np.any(s.plain, axis=1)
+        if 0 < gone.sum() < len(gone):
+            said = f"{int(gone.sum())} of {len(gone)} rows filled with zeros, as if never loaded"
+            made = np.where(gone[:, None], 0.0, s.plain)
+            yield Candidate(made, said, "", {"rows": float(gone.sum())}, s.plain)
+
+
 def scaled(s: Situation) -> Iterator[Candidate]:
     """t = c r."""
     if _given(s) and s.plain.size > 1:
@@ -146,6 +156,7 @@ def rounded(s: Situation) -> Iterator[Candidate]:
 
 HYPOTHESES = (
     Hypothesis("zeroed", constant),
+    Hypothesis("zeroed", rows_of_zeros),
     Hypothesis("weight-scaled", scaled),
     Hypothesis("low-precision", rounded),
     Hypothesis("weight-transposed", transposed),
