@@ -123,21 +123,22 @@ class TestForms:
         assert calls.ops.loc[calls.ops["phase"] == "forward", "name"].tolist() == forward["name"].tolist()
 
 
-class TestScore:
-    @pytest.fixture(scope="class")
-    def scores(self, tmp_path_factory):
-        """One model clean, with a wrong epsilon in MindSpore, and with a wrong weight in PyTorch."""
-        work = tmp_path_factory.mktemp("localise")
-        styles = (("--names", "legacy"), ("--names", "hf"))
-        cases = [
-            faults.Case("clean", "llama", "none", "", *styles),
-            faults.Case("epsilon", "llama", "eps", "mindspore", *styles),
-            faults.Case("weight", "llama", "weight_scaled", "pytorch", *styles),
-        ]
-        wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
-        assert recordings.make(wanted, work, 2, print) == {}
-        return score.scores(cases, ("tensors", "statistics-bare"), work, 1, print)
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory):
+    """One model clean, with a wrong epsilon in MindSpore, and with a wrong weight in PyTorch."""
+    work = tmp_path_factory.mktemp("localise")
+    styles = (("--names", "legacy"), ("--names", "hf"))
+    cases = [
+        faults.Case("clean", "llama", "none", "", *styles),
+        faults.Case("epsilon", "llama", "eps", "mindspore", *styles),
+        faults.Case("weight", "llama", "weight_scaled", "pytorch", *styles),
+    ]
+    wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
+    assert recordings.make(wanted, work, 2, print) == {}
+    return score.scores(cases, ("tensors", "statistics-bare"), work, 1, print)
 
+
+class TestScore:
     def test_faults_are_found_and_nothing_else(self, scores):
         assert len(scores) == 6
         said = {f"{s.case} [{s.form}]": (s.verdict, s.top1) for s in scores}
