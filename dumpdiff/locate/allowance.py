@@ -7,7 +7,7 @@ say. ``recomputed`` replaces it where the operator can be run again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -38,6 +38,31 @@ def cancellation(graph: Joined) -> Floats:
         if (kind := kind.removeprefix("grad:")) in _ADDS:
             factors[node] = max(1.0, _terms(flow, value, maker, kind) / max(flow.rms[value], 1e-300))
     return factors
+
+
+def carried(graph: Joined) -> Callable[[int, int], float]:
+    """A function of (node, child): how much of a node's relative error a value computed from it shows at least.
+
+    A sum of n terms with errors of random sign shows one part in sqrt(n) of their relative error (Higham and Mary, SIAM
+    J. Sci. Comput. 41, 2019, theorem 2.4); an addition only the node's share of the result.
+    """
+    alignment = graph.comparison.alignment
+    sizes, rms, adds = [1.0] * graph.nodes, [math.nan] * graph.nodes, [False] * graph.nodes
+    for flow, class_of, kinds in (
+        (alignment.reference, graph.class_r, alignment.kinds_r),
+        (alignment.target, graph.class_t, alignment.kinds_t),
+    ):
+        for node, value in enumerate(class_of.tolist()):
+            if value >= 0:
+                sizes[node], rms[node] = max(1.0, float(flow.sizes[value])), flow.rms[value]
+                adds[node] = flow.producers[value] >= 0 and kinds[flow.producers[value]] in ("add", "sub")
+
+    def share(node: int, child: int) -> float:
+        part = min(1.0, math.sqrt(sizes[child] / sizes[node]))
+        diluted = rms[node] / rms[child] if adds[child] and rms[child] > 0 else 1.0
+        return part * min(1.0, diluted) if math.isfinite(diluted) else part
+
+    return share
 
 
 def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:

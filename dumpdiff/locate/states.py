@@ -13,7 +13,7 @@ from ..compare import NO_INFORMATION
 from ..graph.bridges import is_given
 from ..rules import Rules
 from ..trace import FORWARD
-from .allowance import cancellation, conditioning
+from .allowance import cancellation, carried, conditioning
 from .joined import Joined
 from .recomputed import Recomputed, recomputed
 
@@ -98,7 +98,8 @@ def classify(graph: Joined, rules: Rules) -> States:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
-    _heal(graph, state, _surely_other(graph))
+    noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=True)]
+    _heal(graph, state, _surely_other(graph), error, noticed)
     return States(np.array(state, dtype=object), tuple(above), again)
 
 
@@ -145,16 +146,27 @@ def _surely_other(graph: Joined) -> list[bool]:
     return sure + [False] * (graph.nodes - len(pairs))
 
 
-def _heal(graph: Joined, state: list[str], sure: list[bool]) -> None:
+def _heal(graph: Joined, state: list[str], sure: list[bool], error: list[float], noticed: list[float]) -> None:
     """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
-    The last value of a path, as a loss is, is never healed, nor is what is ``sure``.
+    A value that was compared and is off is healed only if its error would have been noticed: if, carried on, it is
+    more than what some agreeing value below is off or may be (``noticed``). A loss of one number vouches for little,
+    and so does a residual sum for a small branch, most of all in a coarse dtype. The last value of a path, as a loss
+    is, is never healed, nor is what is ``sure``.
     """
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
     for node, parents in enumerate(graph.parents):
         for parent in parents:
             children[parent].append(node)
+    share = carried(graph)
+    least = [math.inf] * graph.nodes  # error of each node from which on something below would have noticed
     for node in reversed(graph.order):
         below = [state[child] for child in children[node]]
-        if state[node] != AGREEING and below and not sure[node] and all(b in (AGREEING, HEALED) for b in below):
+        for child in children[node]:
+            if state[child] in (AGREEING, HEALED) and (part := share(node, child)) > 0:
+                at_child = noticed[child] if state[child] == AGREEING else least[child]
+                least[node] = min(least[node], at_child / part)
+        if state[node] == AGREEING or not below or sure[node] or not all(b in (AGREEING, HEALED) for b in below):
+            continue
+        if state[node] == UNKNOWN or not error[node] <= least[node]:
             state[node] = HEALED

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from traces import classified, edited, result, shipped, value
 
-from dumpdiff.locate.allowance import cancellation, conditioning
+from dumpdiff.locate.allowance import cancellation, carried, conditioning
 
 RESIDUAL, SILU, LINEAR = "Tensor.__add__.4.forward", "Functional.silu.1.forward", "Functional.linear.11.forward"
 
@@ -75,3 +75,25 @@ class TestCancellation:
             graph, states = classified(target, reference)
             assert states.state[at(graph, RESIDUAL)] == state
             assert np.isfinite(cancellation(graph)).all()
+
+
+class TestCarried:
+    def test_a_mean_shows_the_root_of_its_length_less(self, trace):
+        graph, _ = classified(trace("pt_none"), trace("pt_none"))
+        flow, share = graph.comparison.alignment.target, carried(graph)
+        norm, loss = value(flow, SILU, "output.0"), value(flow, "Functional.cross_entropy.0.forward", "output.0")
+        assert share(int(graph.node_t[norm]), int(graph.node_t[loss])) == pytest.approx(flow.sizes[norm] ** -0.5)
+
+    def test_a_residual_sum_shows_a_branch_by_its_size(self, trace):
+        graph, _ = classified(trace("pt_none"), trace("pt_none"))
+        flow, share = graph.comparison.alignment.target, carried(graph)
+        total = value(flow, RESIDUAL, "output.0")
+        for slot in ("input.0", "input.1"):
+            branch = value(flow, RESIDUAL, slot)
+            expected = min(1, flow.rms[branch] / flow.rms[total])
+            assert share(int(graph.node_t[branch]), int(graph.node_t[total])) == pytest.approx(expected)
+
+    def test_an_activation_shows_it_whole(self, trace):
+        graph, _ = classified(trace("pt_none"), trace("pt_none"))
+        share = carried(graph)
+        assert share(at(graph, SILU, "input.0"), at(graph, SILU)) == 1
