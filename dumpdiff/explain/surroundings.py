@@ -81,7 +81,7 @@ class Surroundings:
         for name in reversed(names):
             op = self.ops_by_name[side].get(name)
             for row in flow.tensors_of(op).tolist() if op is not None else ():
-                if str(flow.tensors["slot"].iat[row]) == slot and flow.tensor_class[row] >= 0:
+                if str(flow.tensors["slot"].iat[row]) in (slot or "output.0", slot) and flow.tensor_class[row] >= 0:
                     yield int(flow.tensor_class[row])
 
     def phases(self, sought: Sought) -> tuple[str, str]:

@@ -59,6 +59,32 @@ def _products(s: Situation) -> Iterator[AnyArray]:
                 yield linear(x.array.reshape(-1, x.shape[-1]), weight.array).reshape(s.plain.shape)
 
 
+def bias_before(s: Situation) -> Iterator[Candidate]:
+    """The bias of an input of the last op, as of the queries before their scores: taken off it, or added once more."""
+    for o in s.operands if s.forward and s.call is not None else ():
+        if len(o.shape) != 1 or not o.parameter.endswith("bias") or s.call is None:
+            continue
+        for i, value in enumerate(s.call.inputs):
+            for b in _spread(o.array, value):
+                for sign, cause, said in ((-1, "bias-missing", "without"), (1, "bias-doubled", "twice")):
+                    inputs = [value + sign * b if j == i else other for j, other in enumerate(s.call.inputs)]
+                    made = s.again(inputs)
+                    if made is not None:
+                        yield Candidate(made, f"{said} the bias {o.parameter}", "", {}, s.plain, cause)
+
+
+def _spread(bias: AnyArray, value: AnyArray) -> Iterator[AnyArray]:
+    """A bias as it lies in an input: along the last axis, or cut into (heads, 1, size) or (heads, size, 1)."""
+    if value.shape[-1:] == bias.shape:
+        yield bias
+    if value.ndim == 4 and bias.size % value.shape[1] == 0:
+        heads, size = value.shape[1], bias.size // value.shape[1]
+        if value.shape[3] == size:
+            yield bias.reshape(heads, 1, size)
+        if value.shape[2] == size:
+            yield bias.reshape(heads, size, 1)
+
+
 def transposed(s: Situation) -> Iterator[Candidate]:
     """t = x W where r = x W^T, the weight square."""
     if not s.forward or s.plain.ndim < 2:
@@ -79,4 +105,8 @@ def transposed(s: Situation) -> Iterator[Candidate]:
                     yield Candidate(made, f"{weight.parameter} transposed", "", {}, plain)
 
 
-HYPOTHESES = (Hypothesis("bias-missing", bias), Hypothesis("weight-transposed", transposed))
+HYPOTHESES = (
+    Hypothesis("bias-missing", bias),
+    Hypothesis("bias-missing", bias_before),
+    Hypothesis("weight-transposed", transposed),
+)

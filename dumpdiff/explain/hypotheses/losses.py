@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ...arrays import AnyArray, Floats
 from ...operators.losses import token_losses
 from ...trace import FORWARD
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Situation
+from ..situation import Operand, Situation
 
 _SHIFTS = (1, -1, 2, -2)
 
@@ -59,7 +59,7 @@ def other_loss(s: Situation) -> Iterator[Candidate]:
         return
     for logits, labels in _pairs(s):
         each = token_losses(logits, labels)
-        weights = [np.ones(each.shape), *(m for m in _masks(s, each.size))]
+        weights = [np.ones(each.shape), *_masks(s.operands, each.size)]
         for plain, form in _forms(each, weights):
             if not s.fits(plain):
                 continue
@@ -75,6 +75,23 @@ def other_loss(s: Situation) -> Iterator[Candidate]:
             return
 
 
+def other_tokens(s: Situation) -> Iterator[Candidate]:
+    """The loss from losses per token that agree: over other tokens, summed, averaged over another number."""
+    if not s.forward or s.plain.size != 1:
+        return
+    for o in s.operands:
+        each = o.array.reshape(-1)
+        if not o.agreed or o.array.dtype.kind != "f" or len(o.shape) > 2 or each.size < 3:
+            continue
+        own = [np.ones(each.shape), *_masks(s.operands, each.size)]
+        for plain, form in _forms(each, own):
+            if plain.size != 1 or not s.fits(plain):
+                continue
+            for made, other in _forms(each, [*own, *_masks(s.others, each.size)]):
+                yield Candidate(made, other, f"has {form}", {}, plain, "loss-reduction")
+            return
+
+
 def _pairs(s: Situation) -> Iterator[tuple[AnyArray, AnyArray]]:
     for labels in s.operands:
         if labels.array.dtype.kind not in "iu" or not labels.shape:
@@ -85,8 +102,8 @@ def _pairs(s: Situation) -> Iterator[tuple[AnyArray, AnyArray]]:
                 yield x.reshape(-1, x.shape[-1]), labels.array.reshape(-1)
 
 
-def _masks(s: Situation, tokens: int) -> Iterator[Floats]:
-    for o in s.operands:
+def _masks(operands: Sequence[Operand], tokens: int) -> Iterator[Floats]:
+    for o in operands:
         if o.array.size == tokens and o.array.dtype.kind in "bf" and set(np.unique(o.array).tolist()) <= {0.0, 1.0}:
             yield o.array.reshape(-1).astype(np.float64)
 
@@ -141,5 +158,6 @@ HYPOTHESES = (
     Hypothesis("label-shift", labels_moved),
     Hypothesis("loss-reduction", tokens_counted),
     Hypothesis("loss-reduction", other_loss),
+    Hypothesis("loss-reduction", other_tokens),
     Hypothesis("loss-reduction", added),
 )

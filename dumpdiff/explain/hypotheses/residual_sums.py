@@ -56,7 +56,9 @@ def dropped(s: Situation) -> Iterator[Candidate]:
         gone = (np.abs(ours) <= 1e-5 * size) & (np.abs(theirs) > 1e-4 * size)
         share = float(gone.mean())
         kept = np.where(gone, 0.0, theirs)
-        if not _FEWEST_DROPPED <= share < 0.95 or not kept.any():
+        rows = gone.reshape(-1, gone.shape[-1])
+        whole_rows = bool(np.all(rows.all(axis=1) | ~rows.any(axis=1)))  # tokens that got nothing: no dropout
+        if not _FEWEST_DROPPED <= share < 0.95 or not kept.any() or whole_rows:
             continue
         c = factor(kept, ours)
         if np.isfinite(c) and abs(c * (1 - share) - 1) < _CHANCE / np.sqrt(ours.size):

@@ -86,7 +86,7 @@ def _leaf(name: str) -> str:
 
 def moved_rows(s: Situation) -> Iterator[Candidate]:
     """The rows in another order: shifted by one, whole heads, or experts."""
-    if s.finding.kind not in ("parameter", "input") or s.plain.ndim < 2:
+    if not (s.given or "matmul" in s.kinds) or s.discrete or s.plain.ndim < 2:
         return
     for axis, side in ((0, "rows"), (s.plain.ndim - 1, "columns")):
         order = _permutation(np.moveaxis(s.plain, axis, 0), np.moveaxis(s.departing, axis, 0))
