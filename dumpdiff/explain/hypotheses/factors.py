@@ -13,6 +13,9 @@ from ..solve import factor
 
 #: Ops beyond which a factor is none of the attention scores any more.
 _LARGEST_WHOLE = 64
+#: Logarithms of what the corrections of Adam's two moments multiply by in the first step, with the usual betas.
+_MOMENTS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
+_SAME = 1e-3
 _SCORES = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
@@ -24,6 +27,8 @@ def scaled(s: Situation) -> Iterator[Candidate]:
     c = factor(np.where(hidden, 0, s.plain), np.where(hidden, 0, s.departing))
     if s.plain.size == 1:  # any number is some factor of any other: only a whole one says something
         c = _whole(c, s.limit)
+    if s.phase == OPTIMIZER and np.min(np.abs(np.log(abs(c) or 1) - _MOMENTS)) < _SAME:
+        return  # the same moment in another form, corrected or not: nothing was clipped
     if np.isfinite(c) and c != 0:
         name = factor_name(s)
         what = f"{_numbers_said(s, c)}" if name == "scale" else f"{c:.6g} times the {s.other_role}'s"

@@ -14,11 +14,12 @@ from ..situation import ONE, ZERO, Situation
 
 _ROOTS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 _LARGEST_EPS = 1.0
+_FEWEST = 4  #: values; any one number is some epsilon away from any other
 
 
 def added_to_variance(s: Situation) -> Iterator[Candidate]:
     """The sum under the root: t - r is one number, and a root follows."""
-    if not (s.after & _ROOTS) or s.phase == BACKWARD or s.given or s.discrete:
+    if s.plain.size < _FEWEST or not (s.after & _ROOTS) or s.phase == BACKWARD or s.given or s.discrete:
         return
     for o in s.alike():
         theirs, ours = (float(np.mean(v.reshape(-1) - o.array.reshape(-1))) for v in (s.plain, s.departing))
@@ -29,8 +30,10 @@ def added_to_variance(s: Situation) -> Iterator[Candidate]:
 
 def root_of_variance(s: Situation) -> Iterator[Candidate]:
     """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand."""
+    if not s.forward or s.plain.size < _FEWEST:
+        return
     for o in s.alike():
-        if not s.forward or o.array.min() < 0 or np.min(s.plain) <= 0 or np.min(s.departing) <= 0:
+        if o.array.min() < 0 or np.min(s.plain) <= 0 or np.min(s.departing) <= 0:
             continue
         v = o.array.reshape(s.plain.shape)
         for power in (-0.5, 0.5):
