@@ -43,8 +43,9 @@ def cancellation(graph: Joined) -> Floats:
 def carried(graph: Joined) -> Callable[[int, int], float]:
     """A function of (node, child): how much of a node's relative error a value computed from it shows at least.
 
-    A sum of n terms with errors of random sign shows one part in sqrt(n) of their relative error (Higham and Mary, SIAM
-    J. Sci. Comput. 41, 2019, theorem 2.4); an addition only the node's share of the result.
+    A single number made of n terms with errors of random sign shows one part in sqrt(n) of their relative error (Higham
+    and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4); an addition only the node's share of the result. Sums of rows
+    stand beside the rows again, as in a norm, and are taken to show all: a judgement call.
     """
     alignment = graph.comparison.alignment
     sizes, rms, adds = [1.0] * graph.nodes, [math.nan] * graph.nodes, [False] * graph.nodes
@@ -58,7 +59,7 @@ def carried(graph: Joined) -> Callable[[int, int], float]:
                 adds[node] = flow.producers[value] >= 0 and kinds[flow.producers[value]] in ("add", "sub")
 
     def share(node: int, child: int) -> float:
-        part = min(1.0, math.sqrt(sizes[child] / sizes[node]))
+        part = 1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node])
         diluted = rms[node] / rms[child] if adds[child] and rms[child] > 0 else 1.0
         return part * min(1.0, diluted) if math.isfinite(diluted) else part
 

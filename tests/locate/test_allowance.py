@@ -78,7 +78,7 @@ class TestCancellation:
 
 
 class TestCarried:
-    def test_a_mean_shows_the_root_of_its_length_less(self, trace):
+    def test_a_loss_shows_the_root_of_its_length_less(self, trace):
         graph, _ = classified(trace("pt_none"), trace("pt_none"))
         flow, share = graph.comparison.alignment.target, carried(graph)
         norm, loss = value(flow, SILU, "output.0"), value(flow, "Functional.cross_entropy.0.forward", "output.0")
