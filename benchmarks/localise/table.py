@@ -39,8 +39,8 @@ _FOUND = """## Found, and false alarms
 _ALIGNMENT = """## Alignment
 
 Precision: pairs that are right, of those that can be judged. Recall: values of the reference that have their partner,
-of those known to have one. *Beyond*: what the fault changed. Partners are known from the numbers of the clean recordings,
-whatever their names; pairs of low precision are left out.
+of those known to have one. *Beyond*: what the fault changed. Partners are known from the numbers of the clean
+recordings, whatever their names; pairs of low precision are left out.
 
 {table}
 """
@@ -87,7 +87,7 @@ def document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Seque
         (_CURVE, _curve(points) if points else ""),
         (_PEERS, _peers(verdicts) if verdicts else ""),
     ]
-    return "\n".join([_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)])
+    return "\n".join([_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)]).rstrip() + "\n"
 
 
 def write(file: Path, text: str) -> None:
