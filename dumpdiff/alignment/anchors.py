@@ -7,12 +7,14 @@ from collections import defaultdict
 import numpy as np
 
 from ..arrays import Floats, Ints
+from ..graph import Flow
 from ..rules import Rules
 from ..trace import FORWARD
 from .matching import Matching
 from .values import Candidates, candidates
 
 _NEAR = 0.05  # by_near_value: farther apart, another tensor is as likely
+_PARTED = 16  # tolerances: more than noise makes of two that are the same
 _COMMON = 5  # by_scaled_value: pairs that must share a factor
 
 
@@ -107,28 +109,46 @@ def by_last_value(matching: Matching) -> None:
 
 def by_being_the_loss(matching: Matching) -> None:
     """The last scalar that the forward pass computes, and computes nothing from, is the loss, whatever it came to."""
-    losses = [
-        [
-            value
-            for value in np.flatnonzero((classes < 0) & (flow.classes["size"] == 1).to_numpy()).tolist()
-            if flow.producers[value] >= 0
-            and flow.phases[flow.producers[value]] == FORWARD
-            and not any(flow.phases[op] == FORWARD for op in flow.readers[value])
-        ]
-        for flow, classes in (
-            (matching.target, matching.classes_t),
-            (matching.reference, matching.classes_r),
-        )
-    ]
-    if all(losses):
-        matching.pair(losses[0][-1], losses[1][-1], "last", 0.6)
+    losses = _losses(matching)
+    if losses is not None:
+        matching.pair(*losses, "last", 0.6)
+
+
+def parted(matching: Matching) -> bool:
+    """Whether something is known to differ: a pair that other evidence than its value made, or the loss."""
+    losses = _losses(matching)
+    if losses is not None and matching.distance(*losses) > _PARTED * matching.tolerance:
+        return True
+    return any(
+        matching.distance(t, int(matching.classes_t[t])) > _PARTED * matching.tolerance
+        for t, why in matching.why.items()
+        if why != "value"
+    )
+
+
+def _losses(matching: Matching) -> tuple[int, int] | None:
+    """The loss of both sides, if neither has a partner yet."""
+    found = []
+    for flow, classes in ((matching.target, matching.classes_t), (matching.reference, matching.classes_r)):
+        scalars = np.flatnonzero((classes < 0) & (flow.classes["size"] == 1).to_numpy()).tolist()
+        found.append([value for value in scalars if _ends_forward(flow, value)])
+    return (found[0][-1], found[1][-1]) if all(found) else None
+
+
+def _ends_forward(flow: Flow, value: int) -> bool:
+    maker = int(flow.producers[value])
+    return (
+        maker >= 0
+        and flow.phases[maker] == FORWARD
+        and not any(flow.phases[op] == FORWARD for op in flow.readers[value])
+    )
 
 
 def by_near_value(matching: Matching) -> bool:
     """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
 
-    Within 5 %, ten times nearer than any other candidate of either side, and either made by nothing recorded or from
-    paired values, one of them in common: among many tensors of one size some are near by chance.
+    Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs
+    in common. Only worth asking where the runs have parted: among many tensors of one size some are near by chance.
     """
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
@@ -139,7 +159,7 @@ def by_near_value(matching: Matching) -> bool:
     for t, r, gap in zip(targets.tolist(), references.tolist(), found.distance.tolist(), strict=True):
         telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
-        if telling and clear and _share_inputs(matching, t, r):
+        if telling and clear and not contradicts(matching, t, r):
             progress |= matching.pair(t, r, "near value", 0.65)
     return progress
 
@@ -182,14 +202,6 @@ def contradicts(matching: Matching, t: int, r: int) -> bool:
         return bool((matching.producer_t[t] < 0) != (matching.producer_r[r] < 0))
     known_t, known_r = _paired_inputs(matching, t, r)
     return bool(known_t and known_r and not known_t & known_r)
-
-
-def _share_inputs(matching: Matching, t: int, r: int) -> bool:
-    """Their producers read a pair, one value of it each; or neither has a producer."""
-    if matching.producer_t[t] < 0 or matching.producer_r[r] < 0:
-        return not contradicts(matching, t, r)
-    known_t, known_r = _paired_inputs(matching, t, r)
-    return bool(known_t & known_r)
 
 
 def _paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
