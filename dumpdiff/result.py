@@ -61,7 +61,9 @@ class Cause:
     """A hypothesis that explains a finding."""
 
     name: str  #: epsilon, mask-missing, weight-scaled, ...; docs/explain.md lists them
-    text: str  #: for a person: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8"
+    text: (
+        str  #: for a person: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8"
+    )
     residual: float  #: relative L2 of what it leaves unexplained
     parameters: Mapping[str, float] = field(default_factory=dict)  #: what was solved for: epsilon, factor, ...
 

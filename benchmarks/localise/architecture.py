@@ -82,9 +82,7 @@ class Layer:
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
     residual: str = "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
     residual_scale: float = 1.0  #: on the attention output before it is added
-    detached: str = (
-        ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
-    )
+    detached: str = ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
     gradient_scale: float = 1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
     norm_gradient: float = 1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
     normalise_router: bool = True  #: the top-k weights sum to one

@@ -22,19 +22,19 @@ _ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms 
 def conditioning(graph: Joined, rules: Rules) -> Floats:
     """(pairs,) by how much each value's maker may enlarge the relative error of its inputs; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
-    for node, _, _, _, kind in _made(graph):
+    for node, _, _, _, kind in _made(graph, len(factors)):
         factors[node] = rules.conditioning(kind)
     return factors
 
 
 def cancellation(graph: Joined) -> Floats:
-    """(pairs,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
+    """(nodes,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
 
     The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2):
     rounding errors are relative to the terms, and a sum of terms that cancel is small beside them.
     """
-    factors = np.ones(len(graph.comparison.pairs))
-    for node, flow, value, maker, kind in _made(graph):
+    factors = np.ones(graph.nodes)
+    for node, flow, value, maker, kind in _made(graph, graph.nodes):
         if (kind := kind.removeprefix("grad:")) in _ADDS:
             factors[node] = max(1.0, _terms(flow, value, maker, kind) / max(flow.rms[value], 1e-300))
     return factors
@@ -66,17 +66,17 @@ def carried(graph: Joined) -> Callable[[int, int], float]:
     return share
 
 
-def _made(graph: Joined) -> Iterator[tuple[int, Flow, int, int, str]]:
-    """(node, side, class, maker, maker's kind) of every pair that an op of the target, else of the reference, made."""
+def _made(graph: Joined, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]]:
+    """(node, side, class, maker, its kind) of the first nodes, where an op of either side made them."""
     alignment = graph.comparison.alignment
     sides = (
         (alignment.target, graph.class_t, alignment.kinds_t, alignment.target.classes["producer"].to_numpy()),
         (alignment.reference, graph.class_r, alignment.kinds_r, alignment.reference.classes["producer"].to_numpy()),
     )
-    for node in range(len(graph.comparison.pairs)):
+    for node in range(nodes):
         for flow, class_of, kinds, producer in sides:
             value = int(class_of[node])
-            if producer[value] >= 0:
+            if value >= 0 and producer[value] >= 0:
                 yield node, flow, value, int(producer[value]), kinds[producer[value]]
                 break
 

@@ -68,7 +68,7 @@ def classify(graph: Joined, rules: Rules) -> States:
     error, tolerance, comparable = (pairs[name].tolist() for name in ("error", "tolerance", "comparable"))
     broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     cancelling = cancellation(graph)
-    factor, cancels = (conditioning(graph, rules) * cancelling).tolist(), cancelling.tolist()
+    factor, cancels = (conditioning(graph, rules) * cancelling[: len(pairs)]).tolist(), cancelling.tolist()
     backward = (graph.phase != FORWARD).tolist()
     state = [UNKNOWN] * graph.nodes
     above = [Above()] * graph.nodes
@@ -78,7 +78,7 @@ def classify(graph: Joined, rules: Rules) -> States:
         above[node] = known = _above(graph, node, state, above, error)
         if node >= len(pairs) or not comparable[node]:
             continue
-        allowed = tolerance[node] * cancels[node]
+        allowed = tolerance[node] * max(cancels[at] for at in (node, *known.between))
         follows = known.parted or (backward[node] and bool(forward_parted))
         suspect = error[node] > allowed and not broken[node] and not follows
         if suspect:
@@ -98,7 +98,7 @@ def classify(graph: Joined, rules: Rules) -> States:
             state[node] = INTRODUCED
             if not backward[node]:
                 forward_parted.append(node)
-    noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=True)]
+    noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=False)]
     _heal(graph, state, _surely_other(graph), error, noticed)
     return States(np.array(state, dtype=object), tuple(above), again)
 
