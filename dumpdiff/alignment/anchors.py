@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Floats, Ints
 from ..graph import Flow
 from ..rules import Rules
-from ..trace import FORWARD
+from ..trace import FORWARD, OPTIMIZER
 from .matching import Matching
 from .values import Candidates, candidates
 
@@ -144,11 +144,12 @@ def _ends_forward(flow: Flow, value: int) -> bool:
     )
 
 
-def by_near_value(matching: Matching) -> bool:
+def by_near_value(matching: Matching, runs_parted: bool) -> bool:
     """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
 
     Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs
-    in common. Only worth asking where the runs have parted: among many tensors of one size some are near by chance.
+    in common. Among many tensors of one size some are near by chance: unless the runs are known to have parted, only
+    updates of one and the same value are believed, for a step changes a weight little and no later op shows it.
     """
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
@@ -159,7 +160,8 @@ def by_near_value(matching: Matching) -> bool:
     for t, r, gap in zip(targets.tolist(), references.tolist(), found.distance.tolist(), strict=True):
         telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
-        if telling and clear and not contradicts(matching, t, r):
+        believed = not contradicts(matching, t, r) if runs_parted else _updates_one(matching, t, r)
+        if telling and clear and believed:
             progress |= matching.pair(t, r, "near value", 0.65)
     return progress
 
@@ -202,6 +204,16 @@ def contradicts(matching: Matching, t: int, r: int) -> bool:
         return bool((matching.producer_t[t] < 0) != (matching.producer_r[r] < 0))
     known_t, known_r = _paired_inputs(matching, t, r)
     return bool(known_t and known_r and not known_t & known_r)
+
+
+def _updates_one(matching: Matching, t: int, r: int) -> bool:
+    """Both are made by an optimizer, from a paired value in common that they are near to themselves."""
+    makers = int(matching.producer_t[t]), int(matching.producer_r[r])
+    flows = matching.target, matching.reference
+    if min(makers) < 0 or any(flow.phases[op] != OPTIMIZER for flow, op in zip(flows, makers, strict=True)):
+        return False
+    known_t, known_r = _paired_inputs(matching, t, r)
+    return any(matching.distance(t, value) < _NEAR for value in known_t & known_r)
 
 
 def _paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:

@@ -53,8 +53,8 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
         structure.close(matching)
     for _ in roles.transfer(matching):
         structure.close(matching)
-    near = anchors.parted(matching)
-    while (near and anchors.by_near_value(matching)) or anchors.by_scaled_value(matching):
+    parted = anchors.parted(matching)
+    while anchors.by_near_value(matching, parted) or anchors.by_scaled_value(matching):
         structure.close(matching)
     anchors.by_last_value(matching)
     anchors.by_being_the_loss(matching)

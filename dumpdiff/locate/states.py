@@ -78,7 +78,8 @@ def classify(graph: Joined, rules: Rules) -> States:
         above[node] = known = _above(graph, node, state, above, error)
         if node >= len(pairs) or not comparable[node]:
             continue
-        allowed = tolerance[node] * max(cancels[at] for at in (node, *known.between))
+        on_the_way = max((cancels[at] for at in known.between), default=1.0)
+        allowed = tolerance[node] * max(cancels[node], min(_CREEP, on_the_way))
         follows = known.parted or (backward[node] and bool(forward_parted))
         suspect = error[node] > allowed and not broken[node] and not follows
         if suspect:

@@ -130,7 +130,7 @@ class TestByNearness:
         whole = trace("pt_none")
         pairs = matching(scaled(whole, RESIDUAL, factor), whole)
         anchors.by_value(pairs)
-        assert anchors.by_near_value(pairs)
+        assert anchors.by_near_value(pairs, True)
         assert partner(pairs, RESIDUAL) == value(pairs.reference, RESIDUAL, "output.0")
         assert pairs.why[value(pairs.target, RESIDUAL, "output.0")] == "near value"
 
@@ -138,7 +138,7 @@ class TestByNearness:
         whole = trace("pt_none")
         pairs = matching(scaled(whole, RESIDUAL, 1.3), whole)
         anchors.by_value(pairs)
-        anchors.by_near_value(pairs)
+        anchors.by_near_value(pairs, True)
         assert partner(pairs, RESIDUAL) == -1
 
 
