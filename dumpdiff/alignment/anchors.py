@@ -148,8 +148,8 @@ def by_near_value(matching: Matching, runs_parted: bool) -> bool:
     """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
 
     Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs
-    in common. Among many tensors of one size some are near by chance: unless the runs are known to have parted, only
-    updates of one and the same value are believed, for a step changes a weight little and no later op shows it.
+    in common. Among many tensors of one size some are near by chance: unless the runs are known to have parted, inputs
+    in common are asked for, and of an optimizer that it changes one and the same value a little.
     """
     free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
@@ -160,7 +160,7 @@ def by_near_value(matching: Matching, runs_parted: bool) -> bool:
     for t, r, gap in zip(targets.tolist(), references.tolist(), found.distance.tolist(), strict=True):
         telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
-        believed = not contradicts(matching, t, r) if runs_parted else _updates_one(matching, t, r)
+        believed = not contradicts(matching, t, r) if runs_parted else _made_alike(matching, t, r)
         if telling and clear and believed:
             progress |= matching.pair(t, r, "near value", 0.65)
     return progress
@@ -206,14 +206,15 @@ def contradicts(matching: Matching, t: int, r: int) -> bool:
     return bool(known_t and known_r and not known_t & known_r)
 
 
-def _updates_one(matching: Matching, t: int, r: int) -> bool:
-    """Both are made by an optimizer, from a paired value in common that they are near to themselves."""
+def _made_alike(matching: Matching, t: int, r: int) -> bool:
+    """Their makers read a paired value in common; in an optimizer one that they are near to themselves."""
     makers = int(matching.producer_t[t]), int(matching.producer_r[r])
-    flows = matching.target, matching.reference
-    if min(makers) < 0 or any(flow.phases[op] != OPTIMIZER for flow, op in zip(flows, makers, strict=True)):
+    if min(makers) < 0:
         return False
     known_t, known_r = _paired_inputs(matching, t, r)
-    return any(matching.distance(t, value) < _NEAR for value in known_t & known_r)
+    if matching.target.phases[makers[0]] == OPTIMIZER:
+        return any(matching.distance(t, value) < _NEAR for value in known_t & known_r)
+    return bool(known_t & known_r)
 
 
 def _paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
