@@ -87,14 +87,33 @@ def explain(
 ) -> Finding:
     """The finding number ``finding`` of a result that ``dumpdiff align --json`` wrote, with its causes.
 
-    The two dumps that it names are read again, in the same step, rank and graph, and against the same baseline.
-
-    Raises DumpError if the file is no such result, has no such finding, or its dumps are gone or no longer those.
+    See :func:`repeat`. Raises DumpError if the file has no such finding, or its dumps are no longer those.
     """
     made = recorded(Path(result))
     if finding > len(made.titles):
         raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
-    again = align(
+    again = repeat(result, rules=rules, explained=(finding,), progress=progress)
+    found = next((one for one in again.findings if one.title == made.titles[finding - 1]), None)
+    if found is None:
+        raise DumpError(f"{result}: its dumps no longer give finding {finding}; run dumpdiff align again")
+    return found
+
+
+def repeat(
+    result: str | Path,
+    *,
+    rules: Sequence[str | Path] = (),
+    explained: Collection[int] = EXPLAINED,
+    progress: Progress | None = None,
+) -> Result:
+    """The comparison that ``dumpdiff align --json`` wrote to the file ``result``, made again with all its tables.
+
+    The two dumps that it names are read again, in the same step, rank and graph, and against the same baseline.
+
+    Raises DumpError if the file is no such result, or its dumps are gone.
+    """
+    made = recorded(Path(result))
+    return align(
         made.target,
         made.reference,
         step=made.step,
@@ -102,13 +121,9 @@ def explain(
         graph=made.graph,
         baseline=made.baseline,
         rules=rules,
-        explained=(finding,),
+        explained=explained,
         progress=progress,
     )
-    found = next((one for one in again.findings if one.title == made.titles[finding - 1]), None)
-    if found is None:
-        raise DumpError(f"{result}: its dumps no longer give finding {finding}; run dumpdiff align again")
-    return found
 
 
 def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:

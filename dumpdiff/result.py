@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from .closeup import Closeup
 from .trace import Problem, Source
 
 Verdict = Literal["aligned", "diverged", "inconclusive"]
@@ -144,6 +145,7 @@ class Result:
     baseline: Baseline | None = None  #: the second run of the reference, if one was given
     notes: tuple[str, ...] = ()  #: sentences for a person: why inconclusive (first), defaults taken, bridged holes
     details: Mapping[str, Any] = field(default_factory=dict)  #: bridges, verified edges, min_coverage, ...
+    closeups: tuple[Closeup, ...] = ()  #: of the first findings, if a report that draws was asked for
 
     @property
     def first_divergence(self) -> Finding | None:

@@ -34,8 +34,6 @@ def explain(comparison: Comparison, rules: Rules, findings: Sequence[Finding]) -
 def _explained(around: Surroundings, finding: Finding) -> Finding:
     if finding.causes:  # known from the names alone
         return finding
-    if finding.causes:  # its names say it already
-        return finding
     sought = around.find(finding)
     if sought is not None and around.phases(sought) in _OTHER_THINGS:
         return replace(finding, side="unknown", unexplained=NOTHING)
