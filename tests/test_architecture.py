@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compare",),
     ("locate",),
     ("explain",),
-    ("report",),
+    ("capture", "report"),
     ("api",),
     ("cli",),
 )

@@ -1,0 +1,25 @@
+"""The file that ``MINDSPORE_DUMP_CONFIG`` names: written (:func:`configuration`) and checked (:func:`check`).
+
+What MindSpore makes of such a file depends on its version and on the backend: a :class:`Target` says both.
+"""
+
+from .config import Options, configuration
+from .document import check_file
+from .target import BACKENDS, OLDEST, TESTED, Target, Version
+from .violations import RULES, Rule, Violation
+from .whole import check
+
+__all__ = [
+    "BACKENDS",
+    "OLDEST",
+    "RULES",
+    "TESTED",
+    "Options",
+    "Rule",
+    "Target",
+    "Version",
+    "Violation",
+    "check",
+    "check_file",
+    "configuration",
+]

@@ -1,0 +1,67 @@
+"""The grammar of ``iteration``: 'all', or numbers and ranges joined by '|'.
+
+MindSpore tests each part by itself when a step ends: a part that it cannot read selects no step, silently. What it
+refuses is only a character other than digits, '-' and '|' (spaces too, although its own examples have some).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ALL = "all"
+#: Numbers beyond 64 bits select no step; a step count has 32 bits.
+_LARGEST = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """What an ``iteration`` text selects."""
+
+    everything: bool
+    ranges: tuple[tuple[int, int], ...]  #: first and last step of each part that selects any, in the text's order
+    dead: tuple[tuple[str, str], ...]  #: parts that select no step, and why
+
+    @property
+    def last(self) -> int | None:
+        """The last step selected; None if there is no last, or none at all."""
+        return None if self.everything or not self.ranges else max(last for _, last in self.ranges)
+
+    def __contains__(self, step: int) -> bool:
+        return self.everything or any(first <= step <= last for first, last in self.ranges)
+
+
+def bad_characters(text: str) -> str:
+    """The characters for which MindSpore refuses the text, each once."""
+    return "" if text == ALL else "".join(dict.fromkeys(re.sub(r"[0-9|-]", "", text)))
+
+
+def iterations(text: str) -> Iterations:
+    """What a text without bad characters selects."""
+    if text == ALL:
+        return Iterations(True, (), ())
+    ranges, dead = [], []
+    for part in text.split("|"):
+        why = _why_dead(part)
+        if why:
+            dead.append((part, why))
+        else:
+            first, _, last = part.partition("-")
+            ranges.append((int(first), int(last or first)))
+    return Iterations(False, tuple(ranges), tuple(dead))
+
+
+def _why_dead(part: str) -> str:
+    """Why no step is within this part; '' if one is."""
+    if not part:
+        return "there is nothing on one side of a '|'"
+    numbers = part.split("-")
+    if len(numbers) > 2:
+        return "a range has one '-'"
+    if not all(numbers):
+        return "a range needs both its ends"
+    if any(len(number) > 20 or int(number) > _LARGEST for number in numbers):
+        return "no step has so large a number"
+    if int(numbers[0]) > int(numbers[-1]):
+        return "the range ends before it begins"
+    return ""

@@ -1,0 +1,55 @@
+"""For which MindSpore a configuration is meant: its version and its backend."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ...errors import DumpError
+
+#: Backend -> what it is. ``ascend`` executes kernel by kernel, ``ascend-ge`` hands whole graphs to the graph engine.
+BACKENDS = {
+    "ascend": "Ascend, kernel by kernel: jit level O0 or O1, backend ms_backend",
+    "ascend-ge": "Ascend, whole graphs: jit level O2, backend GE",
+    "gpu": "GPU",
+    "cpu": "CPU",
+}
+
+
+class Version(NamedTuple):
+    """Major and minor number of a MindSpore release."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """'2.6', '2.6.0' or '2.3.0rc2' -> the version. Raises DumpError for anything else."""
+        found = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
+        if found is None:
+            raise DumpError(f"{text!r} is no version of MindSpore; write it as 2.6 or 2.6.0")
+        return cls(int(found[1]), int(found[2]))
+
+
+#: The version whose behaviour was seen in runs, not only read in its source.
+TESTED = Version(2, 10)
+#: Before it, ``iteration`` was a number and the sections were others.
+OLDEST = Version(1, 3)
+
+
+class Target(NamedTuple):
+    """A backend, one of :data:`BACKENDS`, of one version of MindSpore."""
+
+    backend: str = "ascend"
+    version: Version = TESTED
+
+    def __str__(self) -> str:
+        return f"MindSpore {self.version} on {self.backend}"
+
+    @property
+    def on_ascend(self) -> bool:
+        """Whether the device is an Ascend, executed either way."""
+        return self.backend in ("ascend", "ascend-ge")
