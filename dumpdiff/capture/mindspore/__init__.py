@@ -3,11 +3,11 @@
 What MindSpore makes of such a file depends on its version and on the backend: a :class:`Target` says both.
 """
 
+from .checking import check
 from .config import Options, configuration
-from .document import check_file
+from .document import RULES, check_file
 from .target import BACKENDS, OLDEST, TESTED, Target, Version
-from .violations import RULES, Rule, Violation
-from .whole import check
+from .violations import Rule, Violation
 
 __all__ = [
     "BACKENDS",

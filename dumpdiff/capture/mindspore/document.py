@@ -1,13 +1,95 @@
-"""A configuration file: read as MindSpore reads it, then checked."""
+"""A configuration file: read as MindSpore's JSON parser reads it, then checked."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
+from ...errors import DumpError
+from . import checking
 from .target import Target
-from .violations import Violation
+from .violations import Rule, Violation
+
+SUFFIX = Rule("file-suffix", "error", "The file's name ends in .json.", "dump config file suffix only supports json!")
+SYNTAX = Rule(
+    "json-syntax",
+    "error",
+    "The file is JSON, without comments and without a comma before a closing bracket.",
+    "Parse dump json failed, error:",
+)
+TWICE = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
+REST = Rule("json-rest", "ignored", "The file ends with the closing brace; what follows is not read.")
+
+RULES = (SUFFIX, SYNTAX, TWICE, REST, *checking.RULES)
+
+_LARGEST = 1 << 20  #: bytes; a configuration has a few hundred
 
 
 def check_file(path: str | Path, target: Target, *, here: bool = True) -> tuple[Violation, ...]:
-    """:func:`check` of a file. Raises DumpError if the file cannot be read."""
-    return ()
+    """What is wrong with a configuration file, worst first. Raises DumpError if it cannot be read as text."""
+    path = Path(path)
+    text = _text(path)
+    found = []
+    if path.suffix != ".json":
+        found.append(SUFFIX.broken("", f"{path.name!r} must end in .json for MindSpore to read it; rename it"))
+    config, trouble = parse(text)
+    found += trouble
+    if not any(violation.rule == SYNTAX.id for violation in trouble):
+        found += checking.check(config, target, here=here)
+    return checking.worst_first(found)
+
+
+def parse(text: str) -> tuple[Any, list[Violation]]:
+    """The content of a JSON text, None if it is none, and what is wrong with the text itself."""
+    twice: list[str] = []
+
+    def objects(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice.extend(name for position, name in enumerate(names) if name in names[:position])
+        return dict(pairs)
+
+    text = text.removeprefix("\ufeff")
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        config, end = json.JSONDecoder(object_pairs_hook=objects, parse_constant=_refuse).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        return None, [SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_hint(text, error)}")]
+    except (RecursionError, ValueError) as error:
+        return None, [SYNTAX.broken("", f"{error}; a configuration has sections with plain fields")]
+    return config, [*_about(twice, text[end:])]
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise DumpError(f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; expected a JSON file")
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_LARGEST).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DumpError(f"{path}: cannot be read as text ({error}); expected a JSON file") from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _about(twice: list[str], rest: str) -> Iterator[Violation]:
+    for name in dict.fromkeys(twice):
+        yield TWICE.broken(name, "stands there twice, and only the later counts; delete one")
+    if rest.strip():
+        yield REST.broken("", f"{rest.strip()[:30]!r} after the closing brace is not read; delete it")
+
+
+def _hint(text: str, error: json.JSONDecodeError) -> str:
+    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if not text.strip():
+        return "the file is empty"
+    if after.startswith(("//", "/*", "#")):
+        return "JSON has no comments; delete it"
+    if before.endswith(",") or (after.startswith(",") and after[1:].lstrip().startswith(("}", "]"))):
+        return "there is a comma before a closing bracket; delete it"
+    if after.startswith("'"):
+        return "texts stand in double quotes"
+    return error.msg

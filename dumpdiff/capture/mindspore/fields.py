@@ -51,10 +51,16 @@ class Field:
     since: Version = OLDEST  #: the first version of those known here that reads it
     until: Version | None = None  #: the last that does
     required: str = ""  #: where it must be given: 'always', or a condition in words
+    newer: tuple[tuple[object, Version], ...] = ()  #: values of ``allowed`` that came later than the field
 
     def known_to(self, version: Version) -> bool:
         """Whether this version reads the field."""
         return self.since <= version and (self.until is None or version <= self.until)
+
+    def values(self, version: Version) -> tuple[object, ...]:
+        """The values that this version takes; none if it is not a matter of a few values."""
+        later = {value for value, since in self.newer if version < since}
+        return tuple(value for value in self.allowed if value not in later)
 
 
 FIELDS = (
@@ -65,6 +71,7 @@ FIELDS = (
         "0 every operator; 3 those that overflow (Ascend); 4 the one that raised (Ascend, since 2.4). "
         "1 and 2 were overflow in AI Core and in atomic operators; since 2.3 they mean 3",
         allowed=(0, 1, 2, 3, 4),
+        newer=((4, Version(2, 4)),),
         default="0",
         required="for an asynchronous dump",
     ),
@@ -74,6 +81,7 @@ FIELDS = (
         "uint",
         "0 every operator; 1 those of kernels; 2 those of cells marked by set_dump (Ascend, since 1.6)",
         allowed=(0, 1, 2),
+        newer=((2, Version(1, 6)),),
         required="always",
     ),
     Field(

@@ -1,0 +1,23 @@
+"""The rules between fields, by what they are about; each module holds its rules and the code that finds them broken."""
+
+from collections.abc import Callable, Iterator
+
+from ..settings import Settings
+from ..violations import Rule, Violation
+from . import data, debug, kernels, mode, place, steps
+
+#: What finds the violations of one subject.
+Check = Callable[[Settings], Iterator[Violation]]
+
+CHECKS: tuple[Check, ...] = (
+    mode.violations,
+    place.violations,
+    steps.violations,
+    data.violations,
+    kernels.violations,
+    debug.violations,
+)
+
+RULES: tuple[Rule, ...] = (*mode.RULES, *place.RULES, *steps.RULES, *data.RULES, *kernels.RULES, *debug.RULES)
+
+__all__ = ["CHECKS", "RULES", "Check"]

@@ -1,0 +1,112 @@
+"""What is saved of each tensor: values, statistics, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..fields import COMMON, DEVICE_STATISTICS, E2E, HASHES, HOST_STATISTICS
+from ..settings import EXCEPTION, Settings
+from ..violations import Rule, Violation
+
+SAVED, CATEGORY = f"{COMMON}.saved_data", f"{COMMON}.statistic_category"
+
+ON_CPU = Rule(
+    "statistics-cpu",
+    "error",
+    "CPU saves no statistics.",
+    "storing statistic dump is only supported on GPU and Ascend, please set saved_data to tensor",
+)
+NEEDS_NPY = Rule(
+    "statistics-npy",
+    "error",
+    "An asynchronous dump with statistics needs file_format npy.",
+    "storing statistic dump is only supported on Ascend when file_format is set to 'npy'.",
+)
+NOT_SYNCHRONOUS = Rule(
+    "statistics-synchronous",
+    "error",
+    "Before 2.3, statistics on Ascend need an asynchronous dump.",
+)
+UNKNOWN = Rule(
+    "statistics-unknown",
+    "error",
+    "statistic_category holds names that MindSpore knows.",
+    "The following statistic_category is invalid:",
+)
+HOST_ONLY = Rule(
+    "statistics-host",
+    "ignored",
+    "The device computes max, min, avg and l2norm only.",
+    "The following statistic_category only support to be compute on host:",
+)
+NONE = Rule("statistics-none", "writes nothing", "statistic_category names at least one statistic.")
+DEVICE_WHOLE = Rule(
+    "device-statistics",
+    "ignored",
+    "The device computes statistics only on Ascend and only if saved_data is statistic.",
+    "the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
+)
+SAMPLING = Rule("sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors.")
+SAMPLES = Rule(
+    "sample-num",
+    "error",
+    "sample_num is 1 or more.",
+    "Dump Json Parse Failed. sample_num should be greater than 0",
+)
+ARGUMENTS = Rule("kernel-args-backend", "ignored", "Only Ascend, kernel by kernel, saves attributes of operators.")
+RULES = (ON_CPU, NEEDS_NPY, NOT_SYNCHRONOUS, UNKNOWN, HOST_ONLY, NONE, DEVICE_WHOLE, SAMPLING, SAMPLES, ARGUMENTS)
+
+
+def violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with the data asked for."""
+    if settings.statistics and not (settings.op_debug_mode == EXCEPTION and settings.synchronous):
+        yield from _saving(settings)
+        if settings.target.version >= (2, 3):
+            yield from _categories(settings)
+    e2e, backend = settings.e2e or {}, settings.target.backend
+    if settings.device_statistics and (settings.saved_data != "statistic" or backend != "ascend"):
+        why = f"{backend} has none" if backend != "ascend" else f"saved_data is {settings.saved_data}, not statistic"
+        yield DEVICE_WHOLE.broken(
+            f"{E2E}.stat_calc_mode", f"no statistics are computed on the device: {why}; write host, or leave it out"
+        )
+    if settings.sampling and backend != "ascend":
+        yield SAMPLING.broken(f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out")
+    if settings.sampling and e2e.get("sample_num") == 0:
+        yield SAMPLES.broken(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
+    if e2e.get("save_kernel_args") and backend != "ascend":
+        yield ARGUMENTS.broken(f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out")
+
+
+def _saving(settings: Settings) -> Iterator[Violation]:
+    target = settings.target
+    if target.backend == "cpu":
+        yield ON_CPU.broken(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
+    elif target.on_ascend and not settings.synchronous and settings.common.get("file_format", "bin") != "npy":
+        yield NEEDS_NPY.broken(f"{COMMON}.file_format", "statistics need npy here; write npy")
+    elif target.on_ascend and settings.synchronous and target.version < (2, 3):
+        yield NOT_SYNCHRONOUS.broken(
+            f"{E2E}.enable", "statistics need an asynchronous dump before 2.3; write false, and file_format npy"
+        )
+
+
+def _categories(settings: Settings) -> Iterator[Violation]:
+    asked = settings.common.get("statistic_category")
+    if asked is None:
+        return
+    known = HOST_STATISTICS + (HASHES if settings.target.version >= (2, 10) else ())
+    unknown = [str(name) for name in asked if name not in known]
+    if unknown:
+        yield UNKNOWN.broken(CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known)}")
+    if not asked:
+        yield NONE.broken(
+            CATEGORY, 'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]'
+        )
+    on_device = (
+        settings.device_statistics and settings.saved_data == "statistic" and settings.target.backend == "ascend"
+    )
+    left_out = [name for name in asked if name in known and name not in DEVICE_STATISTICS]
+    if on_device and left_out:
+        yield HOST_ONLY.broken(
+            CATEGORY,
+            f"the device does not compute {', '.join(left_out)}; leave them out, or set stat_calc_mode to host",
+        )

@@ -1,0 +1,92 @@
+"""Operators that overflow (op_debug_mode 3) or that raised (4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..fields import COMMON, E2E
+from ..settings import EXCEPTION, OVERFLOW, Settings
+from ..violations import Rule, Violation
+
+FIELD, NUMBER = f"{COMMON}.op_debug_mode", f"{COMMON}.overflow_number"
+
+OLD_MODE = Rule("debug-old", "ignored", "Since 2.3, op_debug_mode 1 and 2 mean 3.")
+ALL_KERNELS = Rule(
+    "debug-dump-mode",
+    "ignored",
+    "With op_debug_mode other than 0 every operator is watched: dump_mode becomes 0.",
+    "Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
+)
+BOTH = Rule(
+    "overflow-input-output",
+    "ignored",
+    "With op_debug_mode 3 inputs and outputs are dumped: input_output becomes 0.",
+    "When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
+)
+COUNTED = Rule(
+    "overflow-number",
+    "error",
+    "overflow_number stands there only with op_debug_mode 3.",
+    "overflow_number only need to be set when op_debug_mode is 3.",
+)
+OVERFLOW_BACKEND = Rule("overflow-backend", "ignored", "Only Ascend finds overflow; CPU and GPU dump every operator.")
+EXCEPTION_BACKEND = Rule(
+    "exception-backend",
+    "writes nothing",
+    "Only Ascend dumps the operator that raised.",
+    "none operator data would be saved when abnormal dump is enabled",
+)
+EXCEPTION_STEPS = Rule(
+    "exception-iteration",
+    "ignored",
+    "With op_debug_mode 4 every step is watched: iteration becomes all.",
+    "For e2e exception dump, it is not support to specify iteration, set iteration to all.",
+)
+EXCEPTION_WHOLE = Rule(
+    "exception-data",
+    "ignored",
+    "With op_debug_mode 4 whole tensors are saved: saved_data becomes tensor, sample_mode 0.",
+    "For e2e exception dump, it is not support to sample dump, set sample_mode to 0",
+)
+RULES = (
+    OLD_MODE,
+    ALL_KERNELS,
+    BOTH,
+    COUNTED,
+    OVERFLOW_BACKEND,
+    EXCEPTION_BACKEND,
+    EXCEPTION_STEPS,
+    EXCEPTION_WHOLE,
+)
+
+
+def violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with the way operators are watched."""
+    common, mode, target = settings.common, settings.op_debug_mode, settings.target
+    if target.version >= (2, 3) and common.get("op_debug_mode") in (1, 2):
+        yield OLD_MODE.broken(FIELD, f"{common['op_debug_mode']} means 3, any overflow, since 2.3; write 3")
+    if target.version >= (2, 4) and "overflow_number" in common and mode != OVERFLOW:
+        yield COUNTED.broken(NUMBER, f"is only for op_debug_mode 3, and the mode is {mode}; leave it out")
+    if mode == 0:
+        return
+    if settings.dump_mode != 0 and target.version >= (2, 3):
+        yield ALL_KERNELS.broken(f"{COMMON}.dump_mode", f"becomes 0 with op_debug_mode {mode}; write 0")
+    if mode == EXCEPTION:
+        yield from _exception(settings)
+    elif target.backend in ("cpu", "gpu"):
+        yield OVERFLOW_BACKEND.broken(FIELD, f"{target.backend} does not find overflow and dumps all; write 0")
+    if mode == OVERFLOW and common.get("input_output", 0) != 0:
+        yield BOTH.broken(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
+
+
+def _exception(settings: Settings) -> Iterator[Violation]:
+    if not settings.target.on_ascend:
+        yield EXCEPTION_BACKEND.broken(FIELD, f"{settings.target.backend} dumps no operator that raised; write 0")
+    if not settings.synchronous:
+        return
+    if settings.common.get("iteration", "all") != "all":
+        yield EXCEPTION_STEPS.broken(f"{COMMON}.iteration", "becomes all with op_debug_mode 4; write all")
+    if settings.statistics:
+        yield EXCEPTION_WHOLE.broken(f"{COMMON}.saved_data", "becomes tensor with op_debug_mode 4; write tensor")
+    if settings.sampling:
+        yield EXCEPTION_WHOLE.broken(f"{E2E}.sample_mode", "becomes 0 with op_debug_mode 4; leave it out")

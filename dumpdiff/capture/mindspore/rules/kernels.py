@@ -1,0 +1,155 @@
+"""Which operators are dumped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..fields import COMMON
+from ..kernels import Kernel, kernel
+from ..settings import KERNELS, MARKED_CELLS, Settings
+from ..violations import Rule, Violation
+
+FIELD, DUMP_MODE = f"{COMMON}.kernels", f"{COMMON}.dump_mode"
+
+SET_DUMP = Rule(
+    "set-dump-backend",
+    "error",
+    "dump_mode 2, cells marked by set_dump, is for Ascend.",
+    "Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
+)
+UNUSED = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
+EVERYTHING = Rule("kernels-empty", "ignored", "dump_mode 1 with an empty list of kernels dumps every operator.")
+NOT_TEXT = Rule("kernel-type", "writes nothing", "An entry of kernels is a text.", "Unused Kernel in json:")
+DUPLICATE = Rule("kernel-twice", "ignored", "An entry of kernels stands there once.", "Duplicate dump kernel name:")
+BAD_REGEX = Rule("regex-invalid", "error", "The text in name-regex( ) is a regular expression (ECMAScript).")
+NO_REGEX_YET = Rule("regex-version", "writes nothing", "name-regex( ) is known since 2.3.")
+BACKSLASH = Rule(
+    "regex-backslash",
+    "writes nothing",
+    "A regular expression holds no backslash: it arrives doubled, and matches a backslash.",
+    "Unused Kernel in json:",
+)
+PARTIAL = Rule(
+    "regex-part",
+    "writes nothing",
+    "A regular expression matches whole names, from Default/ (or such) to -op0.",
+    "Unused Kernel in json:",
+)
+SCOPE = Rule(
+    "kernel-scope",
+    "writes nothing",
+    "A name ends in -op and a number; a cell selects nothing.",
+    "Unused Kernel in json:",
+)
+FILE_NAME = Rule(
+    "kernel-file-name",
+    "writes nothing",
+    "A name has '/', not the '_' that names of files have in its place.",
+    "Unused Kernel in json:",
+)
+RULES = (
+    SET_DUMP,
+    UNUSED,
+    EVERYTHING,
+    NOT_TEXT,
+    DUPLICATE,
+    BAD_REGEX,
+    NO_REGEX_YET,
+    BACKSLASH,
+    PARTIAL,
+    SCOPE,
+    FILE_NAME,
+)
+
+#: How the names of operators begin; a parameter's name is its path, in small letters.
+_ROOTS = ("Default", "Gradients", "Expand")
+_PLAIN = r"[A-Za-z0-9_/-]*"
+
+
+def violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with the operators asked for."""
+    if settings.dump_mode == MARKED_CELLS and not settings.target.on_ascend:
+        yield SET_DUMP.broken(DUMP_MODE, f"2 is not for {settings.target.backend}; write 1 and name the kernels")
+    entries = settings.common.get("kernels")
+    if entries is None:
+        return
+    if settings.dump_mode != KERNELS:
+        if entries:
+            yield UNUSED.broken(
+                FIELD, f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only"
+            )
+        return
+    if not any(entries):
+        yield EVERYTHING.broken(FIELD, "is empty, which means every operator; name some, or write dump_mode 0")
+    seen = set()
+    for entry in entries:
+        taken = kernel(entry)
+        if taken in seen:
+            yield DUPLICATE.broken(FIELD, f"{entry!r} stands there twice; write it once")
+        seen.add(taken)
+        yield from _entry(entry, taken, settings)
+
+
+def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
+    if not isinstance(entry, str):
+        yield NOT_TEXT.broken(
+            FIELD, f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes"
+        )
+    elif taken.form == "regex":
+        yield from _regex(taken.text, settings)
+    elif taken.form == "name" and "/" not in taken.text:
+        yield FILE_NAME.broken(
+            FIELD,
+            f"{entry!r} selects nothing: an operator's name has '/' where the name of its file has '_', as in "
+            "Default/fc-Dense/MatMul-op0; take it from the graph or 'dumpdiff inspect'",
+        )
+    elif taken.form == "name" and not re.search(r"-op\d+$", taken.text):
+        yield SCOPE.broken(
+            FIELD,
+            f"{entry!r} selects nothing: it is the name of a cell or part of one; for the operators in it write "
+            f"'name-regex({taken.text}/.*)'",
+        )
+
+
+def _regex(text: str, settings: Settings) -> Iterator[Violation]:
+    if settings.target.version < (2, 3):
+        yield NO_REGEX_YET.broken(
+            FIELD, f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names"
+        )
+        return
+    if "\\" in text:
+        yield BACKSLASH.broken(
+            FIELD,
+            f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: a backslash arrives doubled; "
+            "write [0-9] for a digit, [.] for a dot",
+        )
+        return
+    try:
+        re.compile(text)
+    except re.error as error:
+        yield BAD_REGEX.broken(FIELD, f"'name-regex({text})' is no regular expression: {error}")
+        return
+    why = _part(text)
+    if why:
+        yield PARTIAL.broken(
+            FIELD,
+            f"'name-regex({text})' selects nothing: a whole name must match, {why}; write 'name-regex(.*{text}.*)'",
+        )
+
+
+def _part(text: str) -> str:
+    """Why no name matches as a whole; '' if one may. Certain only for what stands at either end in plain letters."""
+    if "|" in text:
+        return ""
+    head, tail = (re.search(pattern, text) for pattern in (f"^{_PLAIN}(?![?*{{])", f"{_PLAIN}$"))
+    first = head[0] if head else ""
+    if first[:1].isupper() and not any(root.startswith(first) or first.startswith(root) for root in _ROOTS):
+        return f"and none begins with {first!r}"
+    last = tail[0] if tail else ""
+    if first != text and re.search(r"[A-Z][A-Za-z]*$", last) and "-op" not in last:
+        return f"and none ends with {last!r}"
+    if first == text and not re.search(r"/.*-op\d+$", text):
+        return "and this one ends before '-op' and a number"
+    return ""

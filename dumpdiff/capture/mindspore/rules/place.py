@@ -1,0 +1,134 @@
+"""Where the dump goes: folder, net, devices."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..fields import COMMON
+from ..settings import Settings
+from ..violations import Rule, Violation
+
+PATH, NET_NAME, DEVICES = (f"{COMMON}.{name}" for name in ("path", "net_name", "support_device"))
+FALLBACK = "MS_DIAGNOSTIC_DATA_PATH"
+
+NO_PATH = Rule(
+    "path-missing",
+    "error",
+    f"There must be a path, or the variable {FALLBACK}.",
+    f"Dump path is empty. Please set it in dump json file or environment variable `{FALLBACK}`.",
+)
+PATH_CHARACTERS = Rule(
+    "path-characters",
+    "error",
+    "A path holds letters, digits, '-', '_' and '/' only.",
+    "Dump path only support alphabets, digit or {'-', '_', '/'}, but got:",
+)
+PATH_RELATIVE = Rule(
+    "path-absolute",
+    "error",
+    "A path begins with '/'.",
+    "Dump path only support absolute path and should start with '/'",
+)
+PATH_UNWRITABLE = Rule(
+    "path-unwritable",
+    "writes nothing",
+    "The folder can be made and written to.",
+    "CreatePrefixPath failed.",
+)
+BAD_NET_NAME = Rule(
+    "net-name",
+    "error",
+    "A net_name holds letters, digits, '-' and '_' only, and at least one.",
+    "net_name only supports alphabetic, digit, or {'-', '_'}, but got:",
+)
+DEVICE_TYPE = Rule(
+    "device-type",
+    "error",
+    "Devices are numbers.",
+    "type must be number, but is",
+)
+DEVICE_ODD = Rule(
+    "device-odd", "ignored", "Devices are whole numbers, 0 or more; others are turned into such silently."
+)
+NO_DEVICE = Rule(
+    "device-none",
+    "writes nothing",
+    "On Ascend and GPU only the devices listed are dumped.",
+    "Dump is not enabled. device_id:",
+)
+RULES = (
+    NO_PATH,
+    PATH_CHARACTERS,
+    PATH_RELATIVE,
+    PATH_UNWRITABLE,
+    BAD_NET_NAME,
+    DEVICE_TYPE,
+    DEVICE_ODD,
+    NO_DEVICE,
+)
+
+
+def violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with the place that the dump goes to."""
+    if "path" in settings.common or settings.target.version >= (1, 5):
+        yield from _path(str(settings.common.get("path", "")), settings.here)
+    net_name = settings.common.get("net_name")
+    if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
+        what = f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
+        yield BAD_NET_NAME.broken(NET_NAME, f"{what} letters, digits, '-' and '_'; write {_cleaned(net_name)!r}")
+    if "support_device" in settings.common:
+        yield from _devices(settings.common["support_device"], settings.target.backend)
+
+
+def _path(path: str, here: bool) -> Iterator[Violation]:
+    where = PATH
+    if not path:
+        path, where = os.environ.get(FALLBACK, "") if here else "", FALLBACK
+        if not path:
+            if here:
+                yield NO_PATH.broken(PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path")
+            return
+    odd = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
+    if odd:
+        yield PATH_CHARACTERS.broken(
+            where,
+            f"{path!r} holds {odd!r}; only letters, digits, '-', '_' and '/' are taken (no dot, no space); "
+            f"use a folder such as {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
+        )
+    if not path.startswith("/"):
+        yield PATH_RELATIVE.broken(where, f"{path!r} is relative; write the whole path from '/'")
+    elif here and not odd:
+        why = _unwritable(Path(path))
+        if why:
+            yield PATH_UNWRITABLE.broken(where, f"{why}; the training would run and leave no dump; use another folder")
+
+
+def _unwritable(path: Path) -> str:
+    """Why nothing can be written into a folder on this machine; '' if it can. Leaves nothing behind."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not there.is_dir():
+        return f"{str(there)!r} is a file"
+    try:
+        Path(tempfile.mkdtemp(prefix="dumpdiff-", dir=there)).rmdir()  # permissions alone do not tell (root, /proc)
+    except OSError as error:
+        return f"{str(there)!r} cannot be written to on this machine ({error.strerror})"
+    return ""
+
+
+def _cleaned(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name) or "Net"
+
+
+def _devices(devices: list[object], backend: str) -> Iterator[Violation]:
+    if not devices and backend != "cpu":
+        yield NO_DEVICE.broken(DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]")
+    other = [device for device in devices if not isinstance(device, (int, float))]
+    if other:
+        yield DEVICE_TYPE.broken(DEVICES, f"{other[0]!r} is no number; write the numbers without quotes, as in [0, 1]")
+    for device in devices:
+        if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):
+            yield DEVICE_ODD.broken(DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]")

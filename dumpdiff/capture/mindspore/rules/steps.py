@@ -1,0 +1,68 @@
+"""Which steps are dumped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..fields import COMMON
+from ..iteration import bad_characters, iterations
+from ..settings import EXCEPTION, Settings
+from ..violations import Rule, Violation
+
+ITERATION = f"{COMMON}.iteration"
+
+CHARACTERS = Rule(
+    "iteration-characters",
+    "error",
+    "An iteration is 'all', or holds digits, '-' and '|' only; no spaces.",
+    "iteration only supports digits, {'-', '|'}, or just \"all\" but got:",
+)
+DEAD_PART = Rule(
+    "iteration-part",
+    "ignored",
+    "Each part between '|' is a number or a range first-last with first <= last; any other part is passed over.",
+)
+NO_STEP = Rule("iteration-none", "writes nothing", "At least one part of the iteration selects a step.")
+BEFORE_FIRST = Rule(
+    "initial-iteration",
+    "writes nothing",
+    "The first step has the number initial_iteration; an iteration below it never comes.",
+)
+RULES = (CHARACTERS, DEAD_PART, NO_STEP, BEFORE_FIRST)
+
+_GRAMMAR = "write 'all', or numbers and ranges joined by '|', as in '0|5-8'"
+
+
+def violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with the steps asked for."""
+    text = settings.common.get("iteration")
+    if text is None:
+        return
+    odd = bad_characters(text)
+    if odd or not text:
+        yield CHARACTERS.broken(ITERATION, f"{text!r} {_trouble(text, odd)}; {_GRAMMAR}")
+        return
+    steps = iterations(text)
+    if not steps.everything and not steps.ranges:
+        part, why = steps.dead[0]
+        yield NO_STEP.broken(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
+        return
+    for part, why in steps.dead:
+        yield DEAD_PART.broken(ITERATION, f"{part!r} in {text!r} selects no step: {why}; {_GRAMMAR}")
+    first = settings.common.get("initial_iteration", 0) if settings.target.version >= (2, 6) else 0
+    if steps.last is not None and steps.last < first and settings.op_debug_mode != EXCEPTION:
+        yield BEFORE_FIRST.broken(
+            f"{COMMON}.initial_iteration",
+            f"the first step has the number {first}, so that {text!r} is over before it begins; "
+            f"the first two steps are '{first}-{first + 1}'",
+        )
+
+
+def _trouble(text: str, odd: str) -> str:
+    if not text:
+        return "is empty"
+    if text.lower() == "all":
+        return "must be written in small letters"
+    if odd == " ":
+        return f"has spaces; without them it is {text.replace(' ', '')!r}"
+    return f"holds {odd!r}"
