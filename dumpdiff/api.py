@@ -40,6 +40,7 @@ def align(
     rules: Sequence[str | Path] = (),
     min_coverage: float = MIN_COVERAGE,
     explained: Collection[int] = EXPLAINED,
+    closeups: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Where do two dumps of one model part? ``target`` is the run under test, ``reference`` the trusted one.
@@ -47,7 +48,7 @@ def align(
     Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
     common step, the first common rank, the first graph); ``baseline`` is a second run of the reference: what these two
     differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files; ``explained`` are
-    the ranks of the findings whose cause is looked for.
+    the ranks of the findings whose cause is looked for; ``closeups`` asks for what a report that draws needs.
 
     Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError for a wrong rule
     file.
@@ -66,7 +67,13 @@ def align(
     _say(progress, "locating", 0.0)
     result = locate(comparison, book, min_coverage)
     _say(progress, "explaining", 0.0)
-    return replace(result, findings=_explained(result.findings, comparison, book, explained))
+    result = replace(result, findings=_explained(result.findings, comparison, book, explained))
+    if not closeups:
+        return result
+    from .depict import closeups as closeups_of
+
+    _say(progress, "drawing", 0.0)
+    return replace(result, closeups=closeups_of(comparison, result, book))
 
 
 def _explained(
@@ -104,6 +111,7 @@ def repeat(
     *,
     rules: Sequence[str | Path] = (),
     explained: Collection[int] = EXPLAINED,
+    closeups: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """The comparison that ``dumpdiff align --json`` wrote to the file ``result``, made again with all its tables.
@@ -122,6 +130,7 @@ def repeat(
         baseline=made.baseline,
         rules=rules,
         explained=explained,
+        closeups=closeups,
         progress=progress,
     )
 

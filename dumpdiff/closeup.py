@@ -10,7 +10,7 @@ Role = Literal["target", "reference"]
 
 @dataclass(frozen=True)
 class Node:
-    """One op near a finding."""
+    """One op near a finding; what only passes a value on (a reshape, transpose or copy) is none."""
 
     op: str  #: the dump's own op name
     kind: str  #: the operator as its framework spells it
@@ -25,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """A value that one of the drawn ops makes and another reads."""
+    """A value that one of the drawn ops makes and another reads, be it through reshapes, transposes and copies."""
 
     maker: int  #: position in the nodes of the same side
     reader: int
@@ -46,7 +46,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How the values of the two tensors are spread, in common bins; only finite values are counted."""
+    """How the values of the two tensors are spread, in common bins; what is masked or not finite is in none."""
 
     edges: tuple[float, ...]  #: n + 1 bin edges, ascending
     target: tuple[int, ...]  #: n counts
@@ -57,10 +57,12 @@ class Histogram:
 class DifferenceMap:
     """Where in the tensor the difference lies: the largest |target - reference| of every block of elements.
 
-    The tensor is seen as a matrix, its last axis across and the others down, and cut into at most 64 x 64 blocks.
+    The tensor is seen as a matrix, its last axis across and the others down (axes of one element do not count), and cut
+    into at most 64 x 64 blocks. What is masked on both sides differs by 0.
     """
 
-    values: tuple[tuple[float, ...], ...]  #: rows of block maxima; NaN where either side is not finite
+    #: rows of block maxima; NaN where one side is not finite and the other is, or in another way
+    values: tuple[tuple[float, ...], ...]
     rows: str  #: what runs down: 'axes 0, 1 (2 x 16)'
     columns: str  #: what runs across: 'axis 2 (64)'
     scale: float  #: root mean square of the reference, to see a difference beside it

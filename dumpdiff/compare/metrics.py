@@ -86,23 +86,23 @@ def _comparable(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArray, 
         if energy < MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
             yield a, b, 0
             continue
-        aside_a, aside_b = _aside(a), _aside(b)
+        aside_a, aside_b = aside(a), aside(b)
         keep = ~(aside_a | aside_b)
         alike = (np.isnan(a) == np.isnan(b)) & ((a < 0) == (b < 0)) & aside_a & aside_b
         yield a[keep], b[keep], int(np.count_nonzero(~keep & ~alike))
 
 
-def _aside(block: AnyArray) -> Flags:
+def aside(block: AnyArray) -> Flags:
     """Elements that are not finite, or at one large negative constant, give or take a score, far from the rest."""
     low = float(np.min(block, initial=0.0, where=np.isfinite(block)))
-    aside: Flags = ~np.isfinite(block)
+    flags: Flags = ~np.isfinite(block)
     if low > -MASK:
-        return aside
+        return flags
     masked = block <= 0.99 * low
-    between = (block <= 0.5 * low) & ~masked & ~aside
+    between = (block <= 0.5 * low) & ~masked & ~flags
     if not between.any() and (low <= -LONE_MASK or np.count_nonzero(masked) > 1):
-        aside |= masked
-    return aside
+        flags |= masked
+    return flags
 
 
 def _working_dtype(a: np.dtype[Any], b: np.dtype[Any]) -> type[np.floating[Any]]:

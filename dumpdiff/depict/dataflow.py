@@ -1,0 +1,106 @@
+"""Which op hands which value to which, of one side: as recorded, and where nothing is recorded as it was bridged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from ..arrays import Ints
+from ..graph import Flow
+from ..locate.joined import Joined
+from ..trace import FORWARD
+
+
+class Link(NamedTuple):
+    """A value on its way between two ops."""
+
+    maker: int
+    reader: int
+    value: int  #: class, as the reader has it
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Ops of one side that compute something, and the values between them.
+
+    Reshapes, transposes and copies pass a value on and module calls repeat what the ops in them did: neither is an op
+    here, and their readers read from the op that computed the value.
+    """
+
+    flow: Flow
+    links: tuple[Link, ...]
+
+    @cached_property
+    def above(self) -> dict[int, list[Link]]:
+        """Per op the values it reads."""
+        table: dict[int, list[Link]] = {}
+        for link in self.links:
+            table.setdefault(link.reader, []).append(link)
+        return table
+
+    @cached_property
+    def below(self) -> dict[int, list[Link]]:
+        """Per op the values that others read from it."""
+        table: dict[int, list[Link]] = {}
+        for link in self.links:
+            table.setdefault(link.maker, []).append(link)
+        return table
+
+
+def dataflows(graph: Joined) -> tuple[Dataflow, Dataflow]:
+    """Of the target and of the reference."""
+    alignment = graph.comparison.alignment
+    return (
+        _dataflow(alignment.target, graph, graph.node_t, graph.class_t),
+        _dataflow(alignment.reference, graph, graph.node_r, graph.class_r),
+    )
+
+
+def _dataflow(flow: Flow, graph: Joined, node_of: Ints, class_of: Ints) -> Dataflow:
+    computing = _computing(flow)
+    nodes, classes, producers = node_of.tolist(), class_of.tolist(), flow.producers.tolist()
+    links: dict[Link, None] = {}
+    for reader, values in enumerate(flow.reads):
+        if not computing[reader]:
+            continue
+        for value in values:
+            above = [value] if producers[value] >= 0 else [classes[node] for node in graph.parents[nodes[value]]]
+            for maker in (_maker(flow, v, producers[v]) for v in above if v >= 0):
+                if 0 <= maker < reader:  # a value that equals a later one by chance is not computed from it
+                    links[Link(maker, reader, value)] = None
+    return Dataflow(flow, tuple(links))
+
+
+def _computing(flow: Flow) -> list[bool]:
+    """(ops,) whether an op makes a value of its own, or takes part in the backward pass."""
+    producers = set(flow.producers.tolist())
+    columns = zip(flow.trace.ops["level"].tolist(), flow.trace.ops["forward"].tolist(), flow.writes, strict=True)
+    return [
+        op in producers or (level == "op" and bool(writes or forward >= 0))
+        for op, (level, forward, writes) in enumerate(columns)
+    ]
+
+
+def _maker(flow: Flow, value: int, producer: int) -> int:
+    """The op that made a value; of a gradient that nobody recorded making, the one that was given it; else -1."""
+    if producer >= 0:
+        return producer
+    return next((op for op in flow.readers[value] if takes_gradient(flow, op)), -1)
+
+
+def takes_gradient(flow: Flow, op: int) -> bool:
+    """It is the backward of a recorded call: what it was given is what the dump knows of that gradient."""
+    return flow.phases[op] != FORWARD and bool(flow.trace.ops["forward"].iat[op] >= 0)
+
+
+def results(flow: Flow, op: int) -> tuple[int, ...]:
+    """The values that tell how an op fared: what it made, and of a backward call the gradients it was given."""
+    return tuple(dict.fromkeys((*flow.writes[op], *_given_gradients(flow, op))))
+
+
+def _given_gradients(flow: Flow, op: int) -> Iterator[int]:
+    if takes_gradient(flow, op):
+        phase = flow.column("phase")
+        yield from (value for value in flow.reads[op] if flow.producers[value] < 0 and phase[value] != FORWARD)
