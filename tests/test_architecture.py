@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compare",),
     ("locate",),
     ("explain",),
+    ("depict",),
     ("capture", "report"),
     ("api",),
     ("cli",),
