@@ -18,8 +18,10 @@ from ..errors import DumpError
 #: so that ``dumpdiff --help`` imports none of them.
 COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
+    "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check the configuration of a dump."),
     "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
+    "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
 }
 

@@ -4,7 +4,7 @@ What MindSpore makes of such a file depends on its version and on the backend: a
 """
 
 from .checking import check
-from .config import Options, configuration
+from .config import Options, configuration, text_of
 from .document import RULES, check_file
 from .target import BACKENDS, OLDEST, TESTED, Target, Version
 from .violations import Rule, Violation
@@ -22,4 +22,5 @@ __all__ = [
     "check",
     "check_file",
     "configuration",
+    "text_of",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,7 @@ class Options:
     op_debug_mode: int = 0  #: 0 everything, 3 operators that overflow, 4 the operator that raised
     overflow_number: int | None = None
     initial_iteration: int | None = None
-    statistic_category: tuple[str, ...] = STATISTICS
+    statistic_category: tuple[str, ...] | None = None  #: None: :data:`STATISTICS`, where statistics are saved
     stat_calc_mode: str | None = None  #: 'host' or 'device'
     device_stat_precision_mode: str | None = None  #: 'high' or 'low'
     sample_num: int | None = None  #: keep so many elements of each tensor, half from its head, half from its tail
@@ -51,8 +53,10 @@ def configuration(options: Options, target: Target) -> dict[str, Any]:
     }
     if target.version < (1, 6) and options.saved_data == "tensor":
         del common["saved_data"]
-    if options.saved_data != "tensor" and (target.version >= (2, 3) or options.statistic_category != STATISTICS):
+    if options.statistic_category is not None:
         common["statistic_category"] = list(options.statistic_category)
+    elif options.saved_data != "tensor" and target.version >= (2, 3):
+        common["statistic_category"] = list(STATISTICS)
     if options.overflow_number is not None:
         common["overflow_number"] = options.overflow_number
     if options.initial_iteration is not None:
@@ -62,6 +66,15 @@ def configuration(options: Options, target: Target) -> dict[str, Any]:
             common["file_format"] = "npy"
         return {"common_dump_settings": common}
     return {"common_dump_settings": common, "e2e_dump_settings": _e2e(options)}
+
+
+def text_of(config: Mapping[str, Any]) -> str:
+    """The text of the file that holds a configuration: a line for each field."""
+    sections = []
+    for section, values in config.items():
+        lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+        sections.append(f"  {json.dumps(section)}: {{\n{lines}\n  }}")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 def asynchronous(target: Target) -> bool:

@@ -17,7 +17,7 @@ SECTION_NEEDED = Rule(
 SWITCH = Rule(
     "e2e-enable",
     "ignored",
-    "e2e_dump_settings.enable false does not switch the dump off: since 2.4, and on CPU and GPU, the section alone counts.",
+    "e2e_dump_settings.enable is no switch: since 2.4, and on CPU and GPU, false makes a dump all the same.",
 )
 WHOLE_GRAPHS_MOVED = Rule(
     "ge-moved",

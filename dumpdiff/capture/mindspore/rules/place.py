@@ -109,7 +109,7 @@ def _path(path: str, here: bool) -> Iterator[Violation]:
 
 def _unwritable(path: Path) -> str:
     """Why nothing can be written into a folder on this machine; '' if it can. Leaves nothing behind."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not there.is_dir():
         return f"{str(there)!r} is a file"
     try:

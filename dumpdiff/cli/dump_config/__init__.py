@@ -1,0 +1,17 @@
+"""``dumpdiff dump-config``: configurations of the dumpers, one module per dumper."""
+
+from __future__ import annotations
+
+import click
+
+from .check import check
+from .mindspore import mindspore
+
+
+@click.group(name="dump-config", context_settings={"help_option_names": ["-h", "--help"]})
+def dump_config() -> None:
+    """Write the configuration of a dump, or check one."""
+
+
+dump_config.add_command(mindspore)
+dump_config.add_command(check)
