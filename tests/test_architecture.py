@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rules",),
     ("operators",),
     ("readers",),
+    ("checkpoints",),
     ("graph",),
     ("alignment",),
     ("compare",),

@@ -2,24 +2,24 @@
 
 The file is a zip whose entries are stored uncompressed: ``*/data.pkl`` says which storage, offset, size and strides
 (https://github.com/pytorch/pytorch/blob/main/torch/serialization.py), ``*/data/0`` holds the bytes. The pickle is
-only disassembled (:func:`pickletools.genops` executes nothing); whatever is not the one known shape is left to torch.
+only disassembled (:mod:`.pickles`, nothing is executed); whatever is not the one known shape is left to torch.
 """
 
 from __future__ import annotations
 
 import math
-import pickletools
 import struct
 import zipfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import AnyArray
 from ..errors import DumpError
 from .npy import MAPPED, decode_bfloat16
+from .pickles import Called, Persistent, UnknownPickle, disassemble
 
 #: Storage classes of torch, and the NumPy dtype of their elements; bfloat16 is read as uint16 and widened.
 _STORAGES = {
@@ -76,7 +76,7 @@ def _map(path: Path) -> AnyArray:
     dtype = np.dtype(_STORAGES[layout.storage])
     if entry.file_size == 0 or math.prod(layout.shape) == 0:
         return np.zeros(layout.shape, np.float32 if layout.storage == "BFloat16Storage" else dtype)
-    start, count = _start(path, entry), entry.file_size // dtype.itemsize
+    start, count = entry_start(path, entry), entry.file_size // dtype.itemsize
     if entry.file_size < MAPPED:
         storage = np.fromfile(path, dtype, count, offset=start)
     else:
@@ -89,8 +89,11 @@ def _map(path: Path) -> AnyArray:
     return array
 
 
-def _start(path: Path, entry: zipfile.ZipInfo) -> int:
-    """Where an entry's bytes begin: its local header has lengths of its own (APPNOTE.TXT 4.3.7)."""
+def entry_start(path: Path, entry: zipfile.ZipInfo) -> int:
+    """Where an entry's bytes begin: its local header has lengths of its own (APPNOTE.TXT 4.3.7).
+
+    Raises ValueError if the file is cut short.
+    """
     with path.open("rb") as file:
         file.seek(entry.header_offset)
         header = file.read(30)
@@ -104,11 +107,15 @@ def _start(path: Path, entry: zipfile.ZipInfo) -> int:
 @lru_cache(maxsize=1024)  # a dump has thousands of tensors and a few dozen shapes
 def _layout(pickled: bytes) -> _Layout:
     """What a pickle of ``_rebuild_tensor_v2(storage, offset, size, stride, ...)`` says, read as data."""
-    match _disassemble(pickled):
-        case (
-            "torch._utils _rebuild_tensor_v2",
-            (
-                ("persistent", ("storage", str(storage), str(key), str(), int())),
+    try:
+        value = disassemble(pickled)
+    except UnknownPickle as reason:
+        raise _Unknown(str(reason)) from None
+    match value:
+        case Called(
+            what="torch._utils _rebuild_tensor_v2",
+            arguments=(
+                Persistent(("storage", str(storage), str(key), str(), int())),
                 int(offset),
                 tuple(shape),
                 tuple(strides),
@@ -120,57 +127,6 @@ def _layout(pickled: bytes) -> _Layout:
                 return _Layout(kind, key, offset, shape, strides)
             raise _Unknown(f"its elements are {kind}")
     raise _Unknown("it is not one plain tensor")
-
-
-_MARK = object()
-
-
-def _disassemble(pickled: bytes) -> Any:  # noqa: PLR0912  one branch for each opcode
-    """The value a pickle describes: tuples and constants as they are, classes as 'module name', calls as (class, args).
-
-    Nothing is imported, called or built; an opcode outside the few that a tensor needs raises _Unknown.
-    """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-    argument: Any
-    for opcode, argument, _ in pickletools.genops(pickled):
-        match opcode.name:
-            case "PROTO" | "FRAME":
-                pass
-            case "STOP":
-                return stack[-1] if len(stack) == 1 else None
-            case "MARK":
-                stack.append(_MARK)
-            case "GLOBAL" | "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
-                stack.append(argument)
-            case "NEWTRUE" | "NEWFALSE" | "NONE":
-                stack.append({"NEWTRUE": True, "NEWFALSE": False, "NONE": None}[opcode.name])
-            case "EMPTY_TUPLE" | "EMPTY_DICT":
-                stack.append(())
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1] if stack else None
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo.get(argument))
-            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
-                count = int(opcode.name[-1]) if opcode.name != "TUPLE" else len(stack) - _last_mark(stack) - 1
-                items = tuple(stack[len(stack) - count :])
-                del stack[len(stack) - count - (opcode.name == "TUPLE") :]
-                stack.append(items)
-            case "BINPERSID":
-                stack[-1:] = [("persistent", stack[-1] if stack else None)]
-            case "REDUCE" if len(stack) >= 2:
-                arguments = stack.pop()
-                stack[-1] = (stack[-1], arguments)
-            case other:
-                raise _Unknown(f"its pickle uses {other}")
-    return None
-
-
-def _last_mark(stack: list[Any]) -> int:
-    for index in range(len(stack) - 1, -1, -1):
-        if stack[index] is _MARK:
-            return index
-    raise ValueError("its pickle is damaged")
 
 
 def _with_torch(path: Path, reason: str) -> AnyArray:
