@@ -19,6 +19,7 @@ from ..errors import DumpError
 COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check the configuration of a dump."),
+    "env": ("dumpdiff.cli.env:env", "Print the environment of a run that is dumped and repeats itself."),
     "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),

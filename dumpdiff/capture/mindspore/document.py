@@ -41,6 +41,14 @@ def check_file(path: str | Path, target: Target, *, here: bool = True) -> tuple[
     return checking.worst_first(found)
 
 
+def read_config(path: Path) -> Any:
+    """The content of a configuration file, unchecked. Raises DumpError if it is no JSON."""
+    config, trouble = parse(_text(path))
+    if config is None and trouble:
+        raise DumpError(f"{path}: {trouble[0].message}")
+    return config
+
+
 def parse(text: str) -> tuple[Any, list[Violation]]:
     """The content of a JSON text, None if it is none, and what is wrong with the text itself."""
     twice: list[str] = []

@@ -181,8 +181,8 @@ FIELDS = (
         E2E,
         "enable",
         "bool",
-        "before 2.4, whether the dump is synchronous; since 2.4 the section alone says so, "
-        "and false makes the device compute statistics asynchronously",
+        "true: the program waits for the dump of each operator; false, on Ascend: it does not. "
+        "Before 2.4, false on Ascend asks for an asynchronous dump, as without the section",
         default="false",
         required="in the section, before 2.4",
     ),

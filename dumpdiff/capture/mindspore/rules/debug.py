@@ -23,6 +23,12 @@ BOTH = Rule(
     "With op_debug_mode 3 inputs and outputs are dumped: input_output becomes 0.",
     "When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
 )
+ON_HOST = Rule(
+    "overflow-statistics",
+    "ignored",
+    "With op_debug_mode 3 the device computes statistics only if e2e_dump_settings.enable is true.",
+    "When op_debug_mode is set to 3 and e2e_enable is set to false,stat_calc_mode has been be set to 'host'.",
+)
 COUNTED = Rule(
     "overflow-number",
     "error",
@@ -52,6 +58,7 @@ RULES = (
     OLD_MODE,
     ALL_KERNELS,
     BOTH,
+    ON_HOST,
     COUNTED,
     OVERFLOW_BACKEND,
     EXCEPTION_BACKEND,
@@ -75,6 +82,8 @@ def violations(settings: Settings) -> Iterator[Violation]:
         yield from _exception(settings)
     elif target.backend in ("cpu", "gpu"):
         yield OVERFLOW_BACKEND.broken(FIELD, f"{target.backend} does not find overflow and dumps all; write 0")
+    if mode == OVERFLOW and settings.device_statistics and (settings.e2e or {}).get("enable") is not True:
+        yield ON_HOST.broken(f"{E2E}.stat_calc_mode", "becomes host, since enable is not true; write enable true")
     if mode == OVERFLOW and common.get("input_output", 0) != 0:
         yield BOTH.broken(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
 
