@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import readers
 from .alignment import align as align_flows
@@ -14,10 +15,15 @@ from .errors import DumpError
 from .graph import Flow, flow_of
 from .locate import locate
 from .readers.parts import Part
-from .recorded import recorded
+from .recorded import Recorded, recorded
 from .result import Finding, Result
 from .rules import Rules, load_rules
 from .trace import Trace
+
+if TYPE_CHECKING:
+    from .capture.msprobe.mapping import Kind as MappingKind
+    from .capture.msprobe.mapping import MsprobeMapping
+    from .capture.msprobe.version import Version
 
 Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
 
@@ -55,11 +61,7 @@ def align(
     """
     book = load_rules([Path(file) for file in rules])
     parts = readers.choose(readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph)
-    flows = []
-    for role, part in zip(("target", "reference"), parts, strict=True):
-        _say(progress, f"reading the {role}", 0.0)
-        trace = readers.read(part)
-        flows.append(flow_of(trace, _stage(progress, f"statistics of the {role}")))
+    flows = _flows(parts, progress)
     spread = None if baseline is None else _spread(baseline, parts[1], flows[1], book, progress)
     _say(progress, "aligning", 0.0)
     alignment = align_flows(flows[0], flows[1], book)
@@ -133,6 +135,45 @@ def repeat(
         closeups=closeups,
         progress=progress,
     )
+
+
+@collector_paused()
+def mapping(
+    result: str | Path,
+    kind: MappingKind = "data",
+    *,
+    version: Version | None = None,
+    rules: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+) -> MsprobeMapping:
+    """The mapping file that lets ``msprobe compare`` compare the two dumps of a result as they were aligned.
+
+    ``version`` is that of the msprobe that will read it; by default the one that wrote the reference.
+
+    Raises DumpError if the file is no result, or its dumps are gone or not both of msprobe.
+    """
+    from .capture.msprobe.mapping import msprobe_mapping
+
+    made, book = recorded(Path(result)), load_rules(rules)
+    flows = _flows(_parts(made), progress)
+    _say(progress, "aligning", 0.0)
+    return msprobe_mapping(align_flows(*flows, book), book, kind, version)
+
+
+def _parts(made: Recorded) -> tuple[Part, Part]:
+    """The two parts that a recorded comparison was of."""
+    found = readers.find(made.target), readers.find(made.reference)
+    return readers.choose(*found, step=made.step, rank=made.rank, graph=made.graph)
+
+
+def _flows(parts: tuple[Part, Part], progress: Progress | None) -> tuple[Flow, Flow]:
+    """Both sides read, and their dataflow."""
+    flows = []
+    for role, part in zip(("target", "reference"), parts, strict=True):
+        _say(progress, f"reading the {role}", 0.0)
+        trace = readers.read(part)
+        flows.append(flow_of(trace, _stage(progress, f"statistics of the {role}")))
+    return flows[0], flows[1]
 
 
 def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from ..alignment import Alignment
-from ..rules import Rules
+from ...alignment import Alignment
+from ...rules import Rules
+
+#: Confidence below which a pair is a guess (near values, roles): good to look at, but not for a file of facts.
+SURE = 0.7
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class _Side:
         self.scopes = [rules.scope(scope) if scope else "" for scope in ops["scope"]]
         self.levels: list[str] = ops["level"].tolist()
         number = np.full(len(flow.classes) + 1, -1)  # of a value: the target's; -1 stands last for "no class"
-        pairs = alignment.classes
+        pairs = sure_pairs(alignment)
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()
         phases, levels = ops["phase"].tolist(), ops["level"].tolist()
         self.keys: list[_Key | None] = [
@@ -79,6 +83,11 @@ class _Side:
             if key is not None:
                 self.rows[key].append(row)
                 self.of_op[self.op[row]].append(row)
+
+
+def sure_pairs(alignment: Alignment) -> pd.DataFrame:
+    """The pairs of classes that are more than a guess."""
+    return alignment.classes[alignment.classes["confidence"] >= SURE]
 
 
 def _ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:

@@ -1,0 +1,1 @@
+"""What msprobe is given: its configuration, the lines of a training script, mappings for ``msprobe compare``."""

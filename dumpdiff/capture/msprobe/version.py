@@ -1,0 +1,29 @@
+"""Versions of msprobe (the ``mindstudio-probe`` distribution), as users write them and as dumps tell them."""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import DumpError
+from ...trace import Source
+
+Version = tuple[int, ...]
+LATEST: Version = (26, 2)  #: the newest that this was read from and run with
+
+
+def parse_version(text: str) -> Version:
+    """``26.2`` or ``8.3.3`` as numbers. Raises DumpError for anything else."""
+    if not re.fullmatch(r"\d+(\.\d+){0,3}", text):
+        raise DumpError(f"{text}: expected a version of msprobe such as 26.2 or 8.3.3")
+    return tuple(map(int, text.split(".")))
+
+
+def version_of(source: Source) -> Version:
+    """The version that wrote a dump, as far as the dump tells, else the latest."""
+    found = re.search(r"\d+(\.\d+)*", source.era)
+    return parse_version(found[0]) if source.format == "msprobe" and found else LATEST
+
+
+def spoken(version: Version) -> str:
+    """As users write it."""
+    return ".".join(map(str, version))

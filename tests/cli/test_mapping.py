@@ -1,0 +1,50 @@
+"""``dumpdiff mapping RESULT --for msprobe``: the dumps named there are read again, and a mapping file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .conftest import Run
+
+
+@pytest.fixture
+def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
+    file = tmp_path / "result.json"
+    folders = (dump("ms_mf_none") / "statistics_mix", dump("pt_none") / "statistics_mix")
+    assert run("align", *folders, "--json", file, "-q").exit_code == 0
+    return file
+
+
+def test_it_writes_the_mapping_and_says_what_is_in_it(run: Run, result: Path, tmp_path: Path) -> None:
+    file = tmp_path / "data.yaml"
+    told = run("mapping", result, "--for", "msprobe", "-o", file)
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert "tensors and numbers have a partner" in told.stderr
+    pairs = yaml.safe_load(file.read_text())
+    assert pairs["Functional.softmax.3.forward.output.0"] == "Functional.softmax.3.forward.output.0"
+
+
+def test_to_standard_output_goes_the_mapping_alone(run: Run, result: Path) -> None:
+    told = run("mapping", result, "--for", "msprobe", "--kind", "cell")
+    assert told.stderr == ""
+    cells = yaml.safe_load(told.stdout)
+    assert cells["model.layers.0.attention.wq.Dense"] == "model.layers.0.self_attn.q_proj.Linear"
+
+
+def test_the_version_decides_how_backward_calls_are_numbered(run: Run, result: Path) -> None:
+    name = "Functional.softmax.3.backward.input.0"
+    numbered = {
+        version: yaml.safe_load(run("mapping", result, "--for", "msprobe", "--msprobe-version", version).stdout)[name]
+        for version in ("8.3.3", "26.2")
+    }
+    assert numbered == {"8.3.3": name, "26.2": "Functional.softmax.0.backward.input.0"}
+
+
+def test_a_version_that_is_none_is_refused_in_one_line(run: Run, result: Path) -> None:
+    told = run("mapping", result, "--for", "msprobe", "--msprobe-version", "new")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == "dumpdiff: new: expected a version of msprobe such as 26.2 or 8.3.3\n"
