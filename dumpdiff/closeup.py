@@ -12,8 +12,8 @@ Role = Literal["target", "reference"]
 class Node:
     """One op near a finding; what only passes a value on (a reshape, transpose or copy) is none."""
 
-    op: str  #: the dump's own op name
-    kind: str  #: the operator as its framework spells it
+    op: str  #: the dump's own op name; a parameter's name where the finding is about a parameter
+    kind: str  #: the operator as its framework spells it; Parameter or Input for what nobody computed
     scope: str  #: canonical, '' if unknown
     state: str  #: of its worst compared output: agreeing, introduced, propagated, amplified; unmatched if none is
     level: int  #: row in the drawing: matched ops of both sides have the same one, and data flows to larger ones

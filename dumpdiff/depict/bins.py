@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import frexp
+from math import floor, frexp
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Bins:
         most = min(_MOST, _PER_CUBE_ROOT * np.cbrt(self.counts.sum()))
         while whole.counts.shape[1] > most:
             whole = whole.coarser(whole.exponent + 1)
+        if whole.counts.shape[1] == 1:  # one value, or nearly: a bin that its edges tell apart
+            whole = whole.coarser(frexp(whole.first * 2.0**whole.exponent / _MOST)[1] if whole.first else 0)
         numbers = np.arange(whole.first, whole.first + whole.counts.shape[1] + 1)
         return Histogram(
             edges=tuple((numbers * 2.0**whole.exponent).tolist()),
@@ -56,13 +58,18 @@ def counted(target: Floats, reference: Floats) -> Bins | None:
     low, high = min(float(values.min()) for values in sides), max(float(values.max()) for values in sides)
     width = max((high - low) / _FINE, max(abs(low), abs(high)) * 2.0**-_EXACT, sys.float_info.min)
     exponent = frexp(width)[1]
-    first = int(np.floor(np.ldexp(low, -exponent)))
-    length = int(np.floor(np.ldexp(high, -exponent))) - first + 1
-    counts = [
-        np.bincount(np.floor(np.ldexp(values, -exponent)).astype(np.int64) - first, minlength=length)
-        for values in (target, reference)
-    ]
-    return Bins(exponent, first, np.stack(counts))
+    per_unit = 2.0**-exponent  # a power of two: products are exact
+    first, last = floor(low * per_unit), floor(high * per_unit)
+    return Bins(exponent, first, np.stack([_counts(values, per_unit, first, last) for values in (target, reference)]))
+
+
+def _counts(values: Floats, per_unit: float, first: int, last: int) -> Ints:
+    """(last - first + 1,) how many values are in each bin."""
+    number = values * per_unit
+    np.floor(number, out=number)
+    number -= first
+    counts: Ints = np.bincount(number.astype(np.int64), minlength=last - first + 1)
+    return counts
 
 
 def joined(parts: Sequence[Bins]) -> Bins:

@@ -6,15 +6,16 @@ import numpy as np
 
 from ..alignment import Alignment
 from ..arrays import AnyArray
-from ..closeup import Closeup, DifferenceMap, Histogram
+from ..closeup import Closeup
 from ..compare import Comparison
 from ..compare.layouts import laid_out
 from ..compare.whole import shaped
 from ..errors import DumpError
 from ..explain.gather import arrays_of
 from ..explain.surroundings import Sought, Surroundings
+from ..graph.bridges import is_given
 from ..locate.joined import joined
-from ..result import Finding, Result
+from ..result import Result
 from ..rules import Rules
 from .dataflow import dataflows
 from .elements import pictures
@@ -22,7 +23,7 @@ from .judged import judged
 from .neighbourhood import Sides, neighbourhoods, scopes_of
 
 DRAWN = 10  #: findings: later ones mostly follow from these
-LARGEST = 1 << 28  #: elements: 1 GiB of float32 on either side; of larger tensors no picture is made
+LARGEST = 1 << 27  #: elements, 512 MiB of float32: two seconds to walk; of larger tensors no picture is made
 
 
 def closeups(comparison: Comparison, result: Result, rules: Rules) -> tuple[Closeup, ...]:
@@ -41,8 +42,10 @@ def closeups(comparison: Comparison, result: Result, rules: Rules) -> tuple[Clos
     )
     drawn = []
     for finding in chosen:
-        target, reference = neighbourhoods(sides, finding)
-        histogram, difference = _pictures(around, finding)
+        sought = around.find(finding)
+        target, reference = neighbourhoods(sides, finding, None if sought is None else _given(around, sought))
+        arrays = None if sought is None else _arrays(around, sought)
+        histogram, difference = (None, None) if arrays is None else pictures(*arrays)
         drawn.append(Closeup(finding.rank, target, reference, histogram, difference))
     return tuple(drawn)
 
@@ -52,10 +55,10 @@ def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
     return dict(zip(ours, theirs, strict=True)), dict(zip(theirs, ours, strict=True))
 
 
-def _pictures(around: Surroundings, finding: Finding) -> tuple[Histogram | None, DifferenceMap | None]:
-    sought = around.find(finding)
-    arrays = None if sought is None else _arrays(around, sought)
-    return (None, None) if arrays is None else pictures(*arrays)
+def _given(around: Surroundings, sought: Sought) -> tuple[int, int] | None:
+    """The two values if neither was computed: parameters, the batch, constants."""
+    both = all(is_given(flow, value) for flow, value in zip(around.flows, sought.classes, strict=True))
+    return sought.classes if both else None
 
 
 def _arrays(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray] | None:

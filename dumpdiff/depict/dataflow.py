@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class Dataflow:
     """
 
     flow: Flow
+    computing: Sequence[bool]  #: (ops,) which of the trace's ops these are
     links: tuple[Link, ...]
 
     @cached_property
@@ -47,6 +48,26 @@ class Dataflow:
         for link in self.links:
             table.setdefault(link.maker, []).append(link)
         return table
+
+    def phase(self, op: int) -> str:
+        """Forward, backward, ..."""
+        given = self.given(op)
+        return self.flow.phases[op] if given < 0 else str(self.flow.column("phase")[given])
+
+    def given(self, op: int) -> int:
+        """The value that an op of :meth:`with_given` stands for, -1 if it is an op of the trace."""
+        return max(-1, op - len(self.flow.phases))
+
+    def with_given(self, value: int) -> tuple[Dataflow, int]:
+        """(the dataflow in which a value that nobody made, a parameter say, comes from an op of its own, that op)."""
+        op = len(self.flow.phases) + value
+        links = (Link(op, reader, value) for reader in self.flow.readers[value] if self.computing[reader])
+        return replace(self, links=(*self.links, *links)), op
+
+    def results(self, op: int) -> tuple[int, ...]:
+        """The values that tell how an op fared: what it made, and of a backward call the gradients it was given."""
+        given = self.given(op)
+        return (given,) if given >= 0 else tuple(dict.fromkeys((*self.flow.writes[op], *_gradients(self.flow, op))))
 
 
 def dataflows(graph: Joined) -> tuple[Dataflow, Dataflow]:
@@ -70,7 +91,7 @@ def _dataflow(flow: Flow, graph: Joined, node_of: Ints, class_of: Ints) -> Dataf
             for maker in (_maker(flow, v, producers[v]) for v in above if v >= 0):
                 if 0 <= maker < reader:  # a value that equals a later one by chance is not computed from it
                     links[Link(maker, reader, value)] = None
-    return Dataflow(flow, tuple(links))
+    return Dataflow(flow, computing, tuple(links))
 
 
 def _computing(flow: Flow) -> list[bool]:
@@ -87,20 +108,15 @@ def _maker(flow: Flow, value: int, producer: int) -> int:
     """The op that made a value; of a gradient that nobody recorded making, the one that was given it; else -1."""
     if producer >= 0:
         return producer
-    return next((op for op in flow.readers[value] if takes_gradient(flow, op)), -1)
+    return next((op for op in flow.readers[value] if _takes_gradient(flow, op)), -1)
 
 
-def takes_gradient(flow: Flow, op: int) -> bool:
+def _takes_gradient(flow: Flow, op: int) -> bool:
     """It is the backward of a recorded call: what it was given is what the dump knows of that gradient."""
     return flow.phases[op] != FORWARD and bool(flow.trace.ops["forward"].iat[op] >= 0)
 
 
-def results(flow: Flow, op: int) -> tuple[int, ...]:
-    """The values that tell how an op fared: what it made, and of a backward call the gradients it was given."""
-    return tuple(dict.fromkeys((*flow.writes[op], *_given_gradients(flow, op))))
-
-
-def _given_gradients(flow: Flow, op: int) -> Iterator[int]:
-    if takes_gradient(flow, op):
+def _gradients(flow: Flow, op: int) -> Iterator[int]:
+    if _takes_gradient(flow, op):
         phase = flow.column("phase")
         yield from (value for value in flow.reads[op] if flow.producers[value] < 0 and phase[value] != FORWARD)

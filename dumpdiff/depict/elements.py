@@ -14,7 +14,7 @@ from ..dtypes import MASK
 from .bins import Bins, counted, joined
 
 BLOCKS = 64  #: of a difference map, along either axis
-_SLAB = 1 << 17  # elements looked at together: 1 MB as float64, which stays in cache
+_SLAB = 1 << 15  # elements looked at together: 256 KiB as float64, which stay in cache
 
 
 def pictures(target: AnyArray, reference: AnyArray) -> tuple[Histogram | None, DifferenceMap | None]:
@@ -88,9 +88,8 @@ def _note(values: Floats, start: int, columns: int, rows: int, gap: Floats) -> N
 
 def _cut(first: int, count: int, total: int, blocks: int) -> tuple[Ints, Ints]:
     """(numbers of the blocks that ``count`` of ``total`` lines from ``first`` on are in, where each begins)."""
-    block = np.arange(first, first + count) * blocks // total
-    starts = np.flatnonzero(np.diff(block, prepend=-1))
-    return block[starts], starts
+    block = np.arange(first * blocks // total, (first + count - 1) * blocks // total + 1)
+    return block, np.maximum(-(-block * total // blocks) - first, 0)  # line i is in block i * blocks // total
 
 
 def _numbers(piece: AnyArray) -> Floats:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..closeup import Edge, Neighbourhood, Node
 from ..graph import Flow
 from ..result import Finding, Result
-from .dataflow import Link, results
+from .dataflow import Link
 from .judged import Judged
 from .selection import Flows, Partners, Unit, levels, nearest
 
@@ -24,8 +24,11 @@ class Sides:
     scopes: tuple[Mapping[str, str], Mapping[str, str]]  #: the dump's op name -> canonical scope
 
 
-def neighbourhoods(sides: Sides, finding: Finding) -> tuple[Neighbourhood, Neighbourhood]:
-    """The dataflow around a finding, of the target and of the reference."""
+def neighbourhoods(sides: Sides, finding: Finding, given: Unit | None) -> tuple[Neighbourhood, Neighbourhood]:
+    """The dataflow around a finding, of the target and of the reference.
+
+    ``given`` are the values that it is about, one of either side, if nobody made them: a parameter is drawn, too.
+    """
     ends = tuple(
         next((known[name] for name in reversed(names) if name in known), -1)
         for known, names in zip(sides.ops_by_name, (finding.target_ops, finding.reference_ops), strict=True)
@@ -33,6 +36,11 @@ def neighbourhoods(sides: Sides, finding: Finding) -> tuple[Neighbourhood, Neigh
     end: Unit = (ends[0], ends[1])
     partners = _together(sides.partners, end)
     seeds = [end] if max(end) >= 0 else []
+    if given is not None:
+        pairs = [flow.with_given(value) for flow, value in zip(sides.flows, given, strict=True)]
+        sides = replace(sides, flows=(pairs[0][0], pairs[1][0]))
+        seeds.append((pairs[0][1], pairs[1][1]))
+        partners = _together(partners, seeds[-1])
     units, omitted = nearest(sides.flows, partners, seeds)
     level = levels(units, sides.flows)
     ordered = sorted(level, key=lambda unit: (level[unit], unit[1] if unit[1] >= 0 else unit[0]))
@@ -69,10 +77,14 @@ def _side(sides: Sides, side: int, units: Sequence[Unit], level: Mapping[Unit, i
 
 
 def _node(sides: Sides, side: int, op: int, level: int, partner: int) -> Node:
-    flow = sides.flows[side].flow
-    ops = flow.trace.ops
+    flow = sides.flows[side]
+    ops = flow.flow.trace.ops
+    state, error = sides.judged[side].worst(flow.results(op))
+    if (value := flow.given(op)) >= 0:
+        parameter = str(flow.flow.column("parameter")[value])
+        kind = "Parameter" if parameter else "Input"
+        return Node(parameter or "an input", kind, "", state, level, partner, error, source="", stack="")
     name, forward = str(ops["name"].iat[op]), int(ops["forward"].iat[op])
-    state, error = sides.judged[side].worst(results(flow, op))
     caller = forward if forward >= 0 and not ops["stack"].iat[op] else op  # a gradient has the line of its forward call
     return Node(
         op=name,

@@ -56,10 +56,10 @@ def _walk(
         done.add(unit)
         yield distance, place, unit
         for side in (0, 1):
-            phases = flows[side].flow.phases
+            flow = flows[side]
             for link in tables[side].get(unit[side], ()):
                 other = link.maker if way == "up" else link.reader
-                cost = step if phases[other] == phases[unit[side]] else step * _OTHER_PHASE
+                cost = step if flow.phase(other) == flow.phase(unit[side]) else step * _OTHER_PHASE
                 heappush(waiting, (distance + cost, number, beside(partners, side, other)))
                 number += 1
 
