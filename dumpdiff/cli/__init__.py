@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
+    "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
 }
 
 # Beyond the verdicts (0, 1, 3): 2 as click uses it, 70 as sysexits.h EX_SOFTWARE, 128 + n as a shell for signal n.

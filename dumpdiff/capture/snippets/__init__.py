@@ -1,0 +1,100 @@
+"""Code to paste into a training script: what has to be done inside a run and cannot be set from outside.
+
+The texts are templates beside this module, written for PyTorch and MindSpore; Megatron-LM and MindSpore Transformers
+take the same code at places of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+KINDS = {
+    "seed": "the same random numbers and the same arithmetic in every run",
+    "local-norm": "prints the L2 norm of every parameter's gradient, named",
+    "save-grads": "saves every parameter's gradient, to be loaded by the other run",
+    "load-grads": "lets the optimizer work on saved gradients",
+    "dump": "dumps the steps that a configuration asks for",
+}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework, and where its users paste code."""
+
+    written_for: str  #: the folder of the templates
+    where: dict[str, str]  #: kind of snippet -> file, place and call
+
+
+_MEGATRON_STEP = "megatron/training/training.py, in train_step(), before 'optimizer.step()'"
+_TRANSFORMERS_STEP = "mindformers/wrapper/wrapper.py"
+
+FRAMEWORKS = {
+    "pytorch": Framework(
+        "pytorch",
+        {
+            "seed": "the training script; call fix_randomness() first of all",
+            "local-norm": "the training script; call print_local_norms(model) between backward() and the optimizer",
+            "save-grads": "the training script; call save_gradients(model) between backward() and the optimizer",
+            "load-grads": "the training script; call load_gradients(model) between backward() and the optimizer",
+            "dump": "the training script; make the debugger once, and put start, stop and step around every step",
+        },
+    ),
+    "megatron": Framework(
+        "pytorch",
+        {
+            "seed": "pretrain_gpt.py; call fix_randomness() first under 'if __name__ == \"__main__\":'. Train with "
+            "--seed $seed too, since Megatron-LM seeds once more, and with --attention-dropout 0 --hidden-dropout 0",
+            "local-norm": f"{_MEGATRON_STEP}:\nprint_local_norms(model, optimizer.get_loss_scale().item())",
+            "save-grads": f"{_MEGATRON_STEP}:\nsave_gradients(model, loss_scale=optimizer.get_loss_scale().item())",
+            "load-grads": f"{_MEGATRON_STEP}:\nload_gradients(model, loss_scale=optimizer.get_loss_scale().item())",
+            "dump": "megatron/training/training.py: make the debugger at the top; in train(), put "
+            "debugger.start(model=model[0]) before train_step() and debugger.stop(), debugger.step() after it",
+        },
+    ),
+    "mindspore": Framework(
+        "mindspore",
+        {
+            "seed": "the training script; call fix_randomness() first of all",
+            "local-norm": "the training script; wrap the training cell as below, and call show() after every step",
+            "save-grads": "the training script; wrap the training cell as below",
+            "load-grads": "the training script; wrap the training cell as below",
+            "dump": "the first lines of the training script; or set the variable outside, see 'dumpdiff env'",
+        },
+    ),
+    "mindformers": Framework(
+        "mindspore",
+        {
+            "seed": "run_mindformer.py; call fix_randomness() first in main(). Set 'seed: $seed' in the YAML file too",
+            "local-norm": f"{_TRANSFORMERS_STEP}; add ShowLocalNorms() to the callbacks of the trainer. "
+            "'local_norm: True' in the YAML file prints squares without names",
+            "save-grads": f"{_TRANSFORMERS_STEP}; wrap the MFTrainOneStepCell that the trainer builds, as below",
+            "load-grads": f"{_TRANSFORMERS_STEP}; wrap the MFTrainOneStepCell that the trainer builds, as below",
+            "dump": "the first lines of run_mindformer.py; or set the variable outside, see 'dumpdiff env'",
+        },
+    ),
+}
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def snippet(
+    kind: str, framework: str, *, seed: int = 42, rank: int = 0, folder: str = "gradients", config: str = "dump.json"
+) -> str:
+    """The code of one of :data:`KINDS` for one of :data:`FRAMEWORKS`, ready to paste.
+
+    ``rank`` is the process that prints or saves, ``folder`` holds the gradients, ``config`` is the configuration of
+    the dump; each is used where the code has it. Raises KeyError for a kind or framework that there is not.
+    """
+    values = {"seed": seed, "rank": rank, "folder": _quotable(folder), "config": _quotable(config)}
+    chosen = FRAMEWORKS[framework]
+    body = (_TEMPLATES / chosen.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
+    lines = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
+    head = "".join(f"# {line}\n" for line in lines)
+    return Template(f"{head}{body}").substitute(values)
+
+
+def _quotable(text: str) -> str:
+    """The text as it stands between double quotes in Python."""
+    return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')
