@@ -20,12 +20,13 @@ Exit codes:
 \b
 Examples:
   dumpdiff align ms_dump/ pt_dump/
+  dumpdiff align ms_dump/ pt_dump/ --html report.html
   dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
 
---limit, --phase, --scope, -q and -v choose what is printed; JSON, CSV and the exit code always tell everything.
+--limit, --phase, --scope, -q and -v choose what is printed; JSON, CSV, HTML and the exit code always tell everything.
 Colour is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
@@ -44,6 +45,7 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--rules", metavar="FILE", multiple=True, help="YAML rules to add or override; may be repeated.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")
 @click.option("--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings.")
 @click.option(
     "--phase",
@@ -73,6 +75,7 @@ def align(
     rules: tuple[str, ...],
     json_file: str | None,
     csv_file: str | None,
+    html_file: str | None,
     limit: int,
     phase: str | None,
     scope: str | None,
@@ -87,7 +90,11 @@ def align(
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
-    output.check_writable(json_file, csv_file)
+    output.check_writable(json_file, csv_file, html_file)
+    if html_file is not None:
+        from ..report.html import check_installed
+
+        check_installed()
 
     from .. import api
 
@@ -101,14 +108,15 @@ def align(
             baseline=baseline,
             rules=rules,
             min_coverage=min_coverage,
+            closeups=html_file is not None,
             progress=progress,
         )
 
-    from ..report import csv, json, text
+    from ..report import csv, html, json, text
 
     view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
-    text.write(result, output.console(json_file, csv_file), view)
-    for file, form in ((json_file, json), (csv_file, csv)):
+    text.write(result, output.console(json_file, csv_file, html_file), view)
+    for file, form in ((json_file, json), (csv_file, csv), (html_file, html)):
         if file is not None:
             with output.writing(file) as stream:
                 form.write(result, stream)

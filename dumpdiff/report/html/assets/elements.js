@@ -1,0 +1,42 @@
+"use strict";
+/* Elements and numbers. Whatever a dump says reaches the page as text, never as markup. */
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(name, value);
+  element.append(...children.filter((child) => child !== undefined));
+  return element;
+}
+
+function mark(state) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("class", `mark ${state}`);
+  svg.setAttribute("viewBox", "-5 -5 10 10");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS(space, "use");
+  use.setAttribute("href", `#mark-${state}`);
+  svg.append(use);
+  return svg;
+}
+
+/* As wording.number of Python: two significant digits. */
+function number(value) {
+  if (Number.isNaN(value)) return "–";
+  if (value === 0 || !Number.isFinite(value)) return String(value).replace("Infinity", "inf");
+  return value.toExponential(1).replace("e+", "e");
+}
+
+/* A multiple of the tolerance: 2,237 rather than 2.2e3, as long as it can be read. */
+function multiple(value) {
+  return value >= 10 && value < 1e6 ? Math.round(value).toLocaleString("en") : number(value);
+}
+
+/* The seven digits that a float32 of a dump holds. */
+function digits(value) {
+  return Number.isNaN(value) ? "–" : String(Number(value.toPrecision(7))).replace("Infinity", "inf");
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}

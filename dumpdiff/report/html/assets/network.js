@@ -1,0 +1,259 @@
+"use strict";
+/* The error of every pair over the order of execution. uPlot has the axes, scales and zoom; points are drawn here,
+   since they come in four shapes and a hundred thousands. */
+
+const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduced"]; // the last lies on top
+
+class Network {
+  constructor(element, table, findings, pick) {
+    Object.assign(this, { element, table, pick, selected: -1 });
+    this.findings = findings.filter((finding) => finding.row >= 0);
+    const { state, phase } = table.columns;
+    this.groups = SHAPES.map((name) => [name, []]);
+    const group = new Map(this.groups);
+    for (let row = 0; row < table.rows; row++) group.get(state.at(row))?.push(row);
+    this.runs = [];
+    for (let row = 0; row < table.rows; row++) {
+      if (!row || phase.values[row] !== phase.values[row - 1]) this.runs.push({ phase: phase.at(row), from: row, to: row });
+      this.runs[this.runs.length - 1].to = row;
+    }
+    this.tip = make("div", { class: "tip", hidden: "" });
+    this.ring = make("div", { class: "ring", hidden: "" });
+    this.measure("error");
+    new ResizeObserver(() => this.plot.setSize(this.size())).observe(element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
+  }
+
+  /* "error" or "ratio" becomes the vertical axis. */
+  measure(name) {
+    this.values = this.table.columns[name].values;
+    this.limits = name === "ratio" ? null : this.table.columns.tolerance.values;
+    let [low, high] = [Infinity, 0];
+    for (const value of this.values) {
+      if (value > 0 && value < low) low = value;
+      if (value > high && Number.isFinite(value)) high = value;
+    }
+    if (name === "ratio") [low, high] = [Math.min(low, 0.1), Math.max(high, 10)];
+    const floor = low === Infinity ? -8 : Math.max(Math.floor(Math.log10(low)), -12);
+    this.bottom = 10 ** (floor - 1); // equal values have their own line, a decade below the smallest difference
+    this.ceiling = 10 ** Math.max(Math.ceil(Math.log10(high || 1e-6)), floor + 2);
+    this.build();
+  }
+
+  size() {
+    return { width: Math.max(280, this.element.clientWidth), height: this.element.clientWidth < 600 ? 260 : 340 };
+  }
+
+  build() {
+    this.plot?.destroy();
+    const axis = { stroke: colour("muted"), font: `12px ${colour("font")}`, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+    const rows = this.table.rows;
+    const options = {
+      ...this.size(),
+      legend: { show: false },
+      cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: false } },
+      scales: {
+        x: { time: false, range: (_, low, high) => (low === high ? [-0.5, rows - 0.5] : [low, high]) },
+        y: { distr: 3, range: () => [this.bottom, this.ceiling] },
+      },
+      axes: [
+        { ...axis, grid: { show: false }, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
+        { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => this.tick(tick)) },
+      ],
+      series: [{}, { paths: () => null, points: { show: false } }],
+      hooks: { drawClear: [() => this.drawPhases()], draw: [() => this.drawPoints()], setScale: [() => this.place()] },
+    };
+    const x = Float64Array.from({ length: rows }, (_, row) => row);
+    this.plot = new uPlot(options, [x, this.values], this.element);
+    this.plot.setScale("x", { min: -0.5, max: Math.max(rows - 0.5, 0.5) });
+    const { over } = this.plot;
+    over.append(this.ring, this.tip);
+    over.addEventListener("mousemove", (event) => this.hover(event));
+    over.addEventListener("mouseleave", () => (this.tip.hidden = true));
+    over.addEventListener("click", (event) => {
+      const row = this.nearest(event);
+      if (row >= 0) this.pick(row);
+    });
+  }
+
+  tick(value) {
+    if (value === null) return "";
+    const power = Math.log10(value);
+    if (Math.abs(power - Math.round(power)) > 1e-6) return "";
+    return value < this.bottom * 2 ? "equal" : value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(1))) : `1e${Math.round(power)}`;
+  }
+
+  height(row) {
+    const value = this.values[row];
+    if (Number.isNaN(value)) return value;
+    return Math.min(Math.max(value, this.bottom), this.ceiling);
+  }
+
+  at(row, canvas = false) {
+    return [this.plot.valToPos(row, "x", canvas), this.plot.valToPos(this.height(row), "y", canvas)];
+  }
+
+  inside(draw) {
+    const { ctx, bbox } = this.plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top - 12 * devicePixelRatio, bbox.width, bbox.height + 18 * devicePixelRatio);
+    ctx.clip();
+    draw(ctx, bbox);
+    ctx.restore();
+  }
+
+  drawPhases() {
+    this.inside((ctx, bbox) => {
+      ctx.font = `${12 * devicePixelRatio}px ${colour("font")}`;
+      ctx.textBaseline = "top";
+      for (const { phase, from, to } of this.runs) {
+        const [left, right] = [from - 0.5, to + 0.5].map((row) => this.plot.valToPos(row, "x", true));
+        ctx.fillStyle = colour(phase === "forward" ? "surface" : "band");
+        ctx.fillRect(left, bbox.top, right - left, bbox.height);
+        ctx.fillStyle = colour("muted");
+        const begin = Math.max(left, bbox.left) + 6 * devicePixelRatio;
+        if (Math.min(right, bbox.left + bbox.width) - begin > ctx.measureText(phase).width) ctx.fillText(phase, begin, bbox.top + 6 * devicePixelRatio);
+      }
+    });
+  }
+
+  drawPoints() {
+    const { scales } = this.plot;
+    const [from, to] = [Math.floor(scales.x.min) - 1, Math.ceil(scales.x.max) + 1];
+    const size = (this.table.rows > 5000 ? 2.6 : 4.4) * devicePixelRatio;
+    this.inside((ctx, bbox) => {
+      this.drawLimits(ctx, bbox, Math.max(0, from), Math.min(this.table.rows - 1, to));
+      for (const [name, rows] of this.groups) {
+        ctx.fillStyle = colour(name);
+        ctx.beginPath();
+        for (const row of rows) {
+          if (row < from || row > to || Number.isNaN(this.values[row])) continue;
+          shape(ctx, name, ...this.at(row, true), size);
+        }
+        ctx.fill();
+      }
+      ctx.strokeStyle = ctx.fillStyle = colour("introduced");
+      ctx.lineWidth = devicePixelRatio;
+      for (const finding of this.findings.slice(0, 1)) this.drawMark(ctx, bbox, finding);
+    });
+  }
+
+  /* The tolerance: a line where there is one for all, else one short stroke for each pair. */
+  drawLimits(ctx, bbox, from, to) {
+    ctx.strokeStyle = colour("tolerance");
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.beginPath();
+    if (!this.limits) {
+      const y = this.plot.valToPos(1, "y", true);
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+    } else {
+      const half = Math.max(0.5, (0.5 * bbox.width) / (to - from + 1));
+      let last = [NaN, NaN];
+      for (let row = from; row <= to; row++) {
+        const limit = this.limits[row];
+        if (!(limit >= this.bottom)) continue;
+        const [x, y] = [this.plot.valToPos(row, "x", true), this.plot.valToPos(limit, "y", true)];
+        if (x - last[0] < 0.5 && y === last[1]) continue; // many pairs share a pixel
+        ctx.moveTo(x - half, y);
+        ctx.lineTo(x + half, y);
+        last = [x, y];
+      }
+    }
+    ctx.stroke();
+  }
+
+  /* Where the first divergence is: a line down to its point, and words beside it. */
+  drawMark(ctx, bbox, { row }) {
+    const [x, y] = this.at(row, true);
+    if (x < bbox.left || x > bbox.left + bbox.width) return;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, y);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    const words = "first divergence";
+    ctx.font = `600 ${12 * devicePixelRatio}px ${colour("font")}`;
+    ctx.textBaseline = "top";
+    const width = ctx.measureText(words).width + 8 * devicePixelRatio;
+    const left = x + width > bbox.left + bbox.width ? x - width : x + 6 * devicePixelRatio;
+    ctx.fillText(words, left, bbox.top + 22 * devicePixelRatio);
+  }
+
+  /* The pair nearest to the pointer, -1 if none is near. */
+  nearest(event) {
+    const box = this.plot.over.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const reach = 24;
+    const from = Math.max(0, Math.floor(this.plot.posToVal(x - reach, "x")));
+    const to = Math.min(this.table.rows - 1, Math.ceil(this.plot.posToVal(x + reach, "x")));
+    let [best, least] = [-1, reach * reach];
+    for (let row = from; row <= to; row++) {
+      if (Number.isNaN(this.values[row])) continue;
+      const [a, b] = this.at(row);
+      const distance = (a - x) ** 2 + (b - y) ** 2;
+      if (distance <= least) [best, least] = [row, distance];
+    }
+    return best;
+  }
+
+  hover(event) {
+    const row = this.nearest(event);
+    this.tip.hidden = row < 0;
+    this.plot.over.style.cursor = row < 0 ? "" : "pointer";
+    if (row < 0) return;
+    const { columns } = this.table;
+    const [error, ratio] = [columns.error.at(row), columns.ratio.at(row)];
+    this.tip.replaceChildren(
+      make("strong", {}, mark(columns.state.at(row)), ` ${columns.state.at(row)}, ${columns.metric.at(row).replace("_", " ")} ${number(error)}, ${multiple(ratio)} × tolerance`),
+      make("code", {}, columns.target_op.at(row)),
+      make("code", {}, columns.reference_op.at(row)),
+    );
+    const [x, y] = this.at(row);
+    const { clientWidth, clientHeight } = this.plot.over;
+    this.tip.style.left = `${Math.min(Math.max(0, x - this.tip.offsetWidth / 2), Math.max(0, clientWidth - this.tip.offsetWidth))}px`;
+    this.tip.style.top = y > clientHeight / 2 ? `${y - this.tip.offsetHeight - 14}px` : `${y + 14}px`;
+  }
+
+  /* Puts a ring around a pair, and the pair into view. */
+  select(row) {
+    this.selected = row;
+    if (row >= 0) {
+      const { min, max } = this.plot.scales.x;
+      if (row < min || row > max) this.plot.setScale("x", { min: -0.5, max: this.table.rows - 0.5 });
+    }
+    this.place();
+  }
+
+  place() {
+    const row = this.selected;
+    this.ring.hidden = !this.plot || row < 0 || Number.isNaN(this.values[row]);
+    if (this.ring.hidden) return;
+    const [x, y] = this.at(row);
+    this.ring.style.left = `${x}px`;
+    this.ring.style.top = `${y}px`;
+    this.ring.hidden = x < 0 || x > this.plot.over.clientWidth;
+  }
+}
+
+function shape(ctx, state, x, y, size) {
+  const half = size / 2;
+  if (state === "introduced") {
+    const far = Math.max(size, 6 * devicePixelRatio);
+    ctx.moveTo(x, y - far);
+    ctx.lineTo(x + far, y);
+    ctx.lineTo(x, y + far);
+    ctx.lineTo(x - far, y);
+    ctx.closePath();
+  } else if (state === "amplified") {
+    ctx.moveTo(x, y - size);
+    ctx.lineTo(x + size * 0.9, y + half);
+    ctx.lineTo(x - size * 0.9, y + half);
+    ctx.closePath();
+  } else if (state === "agreeing" && size > 8) {
+    ctx.moveTo(x + half, y);
+    ctx.arc(x, y, half, 0, 2 * Math.PI);
+  } else ctx.rect(x - half, y - half, size, size);
+}
