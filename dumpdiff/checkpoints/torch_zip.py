@@ -5,13 +5,14 @@ See :mod:`dumpdiff.readers.torch_pt` for the file format; there for one tensor, 
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import DumpError
 from ..readers.files import head
@@ -112,10 +113,13 @@ def is_torch(path: Path) -> bool:
         return False
 
 
-def archive(path: Path, file: str) -> Archive:
-    """Read a file of ``torch.save``; ``file`` is what entries call it. Raises DumpError if it cannot be used."""
+def archive(path: Path, file: str, begin: int = 0, length: int | None = None) -> Archive:
+    """Read a file of ``torch.save``, or one that is ``length`` bytes of another file from ``begin`` on.
+
+    ``file`` is what entries call it. Raises DumpError if it cannot be used.
+    """
     try:
-        with zipfile.ZipFile(path) as opened:
+        with path.open("rb") as stream, _zip(stream, begin, length) as opened:
             members = {entry.filename.partition("/")[2]: entry for entry in opened.infolist()}
             if members["data.pkl"].file_size > _LONGEST_PICKLE:
                 raise DumpError(
@@ -129,12 +133,47 @@ def archive(path: Path, file: str) -> Archive:
             if name.startswith("data/"):
                 if member.compress_type != zipfile.ZIP_STORED:
                     raise DumpError(f"{path}: it is compressed; save it with torch.save again")
-                storages[name.removeprefix("data/")] = Extent(file, entry_start(path, member), member.file_size)
+                at = begin + member.header_offset
+                storages[name.removeprefix("data/")] = Extent(file, entry_start(path, member, at), member.file_size)
     except UnknownPickle as reason:
         raise DumpError(f"{path}: {reason}; save the state dict alone") from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
         raise DumpError(f"{path}: damaged torch file ({error}); copy it again") from None
     return Archive(path, file, value, storages)
+
+
+def _zip(stream: BinaryIO, begin: int, length: int | None) -> zipfile.ZipFile:
+    return zipfile.ZipFile(stream if length is None else _Part(stream, begin, length))
+
+
+class _Part(io.RawIOBase):
+    """Some bytes of a file, as a file of its own."""
+
+    def __init__(self, stream: BinaryIO, begin: int, length: int) -> None:
+        self._stream, self._begin, self._length, self._at = stream, begin, length, 0
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As of any file."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        if self._at < 0:
+            raise ValueError("seek before the beginning")
+        return self._at
+
+    def tell(self) -> int:
+        """As of any file."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """As of any file."""
+        left = max(0, self._length - self._at)
+        self._stream.seek(self._begin + self._at)
+        data = self._stream.read(left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
 
 
 def entries(path: Path, file: str) -> list[Entry]:

@@ -89,16 +89,18 @@ def _map(path: Path) -> AnyArray:
     return array
 
 
-def entry_start(path: Path, entry: zipfile.ZipInfo) -> int:
+def entry_start(path: Path, entry: zipfile.ZipInfo, header_offset: int | None = None) -> int:
     """Where an entry's bytes begin: its local header has lengths of its own (APPNOTE.TXT 4.3.7).
 
-    Raises ValueError if the file is cut short.
+    ``header_offset`` is where that header stands, if the archive is only a part of the file. Raises ValueError if the
+    file is cut short.
     """
+    at = entry.header_offset if header_offset is None else header_offset
     with path.open("rb") as file:
-        file.seek(entry.header_offset)
+        file.seek(at)
         header = file.read(30)
     signature, name, extra = struct.unpack("<4s22xHH", header)
-    start = entry.header_offset + 30 + int(name) + int(extra)
+    start = at + 30 + int(name) + int(extra)
     if signature != b"PK\x03\x04" or start + entry.file_size > path.stat().st_size:
         raise ValueError("the file is cut short")
     return start
