@@ -9,22 +9,30 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test lint benchmark-localise clean
+.PHONY: demo test browser lint benchmark-localise clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
-	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv'
+	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv --html $(DEMO)/report.html'
 	@# The pair holds a fault, so the right exit code is 1 (diverged); any other, 0 included, is a failed demo.
 	@$(BIN)/dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch \
-	  --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv; \
+	  --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv --html $(DEMO)/report.html; \
 	status=$$?; if [ $$status -ne 1 ]; then echo "demo: exit code $$status, expected 1" >&2; exit 1; fi
 	@echo
 	@echo 'The fault put in: layers.1.post_norm of the MindSpore side has eps 1e-2 for 1e-5.'
 	@echo 'Dumps:   $(CURDIR)/$(DEMO)/demo_mindspore and demo_pytorch'
 	@echo 'Result:  $(CURDIR)/$(DEMO)/result.json'
 	@echo 'Pairs:   $(CURDIR)/$(DEMO)/pairs.csv'
+	@echo 'Report:  $(CURDIR)/$(DEMO)/report.html'
 
-test: .venv/test.stamp
+test: .venv/test.stamp browser
 	$(BIN)/python -m pytest --no-skip
+
+# The tests of the report need a real browser. Where it is missing and nothing can be installed, they say so and fail.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	       && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium chromium-driver >/dev/null; } \
+	  || echo 'make: Chromium is missing; as root: apt-get install chromium chromium-driver' >&2
 
 lint: .venv/lint.stamp
 	$(BIN)/ruff check .
@@ -42,7 +50,7 @@ clean:
 
 # A stamp is older than pyproject.toml only if a dependency may have changed.
 .venv/core.stamp: pyproject.toml .venv/pyvenv.cfg
-	$(PIP) install -e .
+	$(PIP) install -e '.[html]'
 	@touch $@
 
 .venv/test.stamp: pyproject.toml .venv/pyvenv.cfg

@@ -38,7 +38,13 @@ class Shown:
     graph: Drawing | None
     histogram: Bars | None
     difference: Tiles | None
+    metrics: tuple[tuple[str, str], ...]  #: name, value
     stacks: tuple[tuple[str, str, tuple[str, ...]], ...]  #: side, op, frames
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ops that its sentences speak of."""
+        return (*self.finding.target_ops, *self.finding.reference_ops)
 
 
 def page(result: Result, markdown: str) -> Page:
@@ -107,8 +113,22 @@ def _shown(result: Result) -> Iterator[Shown]:
             graph=None if closeup is None else draw(closeup, rows),
             histogram=bars(closeup.histogram) if closeup is not None and closeup.histogram is not None else None,
             difference=tiles(closeup.difference) if closeup is not None and closeup.difference is not None else None,
+            metrics=tuple(_metrics(finding)),
             stacks=tuple(stacks),
         )
+
+
+#: Numbers that are no errors, and how they are printed.
+_FORMS = {
+    "cosine": ".8g", "norm_ratio": ".6g", "beyond": ".1%", "amplification": ".3g", "float64_ratio": ",.0f",
+    "nonfinite_mismatch": ",.0f",
+}  # fmt: skip
+
+
+def _metrics(finding: Finding) -> Iterator[tuple[str, str]]:
+    for name, value in {**finding.metrics, "tolerance": finding.tolerance}.items():
+        if not math.isnan(value):
+            yield name.replace("_", " "), format(value, _FORMS[name]) if name in _FORMS else number(value)
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ WIDTH, HEIGHT = 196, 44  #: of an op
 _ACROSS, _DOWN = 26, 50  #: between ops of one row, between rows
 _GUTTER = 84  #: between the two sides
 _MARGIN, _HEADER = 12, 34
+_SWING = 30  #: how far a curve goes around ops beside it, its number included
 _SWEEPS = 4  #: passes that order the ops of each row by their neighbours
 
 
@@ -79,7 +80,7 @@ def draw(closeup: Closeup, rows: Mapping[str, Mapping[str, int]]) -> Drawing:
     ]
     height = _HEADER + len(levels) * (HEIGHT + _DOWN) - _DOWN + _MARGIN
     return Drawing(
-        left - _GUTTER + _MARGIN, height, (*boxes[0], *boxes[1]), tuple(arrows), tuple(matched), tuple(titles)
+        left - _GUTTER + 2 * _SWING, height, (*boxes[0], *boxes[1]), tuple(arrows), tuple(matched), tuple(titles)
     )
 
 
@@ -101,15 +102,21 @@ def _ordered(side: Neighbourhood) -> dict[int, list[int]]:
 
 
 def _arrow(edge: Edge, boxes: list[Box]) -> Arrow:
-    """A curve from below the maker to above the reader; one that passes other rows swings out to the side."""
+    """A curve from below the maker to above the reader; around the side where another op is in the way."""
     maker, reader = boxes[edge.maker], boxes[edge.reader]
     x0, y0, x1, y1 = maker.x + WIDTH / 2, maker.y + HEIGHT, reader.x + WIDTH / 2, reader.y
-    swing = 0.0
-    if y1 - y0 > _DOWN + 1 and abs(x1 - x0) < WIDTH / 2:
-        swing = WIDTH / 2 + 22
-    bend = max(18.0, (y1 - y0) / 2 if not swing else 30.0)
-    path = f"M{x0:g} {y0:g}C{x0 + swing * 1.3:g} {y0 + bend:g} {x1 + swing * 1.3:g} {y1 - bend:g} {x1:g} {y1 - 5:g}"
-    at = ((x0 + x1) / 2 + swing, (y0 + y1) / 2 + 3)
+    between = [box for box in boxes if y0 < box.y < y1 - HEIGHT]
+    low, high = min(x0, x1), max(x0, x1)
+    if any(box.x - 4 < high and low < box.x + WIDTH + 4 for box in between):
+        side = max(box.x for box in (*between, maker, reader)) + WIDTH
+        x0, y0, x1, y1 = maker.x + WIDTH, maker.y + HEIGHT / 2, reader.x + WIDTH + 5, reader.y + HEIGHT / 2
+        out = side + _SWING * 4 / 3
+        path = f"M{x0:g} {y0:g}C{out:g} {y0:g} {out:g} {y1:g} {x1:g} {y1:g}"
+        at = side + _SWING, (y0 + y1) / 2 + 4
+    else:
+        bend = max(18.0, (y1 - y0) / 2)
+        path = f"M{x0:g} {y0:g}C{x0:g} {y0 + bend:g} {x1:g} {y1 - bend:g} {x1:g} {y1 - 5:g}"
+        at = (x0 + x1) / 2, (y0 + y1) / 2 + 3
     label = "" if math.isnan(edge.error) else number(edge.error)
     shape = f", {edge.shape}" if edge.shape else ""
     words = f"{maker.node.op} to {reader.node.op}, {edge.slot}{shape}: {edge.state}, error {number(edge.error)}"

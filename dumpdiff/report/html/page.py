@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +50,7 @@ def render(page: Page) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(number=number, percent=percent)
+    templates.filters.update(number=number, percent=percent, prose=_prose)
     templates.globals.update(nan=float("nan"))
     styles = [Markup(assets.text(name)) for name in page.styles]
     scripts = [Markup(assets.text(name)) for name in page.scripts]
@@ -63,6 +64,21 @@ def render(page: Page) -> bytes:
         packed=pack(page.tables, page.data),
     )
     return html.encode("utf-8", errors="backslashreplace")
+
+
+#: What a line must not be broken in: a number such as 2.0e-7.
+_NUMBER = r"-?\d[\d.,]*(?:e-?\d+)?"
+
+
+def _prose(sentence: str, names: Sequence[str] = ()) -> Any:
+    """A sentence as markup: escaped, the given names set as code, numbers unbroken."""
+    from markupsafe import Markup
+
+    longest_first = sorted(map(re.escape, filter(None, names)), key=len, reverse=True)
+    pieces = re.split(f"({'|'.join((*longest_first, _NUMBER))})", sentence)
+    plain, code, unbroken = map(Markup, ("{}", '<code class="op">{}</code>', '<span class="nobreak">{}</span>'))
+    forms = (plain if not place % 2 else code if piece in names else unbroken for place, piece in enumerate(pieces))
+    return Markup("").join(form.format(printable(piece)) for form, piece in zip(forms, pieces, strict=True))
 
 
 def _policy(styles: list[Any], scripts: list[Any]) -> str:

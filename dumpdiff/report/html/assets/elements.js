@@ -15,7 +15,8 @@ function mark(state) {
   svg.setAttribute("viewBox", "-5 -5 10 10");
   svg.setAttribute("aria-hidden", "true");
   const use = document.createElementNS(space, "use");
-  use.setAttribute("href", `#mark-${state}`);
+  const place = { href: `#mark-${state}`, x: -5, y: -5, width: 10, height: 10 };
+  for (const [name, value] of Object.entries(place)) use.setAttribute(name, value);
   svg.append(use);
   return svg;
 }

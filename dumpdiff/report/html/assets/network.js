@@ -58,7 +58,7 @@ class Network {
       },
       axes: [
         { ...axis, grid: { show: false }, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
-        { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => this.tick(tick)) },
+        { ...axis, size: 52, splits: () => this.decades(), values: (_, ticks) => ticks.map((tick) => this.tick(tick)) },
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { drawClear: [() => this.drawPhases()], draw: [() => this.drawPoints()], setScale: [() => this.place()] },
@@ -76,11 +76,14 @@ class Network {
     });
   }
 
+  decades() {
+    const [from, to] = [this.bottom, this.ceiling].map((end) => Math.round(Math.log10(end)));
+    return Array.from({ length: to - from + 1 }, (_, i) => 10 ** (from + i));
+  }
+
   tick(value) {
-    if (value === null) return "";
-    const power = Math.log10(value);
-    if (Math.abs(power - Math.round(power)) > 1e-6) return "";
-    return value < this.bottom * 2 ? "equal" : value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(1))) : `1e${Math.round(power)}`;
+    if (value < this.bottom * 2) return "equal";
+    return value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(1))) : `1e${Math.round(Math.log10(value))}`;
   }
 
   height(row) {
@@ -107,6 +110,7 @@ class Network {
     this.inside((ctx, bbox) => {
       ctx.font = `${12 * devicePixelRatio}px ${colour("font")}`;
       ctx.textBaseline = "top";
+      ctx.textAlign = "left";
       for (const { phase, from, to } of this.runs) {
         const [left, right] = [from - 0.5, to + 0.5].map((row) => this.plot.valToPos(row, "x", true));
         ctx.fillStyle = colour(phase === "forward" ? "surface" : "band");
@@ -177,6 +181,7 @@ class Network {
     const words = "first divergence";
     ctx.font = `600 ${12 * devicePixelRatio}px ${colour("font")}`;
     ctx.textBaseline = "top";
+    ctx.textAlign = "left";
     const width = ctx.measureText(words).width + 8 * devicePixelRatio;
     const left = x + width > bbox.left + bbox.width ? x - width : x + 6 * devicePixelRatio;
     ctx.fillText(words, left, bbox.top + 22 * devicePixelRatio);
