@@ -1,0 +1,30 @@
+"""Real pairs of dumps, compared and drawn once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from traces import MIN_COVERAGE, compared, shipped
+
+from dumpdiff.closeup import Closeup
+from dumpdiff.compare import Comparison
+from dumpdiff.depict import closeups
+from dumpdiff.locate import locate
+from dumpdiff.result import Result
+from dumpdiff.trace import Trace
+
+Drawn = tuple[Comparison, Result, tuple[Closeup, ...]]
+
+
+def drawn_of(target: Trace, reference: Trace) -> Drawn:
+    comparison = compared(target, reference)
+    result = locate(comparison, shipped(), MIN_COVERAGE)
+    return comparison, result, closeups(comparison, result, shipped())
+
+
+@pytest.fixture(scope="session")
+def drawn(trace: Callable[[str], Trace]) -> Callable[[str, str], Drawn]:
+    """``drawn("demo_mindspore", "demo_pytorch")``: the comparison, its result, and the closeups of that."""
+    return cache(lambda target, reference: drawn_of(trace(target), trace(reference)))
