@@ -53,7 +53,7 @@ def mapping(result: str, tool: str, kind: Kind, file: str, msprobe_version: str 
     output.check_writable(file)
 
     from .. import api
-    from ..capture.msprobe.version import parse_version
+    from ..capture.msprobe import parse_version
 
     version = None if msprobe_version is None else parse_version(msprobe_version)
     with output.progress() as progress:

@@ -6,6 +6,7 @@ import click
 
 from .check import check
 from .mindspore import mindspore
+from .msprobe import msprobe
 
 
 @click.group(name="dump-config", context_settings={"help_option_names": ["-h", "--help"]})
@@ -14,4 +15,5 @@ def dump_config() -> None:
 
 
 dump_config.add_command(mindspore)
+dump_config.add_command(msprobe)
 dump_config.add_command(check)

@@ -1,0 +1,84 @@
+"""The lines that a training script needs, for msprobe to record it."""
+
+from __future__ import annotations
+
+from ...errors import DumpError
+from .fields import MINDSPORE, PYTORCH
+from .version import Version, spoken
+
+#: Script -> (frameworks, what it is).
+SCRIPTS = {
+    "plain": ((PYTORCH, MINDSPORE), "a training loop of one's own"),
+    "megatron": ((PYTORCH,), "Megatron-LM or MindSpeed: megatron/training/training.py"),
+    "mindformers": ((MINDSPORE,), "MindSpore Transformers: the script that makes the Trainer"),
+}
+
+_CALLBACK: Version = (1, 3)  #: from here on there is MsprobeStep
+
+_LOOP = """\
+# {where_import}
+from msprobe.{framework} import PrecisionDebugger, seed_all
+
+# {where_made}
+seed_all(seed=1234, mode=True)
+PrecisionDebugger(config_path={config!r})
+
+# {where_start}
+PrecisionDebugger.start({model})
+
+# {where_stop}
+PrecisionDebugger.stop()
+PrecisionDebugger.step()
+"""
+
+_PLACES = {
+    (PYTORCH, "plain"): {
+        "where_import": "behind 'import torch' (and 'import torch_npu')",
+        "where_made": "before the model is made",
+        "where_start": "in the loop, before the forward pass",
+        "where_stop": "in the loop, behind optimizer.step()",
+        "model": "model=model",
+    },
+    (PYTORCH, "megatron"): {
+        "where_import": "megatron/training/training.py: behind 'import torch' (and what MindSpeed patches)",
+        "where_made": "in pretrain(), behind initialize_megatron(...)",
+        "where_start": "in train(), before 'train_step(' is called; model is its list of chunks, which msprobe takes",
+        "where_stop": "in train(), behind that call",
+        "model": "model=model",
+    },
+    (MINDSPORE, "plain"): {
+        "where_import": "behind 'import mindspore'",
+        "where_made": "before the network is made; PyNative mode, for graph mode see dump-config mindspore",
+        "where_start": "in the loop, before the forward pass",
+        "where_stop": "in the loop, behind the optimizer",
+        "model": "model",
+    },
+}
+
+_TRAINER = """\
+# before the network is made; with mode: 1 (PyNative) in the YAML, for graph mode see dump-config mindspore
+from msprobe.mindspore import MsprobeStep, PrecisionDebugger, seed_all
+seed_all(seed=1234, mode=True)
+debugger = PrecisionDebugger(config_path={config!r})
+
+# the Trainer starts, stops and steps it: add it to its callbacks
+trainer = Trainer(..., callbacks=[MsprobeStep(debugger)])
+"""
+
+
+def lines(config: str, framework: str, script: str, version: Version) -> str:
+    """What to paste into which place; ``config`` is the path of config.json.
+
+    There is one PrecisionDebugger in a process, and its class speaks for it: no variable has to be carried from
+    function to function. Megatron-LM's functions are those of core 0.6 and later. Raises DumpError for a script
+    that is not of the framework, or that the version has no hook for.
+    """
+    if framework not in SCRIPTS[script][0]:
+        raise DumpError(f"--script {script} is for {SCRIPTS[script][0][0]}, not {framework}")
+    if script == "mindformers":
+        if version < _CALLBACK:
+            raise DumpError(
+                f"--script mindformers: MsprobeStep came with msprobe {spoken(_CALLBACK)}; use a later version"
+            )
+        return _TRAINER.format(config=config)
+    return _LOOP.format(framework=framework, config=config, **_PLACES[framework, script])

@@ -1,0 +1,71 @@
+"""``dumpdiff dump-config msprobe``: with what it writes and prints, the real msprobe records what was asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+#: Where the four pasted blocks go in a training script.
+_TRAINING = """
+import torch
+{imports}
+{made}
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    {start}
+    loss = model(torch.ones(2, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {stop}
+"""
+
+
+@pytest.mark.record
+def test_real_msprobe_records_what_was_asked_for(run: Run, tmp_path: Path) -> None:
+    """The lines are pasted as they are printed; steps 1 and 2, statistics of all, tensors of the second linear."""
+    asked = [
+        "--framework",
+        "pytorch",
+        "--path",
+        tmp_path / "dump",
+        "--step",
+        "1-2",
+        "--tensor-list",
+        "linear.1.forward",
+    ]
+    told = run("dump-config", "msprobe", *asked, "-o", tmp_path / "config.json")
+    assert told.exit_code == 0
+    imports, made, start, stop = (block.split("\n", 1)[1] for block in told.stdout.split("\n\n"))
+    script = _TRAINING.format(
+        imports=imports, made=made, start=start.replace("\n", "\n    "), stop=stop.replace("\n", "\n    ")
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sorted(folder.name for folder in (tmp_path / "dump").iterdir()) == ["step1", "step2"]
+    (dump,) = (tmp_path / "dump" / "step1").glob("*/dump.json")
+    entries = json.loads(dump.read_text())["data"]
+    assert {"Functional.linear.0.forward", "Functional.linear.1.forward", "Functional.gelu.0.backward"} <= set(entries)
+    files = {file.name.rpartition(".forward")[0] for file in (dump.parent / "dump_tensor_data").iterdir()}
+    assert files == {"Functional.linear.1"}
+
+
+def test_the_configuration_alone_goes_to_standard_output(run: Run) -> None:
+    told = run("dump-config", "msprobe", "--framework", "mindspore", "--step", "all", "--path", "/data/dump")
+    config = json.loads(told.stdout)
+    assert (config["step"], config["dump_path"], told.stderr) == ([], "/data/dump", "")
+
+
+def test_what_would_be_ignored_is_refused_in_one_line(run: Run) -> None:
+    told = run("dump-config", "msprobe", "--framework", "mindspore", "--risk-level", "ALL")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == "dumpdiff: msprobe 26.2: risk_level has no effect in mindspore\n"
