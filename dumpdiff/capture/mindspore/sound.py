@@ -94,8 +94,6 @@ def _unread(name: str, given: Settings) -> str:
         return "is read only if saved_data is statistic or full; leave it out, or save statistics"
     if name == "sample_num" and e2e.get("sample_mode") != 1:
         return "is read only with sample_mode 1; leave it out, or write sample_mode 1"
-    if name == "device_stat_precision_mode" and e2e.get("stat_calc_mode") != "device":
-        return "counts only with stat_calc_mode device; leave it out"
     return ""
 
 

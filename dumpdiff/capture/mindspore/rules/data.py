@@ -46,6 +46,7 @@ DEVICE_WHOLE = Rule(
     "The device computes statistics only on Ascend and only if saved_data is statistic.",
     "the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
 )
+PRECISION = Rule("device-precision", "ignored", "device_stat_precision_mode counts only with stat_calc_mode device.")
 SAMPLING = Rule("sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors.")
 SAMPLES = Rule(
     "sample-num",
@@ -54,7 +55,19 @@ SAMPLES = Rule(
     "Dump Json Parse Failed. sample_num should be greater than 0",
 )
 ARGUMENTS = Rule("kernel-args-backend", "ignored", "Only Ascend, kernel by kernel, saves attributes of operators.")
-RULES = (ON_CPU, NEEDS_NPY, NOT_SYNCHRONOUS, UNKNOWN, HOST_ONLY, NONE, DEVICE_WHOLE, SAMPLING, SAMPLES, ARGUMENTS)
+RULES = (
+    ON_CPU,
+    NEEDS_NPY,
+    NOT_SYNCHRONOUS,
+    UNKNOWN,
+    HOST_ONLY,
+    NONE,
+    DEVICE_WHOLE,
+    PRECISION,
+    SAMPLING,
+    SAMPLES,
+    ARGUMENTS,
+)
 
 
 def violations(settings: Settings) -> Iterator[Violation]:
@@ -69,6 +82,8 @@ def violations(settings: Settings) -> Iterator[Violation]:
         yield DEVICE_WHOLE.broken(
             f"{E2E}.stat_calc_mode", f"no statistics are computed on the device: {why}; write host, or leave it out"
         )
+    if "device_stat_precision_mode" in e2e and not settings.device_statistics:
+        yield PRECISION.broken(f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out")
     if settings.sampling and backend != "ascend":
         yield SAMPLING.broken(f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out")
     if settings.sampling and e2e.get("sample_num") == 0:

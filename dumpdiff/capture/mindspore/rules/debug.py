@@ -48,10 +48,10 @@ EXCEPTION_STEPS = Rule(
     "With op_debug_mode 4 every step is watched: iteration becomes all.",
     "For e2e exception dump, it is not support to specify iteration, set iteration to all.",
 )
-EXCEPTION_WHOLE = Rule(
-    "exception-data",
+WHOLE = Rule(
+    "debug-data",
     "ignored",
-    "With op_debug_mode 4 whole tensors are saved: saved_data becomes tensor, sample_mode 0.",
+    "With op_debug_mode 3 or 4 whole tensors are saved: no statistics (saved_data) and no samples (sample_mode).",
     "For e2e exception dump, it is not support to sample dump, set sample_mode to 0",
 )
 RULES = (
@@ -63,7 +63,7 @@ RULES = (
     OVERFLOW_BACKEND,
     EXCEPTION_BACKEND,
     EXCEPTION_STEPS,
-    EXCEPTION_WHOLE,
+    WHOLE,
 )
 
 
@@ -78,6 +78,10 @@ def violations(settings: Settings) -> Iterator[Violation]:
         return
     if settings.dump_mode != 0 and target.version >= (2, 3):
         yield ALL_KERNELS.broken(f"{COMMON}.dump_mode", f"becomes 0 with op_debug_mode {mode}; write 0")
+    if settings.statistics and target.backend != "cpu":
+        yield WHOLE.broken(f"{COMMON}.saved_data", f"is for op_debug_mode 0, not {mode}; write tensor")
+    if settings.sampling:
+        yield WHOLE.broken(f"{E2E}.sample_mode", f"is for op_debug_mode 0, not {mode}; leave it out")
     if mode == EXCEPTION:
         yield from _exception(settings)
     elif target.backend in ("cpu", "gpu"):
@@ -95,7 +99,3 @@ def _exception(settings: Settings) -> Iterator[Violation]:
         return
     if settings.common.get("iteration", "all") != "all":
         yield EXCEPTION_STEPS.broken(f"{COMMON}.iteration", "becomes all with op_debug_mode 4; write all")
-    if settings.statistics:
-        yield EXCEPTION_WHOLE.broken(f"{COMMON}.saved_data", "becomes tensor with op_debug_mode 4; write tensor")
-    if settings.sampling:
-        yield EXCEPTION_WHOLE.broken(f"{E2E}.sample_mode", "becomes 0 with op_debug_mode 4; leave it out")

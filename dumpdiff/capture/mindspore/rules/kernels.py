@@ -133,9 +133,10 @@ def _regex(text: str, settings: Settings) -> Iterator[Violation]:
         return
     why = _part(text)
     if why:
+        inner = text.removeprefix(".*").removesuffix(".*")
         yield PARTIAL.broken(
             FIELD,
-            f"'name-regex({text})' selects nothing: a whole name must match, {why}; write 'name-regex(.*{text}.*)'",
+            f"'name-regex({text})' selects nothing: a whole name must match, {why}; write 'name-regex(.*{inner}.*)'",
         )
 
 

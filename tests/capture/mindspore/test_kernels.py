@@ -1,0 +1,63 @@
+"""What an entry of kernels selects; the same was seen in runs, see test_config.py and test_check.py."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dumpdiff.capture.mindspore.kernels import kernel, operator_type, regex_of
+
+NAMES = (
+    "Default/network-WithLoss/fc-Dense/MatMul-op0",
+    "Default/network-WithLoss/fc-Dense/MatMul-op10",
+    "Gradients/Default/network-WithLoss/fc-Dense/Grad_MatMul/MatMul-op0",
+    "Expand/_SiLU/Mul-op0",
+    "net.layers.0.weight",
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "selected"),
+    [
+        (NAMES[0], {0}),
+        ("MatMul", {0, 1, 2}),
+        ("matmul", {0, 1, 2}),
+        ("mul", {0, 1, 2, 3}),
+        ("Default/network-WithLoss/fc-Dense", set()),
+        ("name-regex(.*MatMul-op0)", {0, 2}),
+        ("name-regex( .*MatMul-op0 )", {0, 2}),
+        ("name-regex(MatMul)", set()),
+        (r"name-regex(.*-op\d)", set()),
+        ("name-regex(net[.].*)", {4}),
+        ({"a": 1}, set()),
+    ],
+)
+def test_selects(entry: object, selected: set[int]) -> None:
+    taken = kernel(entry)
+    assert {number for number, name in enumerate(NAMES) if taken.selects(name)} == selected
+
+
+def test_the_type_of_an_operator_is_its_last_part_without_the_number() -> None:
+    assert [operator_type(name) for name in NAMES[2:]] == ["MatMul", "Mul", "net.layers.0.weight"]
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
+def test_a_regex_of_names_selects_these_alone(names: list[str]) -> None:
+    taken = kernel(regex_of(names))
+    assert [name for name in NAMES if taken.selects(name)] == [name for name in NAMES if name in names]
+
+
+@given(st.text(alphabet="ab0./_-$+*?(){}|", min_size=1))
+def test_a_regex_of_any_name_selects_it_and_holds_no_backslash(name: str) -> None:
+    entry = regex_of([name])
+    assert "\\" not in entry
+    assert kernel(entry).selects(name)
+
+
+@pytest.mark.parametrize("name", ["a[0]", "a^b", "a\\b"])
+def test_a_name_that_cannot_be_written_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(name))):
+        regex_of([name])
