@@ -1,0 +1,266 @@
+"""Parameters that were moved by the same rule with the same numbers, and what can be said of each such group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .clipping import Clipping
+from .fit import Data, Fit, fit
+from .history import THIN, History
+from .rule import NO_DECAY, NUMBERS, Rule
+from .search import RULES, Known, candidates
+from .search import best as best_of
+
+EXPLAINED, AMBIGUOUS, UNEXPLAINED, STILL = "explained", "ambiguous", "unexplained", "did not move"
+
+#: Of two rules that explain the data, the one that leaves so many times more is no rival; with a floor, since
+#: what both leave may be no more than the framework's own rounding of its constants.
+_RIVAL, _FLOOR = 3.0, 2e-6
+
+_MOST = 8  #: groups that are searched for; a run has two or three
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters moved alike."""
+
+    parameters: tuple[str, ...]
+    state: str  #: EXPLAINED, AMBIGUOUS, UNEXPLAINED or STILL
+    fit: Fit | None  #: the rule; the nearest where none explains; None where nothing moved
+    runner_up: Fit | None = None  #: the best of the other rules
+    same: tuple[Fit, ...] = ()  #: other rules that explain these data as well
+    unseen: tuple[str, ...] = ()  #: numbers of the rule of which these data say nothing
+
+
+def explained(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> tuple[Group, ...]:
+    """Groups of all parameters, the largest first; every parameter is in one."""
+    rest = [history for history in data.histories if history.moved.any()]
+    still = tuple(history.name for history in data.histories if not history.moved.any())
+    groups: list[Group] = []
+    lost: list[tuple[History, Fit]] = []
+    hint: Fit | None = None
+    while rest:
+        rest.sort(key=_telling, reverse=True)
+        seed = rest[0]
+        found = _found(replace(data, histories=(seed,)), known, rules, hint) if len(groups) + len(lost) < _MOST else []
+        if not found or not found[0].explains:
+            lost.append((seed, found[0] if found else lost[-1][1]))
+            rest.remove(seed)
+            continue
+        group, members = _grown(found, rest, data, known)
+        rest = [history for history in rest if history not in members]
+        hint = hint or group.fit
+        decayed, bare = _undecayed(group, found, members, rest, data, known)
+        groups += [decayed] if bare is None else [decayed, bare]
+        rest = [history for history in rest if bare is None or history.name not in bare.parameters]
+    groups = [*_merged(groups, data), *_unexplained(lost)]
+    groups.sort(key=lambda group: -len(group.parameters))
+    return (*groups, Group(still, STILL, None)) if still else tuple(groups)
+
+
+def applied(known: Fit, data: Data) -> Fit:
+    """The same rule with the same numbers, nothing solved for, on other data."""
+    decay = known.numbers["decay"]
+    return fit(known.rule, known.clipping, data, known.numbers, known.rates, decay)
+
+
+def _merged(groups: Sequence[Group], data: Data) -> list[Group]:
+    """A group whose numbers explain another of the same rule too takes its parameters."""
+    kept: list[Group] = []
+    named = {history.name: history for history in data.histories}
+    for group in groups:
+        histories = tuple(named[name] for name in group.parameters)
+        for at, other in enumerate(kept):
+            theirs = tuple(named[name] for name in other.parameters)
+            if group.fit is None or other.fit is None or group.fit.rule.essence != other.fit.rule.essence:
+                continue
+            together = replace(data, histories=theirs + histories)
+            fits = [one for one in (applied(other.fit, together), applied(group.fit, together)) if one.explains]
+            if fits:
+                kept[at] = replace(other, parameters=other.parameters + group.parameters, fit=fits[0])
+                break
+        else:
+            kept.append(group)
+    return kept
+
+
+def _telling(history: History) -> tuple[int, float]:
+    """Prefer many elements that moved, then those that moved far beyond rounding."""
+    moving = int(np.count_nonzero(history.moved.any(axis=0)))
+    noise = float(np.linalg.norm(history.noise))
+    return min(moving, THIN), float(np.linalg.norm(history.moved)) / noise if noise else np.inf
+
+
+def _found(data: Data, known: Known, rules: Sequence[Rule], hint: Fit | None) -> list[Fit]:
+    """Candidates for one parameter; the numbers of a group that is already known are tried first."""
+    if hint is not None:
+        kept = {name: value for name, value in hint.numbers.items() if name != "decay"}
+        found = candidates(data, replace(known, numbers={**kept, **known.numbers}), rules)
+        if found[0].explains:
+            return found
+    return candidates(data, known, rules)
+
+
+def _grown(found: Sequence[Fit], rest: Sequence[History], data: Data, known: Known) -> tuple[Group, list[History]]:
+    """The group of the rules that explain most of the other parameters too."""
+    seed, others = rest[0], rest[1:]
+    good = as_good(found)
+    members = [_joined(one, seed, others, data, known) for one in _minimal(good, data)]
+    most = max(len(histories) for _, histories in members)
+    # A rule that explains fewer parameters with the same numbers than another is no rival of it
+    (best, histories), *rivals = [(one, histories) for one, histories in members if len(histories) == most]
+    together = replace(data, histories=tuple(histories))
+    final = _again(best, together, known)
+    named = {one.rule.essence for one in good}
+    group = Group(
+        tuple(history.name for history in histories),
+        AMBIGUOUS if rivals else EXPLAINED if final.explains else UNEXPLAINED,
+        final,
+        _runner_up([one for one in found if one.rule.essence not in named], together, known),
+        tuple(_again(one, together, known) for one, _ in rivals),
+        _unseen(final, together),
+    )
+    return group, histories
+
+
+def _joined(one: Fit, seed: History, others: Sequence[History], data: Data, known: Known) -> tuple[Fit, list[History]]:
+    """The parameters that are explained together with ``seed``, learning rate and linear decay solved for on both.
+
+    Where one is not, the other numbers may be too coarse (a weight decay that hardly shows in small weights): they
+    are searched for once more, on both.
+    """
+
+    def alike(fitted: Fit) -> list[History]:
+        return [h for h in others if _again(fitted, replace(data, histories=(thin, h)), known).explains]
+
+    thin = seed.thin() if one.rule.elementwise else seed
+    members = alike(one)
+    apart = next((h for h in others if h not in members), None)
+    if apart is not None and one.rule.numbers and one.rule.elementwise:
+        by_step = len(set(one.rates)) > 1
+        again = best_of(one.rule, one.clipping, by_step, replace(data, histories=(thin, apart)).thin(), known)
+        # Usual numbers are not given up for odd ones that make one more parameter fit
+        if again.explains and _cost(again) <= _cost(one) and len(better := alike(again)) > len(members):
+            one, members = again, better
+    return one, [seed, *members]
+
+
+def as_good(found: Sequence[Fit]) -> list[Fit]:
+    """All that explain the data and leave hardly more than the one that leaves least; the most believable first."""
+    explaining = [one for one in found if one.explains]
+    least = min(one.residual for one in explaining)
+    good = [one for one in explaining if one.residual <= _RIVAL * max(least, _FLOOR)]
+    return sorted(good, key=lambda one: (_cost(one) + one.rule.complexity, one.residual))
+
+
+def _cost(one: Fit) -> int:
+    """How many numbers had to be chosen for it: learning rates, and what is not as usual."""
+    unusual = sum(name in NUMBERS and value != NUMBERS[name].usual for name, value in one.numbers.items())
+    return unusual + len(set(one.rates)) + (one.clipping != Clipping())
+
+
+def _minimal(good: Sequence[Fit], data: Data) -> list[Fit]:
+    """One fit for each essentially different rule; none that is another with a decay or momentum of zero."""
+    first: dict[Rule, Fit] = {}
+    for one in good:
+        first.setdefault(one.rule.essence, one)
+    cheapest = min(_cost(one) for one in first.values())
+    shown = data.steps if data.histories[0].first is None else data.steps + 1
+    kept = []
+    for essence, one in first.items():
+        simpler = [rule.essence for rule in _ancestors(essence) if essence.visible <= shown or rule.visible > shown]
+        if not any(rule in first for rule in simpler) and _cost(one) <= cheapest + 1:
+            kept.append(one)
+    return kept
+
+
+def _ancestors(rule: Rule) -> Iterable[Rule]:
+    simpler = rule.simpler
+    while simpler is not None:
+        yield simpler
+        simpler = simpler.simpler
+
+
+def _again(one: Fit, data: Data, known: Known) -> Fit:
+    """Learning rate and linear decay solved for on all of the group; as it was if that explains less."""
+    by_step = len(set(one.rates)) > 1
+    again = fit(one.rule, one.clipping, data, one.numbers, known.rates, known.numbers.get("decay"), by_step)
+    return min((applied(one, data), again), key=lambda fitted: fitted.excess)
+
+
+def _runner_up(others: Sequence[Fit], data: Data, known: Known) -> Fit | None:
+    """The best of the other rules, on all of the group."""
+    whole = all(history.whole for history in data.histories)
+    fitting = [one for one in others if one.rule.elementwise or (whole and _matrices(data))][:_MOST]
+    return min((_again(one, data, known) for one in fitting), key=lambda one: one.residual, default=None)
+
+
+def _matrices(data: Data) -> bool:
+    return all(len(history.shape) == 2 for history in data.histories)
+
+
+def _undecayed(
+    group: Group, found: Sequence[Fit], members: Sequence[History], rest: Sequence[History], data: Data, known: Known
+) -> tuple[Group, Group | None]:
+    """The group, and the parameters that its rule moved without its decay, as is usual for biases and norms.
+
+    Weights near zero hardly decay: those of the group that show none go with the others of as many dimensions.
+    """
+    best = group.fit
+    if best is None or best.rule.decay == NO_DECAY or best.rule.simpler is None:
+        return group, None
+    plain = replace(best, rule=best.rule.simpler, numbers={**best.numbers, "decay": 0.0})
+
+    def bare(histories: Sequence[History]) -> list[History]:
+        return [h for h in histories if applied(plain, replace(data, histories=(h,))).explains]
+
+    undecayed, either = bare(rest), bare(members)
+    shown = {len(history.shape) for history in members if history not in either}
+    moved_on = [h for h in either if len(h.shape) not in shown and len(h.shape) in {len(u.shape) for u in undecayed}]
+    if not undecayed:
+        return group, None
+    together = replace(data, histories=(*undecayed, *moved_on))
+    own = plain.rule.essence
+    others = [one for one in found if own not in (one.rule.essence, *_ancestors(one.rule.essence)) and not one.explains]
+    bare_known = replace(known, numbers={name: value for name, value in known.numbers.items() if name != "decay"})
+    rivals = [applied(best, together), _runner_up(others, together, bare_known)]
+    runner_up = min((one for one in rivals if one is not None), key=lambda one: one.residual)
+    names = tuple(history.name for history in together.histories)
+    left = tuple(name for name in group.parameters if name not in names)
+    cousins = Group(names, group.state, applied(plain, together), runner_up, (), _unseen(plain, together))
+    return replace(group, parameters=left), cousins
+
+
+def _unseen(best: Fit, data: Data) -> tuple[str, ...]:
+    """Numbers of the rule that may be another and leave no more: a beta2 in one step, an epsilon beside large ones."""
+    return tuple(
+        name
+        for name in (*best.rule.numbers, *best.clipping.numbers(data.steps))
+        if name in NUMBERS and all(_leaves_no_more(best, name, value, data) for value in _others(name, best))
+    )
+
+
+def _others(name: str, best: Fit) -> tuple[float, ...]:
+    number = NUMBERS[name]
+    now = best.numbers[name]
+    if number.scaled == "share":
+        return 0.5 * now, 1 - 0.5 * (1 - now)
+    return (0.5 * now, 2.0 * now) if now else (number.tried[0],)
+
+
+def _leaves_no_more(best: Fit, name: str, value: float, data: Data) -> bool:
+    by_step = len(set(best.rates)) > 1
+    other = fit(best.rule, best.clipping, data, {**best.numbers, name: value}, None, best.numbers["decay"], by_step)
+    return other.explains and other.residual <= _RIVAL * max(best.residual, _FLOOR)
+
+
+def _unexplained(lost: Sequence[tuple[History, Fit]]) -> list[Group]:
+    """One group for all that no rule explains, with the rule that is nearest for most of them."""
+    if not lost:
+        return []
+    rules = [nearest.rule for _, nearest in lost]
+    nearest = next(one for _, one in lost if one.rule == max(rules, key=rules.count))
+    return [Group(tuple(history.name for history, _ in lost), UNEXPLAINED, nearest)]

@@ -1,0 +1,161 @@
+"""What one parameter did: its weights before and after each step, and the gradients it was moved by.
+
+Everything here is flat and in float64. A large parameter is known by a sample of its elements, drawn once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import AnyArray, Floats, Ints
+from ..dtypes import UNIT_ROUNDOFF
+
+#: Elements of a parameter that are looked at; those of a matrix are all kept up to WHOLE, since an update that
+#: orthogonalises needs all of them. The search for unknown numbers takes THIN of them.
+SAMPLE, WHOLE, THIN = 1 << 16, 1 << 20, 1 << 11
+
+#: A uniform rounding error of at most h has a standard deviation of h / sqrt(3); two of them are made when a weight
+#: is first decayed and then moved.
+_ROUNDINGS = np.sqrt(2 / 3)
+
+
+@dataclass(frozen=True)
+class History:
+    """One parameter through n steps; N elements of it."""
+
+    name: str
+    shape: tuple[int, ...]  #: of the whole parameter
+    weights: Floats  #: (n + 1, N): before the first step, after each
+    gradients: Floats  #: (n, N): what the run recorded for each step
+    first: Floats | None = None  #: (N,): first moment, or momentum buffer, before the first step; None for zeros
+    second: Floats | None = None  #: (N,): second moment before the first step; None for zeros
+    done: int = 0  #: steps that the optimizer had made before the first of these
+    stored: str = "float32"  #: the type that the weights are kept in
+    own_norms: Floats | None = None  #: (n,): L2 norm of the whole gradient of each step
+
+    @property
+    def steps(self) -> int:
+        """How many updates are known."""
+        return len(self.gradients)
+
+    @property
+    def whole(self) -> bool:
+        """All elements are here, in order."""
+        return self.weights.shape[1] == int(np.prod(self.shape))
+
+    @property
+    def narrow(self) -> bool:
+        """The weights are kept in fewer bits than an optimizer computes in."""
+        return UNIT_ROUNDOFF[self.stored] > UNIT_ROUNDOFF["float32"]
+
+    @cached_property
+    def moved(self) -> Floats:
+        """(n, N): weight before minus weight after, of each step."""
+        return self.weights[:-1] - self.weights[1:]
+
+    @cached_property
+    def half_ulp(self) -> Floats:
+        """(n, N): half the distance of the weight after to its neighbour in the type that it is kept in."""
+        _, exponent = np.frexp(self.weights[1:])
+        half: Floats = np.ldexp(UNIT_ROUNDOFF[self.stored], exponent - 1) * (self.weights[1:] != 0)
+        return half
+
+    @cached_property
+    def noise(self) -> Floats:
+        """(n, N): standard deviation of what rounding adds to :attr:`moved`."""
+        noise: Floats = _ROUNDINGS * self.half_ulp + UNIT_ROUNDOFF["float32"] * np.abs(self.moved)
+        return noise
+
+    @cached_property
+    def norms(self) -> Floats:
+        """(n,): L2 norm of each step's gradient, of all elements where known."""
+        norms: Floats = np.linalg.norm(self.gradients, axis=1) if self.own_norms is None else self.own_norms
+        return norms
+
+    def thin(self, most: int = THIN) -> History:
+        """At most so many elements of it, evenly spread over those that moved."""
+        if self.weights.shape[1] <= most:
+            return self
+        return self.at(spread(np.flatnonzero(self.moved.any(axis=0)), most))
+
+    def at(self, elements: Ints) -> History:
+        """These elements of it."""
+        return replace(
+            self,
+            weights=self.weights[:, elements],
+            gradients=self.gradients[:, elements],
+            first=None if self.first is None else self.first[elements],
+            second=None if self.second is None else self.second[elements],
+            own_norms=self.norms,
+        )
+
+
+def history(
+    name: str,
+    weights: Sequence[AnyArray],
+    gradients: Sequence[AnyArray],
+    first: AnyArray | None = None,
+    second: AnyArray | None = None,
+    done: int = 0,
+) -> History:
+    """A history from whole arrays; n + 1 weights and n gradients, all of one size (raises ValueError if not)."""
+    sizes = {array.size for array in (*weights, *gradients, *(m for m in (first, second) if m is not None))}
+    if len(sizes) != 1 or len(weights) != len(gradients) + 1 or not gradients:
+        raise ValueError(f"{name}: {len(weights)} weights and {len(gradients)} gradients of {sorted(sizes)} elements")
+    shape = tuple(weights[0].shape)
+    size = sizes.pop()
+    keep = WHOLE if len(shape) == 2 else SAMPLE
+    at = np.arange(size) if size <= keep else spread(np.arange(size), SAMPLE)
+    taken = [_take(array, at) for array in weights]
+    return History(
+        name,
+        shape,
+        np.stack(taken),
+        np.stack([_take(array, at) for array in gradients]),
+        None if first is None else _take(first, at),
+        None if second is None else _take(second, at),
+        done,
+        stored_type(np.stack(taken[1:]), weights[-1].dtype.name),
+        np.array([norm(array) for array in gradients]),
+    )
+
+
+def spread(elements: Ints, most: int) -> Ints:
+    """At most so many of these, drawn without pattern and the same each time."""
+    if len(elements) <= most:
+        return elements
+    drawn: Ints = np.sort(np.random.default_rng(0).choice(elements, most, replace=False))
+    return drawn
+
+
+def stored_type(weights: Floats, dtype: str) -> str:
+    """The narrowest type that holds all of these values, if that can be no coincidence; else ``dtype``.
+
+    Weights in bfloat16 are often saved, and always loaded, in a wider type.
+    """
+    if dtype not in UNIT_ROUNDOFF:
+        return "float32"
+    values = weights[weights != 0]
+    if dtype != "float16" and len(np.unique(values)) >= 8:
+        single = values.astype(np.float32)
+        if np.array_equal(single, values) and not (single.view(np.uint32) & 0xFFFF).any():
+            return "bfloat16"
+        with np.errstate(over="ignore"):
+            if np.array_equal(values.astype(np.float16), values):
+                return "float16"
+    return dtype
+
+
+def norm(array: AnyArray, block: int = 1 << 20) -> float:
+    """L2 norm in float64, block by block: the array may be mapped and large."""
+    flat = np.ravel(array)
+    parts = (flat[at : at + block].astype(np.float64) for at in range(0, flat.size, block))
+    return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
+
+
+def _take(array: AnyArray, at: Ints) -> Floats:
+    return np.asarray(np.ravel(array)[at], dtype=np.float64)

@@ -1,0 +1,204 @@
+"""The numbers that a rule leaves open: usual values first, then least squares, then the roundest that does as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Floats
+from . import adam, muon, sgd
+from .clipping import EACH, FACTOR, FREE, GLOBAL, NOTHING, Clipping
+from .fit import Data, Fit, fit, leftover
+from .rule import NUMBERS, Number, Numbers, Rule
+
+RULES: tuple[Rule, ...] = (*sgd.kinds(), *adam.kinds(), *muon.kinds())
+
+#: What may have been done to gradients and learning rate, in the order in which it is believed: a level is
+#: tried where no rule explains the data with those before it.
+LEVELS: tuple[tuple[tuple[Clipping, bool], ...], ...] = (
+    ((Clipping(NOTHING), False),),
+    ((Clipping(GLOBAL), False), (Clipping(FACTOR), False), (Clipping(NOTHING), True)),
+    ((Clipping(EACH), False), (Clipping(FREE), False)),
+)
+
+_GOOD = 0.3  #: share of what noise allows: below it nothing is left to search for
+_FINE = 0.5  #: share of what noise allows: what a rounder number may leave
+_SAME = 1.05  #: or so much more than the best
+_WORTH = 0.5  #: residual; with usual numbers further off than this, no others will help
+
+
+@dataclass(frozen=True)
+class Known:
+    """What need not be solved for."""
+
+    numbers: Numbers = field(default_factory=dict)  #: beta1, epsilon, decay, clip, ...
+    rates: tuple[float, ...] | None = None  #: learning rate of each step
+
+
+def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[Fit]:
+    """The best fit of every rule, on the first level where one explains the data; else on all levels. Best first.
+
+    Rules that are variants of another in what hardly shows are tried after it: beside it if it explains the data,
+    for themselves if nothing else does.
+    """
+    thin = data.thin()
+    fitting = [rule for rule in rules if rule.elementwise or all(_matrix(h.shape, h.whole) for h in data.histories)]
+    everything: list[Fit] = []
+    for level in LEVELS:
+        ways = [(clipping, by_step) for clipping, by_step in level if _sensible(clipping, by_step, thin, known)]
+
+        def tried(some: Iterable[Rule], ways: Sequence[tuple[Clipping, bool]] = ways) -> list[Fit]:
+            return [best(rule, clipping, by_step, thin if rule.elementwise else data, known)
+                    for rule in some for clipping, by_step in ways]  # fmt: skip
+
+        found = tried(rule for rule in fitting if rule == rule.essence)
+        good = {one.rule for one in found if one.explains}
+        found += tried(rule for rule in fitting if rule != rule.essence and (not good or rule.essence in good))
+        everything += found
+        if any(one.explains for one in found):
+            return sorted(found, key=goodness)
+    return sorted(everything, key=goodness)
+
+
+def goodness(candidate: Fit) -> tuple[bool, float]:
+    """Sorts what explains before what does not, then by what is left over."""
+    return not candidate.explains, candidate.residual
+
+
+def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known) -> Fit:
+    """The rule with the numbers that leave least."""
+    held: tuple[str, ...] = ("epsilon",)
+    if data.steps == 1 and data.histories[0].second is None:
+        held = ("epsilon", "beta1", "beta2")  # in the first step they are part of the learning rate, or of nothing
+    found = _Search(rule, clipping, by_step, data, known, held).best()
+    if "epsilon" in rule.numbers and "epsilon" not in known.numbers and not found.explains and found.residual < _WORTH:
+        # An epsilon trades with a limit of the norm and with a decay: it is let go only where the usual one fails
+        found = min(
+            (found, _Search(rule, clipping, by_step, data, known, held[1:]).best()), key=lambda one: one.residual
+        )
+    return found
+
+
+def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bool:
+    """A single step tells no rate by step from one rate; one factor is a learning rate unless that is known."""
+    if by_step:
+        return data.steps > 1 and known.rates is None
+    if clipping.kind == FACTOR:
+        return known.rates is not None
+    return clipping.kind != FREE or data.steps > 1
+
+
+def _matrix(shape: tuple[int, ...], whole: bool) -> bool:
+    return whole and len(shape) == 2 and min(shape) > 1
+
+
+class _Search:
+    def __init__(
+        self,
+        rule: Rule,
+        clipping: Clipping,
+        by_step: bool,
+        data: Data,
+        known: Known,
+        held: Sequence[str] = (),  #: numbers that stay as usual
+    ) -> None:
+        self.rule, self.clipping, self.by_step, self.data, self.known = rule, clipping, by_step, data, known
+        wanted = (*clipping.numbers(data.steps), *rule.numbers)
+        numbers = {name: self._number(name) for name in wanted}
+        self.open = [numbers[name] for name in wanted if name not in known.numbers and name not in held]
+        self.start = {name: known.numbers.get(name, numbers[name].usual) for name in wanted}
+
+    def _number(self, name: str) -> Number:
+        if name == "clip":  # about the norms: all steps clipped, or some
+            norms = self.data.norms if self.clipping.kind == GLOBAL else self.data.histories[0].norms
+            tried = [n for n in NUMBERS["clip"].tried if n < norms.max()]
+            lows = np.linspace(norms.min(), norms.max(), 6)[:-1]
+            # Far below all norms the limit does not show, but for an epsilon that gradients made tiny come near to
+            return replace(NUMBERS["clip"], tried=(*tried, *map(float, lows)), lowest=float(0.01 * norms.min()))
+        if name in NUMBERS:
+            return NUMBERS[name]
+        powers = tuple(2.0**-n for n in range(2, 25)) if name == "factor" else (0.5, 0.25, 2.0, 4.0)
+        return Number(name, 1.0, powers, 1e-30, 1e30, name)
+
+    def at(self, numbers: Numbers) -> Fit:
+        return fit(*self._asked(numbers))
+
+    def _asked(self, numbers: Numbers) -> Any:
+        decay = self.known.numbers.get("decay")
+        return self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step
+
+    def best(self) -> Fit:
+        """Scanned, and refined if that is not good enough and not hopeless."""
+        found = self.scanned()
+        if self.open and found.excess > _GOOD and found.residual < _WORTH:
+            found = self.rounded(self.refined(found))
+        return found
+
+    def scanned(self) -> Fit:
+        """The usual values; while that does not explain, the others in use, one number at a time, twice round."""
+        found = self.at(self.start)
+        for _ in range(2):
+            before = found.residual
+            for number in self.open:
+                if found.excess <= _GOOD:
+                    return found
+                tries = [self.at({**found.numbers, number.name: value}) for value in (number.usual, *number.tried)]
+                found = min([found, *tries], key=lambda one: one.residual)
+            if found.residual == before:
+                break
+        return found
+
+    def refined(self, found: Fit) -> Fit:
+        """Least squares from there; if that does not explain, also from the second usual values."""
+        found = self._descended(found, found.numbers)
+        if not found.explains:
+            found = self._descended(found, {number.name: number.tried[0] for number in self.open})
+        return found
+
+    def _descended(self, found: Fit, start: Numbers) -> Fit:
+        from scipy.optimize import least_squares
+
+        def numbers(x: Floats) -> Numbers:
+            values = zip(self.open, x, strict=True)
+            return {**found.numbers, **{number.name: _outward(number, float(value)) for number, value in values}}
+
+        inward = np.array([_inward(number, start[number.name]) for number in self.open])
+        solution = least_squares(
+            lambda x: leftover(*self._asked(numbers(x))),
+            inward, diff_step=1e-5, max_nfev=30, xtol=1e-10, ftol=1e-12, gtol=1e-15,
+        )  # fmt: skip
+        return min((found, self.at(numbers(solution.x))), key=lambda one: one.residual)
+
+    def rounded(self, found: Fit) -> Fit:
+        """Every number as usual, or else with as few digits as leave no more."""
+        for number in self.open:
+            for value in _rounder(number, found.numbers[number.name]):
+                made = self.at({**found.numbers, number.name: value})
+                if made.excess <= _FINE or made.residual <= _SAME * found.residual:
+                    found = made
+                    break
+        return found
+
+
+def _rounder(number: Number, value: float) -> Sequence[float]:
+    rounds = [float(f"{value:.{digits}e}") for digits in range(5)]
+    if number.scaled == "share":
+        rounds += [1 - float(f"{1 - value:.{digits}e}") for digits in range(5)]
+    return (number.usual, *(r for r in rounds if number.lowest <= r <= number.highest))
+
+
+def _inward(number: Number, value: float) -> float:
+    """ln of a magnitude, or of odds between zero and the highest: least squares without bounds."""
+    if number.scaled == "share":
+        share = min(max(value / number.highest, 1e-6), 1 - 1e-6)
+        return float(np.log(share / (1 - share)))
+    return float(np.log(max(value, 1e-12)))
+
+
+def _outward(number: Number, value: float) -> float:
+    if number.scaled == "share":
+        return float(number.highest / (1 + np.exp(-np.clip(value, -100, 100))))
+    return float(np.clip(np.exp(np.clip(value, -100, 100)), number.lowest, number.highest))
