@@ -96,3 +96,26 @@ def make(**changes: Any) -> Result:
         details={"min_coverage": 0.5, "bridges": {"split": np.int64(3)}, "verified_edges": np.float64(0.998)},
     )
     return replace(whole, **changes)
+
+
+def repeated(result: Result, rows: int) -> Result:
+    """The result of as long a run as gives so many pairs: its own pairs again and again, as further layers.
+
+    Op names and scopes are new each time and the numbers vary, so that nothing compresses better than a real one.
+    """
+    random = np.random.default_rng(7)
+
+    def again(table: pd.DataFrame, turn: int) -> pd.DataFrame:
+        names = [column for column in table.columns if column == "op" or column.endswith("_op")]
+        numbers = [column for column in table.columns if table[column].dtype.kind == "f"]
+        later = {name: [f"{value}.{turn}" for value in table[name]] for name in names} if turn else {}
+        scopes = table["scope"].str.replace("layers.", f"layers.{turn}", regex=False) if turn else table["scope"]
+        noisy = {name: table[name] * random.uniform(0.5, 1.5, len(table)) for name in numbers}
+        return table.assign(**noisy, scope=scopes, **later)
+
+    turns = range(-(-rows // len(result.pairs)))
+    tables = {
+        name: pd.concat([again(getattr(result, name), turn) for turn in turns], ignore_index=True)
+        for name in ("pairs", "unmatched")
+    }
+    return replace(result, pairs=tables["pairs"].head(rows), unmatched=tables["unmatched"])

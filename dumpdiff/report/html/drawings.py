@@ -25,7 +25,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A difference map: one path for each decade below the largest difference, in units of one block."""
+    """A difference map: one path for each shade, in units of one block."""
 
     rows: int
     columns: int
@@ -52,7 +52,7 @@ def bars(histogram: Histogram) -> Bars:
     return Bars(outline(histogram.target), outline(histogram.reference), f"{low:.3g}", f"{high:.3g}", zero, most)
 
 
-_DECADES = ("d0", "d1", "d2", "d3", "d4")  #: within a factor 10, 100, ... of the largest, and all below
+_SHADES = ("d0", "d1", "d2", "d3", "d4", "d5")  #: half a decade below the largest each, the last all below
 _NOTHING, _UNKNOWN = "same", "nonfinite"
 
 
@@ -65,9 +65,9 @@ def tiles(map_: DifferenceMap) -> Tiles:
         for x, value in enumerate(row):
             paths.setdefault(_class(value, largest), []).append(f"M{x} {y}h1v1h-1z")
     words = {_NOTHING: "no difference", _UNKNOWN: "not finite on one side"}
-    words |= {
-        name: f"{number(largest * 10.0 ** -(i + 1))} to {number(largest * 10.0**-i)}" for i, name in enumerate(_DECADES)
-    }
+    bounds = [number(largest * 10 ** (-i / 2)) for i in range(len(_SHADES))]
+    words |= {name: f"{bounds[i + 1]} to {bounds[i]}" for i, name in enumerate(_SHADES[:-1])}
+    words[_SHADES[-1]] = f"up to {bounds[-1]}"
     return Tiles(
         rows=len(map_.values),
         columns=max(map(len, map_.values), default=0),
@@ -84,4 +84,4 @@ def _class(value: float, largest: float) -> str:
         return _UNKNOWN
     if value <= 0:
         return _NOTHING
-    return _DECADES[min(int(-math.log10(value / largest)), len(_DECADES) - 1)]
+    return _SHADES[min(int(-2 * math.log10(value / largest)), len(_SHADES) - 1)]
