@@ -1,0 +1,150 @@
+"""How far apart two matrices are: row by row, streamed, and exactly where they are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import AnyArray, Flags, Floats, Ints
+from ..checkpoints.elements import decode
+from ..dtypes import unit_roundoff
+from . import casts
+from .matrix import Matrix
+
+#: Relative L2 distance up to which two weights are one up to noise: four units of the coarser dtype, float32 at least.
+#: An element that was rounded once errs by one unit at most; a sum or a detour through another dtype by a few.
+NOISE_UNITS = 4.0
+#: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row.
+WRONG_ROW = 0.05
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Two matrices, row by row. Arrays have one element for each row of the target."""
+
+    unequal: Ints  #: elements that are not equal
+    gap: Floats  #: L2 norm of the difference
+    norm: Floats  #: L2 norm of the reference's row
+    largest: float  #: of all differences, absolute
+    elements: int  #: compared
+    nonfinite: int  #: elements of the target that are NaN or infinite where the reference's are not
+    bits: Flags  #: rows of which every bit is equal, in one dtype
+    rounding: tuple[str, str, bool] | None  #: the cast that explains every element, see casts.candidates
+    noise: float  #: relative distance that rounding alone can cause between these dtypes
+
+    @property
+    def relative(self) -> float:
+        """L2 norm of the difference over that of the reference; 0 if equal, Inf if only the reference is zero."""
+        gap, norm = float(np.sqrt((self.gap**2).sum())), float(np.sqrt((self.norm**2).sum()))
+        if gap == 0:
+            return 0.0
+        return gap / norm if norm > 0 else np.inf
+
+    @property
+    def equal(self) -> bool:
+        """Every element is equal."""
+        return not self.unequal.any()
+
+    @property
+    def within_noise(self) -> bool:
+        """Nothing but rounding stands between the two, in every row."""
+        limit = self.noise * np.maximum(self.norm, np.sqrt((self.norm**2).mean()) if len(self.norm) else 0)
+        return bool(not self.nonfinite and np.all(self.gap <= limit))
+
+    @property
+    def wrong(self) -> Ints:
+        """Rows that are other rows, or hold what is not finite."""
+        typical = np.sqrt((self.norm**2).mean()) if len(self.norm) else 0.0
+        return np.flatnonzero(~(self.gap <= np.maximum(WRONG_ROW, self.noise) * np.maximum(self.norm, typical * 1e-3)))
+
+
+def noise_of(target: str, reference: str) -> float:
+    """Relative distance of two tensors of these dtypes that rounding alone can cause."""
+    return NOISE_UNITS * max(unit_roundoff(target), unit_roundoff(reference), unit_roundoff("float32"))
+
+
+def distance(
+    target: Matrix, reference: Matrix, order: Ints | None = None, done: Callable[[int], None] | None = None
+) -> Distance:
+    """Compare all rows of ``target`` with rows ``order`` of ``reference`` (the same rows if None; -1: not compared).
+
+    Both have equally many columns. ``done`` is called after each chunk with the bytes read.
+    """
+    rows = target.shape[0]
+    unequal, gap, norm = np.zeros(rows, np.int64), np.zeros(rows), np.zeros(rows)
+    ways = casts.candidates(target.dtype, reference.dtype)
+    largest, elements, nonfinite, alike = 0.0, 0, 0, target.dtype == reference.dtype
+    bits = np.full(rows, alike)
+    step = min(target.chunk, reference.chunk)
+    for start in range(0, rows, step):
+        mine: slice | Ints = slice(start, min(start + step, rows))
+        theirs: slice | Ints = mine if order is None else order[mine]
+        if order is not None and (order[mine] < 0).any():
+            mine = start + np.flatnonzero(order[mine] >= 0)
+            theirs = order[mine]
+        a, b = target.take(mine), reference.take(theirs)
+        elements += a.size
+        if done is not None:
+            done(a.nbytes + b.nbytes)
+        if alike and _bits_equal(a, b).all():
+            norm[mine] = np.nan
+            continue
+        bits[mine] = _bits_equal(a, b).all(axis=1) if alike else False
+        a, b = decode(a, target.dtype), decode(b, reference.dtype)
+        chunk, ways = _compare(a, b, ways)
+        unequal[mine], gap[mine], norm[mine] = chunk.unequal, chunk.gap, chunk.norm
+        largest, nonfinite = max(largest, chunk.largest), nonfinite + chunk.nonfinite
+    # the norm of rows that are equal bit for bit was not worth computing: that of the others stands for it
+    known = norm[np.isfinite(norm) & (norm > 0)]
+    norm[np.isnan(norm)] = np.sqrt((known**2).mean()) if len(known) else 1.0
+    rounding = ways[0] if ways and elements else None
+    if not unequal.any():
+        rounding = None
+    return Distance(
+        unequal, gap, norm, largest, elements, nonfinite, bits, rounding, noise_of(target.dtype, reference.dtype)
+    )
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    unequal: Ints
+    gap: Floats
+    norm: Floats
+    largest: float
+    nonfinite: int
+
+
+def _compare(
+    a: AnyArray, b: AnyArray, ways: list[tuple[str, str, bool]]
+) -> tuple[_Chunk, list[tuple[str, str, bool]]]:
+    """Statistics of a chunk of values, and which casts still explain everything."""
+    wide = np.float64 if a.dtype.itemsize > 4 or b.dtype.itemsize > 4 or a.dtype.kind != "f" else np.float32
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = ~((a == b) | (np.isnan(a) & np.isnan(b))) if a.dtype.kind in "fc" else a != b
+        d = np.where(apart, np.subtract(a, b, dtype=wide), 0)
+        gap = _row_norms(d)
+        largest = float(np.nanmax(np.abs(d), initial=0.0))
+        lost = int(np.count_nonzero(apart & ~np.isfinite(a))) if a.dtype.kind == "f" else 0
+        norm = _row_norms(np.where(np.isfinite(b), b, 0))
+    kept = [way for way in ways if _explains(a, b, *way)] if apart.any() else ways
+    return _Chunk(np.count_nonzero(apart, axis=1), gap, norm, largest, lost), kept
+
+
+def _explains(a: AnyArray, b: AnyArray, dtype: str, way: str, on_target: bool) -> bool:
+    made, wanted = (b, a) if on_target else (a, b)
+    return bool(np.array_equal(casts.rounded(made, dtype, way), wanted, equal_nan=True))
+
+
+def _bits_equal(a: AnyArray, b: AnyArray) -> Flags:
+    """Elements whose every bit is equal; NaN of one payload are."""
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(a.dtype.itemsize)
+    equal: Flags = a == b if kind is None else a.view(kind) == b.view(kind)
+    return equal
+
+
+def _row_norms(values: AnyArray) -> Floats:
+    wide = values.astype(np.float64, copy=False)
+    norms: Floats = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+    return norms
