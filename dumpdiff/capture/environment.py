@@ -19,7 +19,7 @@ class Variable:
     name: str
     value: str  #: what to set; '' if it depends on the dump
     does: str  #: what it is for
-    since: str  #: from which version of what it counts, as far as documented
+    since: str  #: from which version of what it is documented, or who asks for it
     frameworks: tuple[str, ...] = FRAMEWORKS
     asked: bool = False  #: set only when asked for by name
 
@@ -31,7 +31,7 @@ VARIABLES = (
         DUMP_CONFIG,
         "",
         "names the configuration of the dump; read when the first graph is compiled",
-        "MindSpore 1.1",
+        "MindSpore 1.0",
         ("mindspore",),
     ),
     Variable(
@@ -51,46 +51,46 @@ VARIABLES = (
         "LCCL_DETERMINISTIC",
         "1",
         "the same for AllReduce by LCCL, used with at most 8 Ascend devices",
-        "MindSpore Transformers 1.5; msprobe sets it for PyTorch",
+        "MindSpore 2.4; msprobe sets it for PyTorch",
     ),
     Variable(
         "CLOSE_MATMUL_K_SHIFT",
         "1",
         "matrix products on Ascend add in one order",
-        "CANN 8.0; msprobe sets it for PyTorch",
+        "msprobe sets it for PyTorch",
     ),
     Variable(
         "CUSTOM_MATMUL_SHUFFLE",
         "off",
         "the framework's own matrix products on Ascend are not shuffled",
-        "MindSpore Transformers 1.5",
+        "MindSpore 2.4, MindSpore Transformers",
         ("mindspore",),
     ),
     Variable(
         "TE_PARALLEL_COMPILER",
         "1",
         "operators are compiled one by one, so that each run gets the same; set_deterministic sets it too",
-        "MindSpore 2.0, on Ascend",
+        "MindSpore 2.4, on Ascend",
         ("mindspore",),
     ),
     Variable(
         "ASCEND_LAUNCH_BLOCKING",
         "1",
         "operators are launched one after the other, and an error names the operator that made it",
-        "MindSpore 2.3; torch_npu 2.1",
+        "MindSpore 2.4",
     ),
     Variable(
         "MS_ASCEND_CHECK_OVERFLOW_MODE",
         "INFNAN_MODE",
         "overflow becomes inf or nan, as on other hardware, and is not cut off at the largest number",
-        "MindSpore 2.1; the default from 2.3 on; Atlas A2",
+        "MindSpore 2.3, where it is the default; Atlas A2",
         ("mindspore",),
     ),
     Variable(
         "INF_NAN_MODE_ENABLE",
         "1",
         "the same on the side of CANN; both must agree",
-        "CANN 6.3; the default on Atlas A2",
+        "msprobe asks for it; the default on Atlas A2",
     ),
     Variable(
         "PYTHONHASHSEED",
@@ -109,21 +109,21 @@ VARIABLES = (
         "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
         "0",
         "Transformer Engine takes algorithms that repeat; Megatron-LM's --deterministic-mode asks for it",
-        "Transformer Engine 1.0",
+        "Megatron-LM with Transformer Engine",
         ("pytorch",),
     ),
     Variable(
         "NCCL_ALGO",
         "Ring",
         "reductions between NVIDIA devices take one way; Megatron-LM's --deterministic-mode asks for it",
-        "NCCL 2.5",
+        "Megatron-LM with NCCL",
         ("pytorch",),
     ),
     Variable(
         "MINDSPORE_DUMP_IGNORE_USELESS_OUTPUT",
         "0",
         "keeps the outputs of Send and Print and the reserved one of FlashAttentionScore in the dump",
-        "MindSpore 2.6",
+        "MindSpore 2.7",
         ("mindspore",),
         asked=True,
     ),
@@ -131,7 +131,7 @@ VARIABLES = (
         "MS_DEV_SAVE_GRAPHS",
         "2",
         "saves the graphs; those of trace_code_graph_* and graph_build_* have the names of the dump's files",
-        "MindSpore 2.3",
+        "MindSpore 2.0",
         ("mindspore",),
         asked=True,
     ),
@@ -147,7 +147,7 @@ VARIABLES = (
         "VLOG_v",
         "(10302,10302)",
         "prints what the dumper does, among it why it leaves a step or an operator out",
-        "MindSpore 2.6",
+        "MindSpore 2.5",
         ("mindspore",),
         asked=True,
     ),

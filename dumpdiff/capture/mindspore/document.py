@@ -12,12 +12,14 @@ from . import checking
 from .target import Target
 from .violations import Rule, Violation
 
-SUFFIX = Rule("file-suffix", "error", "The file's name ends in .json.", "dump config file suffix only supports json!")
+SUFFIX = Rule(
+    "file-suffix", "error", "The file's name ends in .json.", framework="dump config file suffix only supports json!"
+)
 SYNTAX = Rule(
     "json-syntax",
     "error",
     "The file is JSON, without comments and without a comma before a closing bracket.",
-    "Parse dump json failed, error:",
+    framework="Parse dump json failed, error:",
 )
 TWICE = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
 REST = Rule("json-rest", "ignored", "The file ends with the closing brace; what follows is not read.")

@@ -18,6 +18,13 @@ TYPES = {
     "string array": "a list of texts in [ ]",
 }
 
+#: How a fact is known.
+SOURCES = {
+    "run": "seen in runs of MindSpore 2.10 on CPU",
+    "read": "read in the source of MindSpore's parser, of 1.6 to 2.10",
+    "told": "told by MindSpore's documentation, of 1.3 to 2.9",
+}
+
 #: What ``statistic_category`` may hold when the host computes, in MindSpore's order.
 HOST_STATISTICS = (
     "max",
@@ -51,6 +58,7 @@ class Field:
     since: Version = OLDEST  #: the first version of those known here that reads it
     until: Version | None = None  #: the last that does
     required: str = ""  #: where it must be given: 'always', or a condition in words
+    source: str = "run"  #: how it is known, one of SOURCES
     newer: tuple[tuple[object, Version], ...] = ()  #: values of ``allowed`` that came later than the field
 
     def known_to(self, version: Version) -> bool:
@@ -150,6 +158,7 @@ FIELDS = (
         f"device: {', '.join(DEVICE_STATISTICS)}",
         default="max, min, l2norm",
         since=Version(2, 3),
+        source="read",
     ),
     Field(
         COMMON,
@@ -159,6 +168,7 @@ FIELDS = (
         form="only with op_debug_mode 3",
         default="0",
         since=Version(2, 4),
+        source="read",
     ),
     Field(
         COMMON,
@@ -176,6 +186,7 @@ FIELDS = (
         allowed=("npy", "bin"),
         default="bin",
         since=Version(1, 6),
+        source="read",
     ),
     Field(
         E2E,
@@ -193,6 +204,7 @@ FIELDS = (
         "bring tensors into the host's layout before they are written",
         default="true",
         required="in the section, before 2.4",
+        source="told",
     ),
     Field(
         E2E,
@@ -202,6 +214,7 @@ FIELDS = (
         allowed=("host", "device"),
         default="host",
         since=Version(2, 3),
+        source="read",
     ),
     Field(
         E2E,
@@ -211,6 +224,7 @@ FIELDS = (
         allowed=("high", "low"),
         default="high",
         since=Version(2, 4),
+        source="told",
     ),
     Field(
         E2E,
@@ -220,6 +234,7 @@ FIELDS = (
         allowed=(0, 1),
         default="0",
         since=Version(2, 3),
+        source="told",
     ),
     Field(
         E2E,
@@ -229,6 +244,7 @@ FIELDS = (
         form="1 or more",
         default="100",
         since=Version(2, 3),
+        source="told",
     ),
     Field(
         E2E,
@@ -237,6 +253,7 @@ FIELDS = (
         "write the attributes of each operator to a JSON file (Ascend)",
         default="false",
         since=Version(2, 3),
+        source="told",
     ),
     Field(
         ASYNC,
@@ -245,6 +262,7 @@ FIELDS = (
         "whether the dump is asynchronous",
         since=Version(1, 0),
         until=Version(1, 2),
+        source="read",
     ),
     Field(
         ASYNC,
@@ -253,6 +271,7 @@ FIELDS = (
         "as in common_dump_settings",
         since=Version(1, 0),
         until=Version(1, 2),
+        source="read",
     ),
 )
 

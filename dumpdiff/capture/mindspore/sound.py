@@ -15,15 +15,15 @@ NO_SECTION = Rule(
     "section-missing",
     "error",
     f"The file is an object with a section {COMMON}.",
-    f"Check dump json failed, {COMMON} not found",
+    framework=f"Check dump json failed, {COMMON} not found",
 )
 ODD_SECTION = Rule("section-type", "ignored", f"{E2E} is an object; anything else is taken for an empty one.")
 UNKNOWN_SECTION = Rule("section-unknown", "ignored", "A section that MindSpore does not know is passed over.")
 UNKNOWN_FIELD = Rule("field-unknown", "ignored", "A field that MindSpore does not know is passed over.")
 OTHER_VERSION = Rule("field-version", "ignored", "A field that came with a later version, or went, is passed over.")
 UNREAD = Rule("field-unread", "ignored", "Some fields are read only if others ask for it.")
-MISSING = Rule("field-missing", "error", "A required field is there.", "Check dump json failed,")
-TYPE = Rule("field-type", "error", "A value has the type of its field.", "type")
+MISSING = Rule("field-missing", "error", "A required field is there.", framework="Check dump json failed,")
+TYPE = Rule("field-type", "error", "A value has the type of its field.", framework="should be")
 VALUE = Rule("field-value", "error", "A value is one of those allowed.")
 RULES = (NO_SECTION, ODD_SECTION, UNKNOWN_SECTION, UNKNOWN_FIELD, OTHER_VERSION, UNREAD, MISSING, TYPE, VALUE)
 

@@ -28,7 +28,10 @@ class Framework:
 
 
 _MEGATRON_STEP = "megatron/training/training.py, in train_step(), before 'optimizer.step()'"
-_TRANSFORMERS_STEP = "mindformers/wrapper/wrapper.py"
+_CALLBACK = (
+    "mindformers/core/callback/callback.py, with '@MindFormerRegister.register(MindFormerModuleType.CALLBACK)' above "
+    "the last class; and '- type: {}' under 'callbacks' in the YAML file"
+)
 
 FRAMEWORKS = {
     "pytorch": Framework(
@@ -57,9 +60,9 @@ FRAMEWORKS = {
         "mindspore",
         {
             "seed": "the training script; call fix_randomness() first of all",
-            "local-norm": "the training script; wrap the training cell as below, and call show() after every step",
-            "save-grads": "the training script; wrap the training cell as below",
-            "load-grads": "the training script; wrap the training cell as below",
+            "local-norm": "the training script; put LocalNorms into the cell, or ShowLocalNorms() among callbacks",
+            "save-grads": "the training script; put SavedGradients into the cell, or SaveGradients() among callbacks",
+            "load-grads": "the training script; put GivenGradients into the cell, or GiveGradients() among callbacks",
             "dump": "the first lines of the training script; or set the variable outside, see 'dumpdiff env'",
         },
     ),
@@ -67,10 +70,10 @@ FRAMEWORKS = {
         "mindspore",
         {
             "seed": "run_mindformer.py; call fix_randomness() first in main(). Set 'seed: $seed' in the YAML file too",
-            "local-norm": f"{_TRANSFORMERS_STEP}; add ShowLocalNorms() to the callbacks of the trainer. "
-            "'local_norm: True' in the YAML file prints squares without names",
-            "save-grads": f"{_TRANSFORMERS_STEP}; wrap the MFTrainOneStepCell that the trainer builds, as below",
-            "load-grads": f"{_TRANSFORMERS_STEP}; wrap the MFTrainOneStepCell that the trainer builds, as below",
+            "local-norm": _CALLBACK.format("ShowLocalNorms")
+            + ". ('local_norm: True' in the YAML file prints squares without names.)",
+            "save-grads": _CALLBACK.format("SaveGradients"),
+            "load-grads": _CALLBACK.format("GiveGradients"),
             "dump": "the first lines of run_mindformer.py; or set the variable outside, see 'dumpdiff env'",
         },
     ),

@@ -248,6 +248,23 @@ IGNORED = (
         files=EVERYTHING,
     ),
     Case(
+        "exception-step",
+        "exception-iteration",
+        f"{C}.iteration",
+        "write all",
+        {"op_debug_mode": 4, "iteration": "0"},
+        files=PARAMETERS,
+    ),
+    Case(
+        "exception-sample",
+        "debug-data",
+        f"{E}.sample_mode",
+        "for op_debug_mode 0",
+        {"op_debug_mode": 4},
+        {"sample_mode": 1},
+        files=PARAMETERS,
+    ),
+    Case(
         "overflow-outputs",
         "overflow-input-output",
         f"{C}.input_output",

@@ -14,37 +14,38 @@ ON_CPU = Rule(
     "statistics-cpu",
     "error",
     "CPU saves no statistics.",
-    "storing statistic dump is only supported on GPU and Ascend, please set saved_data to tensor",
+    framework="storing statistic dump is only supported on GPU and Ascend, please set saved_data to tensor",
 )
 NEEDS_NPY = Rule(
     "statistics-npy",
     "error",
     "An asynchronous dump with statistics needs file_format npy.",
-    "storing statistic dump is only supported on Ascend when file_format is set to 'npy'.",
+    framework="storing statistic dump is only supported on Ascend when file_format is set to 'npy'.",
+    source="read",
 )
 NOT_SYNCHRONOUS = Rule(
-    "statistics-synchronous",
-    "error",
-    "Before 2.3, statistics on Ascend need an asynchronous dump.",
+    "statistics-synchronous", "error", "Before 2.3, statistics on Ascend need an asynchronous dump.", source="read"
 )
 UNKNOWN = Rule(
     "statistics-unknown",
     "error",
     "statistic_category holds names that MindSpore knows.",
-    "The following statistic_category is invalid:",
+    framework="The following statistic_category is invalid:",
+    source="read",
 )
 HOST_ONLY = Rule(
     "statistics-host",
     "ignored",
     "The device computes max, min, avg and l2norm only.",
-    "The following statistic_category only support to be compute on host:",
+    framework="The following statistic_category only support to be compute on host:",
+    source="read",
 )
-NONE = Rule("statistics-none", "writes nothing", "statistic_category names at least one statistic.")
+NONE = Rule("statistics-none", "writes nothing", "statistic_category names at least one statistic.", source="read")
 DEVICE_WHOLE = Rule(
     "device-statistics",
     "ignored",
     "The device computes statistics only on Ascend and only if saved_data is statistic.",
-    "the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
+    framework="the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
 )
 PRECISION = Rule("device-precision", "ignored", "device_stat_precision_mode counts only with stat_calc_mode device.")
 SAMPLING = Rule("sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors.")
@@ -52,7 +53,7 @@ SAMPLES = Rule(
     "sample-num",
     "error",
     "sample_num is 1 or more.",
-    "Dump Json Parse Failed. sample_num should be greater than 0",
+    framework="Dump Json Parse Failed. sample_num should be greater than 0",
 )
 ARGUMENTS = Rule("kernel-args-backend", "ignored", "Only Ascend, kernel by kernel, saves attributes of operators.")
 RULES = (

@@ -15,44 +15,45 @@ ALL_KERNELS = Rule(
     "debug-dump-mode",
     "ignored",
     "With op_debug_mode other than 0 every operator is watched: dump_mode becomes 0.",
-    "Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
+    framework="Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
 )
 BOTH = Rule(
     "overflow-input-output",
     "ignored",
     "With op_debug_mode 3 inputs and outputs are dumped: input_output becomes 0.",
-    "When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
+    framework="When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
 )
 ON_HOST = Rule(
     "overflow-statistics",
     "ignored",
     "With op_debug_mode 3 the device computes statistics only if e2e_dump_settings.enable is true.",
-    "When op_debug_mode is set to 3 and e2e_enable is set to false,stat_calc_mode has been be set to 'host'.",
+    framework="When op_debug_mode is set to 3 and e2e_enable is set to false,stat_calc_mode has been be set to 'host'.",
+    source="read",
 )
 COUNTED = Rule(
     "overflow-number",
     "error",
     "overflow_number stands there only with op_debug_mode 3.",
-    "overflow_number only need to be set when op_debug_mode is 3.",
+    framework="overflow_number only need to be set when op_debug_mode is 3.",
 )
 OVERFLOW_BACKEND = Rule("overflow-backend", "ignored", "Only Ascend finds overflow; CPU and GPU dump every operator.")
 EXCEPTION_BACKEND = Rule(
     "exception-backend",
     "writes nothing",
     "Only Ascend dumps the operator that raised.",
-    "none operator data would be saved when abnormal dump is enabled",
+    framework="none operator data would be saved when abnormal dump is enabled",
 )
 EXCEPTION_STEPS = Rule(
     "exception-iteration",
     "ignored",
     "With op_debug_mode 4 every step is watched: iteration becomes all.",
-    "For e2e exception dump, it is not support to specify iteration, set iteration to all.",
+    framework="For e2e exception dump, it is not support to specify iteration, set iteration to all.",
 )
 WHOLE = Rule(
     "debug-data",
     "ignored",
     "With op_debug_mode 3 or 4 whole tensors are saved: no statistics (saved_data) and no samples (sample_mode).",
-    "For e2e exception dump, it is not support to sample dump, set sample_mode to 0",
+    framework="For e2e exception dump, it is not support to sample dump, set sample_mode to 0",
 )
 RULES = (
     OLD_MODE,

@@ -17,37 +17,39 @@ SET_DUMP = Rule(
     "set-dump-backend",
     "error",
     "dump_mode 2, cells marked by set_dump, is for Ascend.",
-    "Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
+    framework="Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
 )
 UNUSED = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
 EVERYTHING = Rule("kernels-empty", "ignored", "dump_mode 1 with an empty list of kernels dumps every operator.")
-NOT_TEXT = Rule("kernel-type", "writes nothing", "An entry of kernels is a text.", "Unused Kernel in json:")
-DUPLICATE = Rule("kernel-twice", "ignored", "An entry of kernels stands there once.", "Duplicate dump kernel name:")
+NOT_TEXT = Rule("kernel-type", "writes nothing", "An entry of kernels is a text.", framework="Unused Kernel in json:")
+DUPLICATE = Rule(
+    "kernel-twice", "ignored", "An entry of kernels stands there once.", framework="Duplicate dump kernel name:"
+)
 BAD_REGEX = Rule("regex-invalid", "error", "The text in name-regex( ) is a regular expression (ECMAScript).")
-NO_REGEX_YET = Rule("regex-version", "writes nothing", "name-regex( ) is known since 2.3.")
+NO_REGEX_YET = Rule("regex-version", "writes nothing", "name-regex( ) is known since 2.3.", source="read")
 BACKSLASH = Rule(
     "regex-backslash",
     "writes nothing",
     "A regular expression holds no backslash: it arrives doubled, and matches a backslash.",
-    "Unused Kernel in json:",
+    framework="Unused Kernel in json:",
 )
 PARTIAL = Rule(
     "regex-part",
     "writes nothing",
     "A regular expression matches whole names, from Default/ (or such) to -op0.",
-    "Unused Kernel in json:",
+    framework="Unused Kernel in json:",
 )
 SCOPE = Rule(
     "kernel-scope",
     "writes nothing",
     "A name ends in -op and a number; a cell selects nothing.",
-    "Unused Kernel in json:",
+    framework="Unused Kernel in json:",
 )
 FILE_NAME = Rule(
     "kernel-file-name",
     "writes nothing",
     "A name has '/', not the '_' that names of files have in its place.",
-    "Unused Kernel in json:",
+    framework="Unused Kernel in json:",
 )
 RULES = (
     SET_DUMP,
@@ -103,7 +105,7 @@ def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]
         yield FILE_NAME.broken(
             FIELD,
             f"{entry!r} selects nothing: an operator's name has '/' where the name of its file has '_', as in "
-            "Default/fc-Dense/MatMul-op0; take it from the graph or 'dumpdiff inspect'",
+            "Default/fc-Dense/MatMul-op0; dumpdiff's findings have such names",
         )
     elif taken.form == "name" and not re.search(r"-op\d+$", taken.text):
         yield SCOPE.broken(

@@ -12,7 +12,8 @@ SECTION_NEEDED = Rule(
     "e2e-needed",
     "writes nothing",
     "On Ascend, kernel by kernel, e2e_dump_settings must be there since 2.6.",
-    "please configure 'e2e_dump_setting', otherwise there will be no data",
+    framework="please configure 'e2e_dump_setting', otherwise there will be no data",
+    source="read",
 )
 SWITCH = Rule(
     "e2e-enable",
@@ -23,12 +24,14 @@ WHOLE_GRAPHS_MOVED = Rule(
     "ge-moved",
     "writes nothing",
     "Dumps of whole graphs (jit level O2, GE) are made by msprobe since 2.6.",
-    "[Dump Deprecated Alert",
+    framework="[Dump Deprecated Alert",
+    source="told",
 )
 WHOLE_GRAPHS_SECTION = Rule(
     "ge-e2e",
     "ignored",
     "With whole graphs (jit level O2, GE) the dump is asynchronous: e2e_dump_settings is not for it.",
+    source="told",
 )
 RULES = (SECTION_NEEDED, SWITCH, WHOLE_GRAPHS_MOVED, WHOLE_GRAPHS_SECTION)
 

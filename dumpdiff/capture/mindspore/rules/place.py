@@ -19,37 +19,37 @@ NO_PATH = Rule(
     "path-missing",
     "error",
     f"There must be a path, or the variable {FALLBACK}.",
-    f"Dump path is empty. Please set it in dump json file or environment variable `{FALLBACK}`.",
+    framework=f"Dump path is empty. Please set it in dump json file or environment variable `{FALLBACK}`.",
 )
 PATH_CHARACTERS = Rule(
     "path-characters",
     "error",
     "A path holds letters, digits, '-', '_' and '/' only.",
-    "Dump path only support alphabets, digit or {'-', '_', '/'}, but got:",
+    framework="Dump path only support alphabets, digit or {'-', '_', '/'}, but got:",
 )
 PATH_RELATIVE = Rule(
     "path-absolute",
     "error",
     "A path begins with '/'.",
-    "Dump path only support absolute path and should start with '/'",
+    framework="Dump path only support absolute path and should start with '/'",
 )
 PATH_UNWRITABLE = Rule(
     "path-unwritable",
     "writes nothing",
     "The folder can be made and written to.",
-    "CreatePrefixPath failed.",
+    framework="CreatePrefixPath failed.",
 )
 BAD_NET_NAME = Rule(
     "net-name",
     "error",
     "A net_name holds letters, digits, '-' and '_' only, and at least one.",
-    "net_name only supports alphabetic, digit, or {'-', '_'}, but got:",
+    framework="net_name only supports alphabetic, digit, or {'-', '_'}, but got:",
 )
 DEVICE_TYPE = Rule(
     "device-type",
     "error",
     "Devices are numbers.",
-    "type must be number, but is",
+    framework="type must be number, but is",
 )
 DEVICE_ODD = Rule(
     "device-odd", "ignored", "Devices are whole numbers, 0 or more; others are turned into such silently."
@@ -58,7 +58,8 @@ NO_DEVICE = Rule(
     "device-none",
     "writes nothing",
     "On Ascend and GPU only the devices listed are dumped.",
-    "Dump is not enabled. device_id:",
+    framework="Dump is not enabled. device_id:",
+    source="read",
 )
 RULES = (
     NO_PATH,

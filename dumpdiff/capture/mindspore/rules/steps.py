@@ -15,7 +15,7 @@ CHARACTERS = Rule(
     "iteration-characters",
     "error",
     "An iteration is 'all', or holds digits, '-' and '|' only; no spaces.",
-    "iteration only supports digits, {'-', '|'}, or just \"all\" but got:",
+    framework="iteration only supports digits, {'-', '|'}, or just \"all\" but got:",
 )
 DEAD_PART = Rule(
     "iteration-part",
