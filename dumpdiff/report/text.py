@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..result import Baseline, Finding, Result, Side
 from ..wording import number
-from .words import described, headline, percent, printable
+from .words import described, headline, percent, printable, roles
 
 _COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _FEW = 3  #: problems, notes of a region and the like that are shown without -v
@@ -45,7 +45,7 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
     if view.quiet:
         return
     console.print()
-    for role, side in _roles(result):
+    for role, side in roles(result):
         console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
     if result.baseline is not None:
         console.print(Text.assemble((f"{'baseline':<11}", "bold"), _baseline(result.baseline)), soft_wrap=True)
@@ -180,7 +180,7 @@ def _learned(result: Result) -> Table:
 
 
 def _problems(result: Result, view: View) -> Text:
-    said = [f"{role} {problem}" for role, side in _roles(result) for problem in side.problems]
+    said = [f"{role} {problem}" for role, side in roles(result) for problem in side.problems]
     shown = said if view.verbose else said[:_FEW]
     more = [f"... {len(said) - len(shown)} more, -v shows them"] if len(shown) < len(said) else []
     return _list("problems", [*shown, *more])
@@ -200,7 +200,3 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 def _fold(text: str) -> Text:
     """Never markup, never cut: brackets in a name are part of it, and long names go on in the next line."""
     return Text(printable(text), overflow="fold")
-
-
-def _roles(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
-    return ("target", result.target), ("reference", result.reference)

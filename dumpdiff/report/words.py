@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..result import Result
+from ..result import Result, Side
 from ..trace import Source
 from ..wording import number
 
@@ -27,6 +27,11 @@ def headline(result: Result) -> str:
     compared = ", ".join(f"{percent(shares[phase]['share'])} of {phase}" for phase in phases) or "nothing"
     noise = "" if math.isnan(result.noise_floor) else f", noise {number(result.noise_floor)}"
     return f"{result.verdict}: {compared} compared{noise}"
+
+
+def roles(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    """Both sides with what they are called."""
+    return ("target", result.target), ("reference", result.reference)
 
 
 def percent(share: float) -> str:
