@@ -23,6 +23,10 @@ COMMANDS = {
     "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
+    "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
+    "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
+    "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
+    "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
 }

@@ -14,9 +14,14 @@ _PACKAGED = Path(__file__).parent / "data"  # in an installed wheel
 _CHECKOUT = Path(__file__).parents[2] / "rules"
 
 
+def shipped_root() -> Path:
+    """The folder of the rule files that come with dumpdiff: of a wheel, or of a checkout."""
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+
+
 def shipped_files() -> list[Path]:
-    """The rule files that come with dumpdiff."""
-    root = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+    """The rule files about names that come with dumpdiff."""
+    root = shipped_root()
     files = [*sorted((root / "scopes").glob("*.yaml")), *(root / f"{name}.yaml" for name in SECTIONS[1:])]
     missing = [path for path in files if not path.is_file()]
     if missing or not (root / "scopes").is_dir():

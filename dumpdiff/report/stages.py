@@ -1,0 +1,59 @@
+"""How a stage of a triage is said: its verdict and headline first, tables and lists under it; and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from ..triage.stage import Stage
+from .words import printable
+
+#: Of the JSON of every stage. Major: a reader of the old form breaks. Minor: something was added.
+#: History:
+#:   1.0  first published form
+SCHEMA_VERSION = "1.0"
+
+_COLOUR = {"agree": "bold green", "differ": "bold red", "unclear": "bold yellow"}
+_SAID = {"agree": "agree", "differ": "differ", "unclear": "cannot tell"}
+
+
+def write_headline(stage: Stage, console: Console) -> None:
+    """The first line: what was looked at, the verdict, and what it rests on."""
+    line = f"{stage.name} {_SAID[stage.verdict]}: {stage.headline}"
+    console.print(Text(printable(line), style=_COLOUR[stage.verdict]), soft_wrap=True)
+
+
+def write_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table under a blank line; the first column is headed by ``title``. Nothing is printed without rows."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in (title, *columns):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def write_list(console: Console, title: str, lines: Sequence[str], limit: int | None = None) -> None:
+    """Lines under a title; those beyond ``limit`` are counted. Nothing is printed without lines."""
+    if not lines:
+        return
+    console.print()
+    console.print(Text(title, style="bold"))
+    for line in lines[:limit]:
+        console.print(Text(f"  {printable(line)}", overflow="fold"), soft_wrap=True)
+    if limit is not None and len(lines) > limit:
+        console.print(Text(f"  ... {len(lines) - limit} more, -v shows them"))
+
+
+def document(stage: Stage, **parts: Any) -> dict[str, Any]:
+    """The JSON of a stage: what all stages have, and what is its own."""
+    return {"schema_version": SCHEMA_VERSION, "dumpdiff_version": __version__, **asdict(stage), **parts}

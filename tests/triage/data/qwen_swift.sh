@@ -1,0 +1,17 @@
+# one node
+PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \
+NPROC_PER_NODE=4 \
+CUDA_VISIBLE_DEVICES=0,1,2,3 \
+megatron pt \
+    --load Qwen2.5-7B-mcore \
+    --dataset swift/chinese-c4 \
+    --packing true \
+    --tensor_model_parallel_size 2 \
+    --micro_batch_size 1 \
+    --global_batch_size 16 \
+    --train_iters 1000 \
+    --no_rope_fusion true \
+    --disable_bias_linear true \
+    --lr 1e-5 \
+    --lr_warmup_fraction 0.05 \
+    --no_save_optim true
