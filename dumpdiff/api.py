@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .capture.msprobe.mapping import Kind as MappingKind
     from .capture.msprobe.mapping import MsprobeMapping
     from .capture.msprobe.version import Version
+    from .capture.narrow import Narrowed
+    from .optimizers.differences import Comparison as Moves
+    from .optimizers.moved import Moved
 
 Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
 
@@ -61,11 +64,7 @@ def align(
     """
     book = load_rules([Path(file) for file in rules])
     parts = readers.choose(readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph)
-    flows = _flows(parts, progress)
-    spread = None if baseline is None else _spread(baseline, parts[1], flows[1], book, progress)
-    _say(progress, "aligning", 0.0)
-    alignment = align_flows(flows[0], flows[1], book)
-    comparison = compare_pairs(alignment, book, _stage(progress, "comparing"), spread)
+    comparison = _compared(parts, baseline, book, progress)
     _say(progress, "locating", 0.0)
     result = locate(comparison, book, min_coverage)
     _say(progress, "explaining", 0.0)
@@ -130,11 +129,40 @@ def repeat(
         rank=made.rank,
         graph=made.graph,
         baseline=made.baseline,
+        min_coverage=made.min_coverage,
         rules=rules,
         explained=explained,
         closeups=closeups,
         progress=progress,
     )
+
+
+@collector_paused()
+def narrow(
+    result: str | Path,
+    folder: str | Path,
+    *,
+    finding: int | None = None,
+    count: int = 20,
+    rules: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+) -> Narrowed:
+    """What to record next: whole tensors of at most ``count`` ops of either side, around a finding of a result.
+
+    Without a ``finding`` around the first three. ``folder`` is where the configurations will lie and the dumps go.
+
+    Raises DumpError if the file is no result, has no such finding, or its dumps are gone.
+    """
+    from .capture.narrow import narrow as narrowed
+
+    made, book = recorded(Path(result)), load_rules(rules)
+    if finding is not None and finding > len(made.titles):
+        raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
+    comparison = _compared(_parts(made), made.baseline, book, progress)
+    _say(progress, "locating", 0.0)
+    findings = locate(comparison, book, MIN_COVERAGE).findings
+    chosen = findings[:3] if finding is None else findings[finding - 1 : finding]
+    return narrowed(comparison.alignment, chosen, count, Path(folder).absolute())
 
 
 @collector_paused()
@@ -160,10 +188,45 @@ def mapping(
     return msprobe_mapping(align_flows(*flows, book), book, kind, version)
 
 
+def optimizer(
+    target: str | Path,
+    reference: str | Path | None = None,
+    *,
+    settings: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Moved | Moves:
+    """Which rule moved the weights of a run; with ``reference``, of two runs, and what is different.
+
+    Each is a folder with ``weights_0``, ``gradients_1``, ``weights_1``, ..., or such paths with commas between them, or
+    a dump of several steps, see :mod:`dumpdiff.optimizers.inputs`; ``settings`` is a file of what is known of both.
+
+    Raises DumpError if nothing can be read or followed there.
+    """
+    from .optimizers.differences import compared
+    from .optimizers.inputs import read_run
+
+    given = [target] if reference is None else [target, reference]
+    found = []
+    for at, path in enumerate(given):
+        _say(progress, f"recomputing {path}", at / len(given))
+        found.append(read_run(str(path), settings))
+    return found[0] if reference is None else compared(*found)
+
+
 def _parts(made: Recorded) -> tuple[Part, Part]:
     """The two parts that a recorded comparison was of."""
     found = readers.find(made.target), readers.find(made.reference)
     return readers.choose(*found, step=made.step, rank=made.rank, graph=made.graph)
+
+
+def _compared(
+    parts: tuple[Part, Part], baseline: str | Path | None, rules: Rules, progress: Progress | None
+) -> Comparison:
+    """Two parts read, aligned and compared; with what two runs of the reference allow, if there is a baseline."""
+    flows = _flows(parts, progress)
+    spread = None if baseline is None else _spread(baseline, parts[1], flows[1], rules, progress)
+    _say(progress, "aligning", 0.0)
+    return compare_pairs(align_flows(*flows, rules), rules, _stage(progress, "comparing"), spread)
 
 
 def _flows(parts: tuple[Part, Part], progress: Progress | None) -> tuple[Flow, Flow]:
