@@ -39,8 +39,8 @@ Examples:
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=42, show_default=True, help="Of random numbers.")
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Process that prints or saves.")
 @click.option("--folder", default="gradients", show_default=True, help="Where gradients are saved and loaded.")
-@click.option("--config", default="dump.json", show_default=True, help="Configuration of the dump.")
-def snippet(kind: str, framework: str, seed: int, rank: int, folder: str, config: str) -> None:
+@click.option("--config", metavar="FILE", help="Configuration of the dump.  [config.json of msprobe, else dump.json]")
+def snippet(kind: str, framework: str, seed: int, rank: int, folder: str, config: str | None) -> None:
     """Print code to paste into a training script.
 
     It comments where to paste it and what to call.

@@ -24,6 +24,7 @@ class Framework:
     """A framework, and where its users paste code."""
 
     written_for: str  #: the folder of the templates
+    config: str  #: what the configuration of its dumper is called by default
     where: dict[str, str]  #: kind of snippet -> file, place and call
 
 
@@ -36,28 +37,30 @@ _CALLBACK = (
 FRAMEWORKS = {
     "pytorch": Framework(
         "pytorch",
+        "config.json",
         {
             "seed": "the training script; call fix_randomness() first of all",
             "local-norm": "the training script; call print_local_norms(model) between backward() and the optimizer",
             "save-grads": "the training script; call save_gradients(model) between backward() and the optimizer",
             "load-grads": "the training script; call load_gradients(model) between backward() and the optimizer",
-            "dump": "the training script; make the debugger once, and put start, stop and step around every step",
+            "dump": "the training script, at four places; the configuration is by 'dumpdiff dump-config msprobe'",
         },
     ),
     "megatron": Framework(
         "pytorch",
+        "config.json",
         {
             "seed": "pretrain_gpt.py; call fix_randomness() first under 'if __name__ == \"__main__\":'. Train with "
             "--seed $seed too, since Megatron-LM seeds once more, and with --attention-dropout 0 --hidden-dropout 0",
             "local-norm": f"{_MEGATRON_STEP}:\nprint_local_norms(model, optimizer.get_loss_scale().item())",
             "save-grads": f"{_MEGATRON_STEP}:\nsave_gradients(model, loss_scale=optimizer.get_loss_scale().item())",
             "load-grads": f"{_MEGATRON_STEP}:\nload_gradients(model, loss_scale=optimizer.get_loss_scale().item())",
-            "dump": "megatron/training/training.py: make the debugger at the top; in train(), put "
-            "debugger.start(model=model[0]) before train_step() and debugger.stop(), debugger.step() after it",
+            "dump": "Megatron-LM, at four places; the configuration is by 'dumpdiff dump-config msprobe'",
         },
     ),
     "mindspore": Framework(
         "mindspore",
+        "dump.json",
         {
             "seed": "the training script; call fix_randomness() first of all",
             "local-norm": "the training script; put LocalNorms into the cell, or ShowLocalNorms() among callbacks",
@@ -68,6 +71,7 @@ FRAMEWORKS = {
     ),
     "mindformers": Framework(
         "mindspore",
+        "dump.json",
         {
             "seed": "run_mindformer.py; call fix_randomness() first in main(). Set 'seed: $seed' in the YAML file too",
             "local-norm": _CALLBACK.format("ShowLocalNorms")
@@ -83,19 +87,35 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def snippet(
-    kind: str, framework: str, *, seed: int = 42, rank: int = 0, folder: str = "gradients", config: str = "dump.json"
+    kind: str,
+    framework: str,
+    *,
+    seed: int = 42,
+    rank: int = 0,
+    folder: str = "gradients",
+    config: str | None = None,
 ) -> str:
     """The code of one of :data:`KINDS` for one of :data:`FRAMEWORKS`, ready to paste.
 
     ``rank`` is the process that prints or saves, ``folder`` holds the gradients, ``config`` is the configuration of
-    the dump; each is used where the code has it. Raises KeyError for a kind or framework that there is not.
+    the dump (that of msprobe for PyTorch, MindSpore's own otherwise); each is used where the code has it. Raises
+    KeyError for a kind or framework that there is not.
     """
-    values = {"seed": seed, "rank": rank, "folder": _quotable(folder), "config": _quotable(config)}
     chosen = FRAMEWORKS[framework]
+    config = chosen.config if config is None else config
+    values = {"seed": seed, "rank": rank, "folder": _quotable(folder), "config": _quotable(config)}
+    text = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
+    head = Template("".join(f"# {line}\n" for line in text)).substitute(values)
+    if kind == "dump" and chosen.written_for == "pytorch":
+        return head + _by_msprobe(framework, config)
     body = (_TEMPLATES / chosen.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
-    lines = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
-    head = "".join(f"# {line}\n" for line in lines)
-    return Template(f"{head}{body}").substitute(values)
+    return head + Template(body).substitute(values)
+
+
+def _by_msprobe(framework: str, config: str) -> str:
+    from ..msprobe import LATEST, lines
+
+    return lines(config, "pytorch", "megatron" if framework == "megatron" else "plain", LATEST)
 
 
 def _quotable(text: str) -> str:

@@ -14,8 +14,7 @@ from .target import target, target_options
 _EPILOG = """\b
 Exit codes:
   0  written
-  1  what was asked for breaks a rule of MindSpore: every one is told, nothing is written
-  2  wrong usage, or a file that cannot be written
+  2  wrong usage, rules of MindSpore that would be broken (each is told), or a file that cannot be written
 
 \b
 Examples:
@@ -127,7 +126,7 @@ def mindspore(
     found = capture.check(config, on, here=not elsewhere)
     if found:
         click.echo("\n".join(map(str, found)), err=True)
-        ctx.exit(1)
+        ctx.exit(2)
     with output.writing(file) as stream:
         stream.write(capture.text_of(config).encode())
     if file != "-":

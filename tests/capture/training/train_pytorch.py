@@ -15,7 +15,6 @@ config = {"task": "statistics", "dump_path": str(folder / "dump"), "rank": [], "
 (folder / "dump.json").write_text(json.dumps({**config, "statistics": everything}))
 sys.path.insert(0, str(folder))
 
-from snippet_dump import training_step  # noqa: E402
 from snippet_load_grads import load_gradients  # noqa: E402
 from snippet_local_norm import print_local_norms  # noqa: E402
 from snippet_save_grads import save_gradients  # noqa: E402
@@ -36,6 +35,15 @@ def keep(name: str, model: torch.nn.Module) -> None:
     np.savez(folder / name, **{name: weight.detach().numpy() for name, weight in model.named_parameters()})
 
 
+def traced_step(model: torch.nn.Module, step) -> None:
+    """One step with the lines of the snippet around it, each where it says."""
+    before, start, stop = (folder / "snippet_dump.py").read_text().split("# in the loop,")
+    lines: dict[str, object] = {"model": model}
+    exec(f"{before}\n# {start}", lines)
+    step()
+    exec(f"# {stop}", lines)
+
+
 def train(model: torch.nn.Module, *between) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     optimizer.zero_grad()
@@ -48,7 +56,7 @@ def train(model: torch.nn.Module, *between) -> None:
 np.save(folder / "draws.npy", np.stack([draws(), draws()]))
 model = network()
 keep("before.npz", model)
-training_step(lambda: train(model, print_local_norms, save_gradients), model)
+traced_step(model, lambda: train(model, print_local_norms, save_gradients))
 keep("after.npz", model)
 train(torch.nn.DataParallel(model), print_local_norms)  # whose names begin with "module."
 

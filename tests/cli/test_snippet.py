@@ -1,0 +1,38 @@
+"""``dumpdiff snippet``; the code itself is run in tests/capture/test_snippets.py."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from dumpdiff.capture.snippets import FRAMEWORKS, KINDS
+from dumpdiff.capture.snippets import snippet as code
+from dumpdiff.cli.snippet import snippet
+
+from .conftest import Run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prints_the_code_alone(kind: str, run: Run) -> None:
+    options = ["--seed", 3, "--rank", 7, "--folder", "/data/g", "--config", "c.json"]
+    result = run("snippet", kind, "--framework", "megatron", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == code(kind, "megatron", seed=3, rank=7, folder="/data/g", config="c.json")
+
+
+def test_the_framework_must_be_said(run: Run) -> None:
+    result = run("snippet", "seed")
+    assert result.exit_code == 2
+    assert "--framework" in result.stderr
+
+
+@pytest.mark.parametrize(("parameter", "choices"), [("kind", list(KINDS)), ("framework", list(FRAMEWORKS))])
+def test_the_choices_are_those_of_the_library(parameter: str, choices: list[str]) -> None:
+    (found,) = [option for option in snippet.params if option.name == parameter]
+    assert isinstance(found.type, click.Choice)
+    assert sorted(found.type.choices) == sorted(choices)
+
+
+def test_help_says_what_the_kinds_are(run: Run) -> None:
+    said = run("snippet", "-h").stdout
+    assert all(does in said for does in KINDS.values())
