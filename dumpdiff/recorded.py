@@ -22,6 +22,7 @@ class Recorded:
     rank: int | None
     graph: int | None
     baseline: str | None
+    min_coverage: float
     titles: tuple[str, ...]  #: of the findings, by rank
 
 
@@ -42,6 +43,7 @@ def recorded(file: Path) -> Recorded:
             rank=_common(target, reference, "rank"),
             graph=target["graph"] if target["graph"] is not None else reference["graph"],
             baseline=None if baseline is None else str(baseline["source"]["path"]),
+            min_coverage=float(document["details"]["min_coverage"]),
             titles=tuple(str(finding["title"]) for finding in document["findings"]),
         )
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..collector import collector_paused
-from . import output
+from . import files, output
 
 EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
 
@@ -22,11 +22,12 @@ Examples:
   dumpdiff align ms_dump/ pt_dump/
   dumpdiff align ms_dump/ pt_dump/ --html report.html
   dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
+  dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
 
---limit, --phase, --scope, -q and -v choose what is printed; JSON, CSV, HTML and the exit code always tell everything.
+--limit, --phase, --scope, -q and -v choose what is printed; files and the exit code always tell everything.
 Colour is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
@@ -46,6 +47,8 @@ _NUMBER = click.IntRange(min=0)
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")
+@click.option("--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failed tests.")
 @click.option("--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings.")
 @click.option(
     "--phase",
@@ -76,6 +79,8 @@ def align(
     json_file: str | None,
     csv_file: str | None,
     html_file: str | None,
+    markdown_file: str | None,
+    junit_file: str | None,
     limit: int,
     phase: str | None,
     scope: str | None,
@@ -90,11 +95,8 @@ def align(
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
-    output.check_writable(json_file, csv_file, html_file)
-    if html_file is not None:
-        from ..report.html import check_installed
-
-        check_installed()
+    written = {"json": json_file, "csv": csv_file, "html": html_file, "markdown": markdown_file, "junit": junit_file}
+    files.check(written)
 
     from .. import api
 
@@ -112,12 +114,9 @@ def align(
             progress=progress,
         )
 
-    from ..report import csv, html, json, text
+    from ..report import text
 
     view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
-    text.write(result, output.console(json_file, csv_file, html_file), view)
-    for file, form in ((json_file, json), (csv_file, csv), (html_file, html)):
-        if file is not None:
-            with output.writing(file) as stream:
-                form.write(result, stream)
+    text.write(result, output.console(*written.values()), view)
+    files.write(result, written)
     ctx.exit(EXIT_CODES[result.verdict])

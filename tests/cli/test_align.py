@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -56,7 +57,7 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
-        "baseline": "again",
+        "baseline": "again", "closeups": False,
     }  # fmt: skip
 
 
@@ -82,21 +83,39 @@ def test_quiet_is_the_first_line_alone(run: Run, called: dict[str, Any]) -> None
     assert len(run("align", "a", "b", "-q").stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
+def is_json(text: str) -> bool:
+    check(json.loads(text))
+    return True
+
+
+FORMS: dict[str, Callable[[str], bool]] = {
+    "--json": is_json,
+    "--csv": lambda text: next(csv.reader(io.StringIO(text))) == list(PAIR_COLUMNS),
+    "--html": lambda text: text.lower().startswith("<!doctype html>"),
+    "--markdown": lambda text: text.startswith("**First divergence:**"),
+    "--junit": lambda text: ElementTree.fromstring(text).tag == "testsuites",
+}
+
+
+@pytest.mark.parametrize("option", FORMS)
 def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, called: dict[str, Any], option: str) -> None:
     result = run("align", "a", "b", option, "-")
     assert result.stderr.startswith("first divergence: ")
-    if option == "--json":
-        check(json.loads(result.stdout))
-    else:
-        assert next(csv.reader(io.StringIO(result.stdout))) == list(PAIR_COLUMNS)
+    assert FORMS[option](result.stdout)
 
 
-def test_both_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
-    result = run("align", "a", "b", "--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv")
+def test_only_the_report_with_drawings_needs_closeups(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
+    for option in FORMS:
+        run("align", "a", "b", option, tmp_path / option.strip("-"))
+        assert called["options"]["closeups"] == (option == "--html")
+
+
+def test_all_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
+    files = {option: tmp_path / f"r.{option.strip('-')}" for option in FORMS}
+    result = run("align", "a", "b", *(part for pair in files.items() for part in pair))
     assert result.stdout.startswith("first divergence: ")
-    check(json.loads((tmp_path / "r.json").read_text()))
-    assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
+    assert all(FORMS[option](file.read_text()) for option, file in files.items())
+    assert len(files["--csv"].read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("options", [["--limit", 0], ["--phase", "optimizer"], ["--scope", "nowhere"], ["-q"], ["-v"]])
@@ -118,7 +137,7 @@ def test_what_is_printed_changes_neither_files_nor_exit_code(
         (["--step", "-1"], "-1 is not in the range"),
         (["--min-coverage", "2"], "2.0 is not in the range"),
         (["--limit", "many"], "'many' is not a valid integer"),
-        (["--json", "-", "--csv", "-"], "two formats cannot both be written to -"),
+        (["--json", "-", "--junit", "-"], "two formats cannot both be written to -"),
         (["--jsn", "x"], "No such option"),
         (["c"], "unexpected extra argument"),
     ],
@@ -132,7 +151,7 @@ def test_wrong_usage_is_2_and_nothing_runs(
     assert "options" not in called
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
+@pytest.mark.parametrize("option", FORMS)
 @pytest.mark.parametrize("file", ["", "missing/result"])
 def test_a_file_that_cannot_be_written_is_said_before_the_work(
     run: Run, called: dict[str, Any], tmp_path: Path, option: str, file: str

@@ -1,0 +1,82 @@
+"""``dumpdiff report RESULT``: the comparison is repeated from its JSON and written in the forms asked for."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from .conftest import Run
+
+Dump = Callable[[str], Path]
+
+
+@pytest.fixture
+def result(run: Run, dump: Dump, tmp_path: Path) -> Path:
+    file = tmp_path / "result.json"
+    assert run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code == 1
+    return file
+
+
+def test_every_form_at_once_and_the_answer(run: Run, result: Path, tmp_path: Path) -> None:
+    page, comment, junit, pairs = (
+        tmp_path / name for name in ("report.html", "comment.md", "dumpdiff.xml", "pairs.csv")
+    )
+    told = run("report", result, "-o", page, "--markdown", comment, "--junit", junit, "--csv", pairs)
+    assert told.exit_code == 0
+    assert told.stdout.startswith("first divergence: layers.1.post_attention_norm, add ")
+    assert len(told.stdout.splitlines()) == 1
+    assert "Add-op12" in page.read_text()
+    assert comment.read_text().startswith("**First divergence:** `layers.1.post_attention_norm`")
+    assert ElementTree.parse(junit).getroot().attrib["failures"] == "1"
+    with pairs.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == sum(json.loads(result.read_text())["pairs"].values())
+
+
+def test_it_writes_what_align_writes(run: Run, dump: Dump, result: Path, tmp_path: Path) -> None:
+    pair = dump("demo_mindspore"), dump("demo_pytorch")
+    for option in ("--html", "--markdown", "--junit"):
+        run("align", *pair, option, tmp_path / "direct", "-q")
+        assert run("report", result, option, tmp_path / "repeated").exit_code == 0
+        assert (tmp_path / "repeated").read_bytes() == (tmp_path / "direct").read_bytes()
+
+
+def test_a_dash_is_standard_output(run: Run, result: Path) -> None:
+    told = run("report", result, "--markdown", "-")
+    assert told.stdout.startswith("**First divergence:**")
+    assert told.stderr.startswith("first divergence: ")
+
+
+def test_what_the_verdict_depended_on_is_repeated_too(run: Run, dump: Dump, tmp_path: Path) -> None:
+    pair = dump("ms_graph"), dump("v6.0_api_stack_summary")
+    assert run("align", *pair, "--min-coverage", 1, "--json", tmp_path / "r.json").exit_code == 3
+    assert run("report", tmp_path / "r.json", "--markdown", "-").stdout.startswith("**Inconclusive:** only ")
+
+
+def test_nothing_to_write_is_wrong_usage(run: Run, result: Path) -> None:
+    told = run("report", result)
+    assert told.exit_code == 2
+    assert "nothing to write: give -o, --markdown, --junit or --csv" in told.stderr
+
+
+def test_two_forms_in_one_file_are_wrong_usage(run: Run, result: Path) -> None:
+    assert run("report", result, "--markdown", "-", "--junit", "-").exit_code == 2
+
+
+def test_a_file_that_cannot_be_written_is_said_before_the_work(run: Run, tmp_path: Path) -> None:
+    told = run("report", "no result at all", "--markdown", tmp_path / "missing" / "x.md")
+    assert told.exit_code == 2
+    assert "there is no folder" in told.stderr
+
+
+def test_what_is_no_result_is_said_in_one_line(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("{}")
+    told = run("report", file, "--markdown", "-")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.count("\n") == 1
+    assert "expected a result of dumpdiff align --json" in told.stderr
