@@ -130,7 +130,6 @@ def repeat(
         graph=made.graph,
         baseline=made.baseline,
         min_coverage=made.min_coverage,
-        min_coverage=made.min_coverage,
         rules=rules,
         explained=explained,
         closeups=closeups,

@@ -27,7 +27,6 @@ COMMANDS = {
     "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
     "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
     "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
-    "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
 }
