@@ -17,7 +17,7 @@ from mindspore_model import Llama, WithLoss
 
 ms.set_device("CPU")
 ms.set_context(mode=ms.GRAPH_MODE)
-spec = model_spec.build(model_spec.Size(), "attn_scale@1")
+spec = model_spec.build(model_spec.Size(), "rope_layout@1")
 network = WithLoss(Llama(spec, ms.float32, "plain", "qkv"), loss_scale=1.0)
 optimizer = ms.nn.Adam(network.trainable_params(), learning_rate=1e-3)
 train = ms.nn.TrainOneStepCell(network, optimizer)
