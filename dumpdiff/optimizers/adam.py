@@ -7,6 +7,7 @@ lists which framework does what.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,7 +16,7 @@ import numpy as np
 from ..arrays import Floats
 from ..dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import DECOUPLED, L2, NO_DECAY, Moves, Numbers
+from .rule import CORRECTION, DECAY_KIND, DECOUPLED, EPSILON_PLACE, L2, NO_DECAY, WITHOUT, Moves, Numbers
 
 #: Where epsilon is added: to the root of the corrected second moment; to the root before that is corrected; under it.
 OUTSIDE, EARLY, INSIDE = "outside the root", "before the correction", "inside the root"
@@ -50,6 +51,13 @@ class Adam:
         described += {NO_DECAY: "", L2: ", L2 decay", DECOUPLED: ", decoupled decay"}[self.decay]
         described += "" if self.epsilon == OUTSIDE else f", epsilon {self.epsilon}"
         return _NAMES.get((self.corrected, self.decay, self.epsilon), described)
+
+    @property
+    def aspects(self) -> Mapping[str, str]:
+        """Correction, place of epsilon, kind of decay."""
+        decays = {} if self.decay == NO_DECAY else {DECAY_KIND: f"{self.decay} decay"}
+        correction = "with bias correction" if self.corrected else WITHOUT
+        return {CORRECTION: correction, EPSILON_PLACE: f"epsilon {self.epsilon}", **decays}
 
     @property
     def numbers(self) -> tuple[str, ...]:

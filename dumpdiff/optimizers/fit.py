@@ -33,6 +33,11 @@ class Data:
         """How many updates are known."""
         return len(self.norms)
 
+    def of(self, names: Sequence[str]) -> Data:
+        """These parameters of it."""
+        wanted = set(names)
+        return replace(self, histories=tuple(history for history in self.histories if history.name in wanted))
+
     def thin(self) -> Data:
         """A sample of the elements, for searches."""
         return replace(self, histories=tuple(history.thin() for history in self.histories))

@@ -70,14 +70,11 @@ def applied(known: Fit, data: Data) -> Fit:
 def _merged(groups: Sequence[Group], data: Data) -> list[Group]:
     """A group whose numbers explain another of the same rule too takes its parameters."""
     kept: list[Group] = []
-    named = {history.name: history for history in data.histories}
     for group in groups:
-        histories = tuple(named[name] for name in group.parameters)
         for at, other in enumerate(kept):
-            theirs = tuple(named[name] for name in other.parameters)
             if group.fit is None or other.fit is None or group.fit.rule.essence != other.fit.rule.essence:
                 continue
-            together = replace(data, histories=theirs + histories)
+            together = data.of(other.parameters + group.parameters)
             fits = [one for one in (applied(other.fit, together), applied(group.fit, together)) if one.explains]
             if fits:
                 kept[at] = replace(other, parameters=other.parameters + group.parameters, fit=fits[0])

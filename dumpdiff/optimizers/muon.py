@@ -1,11 +1,12 @@
 """Muon: the momentum of a matrix, made nearly orthogonal.
 
-Sources: https://kellerjordan.github.io/posts/muon/ (iteration and coefficients); Liu et al., arXiv:2502.16982 (the scale
+Sources: https://kellerjordan.github.io/posts/muon/ (iteration, coefficients); Liu et al., arXiv:2502.16982 (the scale
 that matches AdamW); the documentation of torch.optim.Muon. MindSpore Transformers' Muon has the second scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ..arrays import Floats
 from ..dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import DECOUPLED, NO_DECAY, Moves, Numbers
+from .rule import DECOUPLED, MOMENTUM_KIND, NO_DECAY, SCALE, Moves, Numbers
 
 ORIGINAL, MATCHED = "original scale", "scale matched to AdamW"
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -38,6 +39,11 @@ class Muon:
         parts = ["Muon", self.scale] if self.scale != ORIGINAL else ["Muon"]
         parts += [] if self.nesterov else ["no Nesterov momentum"]
         return ", ".join(parts + (["decoupled decay"] if self.decay == DECOUPLED else []))
+
+    @property
+    def aspects(self) -> Mapping[str, str]:
+        """Kind of momentum, and the scale."""
+        return {MOMENTUM_KIND: f"{'Nesterov' if self.nesterov else 'plain'} momentum", SCALE: self.scale}
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -13,6 +13,11 @@ Numbers = Mapping[str, float]  #: the numbers of a rule by name: beta1, epsilon,
 
 NO_DECAY, DECOUPLED, L2 = "none", "decoupled", "L2"
 
+#: Names of aspects: what of a rule is said to be different.
+CORRECTION, DECAY_KIND, EPSILON_PLACE = "bias-correction", "decay-kind", "epsilon-place"
+MOMENTUM_KIND, SCALE = "momentum-kind", "scale"
+WITHOUT = "without bias correction"
+
 
 @dataclass(frozen=True)
 class Number:
@@ -59,6 +64,10 @@ class Rule(Protocol):
     @property
     def family(self) -> str:
         """SGD, Adam or Muon."""
+
+    @property
+    def aspects(self) -> Mapping[str, str]:
+        """What tells it from others of its family, in words; two rules are compared by these."""
 
     @property
     def numbers(self) -> tuple[str, ...]:

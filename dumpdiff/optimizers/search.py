@@ -87,7 +87,7 @@ def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bo
     if by_step:
         return data.steps > 1 and known.rates is None
     if clipping.kind == FACTOR:
-        return known.rates is not None
+        return known.rates is not None or "factor" in known.numbers
     return clipping.kind != FREE or data.steps > 1
 
 

@@ -6,6 +6,7 @@ http://proceedings.mlr.press/v28/sutskever13.html.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ..arrays import Floats
 from ..dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import DECOUPLED, L2, NO_DECAY, Moves, Numbers
+from .rule import DECAY_KIND, DECOUPLED, L2, MOMENTUM_KIND, NO_DECAY, Moves, Numbers
 
 PLAIN, MOMENTUM, DAMPENED, NESTEROV = "plain", "momentum", "dampened momentum", "Nesterov momentum"
 
@@ -34,6 +35,12 @@ class SGD:
         parts = [self.kind] if self.kind != PLAIN else []
         parts += {NO_DECAY: [], L2: ["L2 decay"], DECOUPLED: ["decoupled decay"]}[self.decay]
         return "SGD" + (f" with {' and '.join(parts)}" if parts else "")
+
+    @property
+    def aspects(self) -> Mapping[str, str]:
+        """Kind of momentum, kind of decay where both are."""
+        told = {} if self.decay == NO_DECAY or self.kind == PLAIN else {DECAY_KIND: f"{self.decay} decay"}
+        return {MOMENTUM_KIND: "no momentum" if self.kind == PLAIN else self.kind, **told}
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -1,0 +1,212 @@
+"""Which rule moved the weights, for people and for programs, for ``dumpdiff optimizer``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from .. import __version__
+from ..optimizers.clipping import NOTHING
+from ..optimizers.differences import DIFFERENT, SAME, Comparison, rates, scaled
+from ..optimizers.fit import Fit
+from ..optimizers.groups import AMBIGUOUS, EXPLAINED, STILL, UNEXPLAINED, Group
+from ..optimizers.moved import Moved
+from ..optimizers.rule import NUMBERS
+from ..wording import number
+from . import stages
+from .words import printable
+
+#: Major: a reader of the old form breaks. Minor: something was added.
+#: History:
+#:   1.0  first published form
+SCHEMA_VERSION = "1.0"
+
+_FEW = 3  #: parameters of a group that are named
+_COLOUR = {"same rule": "bold green", "different rules": "bold red", "cannot tell": "bold yellow"}
+
+
+def write(found: Moved | Comparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
+    """Print the answer, then each group with its rule, the next best rule, and what they leave."""
+    line = headline(found)
+    colour = next((style for start, style in _COLOUR.items() if line.startswith(start)), "bold")
+    console.print(Text(printable(line), style=colour), soft_wrap=True)
+    if quiet:
+        return
+    if isinstance(found, Comparison):
+        said = [f"{d.name}: {d.text}{_whose(d.parameters, found.paired)}" for d in found.differences]
+        stages.write_list(console, "differences", said)
+    for role, run in _roles(found):
+        columns = ("rule", "residual", "next best", "residual")
+        rows = [_row(group, run, verbose) for group in run.groups]
+        stages.write_table(console, f"{role}, {run.steps} step{'s' if run.steps > 1 else ''}", columns, rows)
+        stages.write_list(console, f"notes on the {role}", list(_notes(run)))
+
+
+def headline(found: Moved | Comparison) -> str:
+    """The answer in one line."""
+    if isinstance(found, Moved):
+        return _one_side(found)
+    if found.verdict == SAME:
+        return f"same rule: {_one_side(found.target)}"
+    if found.verdict == DIFFERENT:
+        more = f" (and {len(found.differences) - 1} more)" if len(found.differences) > 1 else ""
+        return f"different rules: {found.differences[0].text}{more}"
+    if not found.paired:
+        return "cannot tell: no parameter of the one run could be paired with one of the other"
+    unsure = [(role, run) for role, run in _roles(found) if run.state != EXPLAINED]
+    role, run = unsure[0] if unsure else ("target", found.target)
+    return f"cannot tell: {role}: {_one_side(run).removeprefix('cannot tell: ')}"
+
+
+def _one_side(run: Moved) -> str:
+    """What moved one run's weights, or why nobody can say."""
+    if run.state == STILL:
+        return "cannot tell: no weight moved"
+    if run.state == UNEXPLAINED:
+        lost = [group for group in run.groups if group.state == UNEXPLAINED]
+        count = sum(len(group.parameters) for group in lost)
+        nearest = lost[0].fit
+        near = f"; nearest is {nearest.rule.name}, residual {number(nearest.residual)}" if nearest else ""
+        return f"cannot tell: no rule explains {count} of {_count(run)} parameters{near}"
+    if run.state == AMBIGUOUS:
+        group = next(group for group in run.groups if group.state == AMBIGUOUS)
+        names = [fit.rule.name for fit in (group.fit, *group.same) if fit is not None]
+        advice = "record a second step" if run.steps == 1 else "give the learning rates with --settings"
+        return f"cannot tell: {_listed(names)} explain these steps equally well; {advice}"
+    moving = [group for group in run.groups if group.state == EXPLAINED]
+    each = [f"{described(group.fit)} ({len(group.parameters)} of {_count(run)} parameters)"
+            for group in moving if group.fit is not None]  # fmt: skip
+    return "; ".join(each)
+
+
+def described(fit: Fit) -> str:
+    """A rule with its numbers."""
+    said = [fit.rule.name, f"learning rate {rates(fit)}"]
+    said += [f"{NUMBERS[name].said} {fit.numbers[name]:.4g}" for name in fit.rule.numbers if name != "decay"]
+    said += [f"weight decay {fit.numbers['decay']:.3g}"] if fit.numbers["decay"] else []
+    return ", ".join(said + ([scaled(fit)] if fit.clipping.kind != NOTHING else []))
+
+
+def _row(group: Group, run: Moved, verbose: bool) -> tuple[str, str, str, str, str]:
+    names = group.parameters if verbose else group.parameters[:_FEW]
+    more = f", ... {len(group.parameters) - len(names)} more" if len(names) < len(group.parameters) else ""
+    who = f"{len(group.parameters)} of {_count(run)}: {', '.join(names)}{more}"
+    if group.fit is None:
+        return who, "did not move", "", "", ""
+    rule = described(group.fit)
+    if group.state == UNEXPLAINED:
+        rule = f"no rule explains this; nearest: {rule}"
+    if group.same:
+        rule += f"; or {_listed([described(fit) for fit in group.same])}"
+    other = group.runner_up
+    return (
+        who,
+        rule,
+        number(group.fit.residual),
+        other.rule.name if other is not None else "",
+        number(other.residual) if other is not None else "",
+    )
+
+
+def _notes(run: Moved) -> list[str]:
+    """What else was found, or could not be seen."""
+    notes = []
+    for name, (said, found) in run.contradicted.items():
+        spoken = NUMBERS[name].said if name in NUMBERS else name.replace("_", " ")
+        notes.append(f"the settings say {spoken} {said:.4g}; the weights moved by {found:.4g}")
+    if run.clipped_before is not None:
+        notes.append(f"the recorded gradients have the same norm at every step, {run.clipped_before:.4g}: "
+                     "they were clipped before they were recorded")  # fmt: skip
+    for at, group in enumerate(run.groups):
+        who = f"{len(group.parameters)} parameters from {group.parameters[0]}"
+        if group.unseen:
+            notes.append(f"{who}: these data say nothing of {_listed([NUMBERS[n].said for n in group.unseen])}")
+        if at in run.copies:
+            notes.append(f"{who}: {_copies(run, at)}")
+    return [*notes, *run.problems]
+
+
+def _copies(run: Moved, at: int) -> str:
+    found = run.copies[at]
+    stored = run.data.of(run.groups[at].parameters[:1]).histories[0].stored
+    shares = f"{found.master:.1%} of the weights come out bit for bit with one, {found.without:.1%} without"
+    if found.has_master is None:
+        return f"kept in {stored}; whether a float32 copy stands behind cannot be told ({shares})"
+    return f"kept in {stored}, {'with a' if found.has_master else 'without a'} float32 copy behind ({shares})"
+
+
+def _whose(names: Sequence[str], paired: int) -> str:
+    if not names or len(names) == paired:
+        return ""
+    return f" (for {', '.join(names[:_FEW])}{f', ... {len(names) - _FEW} more' if len(names) > _FEW else ''})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def _count(run: Moved) -> int:
+    return len(run.data.histories)
+
+
+def _roles(found: Moved | Comparison) -> list[tuple[str, Moved]]:
+    if isinstance(found, Moved):
+        return [("run", found)]
+    return [("target", found.target), ("reference", found.reference)]
+
+
+def to_json(found: Moved | Comparison) -> dict[str, Any]:
+    """All of it as plain data; docs/optimizer.md says what is in it."""
+    head = {"schema_version": SCHEMA_VERSION, "dumpdiff_version": __version__, "headline": headline(found)}
+    if isinstance(found, Moved):
+        return {**head, "verdict": found.state, "target": _run(found), "reference": None, "differences": []}
+    return {
+        **head,
+        "verdict": found.verdict,
+        "target": _run(found.target),
+        "reference": _run(found.reference),
+        "paired": found.paired,
+        "differences": [vars(difference) for difference in found.differences],
+    }
+
+
+def _run(run: Moved) -> dict[str, Any]:
+    return {
+        "path": run.path,
+        "state": run.state,
+        "steps": run.steps,
+        "gradient_norms": run.norms,
+        "contradicted": {name: {"said": said, "found": found} for name, (said, found) in run.contradicted.items()},
+        "groups": [
+            {
+                "parameters": group.parameters,
+                "state": group.state,
+                "rule": _fit(group.fit),
+                "next_best": _fit(group.runner_up),
+                "as_good": [_fit(fit) for fit in group.same],
+                "unseen": group.unseen,
+                "master_copy": run.copies[at].has_master if at in run.copies else None,
+            }
+            for at, group in enumerate(run.groups)
+        ],
+        "problems": run.problems,
+    }
+
+
+def _fit(fit: Fit | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    return {
+        "name": fit.rule.name,
+        "family": fit.rule.family,
+        "aspects": fit.rule.aspects,
+        "numbers": fit.numbers,
+        "learning_rates": fit.rates,
+        "gradients": fit.clipping.kind,
+        "residual": fit.residual,
+        "of_allowed": fit.excess,
+        "elements": fit.elements,
+    }
