@@ -126,6 +126,16 @@ def test_check_prints_json(run: Run, tmp_path: Path) -> None:
     assert [violation["rule"] for violation in said["violations"]] == ["section-missing"]
 
 
+def test_check_holds_kernels_against_an_earlier_dump(run: Run, dump, tmp_path: Path) -> None:
+    file = tmp_path / "dump.json"
+    options = ["--path", tmp_path / "dump", "--kernels", "MatMul", "--kernels", "Conv2D"]
+    assert run("dump-config", "mindspore", *options, "-o", file).exit_code == 0
+    result = run("dump-config", "check", file, "--dump", dump("ms_graph"))
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("writes nothing: common_dump_settings.kernels: 'Conv2D' selects nothing")
+
+
 def test_check_of_what_cannot_be_read_is_2(run: Run, tmp_path: Path) -> None:
     result = run("dump-config", "check", tmp_path / "none.json")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)

@@ -12,13 +12,17 @@ from .violations import SEVERITIES, Violation
 RULES = (*sound.RULES, *rules.RULES)
 
 
-def check(config: object, target: Target, *, here: bool = True) -> tuple[Violation, ...]:
+def check(
+    config: object, target: Target, *, here: bool = True, names: tuple[str, ...] | None = None
+) -> tuple[Violation, ...]:
     """What MindSpore would refuse, ignore or answer with an empty dump, worst first; nothing if ``config`` holds.
 
     ``config`` is the content of the file, as JSON has it. ``here``: the training runs on this machine, so that the
-    folder to write to is tried out (an empty one is made and removed) and the environment counts.
+    folder to write to is tried out (an empty one is made and removed) and the environment counts. ``names`` are the
+    full names of all operators and parameters as the runtime has them; with them an entry of kernels that selects
+    none is told for certain.
     """
-    settings, found = sound.settings_of(config, target, here)
+    settings, found = sound.settings_of(config, target, here, names)
     if settings is not None:
         for violations in rules.CHECKS:
             found += violations(settings)

@@ -29,8 +29,10 @@ RULES = (SUFFIX, SYNTAX, TWICE, REST, *checking.RULES)
 _LARGEST = 1 << 20  #: bytes; a configuration has a few hundred
 
 
-def check_file(path: str | Path, target: Target, *, here: bool = True) -> tuple[Violation, ...]:
-    """What is wrong with a configuration file, worst first. Raises DumpError if it cannot be read as text."""
+def check_file(
+    path: str | Path, target: Target, *, here: bool = True, names: tuple[str, ...] | None = None
+) -> tuple[Violation, ...]:
+    """What is wrong with a configuration file, worst first; see :func:`check`. Raises DumpError if it is no text."""
     path = Path(path)
     text = _text(path)
     found = []
@@ -39,7 +41,7 @@ def check_file(path: str | Path, target: Target, *, here: bool = True) -> tuple[
     config, trouble = parse(text)
     found += trouble
     if not any(violation.rule == SYNTAX.id for violation in trouble):
-        found += checking.check(config, target, here=here)
+        found += checking.check(config, target, here=here, names=names)
     return checking.worst_first(found)
 
 

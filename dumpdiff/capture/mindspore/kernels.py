@@ -19,6 +19,12 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import DumpError
+
+if TYPE_CHECKING:
+    from ...trace import Trace
 
 _REGEX = "name-regex("
 #: What std::regex takes as special outside brackets.
@@ -71,3 +77,15 @@ def _bracketed(found: re.Match[str]) -> str:
     if found[0] in r"^[]\\":
         raise ValueError(f"an operator's name with {found[0]!r}: {found.string!r}")
     return f"[{found[0]}]"
+
+
+def names_in(trace: Trace) -> tuple[str, ...]:
+    """Full names of the operators and parameters of a dump, as the runtime has them.
+
+    Raises DumpError if the dump does not tell them: without a graph they are known only with '_' for '/'.
+    """
+    names = trace.ops["name"].str.replace(r"#\d+$", "", regex=True)
+    if trace.source.format != "mindspore" or not names.str.contains("/").any():
+        raise DumpError(f"{trace.source.path}: names no operators in full; expected a MindSpore dump with its graphs")
+    parameters = trace.tensors["parameter"]
+    return tuple(dict.fromkeys([*names, *parameters[parameters != ""]]))

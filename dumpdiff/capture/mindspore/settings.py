@@ -20,6 +20,7 @@ class Settings:
     common: Mapping[str, Any]
     e2e: Mapping[str, Any] | None  #: None: the file has no such section
     here: bool  #: the training will run on this machine
+    names: tuple[str, ...] | None = None  #: full names of the network's operators and parameters, if known
 
     @property
     def synchronous(self) -> bool:

@@ -28,7 +28,9 @@ VALUE = Rule("field-value", "error", "A value is one of those allowed.")
 RULES = (NO_SECTION, ODD_SECTION, UNKNOWN_SECTION, UNKNOWN_FIELD, OTHER_VERSION, UNREAD, MISSING, TYPE, VALUE)
 
 
-def settings_of(config: object, target: Target, here: bool) -> tuple[Settings | None, list[Violation]]:
+def settings_of(
+    config: object, target: Target, here: bool, names: tuple[str, ...] | None
+) -> tuple[Settings | None, list[Violation]]:
     """What MindSpore takes of a configuration, None if nothing, and what is wrong with single fields."""
     common = config.get(COMMON) if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(common, Mapping):
@@ -48,7 +50,7 @@ def settings_of(config: object, target: Target, here: bool) -> tuple[Settings | 
             if not wrong:
                 sound[section][name] = value
     found += _missing(given)
-    return Settings(target, sound[COMMON], None if e2e is None else sound[E2E], here), found
+    return Settings(target, sound[COMMON], None if e2e is None else sound[E2E], here, names), found
 
 
 def _sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:

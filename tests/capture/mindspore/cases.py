@@ -11,7 +11,16 @@ from typing import Any
 from dumpdiff.capture.mindspore import Options, Target, configuration
 
 CPU = Target("cpu")
-EVERYTHING = 34  #: files of two steps of the net of fixtures/try_mindspore_configs.py
+#: Operators and parameters of the net of fixtures/try_mindspore_configs.py.
+NAMES = (
+    "Default/fc-Dense/MatMul-op0",
+    "Default/fc-Dense/BiasAdd-op0",
+    "Default/relu-ReLU/ReLU-op0",
+    "Default/Add-op0",
+    "fc.weight",
+    "fc.bias",
+)
+EVERYTHING = 34  #: files of two steps of that net
 PARAMETERS = 6  #: those of them that hold a parameter or the input
 
 Config = dict[str, Any]
@@ -174,6 +183,14 @@ EMPTY = (
         f"{C}.kernels",
         "is no text",
         {"dump_mode": 1, "kernels": [{"a": 1}]},
+        files=0,
+    ),
+    Case(
+        "kernel-number",
+        "kernel-absent",
+        f"{C}.kernels",
+        "of 'Default/fc-Dense/MatMul' there are -op0; graph files",
+        {"dump_mode": 1, "kernels": ["Default/fc-Dense/MatMul-op7"]},
         files=0,
     ),
     Case(

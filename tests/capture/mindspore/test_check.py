@@ -9,7 +9,7 @@ import pytest
 
 from dumpdiff.capture.mindspore import RULES, Violation, check_file
 
-from .cases import CASES, CPU, EMPTY, IGNORED, REFUSED, Case
+from .cases import CASES, CPU, EMPTY, IGNORED, NAMES, REFUSED, Case
 from .conftest import Outcome
 
 RULE = {rule.id: rule for rule in RULES}
@@ -18,7 +18,9 @@ BY_NAME = [pytest.param(case, id=case.name) for case in CASES]
 
 def found(case: Case, folder: Path) -> Violation:
     """The violation that a case is about."""
-    (violation,) = [violation for violation in check_file(case.write(folder), CPU) if violation.rule == case.rule]
+    (violation,) = [
+        violation for violation in check_file(case.write(folder), CPU, names=NAMES) if violation.rule == case.rule
+    ]
     return violation
 
 

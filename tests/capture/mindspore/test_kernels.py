@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.capture.mindspore.kernels import kernel, operator_type, regex_of
+from dumpdiff import Trace
+from dumpdiff.capture.mindspore import Options, Target, check, configuration
+from dumpdiff.capture.mindspore.kernels import kernel, names_in, operator_type, regex_of
+from dumpdiff.errors import DumpError
 
 NAMES = (
     "Default/network-WithLoss/fc-Dense/MatMul-op0",
@@ -61,3 +65,31 @@ def test_a_regex_of_any_name_selects_it_and_holds_no_backslash(name: str) -> Non
 def test_a_name_that_cannot_be_written_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(name))):
         regex_of([name])
+
+
+def unused(trace: Trace, *kernels: str) -> list[str]:
+    """What is said of kernels, once the network is known from a dump of it."""
+    config = configuration(Options(path="/tmp", kernels=kernels), Target("cpu"))
+    return [violation.message for violation in check(config, Target("cpu"), names=names_in(trace))]
+
+
+def test_the_names_of_a_dump_are_those_of_the_runtime(trace: Callable[[str], Trace]) -> None:
+    names = names_in(trace("ms_graph"))
+    assert len(set(names)) == len(names)
+    assert not any("#" in name for name in names)
+    assert unused(trace("ms_graph"), *names[:3], "name-regex(.*[.]weight)", "matmul") == []
+
+
+def test_a_kernel_that_a_dump_does_not_have_is_told_with_those_that_it_has(trace: Callable[[str], Trace]) -> None:
+    name = next(name for name in names_in(trace("ms_graph")) if name.endswith("MatMul-op0"))
+    (said,) = unused(trace("ms_graph"), name.replace("-op0", "-op9999"))
+    assert f"of {name[:-4]!r} there are -op0" in said
+    (said,) = unused(trace("ms_graph"), name.replace("MatMul", "MatMull"))
+    assert f"the nearest is {name!r}" in said
+    (said,) = unused(trace("ms_graph"), "name-regex(Default/.*Conv2D.*)")
+    assert "there is no such operator" in said
+
+
+def test_a_dump_that_does_not_tell_names_is_refused(trace: Callable[[str], Trace]) -> None:
+    with pytest.raises(DumpError, match="with its graphs"):
+        names_in(trace("pt_none"))

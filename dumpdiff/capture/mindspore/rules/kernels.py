@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from ..fields import COMMON
@@ -51,6 +52,12 @@ FILE_NAME = Rule(
     "A name has '/', not the '_' that names of files have in its place.",
     framework="Unused Kernel in json:",
 )
+ABSENT = Rule(
+    "kernel-absent",
+    "writes nothing",
+    "An entry selects an operator of the network; the numbers behind -op are those of the runtime.",
+    framework="Unused Kernel in json:",
+)
 RULES = (
     SET_DUMP,
     UNUSED,
@@ -63,6 +70,7 @@ RULES = (
     PARTIAL,
     SCOPE,
     FILE_NAME,
+    ABSENT,
 )
 
 #: How the names of operators begin; a parameter's name is its path, in small letters.
@@ -91,7 +99,10 @@ def violations(settings: Settings) -> Iterator[Violation]:
         if taken in seen:
             yield DUPLICATE.broken(FIELD, f"{entry!r} stands there twice; write it once")
         seen.add(taken)
-        yield from _entry(entry, taken, settings)
+        wrong = [*_entry(entry, taken, settings)]
+        yield from wrong
+        if not wrong and settings.names is not None and not any(map(taken.selects, settings.names)):
+            yield ABSENT.broken(FIELD, f"{entry!r} selects nothing: {_instead(taken, settings.names)}")
 
 
 def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
@@ -113,6 +124,18 @@ def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]
             f"{entry!r} selects nothing: it is the name of a cell or part of one; for the operators in it write "
             f"'name-regex({taken.text}/.*)'",
         )
+
+
+def _instead(taken: Kernel, names: Sequence[str]) -> str:
+    """What the network has where an entry selects none of its operators."""
+    stem = taken.text.rsplit("-op", 1)[0]
+    alike = [name for name in names if taken.form == "name" and name.rsplit("-op", 1)[0] == stem]
+    if alike:
+        numbers = ", ".join(name[len(stem) :] for name in alike[:8])
+        more = ", ..." if len(alike) > 8 else ""
+        return f"of {stem!r} there are {numbers}{more}; graph files have other numbers than the runtime"
+    near = get_close_matches(taken.text, names, n=1)
+    return f"there is no such operator; the nearest is {near[0]!r}" if near else "there is no such operator"
 
 
 def _regex(text: str, settings: Settings) -> Iterator[Violation]:
