@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import IO
 
 from ...result import Result
+from ..markdown import to_markdown
 from .assets import check_installed
 from .divergence import page
 from .page import render
@@ -21,10 +22,4 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(page(result, _markdown(result))))
-
-
-def _markdown(result: Result) -> str:
-    from ..words import headline
-
-    return headline(result)
+    stream.write(render(page(result, to_markdown(result))))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...result import Finding, Result, Side
 from ...wording import number
-from ..words import headline, percent, place
+from ..words import headline, percent, place, roles
 from . import tables
 from .drawings import Bars, Tiles, bars, tiles
 from .graph import Drawing, draw
@@ -54,6 +54,7 @@ def page(result: Result, markdown: str) -> Page:
     context = {
         "result": result,
         "headline": headline(result),
+        "notes": result.notes[1:] if result.verdict == "inconclusive" else result.notes,  # the headline is the first
         "first": shown[0] if shown else None,
         "shown": shown,
         "facts": tuple(_facts(result)),
@@ -177,5 +178,4 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _problems(result: Result) -> list[tuple[str, str]]:
-    sides = (("target", result.target), ("reference", result.reference))
-    return [(role, str(problem)) for role, side in sides for problem in side.problems]
+    return [(role, str(problem)) for role, side in roles(result) for problem in side.problems]

@@ -153,10 +153,10 @@ def test_only_rows_on_screen_are_elements(browser: Browser, demo: Result) -> Non
 
 def test_a_cell_of_the_heat_map_shows_its_pairs(browser: Browser, demo: Result, demo_page: bytes) -> None:
     browser.open(demo_page)
-    browser.find(".heat a.first").click()
+    browser.find(".heat td.first").click()
     wanted = (demo.pairs["scope"] == "layers.1.post_attention_norm") & (demo.pairs["phase"] == "forward")
     assert browser.find("#pairs-count").text == f"{wanted.sum()} of 478"
-    assert browser.hash == "#q=scope:layers.1.post_attention_norm&phase=forward"
+    assert browser.hash == "#pairs&q=scope:layers.1.post_attention_norm&phase=forward"
 
 
 def test_an_op_of_the_graph_opens_its_pair(browser: Browser, demo_page: bytes) -> None:

@@ -4,7 +4,10 @@
 const $ = (id) => document.getElementById(id);
 
 function pairColumns({ columns }) {
-  const name = (side) => (row) => make("bdi", {}, `${columns[`${side}_op`].at(row)} ${columns[`${side}_slot`].at(row)}`);
+  const name = (side) => {
+    const [op, slot] = [columns[`${side}_op`], columns[`${side}_slot`]];
+    return (row) => make("bdi", {}, op.at(row), make("span", { class: "slot" }, ` ${slot.at(row)}`));
+  };
   const link = (row) => make("a", { href: `#pair=${row}` }, row.toLocaleString("en"));
   const value = (key, say) => (row) => say(columns[key].at(row));
   return [
@@ -16,7 +19,7 @@ function pairColumns({ columns }) {
     { key: "phase", title: "phase", kind: "phase", cell: value("phase", String) },
     { key: "error", title: "error", kind: "number", cell: value("error", number) },
     { key: "tolerance", title: "tolerance", kind: "number limit", cell: value("tolerance", number) },
-    { key: "ratio", title: "× tol.", kind: "number", cell: value("ratio", multiple), help: "error over tolerance" },
+    { key: "ratio", title: "× tol.", kind: "number ratio", cell: value("ratio", multiple), help: "error over tolerance" },
     { key: "confidence", title: "sure", kind: "number sure", cell: value("confidence", (share) => `${Math.floor(share * 100)} %`), help: "how sure it is that both are one value" },
   ];
 }
@@ -48,6 +51,7 @@ class Report {
     for (const [id, name] of [["search", "q"], ["state", "state"], ["phase", "phase"]]) {
       $(id).addEventListener("input", () => this.go({ [name]: $(id).value }));
     }
+    for (const heat of document.querySelectorAll(".heat")) heat.addEventListener("click", (event) => this.showCell(heat, event.target));
     for (const id of ["unmatched-search", "unmatched-side"]) $(id).addEventListener("input", () => this.filterUnmatched());
     for (const choice of document.getElementsByName("measure")) {
       choice.addEventListener("change", () => {
@@ -104,6 +108,15 @@ class Report {
     if (row >= 0) sheet.replaceChildren(...pairSheet(this.pairs.table, row, () => this.go({ pair: "" })));
     this.network.select(row);
     this.pairs.mark(row);
+  }
+
+  /* The pairs behind a cell of the heat map. */
+  showCell(heat, cell) {
+    if (!cell.matches("td[class]")) return;
+    const heads = [cell.parentElement.cells[0], heat.tHead.rows[0].cells[cell.cellIndex]];
+    const scope = heads.map((head) => head.dataset.scope).filter(Boolean).join(".");
+    this.go({ q: `scope:${scope}`, phase: heat.dataset.phase, state: "" }, "pairs");
+    $("pairs").scrollIntoView();
   }
 
   filterUnmatched() {

@@ -7,7 +7,7 @@ const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduc
 class Network {
   constructor(element, table, findings, pick) {
     Object.assign(this, { element, table, pick, selected: -1 });
-    this.findings = findings.filter((finding) => finding.row >= 0);
+    this.first = findings.find((finding) => finding.rank === 1 && finding.row >= 0);
     const { state, phase } = table.columns;
     this.groups = SHAPES.map((name) => [name, []]);
     const group = new Map(this.groups);
@@ -137,15 +137,14 @@ class Network {
         }
         ctx.fill();
       }
-      ctx.strokeStyle = ctx.fillStyle = colour("introduced");
-      ctx.lineWidth = devicePixelRatio;
-      for (const finding of this.findings.slice(0, 1)) this.drawMark(ctx, bbox, finding);
+      if (this.first) this.drawMark(ctx, bbox, this.first);
     });
   }
 
   /* The tolerance: a line where there is one for all, else one short stroke for each pair. */
   drawLimits(ctx, bbox, from, to) {
     ctx.strokeStyle = colour("tolerance");
+    ctx.globalAlpha = to - from > 5000 ? 0.35 : 1; // so many strokes are a band, and what lies in it must be seen
     ctx.lineWidth = 1.5 * devicePixelRatio;
     ctx.beginPath();
     if (!this.limits) {
@@ -166,12 +165,15 @@ class Network {
       }
     }
     ctx.stroke();
+    ctx.globalAlpha = 1;
   }
 
   /* Where the first divergence is: a line down to its point, and words beside it. */
   drawMark(ctx, bbox, { row }) {
     const [x, y] = this.at(row, true);
     if (x < bbox.left || x > bbox.left + bbox.width) return;
+    ctx.strokeStyle = ctx.fillStyle = colour("introduced");
+    ctx.lineWidth = devicePixelRatio;
     ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
@@ -184,6 +186,10 @@ class Network {
     ctx.textAlign = "left";
     const width = ctx.measureText(words).width + 8 * devicePixelRatio;
     const left = x + width > bbox.left + bbox.width ? x - width : x + 6 * devicePixelRatio;
+    ctx.lineWidth = 4 * devicePixelRatio;
+    ctx.lineJoin = "round";
+    ctx.strokeStyle = colour("surface");
+    ctx.strokeText(words, left, bbox.top + 22 * devicePixelRatio);
     ctx.fillText(words, left, bbox.top + 22 * devicePixelRatio);
   }
 

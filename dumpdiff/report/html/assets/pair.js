@@ -10,6 +10,7 @@ function pairSheet(table, row, close) {
   const state = columns.state.at(row);
   const said = (name) => {
     const column = columns[name];
+    if (name === "confidence") return `${Math.round(column.at(row) * 100)} %`;
     return column.kind === "text" ? column.at(row) : digits(column.at(row));
   };
   const line = (name, ...values) => make("tr", {}, make("th", { scope: "row" }, name.replaceAll("_", " ")), ...values);

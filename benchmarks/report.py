@@ -1,0 +1,113 @@
+"""How large the HTML report is, how long it takes to write, and how long a browser needs until it can be used.
+
+    python benchmarks/report.py [--repeat 3]
+
+needs the package installed with ``.[test]``, and Debian's chromium and chromium-driver. Prints a Markdown table: the
+demo pair's result, then the same with its pairs repeated as further layers (tests/results.py). A page is interactive
+once its chart and tables are drawn and listen; the clock starts with the navigation. A search, a sort and a scroll are
+measured on the open page, each with the frame that shows it. Of repeated measurements the smallest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
+
+import dumpdiff
+from dumpdiff.report import html
+from dumpdiff.result import Result
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from results import repeated  # noqa: E402  (a helper of the tests, not a package)
+
+SIZES = (1_000, 10_000, 20_000, 100_000)
+SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+
+#: Milliseconds from the call to the frame that shows what it did.
+FRAME = """const done = arguments[0], start = performance.now();
+{};
+requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    pairs: int
+    megabytes: float
+    writing: float  #: seconds
+    interactive: float  #: seconds
+    search: float  #: milliseconds, as all below
+    sort: float
+    scroll: float
+
+
+def demo(folder: Path) -> Result:
+    for name in ("demo_mindspore", "demo_pytorch"):
+        with tarfile.open(ROOT / "fixtures" / "data" / f"{name}.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
+    return dumpdiff.align(folder / "demo_mindspore", folder / "demo_pytorch", closeups=True)
+
+
+def browser() -> Chrome:
+    options = ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for switch in SWITCHES:
+        options.add_argument(switch)
+    return Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+def measured(result: Result, file: Path) -> Figures:
+    stream = io.BytesIO()
+    start = time.perf_counter()
+    html.write(result, stream)
+    writing = time.perf_counter() - start
+    file.write_bytes(stream.getvalue())
+    driver = browser()  # a new one each time: nothing is warm
+    try:
+        driver.get(file.as_uri())
+        mark = "return performance.getEntriesByName('interactive')[0]?.startTime"
+        interactive = WebDriverWait(driver, 60).until(lambda _: driver.execute_script(mark))
+        calls = ("report.go({q: 'attention mul'})", "report.go({q: '', sort: '-error'})",
+                 "document.getElementById('pairs-table').scrollTo(0, 12345)")  # fmt: skip
+        search, sort, scroll = (driver.execute_async_script(FRAME.format(call)) for call in calls)
+    finally:
+        driver.quit()
+    size = len(stream.getvalue()) / 1e6
+    return Figures(len(result.pairs), size, writing, interactive / 1000, search, sort, scroll)
+
+
+def rows(repeat: int) -> Iterator[Figures]:
+    with tempfile.TemporaryDirectory() as folder:
+        small = demo(Path(folder))
+        for result in (small, *(repeated(small, size) for size in SIZES)):
+            runs = [measured(result, Path(folder) / "report.html") for _ in range(repeat)]
+            yield Figures(*map(min, zip(*map(astuple, runs), strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    print("| pairs | file | written in | interactive after | search | sort | scroll |\n|--:|--:|--:|--:|--:|--:|--:|")
+    for row in rows(arguments.repeat):
+        print(
+            f"| {row.pairs:,} | {row.megabytes:.2f} MB | {row.writing:.2f} s | {row.interactive:.2f} s "
+            f"| {row.search:.0f} ms | {row.sort:.0f} ms | {row.scroll:.0f} ms |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
