@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .capture.narrow import Narrowed
     from .optimizers.differences import Comparison as Moves
     from .optimizers.moved import Moved
+    from .weights import WeightsResult
 
 Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
 
@@ -237,6 +238,27 @@ def _flows(parts: tuple[Part, Part], progress: Progress | None) -> tuple[Flow, F
         trace = readers.read(part)
         flows.append(flow_of(trace, _stage(progress, f"statistics of the {role}")))
     return flows[0], flows[1]
+
+
+def weights(
+    target: str | Path,
+    reference: str | Path,
+    *,
+    rules: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+) -> WeightsResult:
+    """Do two checkpoints hold the same weights? ``target`` is the one under test, ``reference`` the trusted one.
+
+    Any two formats and layouts can be compared; ``rules`` are further rule files. Memory stays within a few hundred
+    megabytes, whatever the checkpoints' size.
+
+    Raises DumpError if a checkpoint cannot be read, RuleError for a wrong rule file.
+    """
+    from . import checkpoints
+    from .weights import compare
+
+    book = load_rules([Path(file) for file in rules])
+    return compare(checkpoints.open(target), checkpoints.open(reference), book, progress)
 
 
 def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:

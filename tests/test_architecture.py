@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compare",),
     ("locate",),
     ("explain",),
+    ("weights",),
     ("triage",),
     ("depict",),
     ("capture", "report"),

@@ -28,6 +28,7 @@ COMMANDS = {
     "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
     "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
+    "weights": ("dumpdiff.cli.weights:weights", "Compare two checkpoints: are they the same weights?"),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
 }
 

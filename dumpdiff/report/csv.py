@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -29,6 +30,11 @@ def write(result: Result, stream: IO[bytes]) -> None:
     for start in range(0, len(result.pairs), _LINES):
         block = result.pairs.iloc[start : start + _LINES]
         stream.write(_lines([_cells(block[name]) for name in names]))
+
+
+def rows_of(rows: Iterable[Sequence[object]]) -> bytes:
+    """Any rows in this project's form of CSV, the header first."""
+    return "".join(f"{','.join(map(_cell, row))}\r\n" for row in rows).encode("utf-8", errors="backslashreplace")
 
 
 def _lines(columns: list[list[str]]) -> bytes:

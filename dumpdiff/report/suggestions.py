@@ -41,8 +41,10 @@ def suggestions(result: Result, rules: Rules) -> str:
     """
     operators = _operators(result, rules)
     wanted = Counter(line for names in result.parameters for line in missing_lines(*names, rules))
-    lines = [*_scope_lines(wanted), *_kind_lines(operators), *_part_lines(operators, rules)]
-    head = _HEAD.format(target=_plain(result.target.source.path), reference=_plain(result.reference.source.path))
+    lines = [*scope_lines(wanted), *_kind_lines(operators), *_part_lines(operators, rules)]
+    head = _HEAD.format(
+        target=plain_comment(result.target.source.path), reference=plain_comment(result.reference.source.path)
+    )
     return head + ("\n" + "\n".join(lines) + "\n" if lines else _NOTHING)
 
 
@@ -115,7 +117,7 @@ def _reaches(start: str, goal: str, known: Mapping[str, Iterable[tuple[str, ...]
     return any(_reaches(part, goal, known) for row in known.get(start, ()) for part in row)
 
 
-def _scope_lines(wanted: Counter[Line]) -> Iterator[str]:
+def scope_lines(wanted: Counter[Line]) -> Iterator[str]:
     """The section ``scopes``: each pattern once, for the canonical path that most parameters want."""
     tables: dict[tuple[str, ...], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     taken = set()
@@ -180,6 +182,6 @@ def _quoted(text: str) -> str:
     return text if plain and yaml.safe_load(text) == text else yaml.dump(text, default_style='"').strip()
 
 
-def _plain(path: str) -> str:
+def plain_comment(path: str) -> str:
     """In a comment, whatever characters a path has."""
     return path.encode("unicode_escape").decode()

@@ -40,7 +40,9 @@ def _near(wanted: Floats, member: Member, others: Floats, members: Sequence[Memb
     if wanted[2] == wanted[3]:  # constants tell nothing
         return []
     limits = np.array([_TOLERANCE * noise_of(member.matrix.dtype, other.matrix.dtype) for other in members])
-    scale = np.array([0, wanted[1], max(abs(wanted[2]), abs(wanted[3])), max(abs(wanted[2]), abs(wanted[3])), wanted[4]])
+    scale = np.array(
+        [0, wanted[1], max(abs(wanted[2]), abs(wanted[3])), max(abs(wanted[2]), abs(wanted[3])), wanted[4]]
+    )
     near = np.abs(others - wanted) <= np.maximum(limits[:, None] * scale, 1e-30)
     return [int(row) for row in np.flatnonzero(near.all(axis=1))]
 

@@ -12,14 +12,13 @@ import numpy as np
 from ..checkpoints import Checkpoint
 from ..rules import Rules
 from . import byvalue, casts
-from .distance import Distance
 from .groups import Group, Member, groups, is_state, layer_of
 from .laying import Laid, Misfit, lay
 from .leftover import Leftover, explained
 from .mistakes import Known, named
 from .orders import Described
 from .part import Part
-from .result import RELATIONS, Checked, Mistake, Pair, Relation, Verdict, WeightsResult
+from .result import RELATIONS, Checked, Mistake, Pair, Verdict, WeightsResult
 from .shards import side_of
 from .side import Side
 
@@ -32,9 +31,7 @@ MIN_COVERAGE = 0.9
 _NARROW = ("float16", "bfloat16")
 
 
-def compare(
-    target: Checkpoint, reference: Checkpoint, rules: Rules, progress: Progress | None = None
-) -> WeightsResult:
+def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: Progress | None = None) -> WeightsResult:
     """Are they the same weights? Reads every element of both once or twice, a few megabytes at a time.
 
     Raises DumpError if a file turns out to be cut short.
@@ -46,15 +43,15 @@ def compare(
     laid: list[Laid] = []
     pairs: list[Pair] = []
     for group in (*found, *more):
-        try:
-            laid.append(lay(group, *sides, meter.read))
-        except Misfit as reason:
-            pairs.append(_misfit(group, str(reason)))
+        one = lay(group, *sides, meter.read)
+        if isinstance(one, Misfit):
+            pairs.append(_misfit(group, one.reason))
+        else:
+            laid.append(one)
     laid = _voted(laid)
-    parts = [(one, list(_parts(one))) for one in laid]
-    known = Known.of([*(part for _, group in parts for part, _ in group), *map(_alone, left_r)])
-    for one, group in parts:
-        pairs += [_pair(one, part, described, known) for part, described in group]
+    parts = [(one, number, part) for one in laid for part, number in _parts(one)]
+    known = Known.of([*(part for _, _, part in parts), *map(_alone, left_r)])
+    pairs += [_pair(one, part, number, known) for one, number, part in parts]
     rest = explained(sides, left_t, left_r, known)
     return _result(sides, tuple(pairs), laid, rest)
 
@@ -121,7 +118,7 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     wrong = np.flatnonzero(np.isin(rows, found.wrong) | lost)
     gap = float(np.sqrt((found.gap[rows] ** 2).sum()))
     norm = float(np.sqrt((found.norm[rows] ** 2).sum()))
-    relation = _relation(found, rows, part)
+    relation = found.relation(rows)
     mistake = None
     if len(wrong):
         relation, mistake = "different", named(part, wrong, known)
@@ -152,16 +149,6 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
         elements=part.shape[0] * part.shape[1],
         mistake=mistake,
     )
-
-
-def _relation(found: Distance, rows: np.ndarray, part: Part) -> Relation:
-    if not found.unequal[rows].any():
-        return "identical" if found.bits[rows].all() else "equal"
-    if found.rounding is not None:
-        return "rounded"
-    typical = float(np.sqrt((found.norm[rows] ** 2).mean()))
-    limit = found.noise * np.maximum(found.norm[rows], typical)
-    return "noise" if np.all(found.gap[rows] <= limit) else "different"
 
 
 def _misplaced(laid: Laid, number: int) -> Mistake:
@@ -212,9 +199,7 @@ def _result(sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid],
     verdict: Verdict = "same"
     if any(pair.mistake for pair in pairs) or rest.missing or rest.unknown:
         verdict = "differ"
-    if not right and not any(pair.mistake for pair in pairs):
-        verdict = "inconclusive"
-    elif verdict == "same" and coverage < MIN_COVERAGE:
+    if (not right and not any(pair.mistake for pair in pairs)) or (verdict == "same" and coverage < MIN_COVERAGE):
         verdict = "inconclusive"
     return WeightsResult(
         target=_checked(sides[0]),
@@ -252,7 +237,7 @@ def _notes(laid: list[Laid]) -> Iterable[str]:
 
 def _layer_shift(pairs: Iterable[Pair]) -> int | None:
     """By how much the target's layers are off, where all that hold another layer's weights are by the same."""
-    shifts = Counter()
+    shifts: Counter[int] = Counter()
     for pair in pairs:
         holds = pair.mistake.holds if pair.mistake is not None else ""
         if not holds or not layer_of(holds) or not layer_of(pair.path):

@@ -12,6 +12,7 @@ from ..checkpoints.elements import decode
 from ..dtypes import unit_roundoff
 from . import casts
 from .matrix import Matrix
+from .result import Relation
 
 #: Relative L2 distance up to which two weights are one up to noise: four units of the coarser dtype, float32 at least.
 #: An element that was rounded once errs by one unit at most; a sum or a detour through another dtype by a few.
@@ -42,16 +43,16 @@ class Distance:
             return 0.0
         return gap / norm if norm > 0 else np.inf
 
-    @property
-    def equal(self) -> bool:
-        """Every element is equal."""
-        return not self.unequal.any()
-
-    @property
-    def within_noise(self) -> bool:
-        """Nothing but rounding stands between the two, in every row."""
-        limit = self.noise * np.maximum(self.norm, np.sqrt((self.norm**2).mean()) if len(self.norm) else 0)
-        return bool(not self.nonfinite and np.all(self.gap <= limit))
+    def relation(self, rows: Ints | None = None) -> Relation:
+        """What the two are to each other, in all rows or in some."""
+        which = slice(None) if rows is None else rows
+        if not self.unequal[which].any():
+            return "identical" if self.bits[which].all() else "equal"
+        if self.rounding is not None:
+            return "rounded"
+        norm = self.norm[which]
+        limit = self.noise * np.maximum(norm, np.sqrt((norm**2).mean()))
+        return "noise" if np.all(self.gap[which] <= limit) else "different"
 
     @property
     def wrong(self) -> Ints:
@@ -116,9 +117,7 @@ class _Chunk:
     nonfinite: int
 
 
-def _compare(
-    a: AnyArray, b: AnyArray, ways: list[tuple[str, str, bool]]
-) -> tuple[_Chunk, list[tuple[str, str, bool]]]:
+def _compare(a: AnyArray, b: AnyArray, ways: list[tuple[str, str, bool]]) -> tuple[_Chunk, list[tuple[str, str, bool]]]:
     """Statistics of a chunk of values, and which casts still explain everything."""
     wide = np.float64 if a.dtype.itemsize > 4 or b.dtype.itemsize > 4 or a.dtype.kind != "f" else np.float32
     with np.errstate(invalid="ignore", over="ignore"):

@@ -13,7 +13,7 @@ from .distance import Distance, distance
 from .families import Numbers
 from .groups import Group, sizes_of, whole
 from .matrix import Matrix
-from .orders import Described, described, inverse, regrouped
+from .orders import SAME, Described, described, inverse, regrouped
 from .rows import matched
 from .side import Side
 
@@ -38,31 +38,78 @@ class Laid:
     padding: int = 0  #: rows that the target has more, or, if negative, less
 
 
-class Misfit(Exception):
+@dataclass(frozen=True)
+class Misfit:
     """The two sides of a group have shapes that cannot be one."""
 
+    reason: str
 
-def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]) -> Laid:
-    """Find the order of a group's rows and compare all of them. Raises Misfit where shapes forbid it."""
+
+@dataclass(frozen=True)
+class _Fused:
+    """What a fused weight is made of: rows and names of its parts, and which layouts its sides may have."""
+
+    part: str  #: last module of the canonical name: qkv, gate_up_proj, ...
+    sizes: list[int]
+    names: list[str]
+    target: list[Ints]  #: orders that the target may have over the parts; its rows as they are where it has the parts
+    reference: list[Ints]
+
+
+def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]) -> Laid | Misfit:
+    """Find the order of a group's rows and compare all of them; a Misfit where shapes forbid it."""
     mine, theirs = _oriented(whole(group.target), whole(group.reference))
-    sizes = sizes_of(group.parts)
-    names = [_module(member.path) for member in group.parts]
+    misfit = Misfit(f"{mine.shape[0]} x {mine.shape[1]} here, {theirs.shape[0]} x {theirs.shape[1]} there")
     part = _module(group.path)
-    numbers = _common(target.numbers, reference.numbers)
-    family = (target if group.fused != "reference" else reference).family
     padding = mine.shape[0] - theirs.shape[0]
-    if padding and part not in _PADDED:
-        raise Misfit(f"{mine.shape[0]} x {mine.shape[1]} here, {theirs.shape[0]} x {theirs.shape[1]} there")
-    first = _best(mine, theirs, _candidates(group, part, family, sizes, numbers, target.family, reference.family))
+    if mine.shape[1] != theirs.shape[1] or (padding and part not in _PADDED):
+        return misfit
+    numbers = _common(target.numbers, reference.numbers)
+    fused = _fused(group, part, mine.shape[0], target.family, reference.family, numbers)
+    if fused is None:
+        orders = _plain(part, mine.shape[0], theirs.shape[0], numbers, (target.family, reference.family))
+    else:
+        orders = [inverse(there)[here] for here in fused.target for there in fused.reference]
+        if not group.fused:
+            orders.insert(0, np.arange(mine.shape[0]))  # both in one: most often alike
+    first = _best(mine, theirs, orders)
     found = distance(mine, theirs, first, done)
     order = _found_elsewhere(mine, theirs, first, found)
     if order is None:
-        layout = _describe(group, first, sizes, names)
-        return Laid(group, mine, theirs, first, first, found, layout, True, padding)
+        return Laid(group, mine, theirs, first, first, found, _described(fused, group, first), True, padding)
     again = distance(mine, theirs, order, done)
-    layout = _describe(group, order, sizes, names)
-    right = accepted(part, family, layout, numbers) if group.fused else False
+    layout = _described(fused, group, order)
+    right: bool | None = False
+    if fused is not None:
+        right = accepted(part, (reference if group.fused == "reference" else target).family, layout, numbers)
     return Laid(group, mine, theirs, order, first, again, layout, right, padding)
+
+
+def _fused(group: Group, part: str, rows: int, one: str, other: str, numbers: Numbers) -> _Fused | None:
+    """The parts of a group: those that one side has, or where both have all in one, those it must be made of."""
+    parts = np.arange(rows)
+    if group.fused:
+        sizes, names = sizes_of(group.parts), [_module(member.path) for member in group.parts]
+        orders = list(expected(part, one if group.fused == "target" else other, sizes, numbers)) or [parts]
+        sides = (orders, [parts]) if group.fused == "target" else ([parts], orders)
+        return _Fused(part, sizes, names, *sides)
+    made = _made_of(part, rows, numbers)
+    if made is None or (one == other and group.evidence == "name" and part == "qkv" and not numbers.heads):
+        return None
+    sizes, names = made
+    return _Fused(
+        part, sizes, names, *([*expected(part, family, sizes, numbers)] or [parts] for family in (one, other))
+    )
+
+
+def _made_of(part: str, rows: int, numbers: Numbers) -> tuple[list[int], list[str]] | None:
+    """Sizes and names of the parts of a fused weight that neither side has in parts; None if it is not one."""
+    if part == "gate_up_proj" and rows % 2 == 0:
+        return [rows // 2] * 2, ["gate", "up"]
+    if part == "qkv" and numbers.heads and numbers.groups and rows % (numbers.heads + 2 * numbers.groups) == 0:
+        size = rows // (numbers.heads + 2 * numbers.groups)
+        return [numbers.heads * size, numbers.groups * size, numbers.groups * size], ["q", "k", "v"]
+    return None
 
 
 def _module(path: str) -> str:
@@ -72,7 +119,7 @@ def _module(path: str) -> str:
 
 
 def _oriented(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
-    """Both with the same number of columns: a row vector is a column, a matrix may be stored transposed."""
+    """Both with the same number of columns, if that can be: a matrix may be stored transposed, a vector as a row."""
     if target.shape[1] == reference.shape[1]:
         return target, reference
     if target.shape == reference.shape[::-1]:
@@ -81,20 +128,15 @@ def _oriented(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
         flat = [m.take(slice(0, m.shape[0])).reshape(-1, 1) for m in (target, reference) if 1 in m.shape]
         if len(flat) == 2:
             return Matrix((flat[0],), target.dtype), Matrix((flat[1],), reference.dtype)
-    rows, columns = target.shape
-    raise Misfit(f"{rows} x {columns} here, {reference.shape[0]} x {reference.shape[1]} there")
+    return target, reference
 
 
-def _candidates(
-    group: Group, part: str, family: str, sizes: list[int], numbers: Numbers, one: str, other: str
-) -> list[Ints]:
-    rows_t, rows_r = (sum(sizes_of(members)) for members in (group.target, group.reference))
-    if group.fused:
-        orders = [order for order in expected(part, family, sizes, numbers) if len(order) == sum(sizes)]
-        return [inverse(order) for order in orders] if group.fused == "reference" else orders
+def _plain(part: str, rows_t: int, rows_r: int, numbers: Numbers, families: tuple[str, str]) -> list[Ints]:
+    """Orders of a weight that is not fused: as it stands, and in the other RoPE layout where the families differ."""
     same = np.where(np.arange(rows_t) < rows_r, np.arange(rows_t), -1)
-    if rope_reordered(part, one, other) and rows_t == rows_r and numbers.head_size and rows_t % numbers.head_size == 0:
-        heads, half = rows_t // numbers.head_size, numbers.head_size // 2
+    size = numbers.head_size
+    if rope_reordered(part, *families) and rows_t == rows_r and size and rows_t % size == 0:
+        heads, half = rows_t // size, size // 2
         return [regrouped(heads, 2, half), regrouped(heads, half, 2), same]
     return [same]
 
@@ -133,11 +175,16 @@ def _found_elsewhere(target: Matrix, reference: Matrix, order: Ints, found: Dist
     return made
 
 
-def _describe(group: Group, order: Ints, sizes: list[int], names: list[str]) -> Described:
-    """The layout in the direction in which the fused side is made of the parts."""
+def _described(fused: _Fused | None, group: Group, order: Ints) -> Described:
+    """The layout of the fused side over its parts; of two fused sides the target's, the reference's being right."""
+    if fused is None:
+        return described(order, [len(order)], [""])
     if group.fused == "reference":
-        return described(inverse(order, sum(sizes)), sizes, names)
-    return described(order, sizes if group.fused else [len(order)], names)
+        return described(inverse(order, sum(fused.sizes)), fused.sizes, fused.names)
+    if np.array_equal(order, np.arange(len(order))) and not group.fused:
+        return Described(SAME, (SAME,))
+    tried = [described(np.where(order >= 0, there[order], -1), fused.sizes, fused.names) for there in fused.reference]
+    return next((layout for layout in tried if layout.parts.kind not in ("blocks", "scattered")), tried[0])
 
 
 def _common(target: Numbers, reference: Numbers) -> Numbers:

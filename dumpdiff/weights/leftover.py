@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..arrays import Floats
 from .distance import distance
 from .groups import Member
 from .matrix import Matrix
@@ -28,7 +27,9 @@ class Leftover:
     accounted: int  #: elements that are explained without being compared
 
 
-def explained(sides: tuple[Side, Side], target: Sequence[Member], reference: Sequence[Member], known: Known) -> Leftover:
+def explained(
+    sides: tuple[Side, Side], target: Sequence[Member], reference: Sequence[Member], known: Known
+) -> Leftover:
     """What the members without a partner are."""
     pairs: list[Pair] = []
     notes: list[str] = []
@@ -39,7 +40,9 @@ def explained(sides: tuple[Side, Side], target: Sequence[Member], reference: Seq
             if member.path == _HEAD and (pair := _head(sides, one, member)) is not None:
                 pairs.append(pair)
                 if pair.mistake is None:
-                    notes.append(f"the head of the {('target', 'reference')[one]} is its embedding; the other side has none")
+                    notes.append(
+                        f"the head of the {('target', 'reference')[one]} is its embedding; the other side has none"
+                    )
             elif member.path.endswith(".bias") and not _values(member.matrix).any():
                 accounted += member.matrix.size
                 notes.append(f"{member.said}: zeros, and the {('reference', 'target')[one]} has no such bias")
@@ -48,7 +51,7 @@ def explained(sides: tuple[Side, Side], target: Sequence[Member], reference: Seq
     return Leftover(tuple(pairs), tuple(absent[1]), tuple(absent[0]), tuple(notes), accounted)
 
 
-def _values(matrix: Matrix) -> np.ndarray:
+def _values(matrix: Matrix) -> Floats:
     return matrix.values(slice(0, matrix.shape[0]))
 
 
@@ -68,16 +71,17 @@ def _head(sides: tuple[Side, Side], one: int, member: Member) -> Pair | None:
     mistake = None
     if len(found.wrong):
         role = ("target", "reference")[one]
-        mistake = Mistake("tied-head", f"the {role} has a head of its own, the other side uses its embedding in its place")
-    relation = "different" if mistake else "identical" if found.equal else "rounded" if found.rounding else "noise"
+        mistake = Mistake("tied-head", f"the {role} has a head of its own, where the other side uses its embedding")
     return Pair(
-        _HEAD, *names, "rule", mine.shape, (found_dtype(sides, one, member, 0), found_dtype(sides, one, member, 1)),
-        relation, error=found.relative, unequal=int(found.unequal.sum()), elements=mine.size, mistake=mistake,
-    )  # fmt: skip
-
-
-def found_dtype(sides: tuple[Side, Side], one: int, member: Member, side: int) -> str:
-    """The dtype on a side: of the head, or of the embedding that stands for it."""
-    if side == one:
-        return member.matrix.dtype
-    return sides[side].tensors[sides[side].canonical[_EMBEDDING]].dtype
+        path=_HEAD,
+        target=names[0],
+        reference=names[1],
+        evidence="rule",
+        shape=mine.shape,
+        dtypes=(mine.dtype, theirs.dtype) if one == 0 else (theirs.dtype, mine.dtype),
+        relation=found.relation(),
+        error=found.relative,
+        unequal=int(found.unequal.sum()),
+        elements=mine.size,
+        mistake=mistake,
+    )

@@ -52,7 +52,7 @@ class Matrix:
         return self.shape[0] * self.shape[1]
 
     @cached_property
-    def T(self) -> Matrix:  # noqa: N802  as NumPy calls it
+    def T(self) -> Matrix:
         """The transpose, a view."""
         return Matrix(tuple(block.T for block in self.blocks), self.dtype, 1 - self.axis)
 

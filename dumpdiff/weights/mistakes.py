@@ -192,7 +192,9 @@ def _changed(part: Part, known: Known) -> Mistake | None:
     related = _correlation(a, b)
     error = float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-300))
     if related > _ALIKE and error < 1:
-        return Mistake("changed", f"the reference's with {error:.2g} relative change in every row: trained on, or noise")
+        return Mistake(
+            "changed", f"the reference's with {error:.2g} relative change in every row: trained on, or noise"
+        )
     return None
 
 
@@ -204,7 +206,7 @@ def _correlation(a: Floats, b: Floats) -> float:
 
 def _unrelated(part: Part) -> Mistake:
     """Nothing of the reference: freshly drawn, or of another model."""
-    a, b = part.values(part.sample())
+    a, _ = part.values(part.sample())
     a = a[np.isfinite(a)]
     if not a.size:
         return Mistake("not-finite", "all its elements are NaN or infinite")

@@ -42,7 +42,8 @@ def grouped(sizes: Sequence[int], groups: int, turn: Sequence[int] | None = None
         return None
     starts = np.cumsum([0, *sizes[:-1]])
     places = [start + np.arange(size).reshape(groups, -1) for start, size in zip(starts, sizes, strict=True)]
-    return np.concatenate([places[part] for part in (turn or range(len(sizes)))], axis=1).ravel()
+    order: Ints = np.concatenate([places[part] for part in (turn or range(len(sizes)))], axis=1).ravel()
+    return order
 
 
 def inverse(order: Ints, length: int | None = None) -> Ints:
@@ -80,7 +81,7 @@ def described(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> Descri
         tidy[places] = np.sort(order[places])
         inside.append(within(order[places] - starts[part]) if len(places) == size else SAME)
     for turn in _turns(len(sizes)):
-        for groups in _divisors(int(gcd(*sizes))):
+        for groups in _divisors(gcd(*sizes)):
             candidate = grouped(sizes, groups, turn)
             if candidate is not None and len(candidate) == len(order) and np.array_equal(tidy[known], candidate[known]):
                 return Described(_grouped(groups, [names[part] for part in turn], min(sizes), turn), tuple(inside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -79,5 +80,10 @@ class WeightsResult:
     @property
     def correspondence(self) -> Mapping[str, str]:
         """Target name -> reference name, of pairs whose values are the same and that stand one to one."""
-        right = [pair for pair in self.pairs if pair.mistake is None]
-        return {pair.target: pair.reference for pair in right}
+        seen = Counter(name for pair in self.pairs for name in (pair.target, pair.reference))
+        own = {pair.target for pair in self.pairs} & {pair.reference for pair in self.pairs}
+        return {
+            pair.target: pair.reference
+            for pair in self.pairs
+            if pair.mistake is None and all(seen[name] <= 1 + (name in own) for name in (pair.target, pair.reference))
+        }

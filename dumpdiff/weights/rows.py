@@ -32,7 +32,8 @@ def _directions(width: int) -> Floats:
     """(width, 16) orthonormal up to chance; for few columns the columns themselves."""
     if width <= _DIRECTIONS:
         return np.eye(width)
-    return np.random.default_rng(_SEED).standard_normal((width, _DIRECTIONS)) / np.sqrt(_DIRECTIONS)
+    directions: Floats = np.random.default_rng(_SEED).standard_normal((width, _DIRECTIONS)) / np.sqrt(_DIRECTIONS)
+    return directions
 
 
 def matched(target: Matrix, reference: Matrix, rows: Ints, free: Flags) -> Ints:

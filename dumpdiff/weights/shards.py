@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from ..arrays import AnyArray
 from ..checkpoints import Checkpoint, Entry, Rank
 from ..rules import Rules
 from ..trace import Problem
@@ -30,6 +31,9 @@ _ROW = frozenset({"out", "down_proj"})
 _LAYER = re.compile(r"(?<![\w])(layers|layer|blocks|h)\.(\d+)(?=\.)")
 _EXPERT = re.compile(r"(local_experts\.|linear_fc[12]\.(?:weight|bias))(\d+)")
 _MTP = re.compile(r"(^|\.)mtp\.")
+
+
+_Key = TypeVar("_Key", int, tuple[int, int])
 
 
 class _Piece(NamedTuple):
@@ -75,9 +79,9 @@ class _Renumbering:
         return name
 
 
-def _starts(counts: Mapping[object, int]) -> dict[object, int]:
+def _starts(counts: Mapping[_Key, int]) -> dict[_Key, int]:
     found, total = {}, 0
-    for key in sorted(counts):  # type: ignore[type-var]
+    for key in sorted(counts):
         found[key] = total
         total += counts[key]
     return found
@@ -148,7 +152,7 @@ class _Joining:
         return Tensor(name, matrix, whole)
 
 
-def _joined(name: str, dtype: str, raws: list[np.ndarray], axis: int) -> Tensor:
+def _joined(name: str, dtype: str, raws: list[AnyArray], axis: int) -> Tensor:
     """Arrays of one tensor, joined along an axis."""
     shape = list(raws[0].shape)
     shape[axis] = sum(raw.shape[axis] for raw in raws)

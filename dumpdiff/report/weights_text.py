@@ -1,0 +1,147 @@
+"""The comparison of two checkpoints as a person reads it: the answer first, then what is wrong, once for all layers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..weights import Checked, Pair, WeightsResult
+from ..wording import number
+from .words import percent, printable
+
+_COLOUR = {"same": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
+_FEW = 20  #: lines of a kind that are shown without -v
+_SAME = {
+    "identical": "bit for bit",
+    "equal": "in value, held in other dtypes",
+    "rounded": "after rounding",
+    "noise": "within noise",
+    "different": "",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """One mistake, of all parameters that share it."""
+
+    what: str  #: canonical name, with * for numbers that differ
+    said: str
+    pairs: tuple[Pair, ...]
+
+
+def headline(result: WeightsResult) -> str:
+    """The answer in one line."""
+    count = len(result.pairs)
+    if result.verdict == "same":
+        how = _SAME[result.relation]
+        if result.relation == "rounded":
+            used = sorted({pair.rounding for pair in result.pairs if pair.rounding})
+            how = f"after rounding ({'; '.join(used)})"
+        return f"same weights, {how}: {count} parameters, {percent(result.coverage)} of the elements"
+    if result.verdict == "inconclusive":
+        return f"inconclusive: only {percent(result.coverage)} of the elements could be paired"
+    parts = []
+    if result.layer_shift is not None:
+        parts.append(f"the layers are off by {abs(result.layer_shift)}")
+    if result.mistakes:
+        first = told(result.mistakes)[0]
+        one = f": {first.what} {first.said}" if not parts else ""
+        parts.append(f"{len(result.mistakes)} of {count} parameters are wrong{one}")
+    for names, what in ((result.missing, "missing"), (result.unknown, "not in the reference")):
+        if names:
+            parts.append(f"{len(names)} {what} ({names[0]}{', ...' if len(names) > 1 else ''})")
+    return "different weights: " + "; ".join(parts)
+
+
+def told(mistakes: Sequence[Pair]) -> list[Told]:
+    """Mistakes that are the same but for the layer or the expert, together; most parameters first."""
+    groups: dict[tuple[str, str, str], list[Pair]] = {}
+    for pair in mistakes:
+        assert pair.mistake is not None
+        key = pair.mistake.kind, _masked(pair.path), _masked(pair.mistake.said)
+        groups.setdefault(key, []).append(pair)
+    found = []
+    for (_, what, _), pairs in groups.items():
+        said = pairs[0].mistake.said if pairs[0].mistake is not None else ""
+        named = pairs[0].path if len(pairs) == 1 else what
+        found.append(
+            Told(named, said + (" (for one)" if len(pairs) > 1 and _masked(said) != said else ""), tuple(pairs))
+        )
+    return sorted(found, key=lambda one: -len(one.pairs))
+
+
+def _masked(text: str) -> str:
+    return re.sub(r"\d+", "*", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "0", text)) if text else text
+
+
+def write(result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
+    """Print the report; the first line is the answer, unbroken however narrow the console is."""
+    console.print(Text(printable(headline(result)), style=_COLOUR[result.verdict]), soft_wrap=True)
+    if quiet:
+        return
+    console.print()
+    for role, side in (("target", result.target), ("reference", result.reference)):
+        console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
+    for title, lines in _lists(result):
+        console.print()
+        console.print(Text(title, style="bold"))
+        for line in lines if verbose else lines[:_FEW]:
+            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+        if len(lines) > _FEW and not verbose:
+            console.print(f"  ... and {len(lines) - _FEW} more (-v)")
+    console.print()
+    console.print(_summary(result))
+    if verbose:
+        console.print()
+        console.print(_table(result.pairs))
+
+
+def _side(side: Checked) -> str:
+    size = f"{side.bytes / 1e9:.3g} GB" if side.bytes >= 1e8 else f"{side.bytes / 1e6:.3g} MB"
+    return f"{side.format}, {side.family} names: {side.tensors} tensors, {size}, {printable(side.path)}"
+
+
+def _lists(result: WeightsResult) -> Iterator[tuple[str, list[str]]]:
+    if result.layer_shift is not None:
+        step = result.layer_shift
+        yield "layers", [f"layer i of the target holds layer i {'+' if step > 0 else '-'} {abs(step)} of the reference"]
+    if result.mistakes:
+        yield (
+            "wrong",
+            [
+                f"{one.what}{f' ({len(one.pairs)} parameters)' if len(one.pairs) > 1 else ''}: {one.said}"
+                for one in told(result.mistakes)
+            ],
+        )
+    if result.missing:
+        yield "missing in the target", list(result.missing)
+    if result.unknown:
+        yield "not in the reference", list(result.unknown)
+    if result.notes:
+        yield "notes", list(result.notes)
+    if result.problems:
+        yield "problems", [str(problem) for problem in result.problems]
+
+
+def _summary(result: WeightsResult) -> Text:
+    counts = Counter(pair.relation for pair in result.pairs)
+    said = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return Text.assemble(("parameters  ", "bold"), f"{said}; {percent(result.coverage)} of the elements compared")
+
+
+def _table(pairs: Sequence[Pair]) -> Table:
+    table = Table(box=box.SIMPLE)
+    for column in ("parameter", "target", "reference", "relation", "error", "layout"):
+        table.add_column(column, overflow="fold")
+    for pair in pairs:
+        said = pair.mistake.said if pair.mistake is not None else ", ".join(filter(None, (pair.layout, pair.rounding)))
+        cells = (pair.path, pair.target, pair.reference, pair.relation, number(pair.error), said)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
