@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,5 +202,10 @@ def _dump_variables(config: Path) -> dict[str, str]:
     common = content.get("common_dump_settings") if isinstance(content, dict) else None
     values = {DUMP_CONFIG: str(config.resolve())}
     if isinstance(common, dict) and not common.get("path"):
-        values[DIAGNOSTIC] = str(config.resolve().parent)
+        folder = str(config.resolve().parent)
+        if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):
+            raise DumpError(
+                f"{config}: has no path, and the dump cannot go into {folder!r} beside it; name a path in it"
+            )
+        values[DIAGNOSTIC] = folder
     return values

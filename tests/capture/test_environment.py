@@ -112,6 +112,12 @@ def test_explained_says_what_every_variable_of_the_framework_is_for() -> None:
     assert "MS_DEV_SAVE_GRAPHS (not set; --also MS_DEV_SAVE_GRAPHS sets it to 2)" in said
 
 
+def test_a_folder_that_mindspore_would_refuse_is_not_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "v1.0", "")
+    with pytest.raises(DumpError, match="name a path in it"):
+        environment("mindspore", file)
+
+
 def test_a_configuration_that_is_no_json_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "dump.json").write_text("{,}")
     with pytest.raises(DumpError, match=r"dump[.]json: line 1, column 2"):

@@ -64,8 +64,9 @@ def configuration(options: Options, target: Target) -> dict[str, Any]:
     if asynchronous(target):
         if target.version >= (1, 6):
             common["file_format"] = "npy"
-        return {"common_dump_settings": common}
-    return {"common_dump_settings": common, "e2e_dump_settings": _e2e(options)}
+        extra = _e2e(options)
+        return {"common_dump_settings": common} | ({"e2e_dump_settings": {**_OFF, **extra}} if extra else {})
+    return {"common_dump_settings": common, "e2e_dump_settings": {**_ON, **_e2e(options)}}
 
 
 def text_of(config: Mapping[str, Any]) -> str:
@@ -86,8 +87,12 @@ def asynchronous(target: Target) -> bool:
     return target.backend == "ascend-ge" or (target.backend == "ascend" and target.version < (2, 3))
 
 
+_ON, _OFF = {"enable": True, "trans_flag": True}, {"enable": False, "trans_flag": True}
+
+
 def _e2e(options: Options) -> dict[str, Any]:
-    settings: dict[str, Any] = {"enable": True, "trans_flag": True}
+    """The fields of e2e_dump_settings that were asked for."""
+    settings: dict[str, Any] = {}
     if options.stat_calc_mode is not None:
         settings["stat_calc_mode"] = options.stat_calc_mode
     if options.device_stat_precision_mode is not None:

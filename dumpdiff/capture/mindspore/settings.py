@@ -14,12 +14,13 @@ KERNELS, MARKED_CELLS = 1, 2  #: values of dump_mode
 
 @dataclass(frozen=True)
 class Settings:
-    """What the rules look at. A field whose value is unsound is reported once and then treated as missing."""
+    """What the rules look at. A field whose value is unsound is reported once, and left out here."""
 
     target: Target
     common: Mapping[str, Any]
     e2e: Mapping[str, Any] | None  #: None: the file has no such section
     here: bool  #: the training will run on this machine
+    unsound: frozenset[str] = frozenset()  #: names of the fields left out
     names: tuple[str, ...] | None = None  #: full names of the network's operators and parameters, if known
 
     @property

@@ -43,14 +43,18 @@ def settings_of(
         e2e = {}
     given = Settings(target, common, e2e, here)
     sound: dict[str, dict[str, Any]] = {COMMON: {}, E2E: {}}
+    unsound: list[str] = []
     for section, values in ((COMMON, common), (E2E, e2e or {})):
         for name, value in values.items():
             wrong = _field(section, name, value, given)
             found += wrong
-            if not wrong:
+            if wrong:
+                unsound.append(name)
+            else:
                 sound[section][name] = value
     found += _missing(given)
-    return Settings(target, sound[COMMON], None if e2e is None else sound[E2E], here, names), found
+    settings = Settings(target, sound[COMMON], None if e2e is None else sound[E2E], here, frozenset(unsound), names)
+    return settings, found
 
 
 def _sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:

@@ -44,6 +44,12 @@ def test_an_asynchronous_dump_writes_npy_and_has_no_section_of_the_synchronous(t
     assert list(config) == ["common_dump_settings"]
 
 
+def test_what_the_kind_of_dump_does_not_know_is_not_dropped_but_told() -> None:
+    target = Target("ascend", Version(2, 2))
+    config = configuration(Options(path="/data/dump", sample_num=9), target)
+    assert {violation.rule for violation in check(config, target, here=False)} == {"field-version"}
+
+
 @pytest.mark.record
 @pytest.mark.parametrize("asked", [pytest.param(asked, id=asked.name) for asked in ASKED])
 def test_mindspore_takes_it_and_the_dump_holds_what_was_asked_for(

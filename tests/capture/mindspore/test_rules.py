@@ -126,6 +126,12 @@ def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(monkeypatch:
     assert check(config, CPU) == ()
 
 
+def test_a_path_that_is_no_text_is_not_missing_too() -> None:
+    config = configuration(Options(path="/data/dump"), CPU)
+    config[C]["path"] = 5
+    assert [violation.rule for violation in check(config, CPU)] == ["field-type"]
+
+
 def test_the_worst_comes_first() -> None:
     config = configuration(Options(path="dump", iteration="5-", kernels=("a", "a")), CPU)
     severities = [violation.severity for violation in check(config, CPU)]

@@ -75,7 +75,7 @@ RULES = (
 
 def violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the place that the dump goes to."""
-    if "path" in settings.common or settings.target.version >= (1, 5):
+    if "path" in settings.common or (settings.target.version >= (1, 5) and "path" not in settings.unsound):
         yield from _path(str(settings.common.get("path", "")), settings.here)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
