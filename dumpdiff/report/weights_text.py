@@ -65,7 +65,8 @@ def told(mistakes: Sequence[Pair]) -> list[Told]:
     groups: dict[tuple[str, str, str], list[Pair]] = {}
     for pair in mistakes:
         assert pair.mistake is not None
-        key = pair.mistake.kind, _masked(pair.path), _masked(pair.mistake.said)
+        name = pair.whole if pair.whole and pair.mistake.kind.endswith("-order") else pair.path
+        key = pair.mistake.kind, _masked(name), _masked(pair.mistake.said)
         groups.setdefault(key, []).append(pair)
     found = []
     for (_, what, _), pairs in groups.items():

@@ -122,8 +122,8 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     mistake = None
     if len(wrong):
         relation, mistake = "different", named(part, wrong, known)
-    elif not laid.right:
-        relation, mistake = "different", _misplaced(laid, number)
+    elif not laid.right and (misplaced := _misplaced(laid, number)) is not None:
+        relation, mistake = "different", misplaced
     elif relation == "different":
         mistake = named(part, np.flatnonzero(found.gap[rows] > found.noise * found.norm[rows]), known)
     rounding = ""
@@ -135,6 +135,7 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
             mistake = Mistake("rounding", rounding + (" on the way" if twice else ""))
     return Pair(
         path=part.path,
+        whole=laid.group.path if laid.group.fused else "",
         target=part.target_name,
         reference=part.reference_name,
         evidence=laid.group.evidence,
@@ -151,13 +152,15 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     )
 
 
-def _misplaced(laid: Laid, number: int) -> Mistake:
-    """The rows are all there, in an order that the family does not read."""
+def _misplaced(laid: Laid, number: int) -> Mistake | None:
+    """The rows are all there, in an order that the family does not read; None if that is so of another part alone."""
     inside: Described = laid.layout
     own = inside.inside[number] if number < len(inside.inside) else inside.parts
     if own.kind != "same":
         kind = {"rope": "rope", "shifted": "rows-shifted", "blocks": "blocks-permuted"}.get(own.kind, "rows-permuted")
         return Mistake(kind, own.said)
+    if laid.turns_right and len(inside.inside) > 1:
+        return None
     module = laid.group.path.split(".")[-2] if "." in laid.group.path else laid.group.path
     kind = "qkv-order" if module == "qkv" else "gate-up-order" if module == "gate_up_proj" else "part-order"
     return Mistake(kind, f"{module} holds {inside.parts.said}")

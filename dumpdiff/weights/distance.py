@@ -17,8 +17,10 @@ from .result import Relation
 #: Relative L2 distance up to which two weights are one up to noise: four units of the coarser dtype, float32 at least.
 #: An element that was rounded once errs by one unit at most; a sum or a detour through another dtype by a few.
 NOISE_UNITS = 4.0
-#: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row.
+#: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row. Rows of
+#: few elements can be as near as that by chance: there, twice what rounding can cause.
 WRONG_ROW = 0.05
+FEW_COLUMNS = 16
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Distance:
     bits: Flags  #: rows of which every bit is equal, in one dtype
     rounding: tuple[str, str, bool] | None  #: the cast that explains every element, see casts.candidates
     noise: float  #: relative distance that rounding alone can cause between these dtypes
+    limit: float  #: relative distance from which on a row is another row
 
     @property
     def relative(self) -> float:
@@ -58,7 +61,7 @@ class Distance:
     def wrong(self) -> Ints:
         """Rows that are other rows, or hold what is not finite."""
         typical = np.sqrt((self.norm**2).mean()) if len(self.norm) else 0.0
-        return np.flatnonzero(~(self.gap <= np.maximum(WRONG_ROW, self.noise) * np.maximum(self.norm, typical * 1e-3)))
+        return np.flatnonzero(~(self.gap <= self.limit * np.maximum(self.norm, typical * 1e-3)))
 
 
 def noise_of(target: str, reference: str) -> float:
@@ -104,8 +107,15 @@ def distance(
     if not unequal.any():
         rounding = None
     return Distance(
-        unequal, gap, norm, largest, elements, nonfinite, bits, rounding, noise_of(target.dtype, reference.dtype)
-    )
+        unequal, gap, norm, largest, elements, nonfinite, bits, rounding,
+        noise_of(target.dtype, reference.dtype), another_row(target, reference),
+    )  # fmt: skip
+
+
+def another_row(target: Matrix, reference: Matrix) -> float:
+    """Relative distance from which on two rows of these matrices are different rows, not one row rounded."""
+    noise = noise_of(target.dtype, reference.dtype)
+    return max(WRONG_ROW, noise) if target.shape[1] >= FEW_COLUMNS else 2 * noise
 
 
 @dataclass(frozen=True)

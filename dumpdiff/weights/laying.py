@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Laid:
     distance: Distance
     layout: Described
     right: bool | None  #: the layout is one that its family reads; None where nobody knows
+    turns_right: bool | None  #: at least the parts lie as its family reads them, if not the rows of each
     padding: int = 0  #: rows that the target has more, or, if negative, less
 
 
@@ -76,13 +77,16 @@ def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]
     found = distance(mine, theirs, first, done)
     order = _found_elsewhere(mine, theirs, first, found)
     if order is None:
-        return Laid(group, mine, theirs, first, first, found, _described(fused, group, first), True, padding)
+        return Laid(group, mine, theirs, first, first, found, _described(fused, group, first), True, True, padding)
     again = distance(mine, theirs, order, done)
     layout = _described(fused, group, order)
     right: bool | None = False
+    turns: bool | None = True
     if fused is not None:
-        right = accepted(part, (reference if group.fused == "reference" else target).family, layout, numbers)
-    return Laid(group, mine, theirs, order, first, again, layout, right, padding)
+        family = (reference if group.fused == "reference" else target).family
+        right = accepted(part, family, layout, numbers)
+        turns = accepted(part, family, replace(layout, inside=(SAME,) * len(layout.inside)), numbers)
+    return Laid(group, mine, theirs, order, first, again, layout, right, turns, padding)
 
 
 def _fused(group: Group, part: str, rows: int, one: str, other: str, numbers: Numbers) -> _Fused | None:
@@ -162,7 +166,7 @@ def _found_elsewhere(target: Matrix, reference: Matrix, order: Ints, found: Dist
     """Another order that explains most of the rows that are wrong under this one; None if there is none."""
     wrong = found.wrong
     wrong = wrong[order[wrong] >= 0]
-    if len(wrong) < 2:
+    if len(wrong) < 2 or (target.shape[1] == 1 and not _same_numbers(target, reference, found)):
         return None
     free = np.ones(reference.shape[0], dtype=bool)
     right = np.setdiff1d(np.flatnonzero(order >= 0), wrong)
@@ -173,6 +177,14 @@ def _found_elsewhere(target: Matrix, reference: Matrix, order: Ints, found: Dist
     made = order.copy()
     made[wrong] = elsewhere
     return made
+
+
+def _same_numbers(target: Matrix, reference: Matrix, found: Distance) -> bool:
+    """Whether two vectors hold the same numbers in some order: near ones alone are found everywhere."""
+    if target.shape != reference.shape:
+        return False
+    a, b = (np.sort(matrix.values(slice(0, matrix.shape[0])).ravel()) for matrix in (target, reference))
+    return bool(np.all(np.abs(a - b) <= found.noise * np.abs(b)))
 
 
 def _described(fused: _Fused | None, group: Group, order: Ints) -> Described:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Floats, Ints
-from .distance import WRONG_ROW
+from .distance import FEW_COLUMNS, WRONG_ROW
 from .matrix import Matrix
 from .orders import within
 from .part import Part
@@ -21,6 +21,7 @@ from .rows import matched
 
 _FEW = 4  #: rows that another parameter is tried on
 _SAID = 8  #: rows that are listed
+_CHANCE = 0.25  #: share of a vector's elements: more of them wrong are all of them
 _RELATED = 0.2  #: a correlation below this is none
 _ALIKE = 0.9  #: and one above this is the same weight, changed
 
@@ -42,14 +43,16 @@ class Known:
 
 def named(part: Part, wrong: Ints, known: Known) -> Mistake:
     """What is wrong with a part of which the rows ``wrong`` are other rows."""
-    rows = part.shape[0]
-    if 0 < len(wrong) <= (1 - WRONG_ROW) * rows:
+    rows, columns = part.shape
+    some = 0 < len(wrong) <= (1 - WRONG_ROW) * rows
+    # of a vector some elements are right by chance, whatever it holds
+    if some and (columns >= FEW_COLUMNS or len(wrong) < _CHANCE * rows):
         return _some_rows(part, wrong)
     for check in _CHECKS:
         found = check(part, known)
         if found is not None:
             return found
-    return _unrelated(part)
+    return _some_rows(part, wrong) if some else _unrelated(part)
 
 
 def _some_rows(part: Part, wrong: Ints) -> Mistake:

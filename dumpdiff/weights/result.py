@@ -36,6 +36,7 @@ class Pair:
     shape: tuple[int, int]  #: rows and columns compared
     dtypes: tuple[str, str]  #: of target and reference
     relation: Relation
+    whole: str = ""  #: canonical name of the fused parameter that one side holds it in
     layout: str = ""  #: how the target's rows lie over the reference's, where not as they are
     rounding: str = ""  #: the cast that explains every difference
     error: float = 0.0  #: L2 norm of the difference over that of the reference

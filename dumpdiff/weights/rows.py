@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Flags, Floats, Ints
-from .distance import WRONG_ROW
+from .distance import another_row
 from .matrix import Matrix
 
 #: Random directions that a row is projected on. Rows of weights are nearly orthogonal, so that the projections of two
@@ -49,7 +49,7 @@ def matched(target: Matrix, reference: Matrix, rows: Ints, free: Flags) -> Ints:
     sought, known = projections(target, rows), projections(reference, places)
     scale = np.linalg.norm(known, axis=1)
     gap, nearest = cKDTree(known).query(sought, k=1)
-    limit = WRONG_ROW * np.maximum(scale[nearest], 1e-12)
+    limit = another_row(target, reference) * np.maximum(scale[nearest], 1e-12)
     found = np.where((gap <= limit) & (scale[nearest] > 0), places[nearest], -1)
     return _once(found, gap)
 
