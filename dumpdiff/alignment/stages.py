@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..graph import Flow
 from ..rules import Rules
-from . import anchors, roles, structure
+from . import anchors, named, roles, structure
 from .layouts import Group, groups
 from .matching import Matching
 from .noise import matching_tolerance
@@ -41,17 +41,21 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
 
     Anchors first (values that only one class of each side has, parameters of one name), then structure, then
     values that had several candidates and whose neighbours now tell them apart, then roles learned from all this.
+    What a mapping file names comes behind the anchors where values agree, and behind the roles where they do not.
     """
-    kinds_t = [rules.kind(kind) for kind in target.trace.ops["kind"]]
-    kinds_r = [rules.kind(kind) for kind in reference.trace.ops["kind"]]
+    kinds_t = named.kinds_of(target, rules, target=True)
+    kinds_r = named.kinds_of(reference, rules, target=False)
     matching = Matching(target, reference, kinds_t, kinds_r, matching_tolerance(target, reference))
     found = anchors.by_value(matching)
     anchors.by_checksum(matching)
     anchors.by_parameter_name(matching, rules)
+    named.by_name(matching, rules, parted=False)
     structure.close(matching)
     while anchors.by_supported_value(matching, found):
         structure.close(matching)
     for _ in roles.transfer(matching):
+        structure.close(matching)
+    if named.by_name(matching, rules, parted=True):
         structure.close(matching)
     parted = anchors.parted(matching)
     while anchors.by_near_value(matching, parted) or anchors.by_scaled_value(matching):

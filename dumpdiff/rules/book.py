@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .decompositions import DecompositionRules, Sequences
 from .document import Entry
 from .explain import Explanation, explain
+from .mappings import Named
 from .operators import OTHER, OperatorRules
 from .scopes import ScopeRules
 from .tolerances import ToleranceRules
@@ -22,7 +23,9 @@ class Rules:
         operators: Sequence[Sequence[Entry]],
         decompositions: Sequence[Sequence[Entry]],
         tolerances: Sequence[Sequence[Entry]],
+        named: Named | None = None,
     ) -> None:
+        self.named = named or Named()  #: what mapping files say belongs together
         self._tolerances = ToleranceRules(tolerances)
         self._operators = OperatorRules(operators, self._tolerances.classes)
         self._tolerances.check_kinds(self._operators.kinds)
@@ -114,4 +117,5 @@ class Rules:
             "decompositions": sum(map(len, self.decompositions.values())),
             "parameter parts": sum(map(len, self.parts.values())),
             "tolerance classes": len(self._tolerances.classes),
+            **({"named pairs": len(self.named)} if len(self.named) else {}),
         }

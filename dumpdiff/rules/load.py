@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .book import Rules
 from .document import Entry, Place, RuleError, read_document
+from .mappings import Named, add_mapping, is_mapping
 
 SECTIONS = ("scopes", "operators", "decompositions", "tolerances")
 
@@ -32,21 +33,28 @@ def shipped_files() -> list[Path]:
 def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     """The shipped rules, and those of ``extra`` files, which add to them and override them; later files win.
 
+    An extra file may also be one of msprobe's mappings, see :mod:`dumpdiff.rules.mappings`.
+
     Raises RuleError, naming file, line and reason, at the first rule that cannot be used.
     """
     shipped = shipped_files()
     root = shipped[-1].parent
-    sources = [_sections([(path, path.relative_to(root).as_posix()) for path in shipped])]
-    sources += [_sections([(Path(path), str(path))]) for path in extra]
-    return Rules(*([source[name] for source in sources] for name in SECTIONS))
+    named = Named()
+    sources = [_sections([(path, path.relative_to(root).as_posix()) for path in shipped], named)]
+    sources += [_sections([(Path(path), str(path))], named) for path in extra]
+    scopes, operators, decompositions, tolerances = ([source[name] for source in sources] for name in SECTIONS)
+    return Rules(scopes, operators, decompositions, tolerances, named)
 
 
-def _sections(files: Sequence[tuple[Path, str]]) -> dict[str, list[Entry]]:
-    """The top-level sections of one source's files."""
+def _sections(files: Sequence[tuple[Path, str]], named: Named) -> dict[str, list[Entry]]:
+    """The top-level sections of one source's files; what mappings among them say goes into ``named``."""
     found: dict[str, list[Entry]] = {name: [] for name in SECTIONS}
     for path, shown in files:
         document = read_document(path, shown)
         if document is None:
+            continue
+        if is_mapping(document, SECTIONS):
+            add_mapping(document, named)
             continue
         for name, entry in document.fields(SECTIONS).items():
             found[name].append(entry)
