@@ -13,7 +13,9 @@ class Node:
     """One op near a finding; what only passes a value on (a reshape, transpose or copy) is none."""
 
     op: str  #: the dump's own op name; a parameter's name where the finding is about a parameter
-    kind: str  #: the operator as its framework spells it; Parameter or Input for what nobody computed
+    #: the operator as its framework spells it; Parameter or Input for what nobody computed, Unrecorded for what nobody
+    #: recorded computing
+    kind: str
     scope: str  #: canonical, '' if unknown
     state: str  #: of its worst compared output: agreeing, introduced, propagated, amplified; unmatched if none is
     level: int  #: row in the drawing: matched ops of both sides have the same one, and data flows to larger ones

@@ -13,7 +13,6 @@ from ..compare.whole import shaped
 from ..errors import DumpError
 from ..explain.gather import arrays_of
 from ..explain.surroundings import Sought, Surroundings
-from ..graph.bridges import is_given
 from ..locate.joined import joined
 from ..result import Result
 from ..rules import Rules
@@ -43,7 +42,7 @@ def closeups(comparison: Comparison, result: Result, rules: Rules) -> tuple[Clos
     drawn = []
     for finding in chosen:
         sought = around.find(finding)
-        target, reference = neighbourhoods(sides, finding, None if sought is None else _given(around, sought))
+        target, reference = neighbourhoods(sides, finding, None if sought is None else sought.classes)
         arrays = None if sought is None else _arrays(around, sought)
         histogram, difference = (None, None) if arrays is None else pictures(*arrays)
         drawn.append(Closeup(finding.rank, target, reference, histogram, difference))
@@ -53,12 +52,6 @@ def closeups(comparison: Comparison, result: Result, rules: Rules) -> tuple[Clos
 def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
     ours, theirs = alignment.ops["target"].tolist(), alignment.ops["reference"].tolist()
     return dict(zip(ours, theirs, strict=True)), dict(zip(theirs, ours, strict=True))
-
-
-def _given(around: Surroundings, sought: Sought) -> tuple[int, int] | None:
-    """The two values if neither was computed: parameters, the batch, constants."""
-    both = all(is_given(flow, value) for flow, value in zip(around.flows, sought.classes, strict=True))
-    return sought.classes if both else None
 
 
 def _arrays(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray] | None:

@@ -1,4 +1,4 @@
-"""Which op hands which value to which, of one side: as recorded, and where nothing is recorded as it was bridged."""
+"""Which op hands which value to which, of one side: as recorded, and where the record has a hole as it was bridged."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Link(NamedTuple):
     maker: int
     reader: int
     value: int  #: class, as the reader has it
+    made: int  #: class, as the maker has it: another one where the record has a hole in between that was bridged
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,16 @@ class Dataflow:
         return max(-1, op - len(self.flow.phases))
 
     def with_given(self, value: int) -> tuple[Dataflow, int]:
-        """(the dataflow in which a value that nobody made, a parameter say, comes from an op of its own, that op)."""
+        """(the dataflow with one more op, which stands for the making of a value that no op makes; that op)."""
         op = len(self.flow.phases) + value
-        links = (Link(op, reader, value) for reader in self.flow.readers[value] if self.computing[reader])
-        return replace(self, links=(*self.links, *links)), op
+        bridges = {Link(link.maker, op, link.made, link.made): None for link in self.links if link.value == value}
+        others = (link for link in self.links if link.value != value)
+        links = (Link(op, reader, value, value) for reader in self.flow.readers[value] if self.computing[reader])
+        return replace(self, links=(*others, *bridges, *links)), op
+
+    def is_made(self, value: int) -> bool:
+        """Some op is known to have made it, or to have been given it as its gradient."""
+        return _maker(self.flow, value) >= 0
 
     def results(self, op: int) -> tuple[int, ...]:
         """The values that tell how an op fared: what it made, and of a backward call the gradients it was given."""
@@ -88,9 +95,10 @@ def _dataflow(flow: Flow, graph: Joined, node_of: Ints, class_of: Ints) -> Dataf
             continue
         for value in values:
             above = [value] if producers[value] >= 0 else [classes[node] for node in graph.parents[nodes[value]]]
-            for maker in (_maker(flow, v, producers[v]) for v in above if v >= 0):
+            for made in above:
+                maker = _maker(flow, made) if made >= 0 else -1
                 if 0 <= maker < reader:  # a value that equals a later one by chance is not computed from it
-                    links[Link(maker, reader, value)] = None
+                    links[Link(maker, reader, value, made)] = None
     return Dataflow(flow, computing, tuple(links))
 
 
@@ -104,10 +112,10 @@ def _computing(flow: Flow) -> list[bool]:
     ]
 
 
-def _maker(flow: Flow, value: int, producer: int) -> int:
+def _maker(flow: Flow, value: int) -> int:
     """The op that made a value; of a gradient that nobody recorded making, the one that was given it; else -1."""
-    if producer >= 0:
-        return producer
+    if flow.producers[value] >= 0:
+        return int(flow.producers[value])
     return next((op for op in flow.readers[value] if _takes_gradient(flow, op)), -1)
 
 

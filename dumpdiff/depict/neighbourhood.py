@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from ..closeup import Edge, Neighbourhood, Node
 from ..graph import Flow
+from ..graph.bridges import is_given
 from ..result import Finding, Result
 from .dataflow import Link
 from .judged import Judged
-from .selection import Flows, Partners, Unit, levels, nearest
+from .selection import Flows, Partners, Unit, beside, levels, nearest
 
 
 @dataclass(frozen=True)
@@ -24,24 +25,26 @@ class Sides:
     scopes: tuple[Mapping[str, str], Mapping[str, str]]  #: the dump's op name -> canonical scope
 
 
-def neighbourhoods(sides: Sides, finding: Finding, given: Unit | None) -> tuple[Neighbourhood, Neighbourhood]:
+def neighbourhoods(
+    sides: Sides, finding: Finding, values: tuple[int, int] | None
+) -> tuple[Neighbourhood, Neighbourhood]:
     """The dataflow around a finding, of the target and of the reference.
 
-    ``given`` are the values that it is about, one of either side, if nobody made them: a parameter is drawn, too.
+    ``values`` are the two that it is about, if known: one that no op made, a parameter say, is drawn like an op.
     """
     ends = tuple(
         next((known[name] for name in reversed(names) if name in known), -1)
         for known, names in zip(sides.ops_by_name, (finding.target_ops, finding.reference_ops), strict=True)
     )
-    end: Unit = (ends[0], ends[1])
+    flows, makers = list(sides.flows), list(ends)  # an op, or what stands for the making of the value
+    for side, value in enumerate(values or ()):
+        if not flows[side].is_made(value):
+            flows[side], makers[side] = flows[side].with_given(value)
+    sides = replace(sides, flows=(flows[0], flows[1]))
+    end: Unit = (makers[0], makers[1])
     partners = _together(sides.partners, end)
-    seeds = [end] if max(end) >= 0 else []
-    if given is not None:
-        pairs = [flow.with_given(value) for flow, value in zip(sides.flows, given, strict=True)]
-        sides = replace(sides, flows=(pairs[0][0], pairs[1][0]))
-        seeds.append((pairs[0][1], pairs[1][1]))
-        partners = _together(partners, seeds[-1])
-    units, omitted = nearest(sides.flows, partners, seeds)
+    readers = [beside(partners, side, ends[side]) for side in (0, 1) if ends[side] not in (-1, makers[side])]
+    units, omitted = nearest(sides.flows, partners, [end, *readers] if max(end) >= 0 else [])
     level = levels(units, sides.flows)
     ordered = sorted(level, key=lambda unit: (level[unit], unit[1] if unit[1] >= 0 else unit[0]))
     first, second = (_side(sides, side, ordered, level, omitted[side]) for side in (0, 1))
@@ -81,9 +84,8 @@ def _node(sides: Sides, side: int, op: int, level: int, partner: int) -> Node:
     ops = flow.flow.trace.ops
     state, error = sides.judged[side].worst(flow.results(op))
     if (value := flow.given(op)) >= 0:
-        parameter = str(flow.flow.column("parameter")[value])
-        kind = "Parameter" if parameter else "Input"
-        return Node(parameter or "an input", kind, "", state, level, partner, error, source="", stack="")
+        name, kind = _called(flow.flow, value)
+        return Node(name, kind, "", state, level, partner, error, source="", stack="")
     name, forward = str(ops["name"].iat[op]), int(ops["forward"].iat[op])
     caller = forward if forward >= 0 and not ops["stack"].iat[op] else op  # a gradient has the line of its forward call
     return Node(
@@ -99,16 +101,26 @@ def _node(sides: Sides, side: int, op: int, level: int, partner: int) -> Node:
     )
 
 
+def _called(flow: Flow, value: int) -> tuple[str, str]:
+    """(name, kind) of what stands for the making of a value."""
+    if parameter := str(flow.column("parameter")[value]):
+        return parameter, "Parameter"
+    return ("an input", "Input") if is_given(flow, value) else ("whatever made this value", "Unrecorded")
+
+
 def _edge(flow: Flow, judged: Judged, link: Link, position: Mapping[int, int]) -> Edge:
-    rows = flow.tensors_of(link.reader)
-    reads = rows[(flow.tensor_class[rows] == link.value) & (flow.tensors["role"].to_numpy()[rows] != "output")]
-    row = int(reads[0])
+    slot, row = "", int(flow.column("tensor")[link.value])
+    if link.reader < len(flow.phases):
+        rows = flow.tensors_of(link.reader)
+        reads = rows[(flow.tensor_class[rows] == link.value) & (flow.tensors["role"].to_numpy()[rows] != "output")]
+        row = int(reads[0])
+        slot = str(flow.tensors["slot"].iat[row])
     shape = flow.tensors["shape"].iat[row]
     state, error = judged.worst((link.value,))
     return Edge(
         maker=position[link.maker],
         reader=position[link.reader],
-        slot=str(flow.tensors["slot"].iat[row]),
+        slot=slot,
         shape="" if shape is None else " x ".join(map(str, shape)) or "scalar",
         error=error,
         state=state,
