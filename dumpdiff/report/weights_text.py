@@ -17,6 +17,7 @@ from ..wording import number
 from .words import percent, printable
 
 _COLOUR = {"same": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
+_MOVES = 4  #: exchanges that are listed
 _FEW = 20  #: lines of a kind that are shown without -v
 _SAME = {
     "identical": "bit for bit",
@@ -52,7 +53,7 @@ def headline(result: WeightsResult) -> str:
         parts.append(f"the layers are off by {abs(result.layer_shift)}")
     if result.mistakes:
         first = told(result.mistakes)[0]
-        one = f": {first.what} {first.said}" if not parts else ""
+        one = f": {first.what}: {first.said}" if not parts else ""
         parts.append(f"{len(result.mistakes)} of {count} parameters are wrong{one}")
     for names, what in ((result.missing, "missing"), (result.unknown, "not in the reference")):
         if names:
@@ -65,21 +66,39 @@ def told(mistakes: Sequence[Pair]) -> list[Told]:
     groups: dict[tuple[str, str, str], list[Pair]] = {}
     for pair in mistakes:
         assert pair.mistake is not None
-        name = pair.whole if pair.whole and pair.mistake.kind.endswith("-order") else pair.path
-        key = pair.mistake.kind, _masked(name), _masked(pair.mistake.said)
+        kind, name = pair.mistake.kind, pair.whole if pair.whole and pair.mistake.kind.endswith("-order") else pair.path
+        key = kind, "" if kind == "rounding" else _masked(name), _masked(pair.mistake.holds or pair.mistake.said)
         groups.setdefault(key, []).append(pair)
     found = []
     for (_, what, _), pairs in groups.items():
-        said = pairs[0].mistake.said if pairs[0].mistake is not None else ""
-        named = pairs[0].path if len(pairs) == 1 else what
-        found.append(
-            Told(named, said + (" (for one)" if len(pairs) > 1 and _masked(said) != said else ""), tuple(pairs))
-        )
+        named = pairs[0].path if len(pairs) == 1 else what or "all" if len(pairs) == len(mistakes) else what or "some"
+        found.append(Told(named, _said(pairs), tuple(pairs)))
     return sorted(found, key=lambda one: -len(one.pairs))
 
 
+def _said(pairs: Sequence[Pair]) -> str:
+    """What is wrong with all of them, or with one for all."""
+    told = [pair.mistake for pair in pairs if pair.mistake is not None]
+    if len({mistake.said for mistake in told}) == 1:
+        return told[0].said
+    if all(mistake.holds for mistake in told):
+        moves = dict.fromkeys(
+            ", ".join(f"{a} for {b}" for a, b in zip(_numbers(mistake.holds), _numbers(pair.path), strict=False) if a != b)
+            for pair, mistake in zip(pairs, told, strict=True)
+        )
+        listed = [move for move in moves if move]
+        more = f" ({'; '.join(listed[:_MOVES])}{'; ...' if len(listed) > _MOVES else ''})" if listed else ""
+        return f"the reference's {_masked(told[0].holds)}{more}"
+    return f"{told[0].said} (and the like)"
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"(?<=\.)\d+(?=\.)", text)
+
+
 def _masked(text: str) -> str:
-    return re.sub(r"\d+", "*", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "0", text)) if text else text
+    """Without what differs between layers."""
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "*", text)
 
 
 def write(result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:

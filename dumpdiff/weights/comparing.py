@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,8 @@ Progress = Callable[[str, float], None]
 _RELEASE = 64 << 20
 #: Share of the elements of both sides that must have been compared for 'same'.
 MIN_COVERAGE = 0.9
+_LAYER = re.compile(r"\.(\d+)\.")  #: the first number of a name
+_MOST = 0.6  #: share of the exchanged layers that must be off by one number, for that to be the reason
 _NARROW = ("float16", "bfloat16")
 
 
@@ -115,15 +117,17 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     """One part, judged."""
     found, rows = laid.distance, part.target_rows
     lost = laid.order[rows] < 0
-    wrong = np.flatnonzero(np.isin(rows, found.wrong) | lost)
+    wrong = np.flatnonzero(lost if found.rounding is not None else np.isin(rows, found.wrong) | lost)
     gap = float(np.sqrt((found.gap[rows] ** 2).sum()))
     norm = float(np.sqrt((found.norm[rows] ** 2).sum()))
     relation = found.relation(rows)
     mistake = None
-    if len(wrong):
-        relation, mistake = "different", named(part, wrong, known)
-    elif not laid.right and (misplaced := _misplaced(laid, number)) is not None:
+    misplaced = None if laid.right else _misplaced(laid, number)
+    moved = np.count_nonzero(laid.order[rows] != laid.expected[rows]) - np.count_nonzero(lost)
+    if misplaced is not None and moved >= len(wrong):
         relation, mistake = "different", misplaced
+    elif len(wrong):
+        relation, mistake = "different", named(part, wrong, known)
     elif relation == "different":
         mistake = named(part, np.flatnonzero(found.gap[rows] > found.noise * found.norm[rows]), known)
     rounding = ""
@@ -212,7 +216,7 @@ def _result(sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid],
         pairs=tuple(sorted(pairs, key=lambda pair: _natural(pair.path))),
         missing=rest.missing,
         unknown=rest.unknown,
-        notes=(*_notes(laid), *rest.notes),
+        notes=(*_notes(laid), *_by_value(pairs), *rest.notes),
         coverage=coverage,
         layer_shift=_layer_shift(pairs),
         problems=(*sides[0].problems, *sides[1].problems),
@@ -238,6 +242,21 @@ def _notes(laid: list[Laid]) -> Iterable[str]:
     return [f"{text}" + (f" ({count} times)" if count > 1 else "") for text, count in said.items()]
 
 
+def _by_value(pairs: Iterable[Pair]) -> Iterator[str]:
+    """What was paired although names do not pair it; by how much layers are numbered apart."""
+    found = [pair for pair in pairs if pair.evidence == "value"]
+    if found:
+        yield f"{len(found)} parameters are paired by their values, where names do not pair them"
+    shifts = Counter(
+        int(theirs[1]) - int(ours[1])
+        for pair in found
+        if (ours := _LAYER.search(pair.target)) and (theirs := _LAYER.search(pair.reference))
+    )
+    for shift, count in shifts.items():
+        if shift:
+            yield f"{count} of them are {abs(shift)} layers {'further' if shift > 0 else 'before'} in the reference"
+
+
 def _layer_shift(pairs: Iterable[Pair]) -> int | None:
     """By how much the target's layers are off, where all that hold another layer's weights are by the same."""
     shifts: Counter[int] = Counter()
@@ -248,7 +267,8 @@ def _layer_shift(pairs: Iterable[Pair]) -> int | None:
         own, other = layer_of(pair.path), layer_of(holds)
         if pair.path.removeprefix(own) == holds.removeprefix(other):
             shifts[int(other.rpartition(".")[2]) - int(own.rpartition(".")[2])] += 1
-    return next(iter(shifts)) if len(shifts) == 1 and sum(shifts.values()) > 2 else None
+    most, count = shifts.most_common(1)[0] if shifts else (0, 0)
+    return most if count > 2 and count >= _MOST * sum(shifts.values()) else None  # the last layer may hold anything
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

@@ -18,9 +18,12 @@ from .result import Relation
 #: An element that was rounded once errs by one unit at most; a sum or a detour through another dtype by a few.
 NOISE_UNITS = 4.0
 #: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row. Rows of
-#: few elements can be as near as that by chance: there, twice what rounding can cause.
+#: few elements can be as near as that by chance: there, some times what rounding can cause.
 WRONG_ROW = 0.05
 FEW_COLUMNS = 16
+#: Noise of a row is that of all its elements; a single one is off by as many times as much. Normal noise passes four
+#: deviations once in 16,000 elements.
+_ONE_ELEMENT = 4.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Distance:
     rounding: tuple[str, str, bool] | None  #: the cast that explains every element, see casts.candidates
     noise: float  #: relative distance that rounding alone can cause between these dtypes
     limit: float  #: relative distance from which on a row is another row
+    few: bool  #: rows have fewer than FEW_COLUMNS elements
 
     @property
     def relative(self) -> float:
@@ -54,7 +58,7 @@ class Distance:
         if self.rounding is not None:
             return "rounded"
         norm = self.norm[which]
-        limit = self.noise * np.maximum(norm, np.sqrt((norm**2).mean()))
+        limit = self.noise * (_ONE_ELEMENT if self.few else 1.0) * np.maximum(norm, np.sqrt((norm**2).mean()))
         return "noise" if np.all(self.gap[which] <= limit) else "different"
 
     @property
@@ -109,13 +113,14 @@ def distance(
     return Distance(
         unequal, gap, norm, largest, elements, nonfinite, bits, rounding,
         noise_of(target.dtype, reference.dtype), another_row(target, reference),
+        target.shape[1] < FEW_COLUMNS,
     )  # fmt: skip
 
 
 def another_row(target: Matrix, reference: Matrix) -> float:
     """Relative distance from which on two rows of these matrices are different rows, not one row rounded."""
     noise = noise_of(target.dtype, reference.dtype)
-    return max(WRONG_ROW, noise) if target.shape[1] >= FEW_COLUMNS else 2 * noise
+    return max(WRONG_ROW if target.shape[1] >= FEW_COLUMNS else min(WRONG_ROW, 2 * _ONE_ELEMENT * noise), noise)
 
 
 @dataclass(frozen=True)

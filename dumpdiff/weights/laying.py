@@ -164,6 +164,8 @@ def _best(target: Matrix, reference: Matrix, orders: list[Ints]) -> Ints:
 
 def _found_elsewhere(target: Matrix, reference: Matrix, order: Ints, found: Distance) -> Ints | None:
     """Another order that explains most of the rows that are wrong under this one; None if there is none."""
+    if found.rounding is not None:
+        return None
     wrong = found.wrong
     wrong = wrong[order[wrong] >= 0]
     if len(wrong) < 2 or (target.shape[1] == 1 and not _same_numbers(target, reference, found)):

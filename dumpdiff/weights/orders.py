@@ -123,6 +123,8 @@ def within(order: Ints) -> Order:
         cyclic = shifts % length
         if np.all(cyclic == cyclic[0]):
             step = int(cyclic[0])
+            if step * 2 == length:
+                return Order("blocks", f"the two halves of its {length} rows exchanged", length // 2)
             return Order("shifted", f"rows shifted by {-step if step * 2 <= length else length - step}, cyclically")
         if (found := _periodic(order)) is not None:
             return found

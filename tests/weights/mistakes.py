@@ -178,7 +178,7 @@ CASES = (
     Case("heads exchanged", "llama", edited(**{_Q1: heads_reversed}), "blocks-permuted",
          ("layers.1.attention.q.weight",), said="2 of 8 blocks of 8 rows"),
     Case("shards of rows in the wrong order", "llama",
-         edited(**{_K1: lambda w: np.concatenate(np.split(w, 2)[::-1])}), "rows-shifted",
+         edited(**{_K1: lambda w: np.concatenate(np.split(w, 2)[::-1])}), "blocks-permuted",
          ("layers.1.attention.k.weight",)),
     Case("shards of columns in the wrong order", "llama", everywhere("o_proj", columns_exchanged), "columns-permuted",
          ("layers.*.attention.out.weight",)),
