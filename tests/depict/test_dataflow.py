@@ -64,11 +64,11 @@ def test_a_parameter_can_be_an_op_of_its_own(sides: tuple[Dataflow, Dataflow]) -
 
 
 def test_a_value_whose_maker_was_not_recorded_can_stand_between_what_was_bridged(
-    sides: tuple[Dataflow, Dataflow],
+    trace: Callable[[str], Trace],
 ) -> None:
-    reference = sides[1]
-    bridged = next(link for link in reference.links if not reference.is_made(link.value))
-    extended, hole = reference.with_given(bridged.value)
+    side = dataflows(joined(compared(trace("v6.0_api_stack"), trace("v6.0_api_stack"))))[0]
+    bridged = next(link for link in side.links if not side.is_made(link.value))
+    extended, hole = side.with_given(bridged.value)
     assert bridged not in extended.links
     assert (bridged.maker, bridged.made) in {(link.maker, link.value) for link in extended.above[hole]}
     assert bridged.reader in {link.reader for link in extended.below[hole]}
