@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import readers
 from .alignment import align as align_flows
@@ -21,6 +21,8 @@ from .rules import Rules, load_rules
 from .trace import Trace
 
 if TYPE_CHECKING:
+    from .capture.like import Expected
+    from .capture.msprobe import Options
     from .capture.msprobe.mapping import Kind as MappingKind
     from .capture.msprobe.mapping import MsprobeMapping
     from .capture.msprobe.version import Version
@@ -212,6 +214,25 @@ def optimizer(
         _say(progress, f"recomputing {path}", at / len(given))
         found.append(read_run(str(path), settings))
     return found[0] if reference is None else compared(*found)
+
+
+def expected_mindspore(config: Mapping[str, Any], like: str | Path) -> Expected:
+    """What a valid dump configuration of MindSpore will cost, if the run is like that of the dump ``like``."""
+    from .capture.like import like_mindspore
+
+    return like_mindspore(config, _first(like), str(like))
+
+
+def expected_msprobe(options: Options, like: str | Path) -> Expected:
+    """What msprobe will write, asked for by ``options``, if the run is like that of the dump ``like``."""
+    from .capture.like import like_msprobe
+
+    return like_msprobe(options, _first(like), str(like))
+
+
+def _first(dump: str | Path) -> Trace:
+    """The trace of the first part of a dump, whatever it holds: one step of one rank stands for the others."""
+    return readers.read(readers.find(dump)[0])
 
 
 def _parts(made: Recorded) -> tuple[Part, Part]:

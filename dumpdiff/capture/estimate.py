@@ -6,11 +6,12 @@ magnitude only: see :data:`_WRITERS` for what was measured.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Flags, Ints
+from ..arrays import Flags
 from ..trace import Trace
 
 _ITEM = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}  #: bytes of an element, by the end of its dtype's name
@@ -22,23 +23,25 @@ class _Writer:
 
     header: int  #: bytes of a tensor's file beyond its elements
     row: int  #: bytes of the record of a tensor's statistics, its name included
-    per_tensor: float  #: seconds for each tensor, its statistics included
+    per_tensor: float  #: seconds for each tensor
     rate: float  #: bytes written per second
     widens: bool  #: bfloat16 is stored as float32
+    always_statistics: bool  #: whole tensors come with theirs
 
 
 #: MindSpore 2.10 on CPU: 3006 files took 0.44 s a step; msprobe 26.2 on PyTorch: 1000 small tensors took 3.2 s, 16 of
-#: 64 MB each 4.1 s. An npy file has 128 bytes before its elements, a torch file some 1.2 kB around them.
+#: 64 MB each 4.1 s. An npy file has 128 bytes before its elements, a torch file some 2 kB around them; rows are those of
+#: the shipped dumps, call stacks included.
 _WRITERS = {
-    "mindspore": _Writer(128, 220, 1.5e-4, 2.5e8, True),
-    "msprobe": _Writer(1200, 280, 3e-3, 2.5e8, False),
-    "ptdbg": _Writer(128, 350, 3e-3, 2.5e8, True),
+    "mindspore": _Writer(128, 220, 1.5e-4, 2.5e8, True, False),
+    "msprobe": _Writer(2000, 450, 3e-3, 2.5e8, False, True),
+    "ptdbg": _Writer(128, 530, 3e-3, 2.5e8, True, True),
 }
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step of one rank costs."""
+    """What a dump costs."""
 
     tensors: int
     bytes: int
@@ -52,28 +55,37 @@ class Cost:
         return f"{self.tensors:,} tensors, {_size(self.bytes)}, {_time(self.seconds)}"
 
 
-def cost(trace: Trace, ops: Ints | None = None, *, whole: bool = True, format: str | None = None) -> Cost:
-    """What recording the tensors of some ops of a trace (None: all) would cost, whole or as statistics.
-
-    ``format`` is that of the dump to be made; by default that of the trace.
-    """
-    writer = _WRITERS[format or trace.source.format]
-    chosen = _recorded(trace)
-    if ops is not None:
-        chosen &= np.isin(trace.tensors["op"].to_numpy(), ops)
-    rows = np.flatnonzero(chosen)
-    spent = writer.row * len(rows)
-    if whole:
-        sizes = trace.tensors["size"].to_numpy()[rows]
-        items = trace.tensors["dtype"].map(lambda dtype: _item(dtype, writer.widens)).to_numpy(dtype=np.int64)[rows]
-        spent += int((np.maximum(sizes, 0) * items).sum()) + writer.header * len(rows)
-    return Cost(len(rows), spent, writer.per_tensor * len(rows) + spent / writer.rate)
-
-
-def _recorded(trace: Trace) -> Flags:
-    """(tensors,) true for tensors; false for immediate values, of which no file is written."""
-    flags: Flags = ~trace.tensors["constant"].to_numpy() & (trace.tensors["size"] >= 0).to_numpy()
+def recorded(trace: Trace) -> Flags:
+    """(tensors,) true for what a dumper writes: tensors, and those immediate values of which there is a file."""
+    written = ~trace.tensors["constant"].to_numpy() | (trace.tensors["file"] != "").to_numpy()
+    flags: Flags = written & (trace.tensors["size"] >= 0).to_numpy()
     return flags
+
+
+def of_ops(trace: Trace, ops: Sequence[int]) -> Flags:
+    """(tensors,) true for the tensors of these ops."""
+    flags: Flags = recorded(trace) & np.isin(trace.tensors["op"].to_numpy(), list(ops))
+    return flags
+
+
+def cost(trace: Trace, format: str, *, statistics: Flags | None = None, whole: Flags | None = None) -> Cost:
+    """What a dumper of this format would spend on a step and rank like the one of the trace.
+
+    ``statistics`` and ``whole`` are (tensors,) flags: of which tensors the one, and the other, is written.
+    """
+    writer = _WRITERS[format]
+    nothing = np.zeros(len(trace.tensors), dtype=bool)
+    whole = nothing if whole is None else whole
+    statistics = nothing if statistics is None else statistics
+    if writer.always_statistics:
+        statistics = statistics | whole
+    rows = np.flatnonzero(whole)
+    sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
+    dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
+    items = np.array([_item(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
+    spent = int((sizes * items).sum()) + writer.header * len(rows) + writer.row * int(statistics.sum())
+    tensors = int((whole | statistics).sum())
+    return Cost(tensors, spent, writer.per_tensor * tensors + spent / writer.rate)
 
 
 def _item(dtype: str, widens: bool) -> int:

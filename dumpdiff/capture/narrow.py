@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ..alignment import Alignment
 from ..errors import DumpError
 from ..graph import Flow
 from ..result import Finding
 from ..trace import Source
 from . import mindspore, msprobe
-from .estimate import Cost, cost
+from .estimate import Cost, cost, of_ops, recorded
 from .nearby import nearby
 
 
@@ -45,8 +43,8 @@ class Narrowed:
 def narrow(alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path) -> Narrowed:
     """Whole tensors of at most ``count`` ops a side, around the findings; ``folder`` gets configurations and dumps.
 
-    Raises DumpError if there is nothing to look at, a dump is there already, or a configuration would not hold (as with a
-    path that a dumper refuses).
+    Raises DumpError if there is nothing to look at, a dump is there already, or a configuration would not hold, as with
+    a path that a dumper refuses.
     """
     if not findings:
         raise DumpError("no finding to look at more closely: the comparison has none")
@@ -73,8 +71,8 @@ def _next(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump
         raise DumpError(f"{trace.source.path}: the {role} has no op near the findings that a dumper could be asked for")
     names = tuple(dict.fromkeys(_REPEATED.sub("", trace.ops["name"].iat[op]) for op in ops))
     file, text, how = _WRITERS[trace.source.format](role, trace.source, names, folder)
-    few = cost(trace, np.array(ops))
-    return NextDump(role, names, file, text, tuple(how), few, cost(trace))
+    few = cost(trace, trace.source.format, whole=of_ops(trace, ops))
+    return NextDump(role, names, file, text, tuple(how), few, cost(trace, trace.source.format, whole=recorded(trace)))
 
 
 _REPEATED = re.compile(r"#\d+$")  #: what the reader puts behind a name that occurs again

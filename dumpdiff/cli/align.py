@@ -43,7 +43,7 @@ _NUMBER = click.IntRange(min=0)
 @click.option(
     "--baseline", metavar="DUMP", help="A second run of REFERENCE; what the two differ by is allowed to TARGET."
 )
-@click.option("--rules", metavar="FILE", multiple=True, help="YAML rules, or msprobe mappings, to add; may be repeated.")
+@click.option("--rules", metavar="FILE", multiple=True, help="YAML rules or msprobe mappings to add; repeatable.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")

@@ -68,6 +68,7 @@ _INPUT_OUTPUT = ("both", "input", "output")
 @click.option("--initial-iteration", type=_NUMBER, help="Number of the first step.")
 @click.option("--sample-num", type=_NUMBER, help="Save so many elements of the head and of the tail of a tensor.")
 @click.option("--save-kernel-args", is_flag=True, help="Save attributes of operators.")
+@click.option("--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one.")
 @click.option("-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output.")
 @click.pass_context
 def mindspore(
@@ -91,6 +92,7 @@ def mindspore(
     initial_iteration: int | None,
     sample_num: int | None,
     save_kernel_args: bool,
+    like: str | None,
     file: str,
 ) -> None:
     """Write the file that MINDSPORE_DUMP_CONFIG names.
@@ -131,6 +133,10 @@ def mindspore(
         stream.write(capture.text_of(config).encode())
     if file != "-":
         click.echo(f'{file}: holds for {on}; before the training starts: eval "$(dumpdiff env {shlex.quote(file)})"')
+    if like is not None:
+        from ... import api
+
+        click.echo(api.expected_mindspore(config, like), err=True)
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ Examples:
   dumpdiff dump-config msprobe --framework pytorch --task tensor --step 5-8 --list Functional.softmax -o config.json
   dumpdiff dump-config msprobe --framework mindspore --script mindformers -o config.json
   dumpdiff dump-config msprobe --framework pytorch --msprobe-version 8.3 --tensor-list layers.1. -o config.json
+  dumpdiff dump-config msprobe --framework pytorch --task tensor --step 0-9 --like pt_statistics/ -o config.json
 
 The lines for the training script are printed; the configuration is, if there is no -o, and they are left out.
 """
@@ -52,6 +53,7 @@ The lines for the training script are printed; the configuration is, if there is
 @click.option("--tensor-list", multiple=True, metavar="NAME", help="Whole tensors of these beside all statistics.")
 @click.option("--precision", type=click.Choice(["low", "high"]), help="Of the statistics.")
 @click.option("--risk-level", type=click.Choice(["CORE", "FOCUS", "ALL"]), help="Which PyTorch APIs are recorded.")
+@click.option("--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one.")
 @click.option("-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output.")
 def msprobe(
     framework: str,
@@ -69,6 +71,7 @@ def msprobe(
     tensor_list: tuple[str, ...],
     precision: str | None,
     risk_level: str | None,
+    like: str | None,
     file: str,
 ) -> None:
     """Write msprobe's config.json and print the lines that the training script needs."""
@@ -98,3 +101,7 @@ def msprobe(
         stream.write(text_of(config).encode())
     if file != "-":
         click.echo(pasted, nl=False)
+    if like is not None:
+        from ... import api
+
+        click.echo(api.expected_msprobe(options, like), err=True)
