@@ -17,3 +17,14 @@ def number(value: float) -> str:
         return f"{value:g}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def printable(text: str) -> str:
+    r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from ..result import Result, Side
 from ..trace import Source
-from ..wording import number
+from ..wording import number, printable
+
+__all__ = ["described", "headline", "number", "percent", "place", "printable", "roles"]
 
 
 def headline(result: Result) -> str:
@@ -47,17 +49,6 @@ def percent(share: float) -> str:
     if share < 1:
         tenths = min(tenths, 999)
     return f"{tenths / 10:g} %"
-
-
-def printable(text: str) -> str:
-    r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
-
-    >>> printable("a\x1b[2Jb\n")
-    'a\\x1b[2Jb\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def described(source: Source) -> str:

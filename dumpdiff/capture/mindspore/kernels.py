@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _REGEX = "name-regex("
 #: What std::regex takes as special outside brackets.
 _SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")
+_CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z"}
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,25 @@ class Kernel:
     def selects(self, name: str) -> bool:
         """Whether the operator of this full name is dumped. Raises re.error if the text is no regular expression."""
         if self.form == "regex":
-            return re.fullmatch(self.text, name) is not None
+            return re.fullmatch(self._pattern(), name) is not None
         if self.form == "name":
             return name == self.text
         return self.text.lower() in operator_type(name).lower()
+
+    def trouble(self) -> str:
+        """Why the text is no regular expression; '' if it is one."""
+        extension = re.search(r"\(\?(?![:=!])..?", self.text)
+        if extension:
+            return f"{extension[0]!r} is not known in ECMAScript"
+        try:
+            re.compile(self._pattern())
+        except (re.error, RecursionError, OverflowError) as error:
+            return str(error)
+        return ""
+
+    def _pattern(self) -> str:
+        """The regular expression in Python's words, which know no [:digit:]."""
+        return re.sub(r"\[:(\w+):\]", lambda found: _CLASSES.get(found[1], found[0]), self.text)
 
 
 def kernel(entry: object) -> Kernel:

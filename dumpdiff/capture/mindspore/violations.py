@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from ...wording import printable
+
 Severity = Literal["error", "writes nothing", "ignored"]
 
 #: How bad it is, worst first, and what it means for the run.
@@ -24,7 +26,7 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.field}: " if self.field else ""
-        return f"{self.severity}: {place}{self.message} [{self.rule}]"
+        return printable(f"{self.severity}: {place}{self.message} [{self.rule}]")
 
 
 class Rule(NamedTuple):

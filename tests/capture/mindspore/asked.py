@@ -59,6 +59,11 @@ ASKED = (
     Asked("asked-name", replace(HERE, kernels=(MATMUL,)), types=frozenset({"MatMul"})),
     Asked("asked-type", replace(HERE, kernels=("add",)), types=frozenset({"BiasAdd", "Add"})),
     Asked("asked-regex", replace(HERE, kernels=("name-regex(.*/MatMul-op[0-9]+)",)), types=frozenset({"MatMul"})),
+    Asked(
+        "asked-class",
+        replace(HERE, kernels=("name-regex(.*/MatMul-op[[:digit:]])",)),
+        types=frozenset({"MatMul"}),
+    ),
     Asked("asked-names", replace(HERE, kernels=(regex_of([MATMUL, RELU]),)), types=frozenset({"MatMul", "ReLU"})),
     Asked(
         "asked-parameter",

@@ -98,6 +98,13 @@ REFUSED = (
         "is no regular expression",
         {"dump_mode": 1, "kernels": ["name-regex([)"]},
     ),
+    Case(
+        "regex-python",
+        "regex-invalid",
+        f"{C}.kernels",
+        "'(?i)' is not known in ECMAScript",
+        {"dump_mode": 1, "kernels": ["name-regex((?i)matmul)"]},
+    ),
     Case("device-number", "field-type", f"{C}.support_device", "0 is not a list", {"support_device": 0}),
     Case("device-text", "device-type", f"{C}.support_device", "without quotes", {"support_device": ["0"]}),
     Case("debug-5", "field-value", f"{C}.op_debug_mode", "0, 1, 2, 3, 4", {"op_debug_mode": 5}),

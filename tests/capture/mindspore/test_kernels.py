@@ -36,6 +36,7 @@ NAMES = (
         ("name-regex(MatMul)", set()),
         (r"name-regex(.*-op\d)", set()),
         ("name-regex(net[.].*)", {4}),
+        ("name-regex(.*MatMul-op[[:digit:]])", {0, 2}),
         ({"a": 1}, set()),
     ],
 )

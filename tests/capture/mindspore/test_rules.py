@@ -89,6 +89,7 @@ def test_breaks(target: Target, common: dict[str, Any] | None, e2e: dict[str, An
         (at(ASCEND, 2, 3), None, {"trans_flag": False}),
         (at(ASCEND, 2, 2), {"op_debug_mode": 1}, None),
         (CPU, {"support_device": []}, None),
+        (CPU, {"dump_mode": 1, "kernels": ["", "MatMul", "name-regex(global_step)"]}, None),
         (CPU, {"initial_iteration": 10, "iteration": "10|12-14"}, None),
         (CPU, {"op_debug_mode": ..., "saved_data": ...}, {"enable": ..., "trans_flag": ...}),
     ],
@@ -130,6 +131,11 @@ def test_a_path_that_is_no_text_is_not_missing_too() -> None:
     config = configuration(Options(path="/data/dump"), CPU)
     config[C]["path"] = 5
     assert [violation.rule for violation in check(config, CPU)] == ["field-type"]
+
+
+def test_what_a_file_says_does_not_drive_the_terminal() -> None:
+    (violation,) = check({**configuration(Options(path="/tmp"), CPU), "\x1b[2J\n": {}}, CPU)
+    assert str(violation).isprintable()
 
 
 def test_the_worst_comes_first() -> None:

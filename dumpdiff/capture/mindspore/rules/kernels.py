@@ -94,7 +94,7 @@ def violations(settings: Settings) -> Iterator[Violation]:
     if not any(entries):
         yield EVERYTHING.broken(FIELD, "is empty, which means every operator; name some, or write dump_mode 0")
     seen = set()
-    for entry in entries:
+    for entry in filter(None, entries):  # an empty one is passed over
         taken = kernel(entry)
         if taken in seen:
             yield DUPLICATE.broken(FIELD, f"{entry!r} stands there twice; write it once")
@@ -111,7 +111,7 @@ def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]
             FIELD, f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes"
         )
     elif taken.form == "regex":
-        yield from _regex(taken.text, settings)
+        yield from _regex(taken, settings)
     elif taken.form == "name" and "/" not in taken.text:
         yield FILE_NAME.broken(
             FIELD,
@@ -138,7 +138,8 @@ def _instead(taken: Kernel, names: Sequence[str]) -> str:
     return f"there is no such operator; the nearest is {near[0]!r}" if near else "there is no such operator"
 
 
-def _regex(text: str, settings: Settings) -> Iterator[Violation]:
+def _regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
+    text = taken.text
     if settings.target.version < (2, 3):
         yield NO_REGEX_YET.broken(
             FIELD, f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names"
@@ -151,10 +152,9 @@ def _regex(text: str, settings: Settings) -> Iterator[Violation]:
             "write [0-9] for a digit, [.] for a dot",
         )
         return
-    try:
-        re.compile(text)
-    except re.error as error:
-        yield BAD_REGEX.broken(FIELD, f"'name-regex({text})' is no regular expression: {error}")
+    trouble = taken.trouble()
+    if trouble:
+        yield BAD_REGEX.broken(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
         return
     why = _part(text)
     if why:
@@ -176,6 +176,7 @@ def _part(text: str) -> str:
     last = tail[0] if tail else ""
     if first != text and re.search(r"[A-Z][A-Za-z]*$", last) and "-op" not in last:
         return f"and none ends with {last!r}"
-    if first == text and not re.search(r"/.*-op\d+$", text):
+    parameter = re.fullmatch("[a-z0-9]+(_[a-z0-9]+)+", text) is not None  # such as global_step
+    if first == text and not parameter and not re.search(r"/.*-op\d+$", text):
         return "and this one ends before '-op' and a number"
     return ""
