@@ -16,6 +16,7 @@ import numpy as np
 
 from ..arrays import AnyArray
 from ..checkpoints import Checkpoint, Entry, Rank
+from ..checkpoints.megatron import FORMAT
 from ..rules import Rules
 from ..trace import Problem
 from .families import family_of, numbers_of
@@ -120,7 +121,8 @@ class _Joining:
             return in_one_piece(name, dtype, raws[0])
         if module in _ROW:
             return _joined(name, dtype, raws, 1)
-        if module == "gate_up_proj" and self._gated(name, shape[0] * len(raws), len(raws)):
+        megatron = self._checkpoint.format == FORMAT  # MindSpore cuts the whole of it, wherever its parts lie
+        if megatron and module == "gate_up_proj" and self._gated(name, shape[0] * len(raws), len(raws)):
             halves = [np.split(raw, 2) for raw in raws]  # each rank has its own gate, then its own up
             return _joined(name, dtype, [half[i] for i in (0, 1) for half in halves], 0)
         return _joined(name, dtype, raws, 0)

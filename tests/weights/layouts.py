@@ -156,11 +156,12 @@ def meta(weights: Weights, config: Mapping[str, object]) -> Weights:
     made["tok_embeddings.weight"] = made.pop("tok_embeddings.embedding_weight")
     made["norm.weight"] = made.pop("norm_out.weight")
     made["output.weight"] = made.pop("lm_head.weight")
-    for name in made:
-        if name.endswith((".wq.weight", ".wk.weight")):
-            heads = config["num_attention_heads" if ".wq." in name else "num_key_value_heads"]
-            made[name] = pairs(made[name], int(heads))
-    return made
+    return {
+        name: pairs(value, int(config["num_attention_heads" if ".wq." in name else "num_key_value_heads"]))
+        if name.endswith((".wq.weight", ".wk.weight"))
+        else value
+        for name, value in made.items()
+    }
 
 
 def pairs(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     for name, model in models.items():
         for key, value in model.state_dict().items():  # norms and biases too, which a fresh model has at 1 and 0
             if value.ndim == 1:
-                value += 0.1 * torch.randn(value.shape, generator=drawn)
+                value.add_(0.1 * torch.randn(value.shape, generator=drawn))
             elif "norm" not in key:
                 value.copy_(0.05 * torch.randn(value.shape, generator=drawn))
         model.save_pretrained(folder / name, max_shard_size="300KB" if name == "llama" else "5GB")

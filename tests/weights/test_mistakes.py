@@ -1,0 +1,148 @@
+"""Deliberate mistakes: each is found, named right, and nothing else is called wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dumpdiff.report.weights_text import told
+
+from . import layouts
+from .conftest import compared, padded, saved
+from .layouts import Weights
+from .mistakes import CASES, Case
+from .test_right_pairs import ARGUMENTS
+
+torch = pytest.importorskip("torch")
+
+HuggingFace = Callable[[str], tuple[Weights, Mapping[str, object]]]
+
+
+def fits(path: str, pattern: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(re.sub(r"\d+", "*", path), pattern)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_mistake_is_named(tmp_path: Path, models: Path, hugging_face: HuggingFace, case: Case) -> None:
+    target = case.make(*hugging_face(case.model))
+    if case.family == "mcore":
+        file = layouts.save_megatron(tmp_path, layouts.sharded(target, 1, 1), ARGUMENTS)
+    else:
+        file = saved(tmp_path / "target.safetensors", target)
+    result = compared(file, models / case.model)
+
+    found = {pair.path: pair.mistake for pair in result.mistakes}
+    assert result.verdict == "differ"
+    assert {mistake.kind for mistake in found.values()} == {case.kind}
+    assert all(case.said in mistake.said for mistake in found.values())
+    assert all(any(fits(path, pattern) for pattern in case.wrong) for path in found)
+    assert all(any(fits(path, pattern) for path in found) for pattern in case.wrong)
+    if case.holds:
+        assert case.holds in [mistake.holds for mistake in found.values()]
+
+
+def test_layers_off_by_one_are_said_once(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    case = next(case for case in CASES if case.name == "layers off by one")
+    result = compared(saved(tmp_path / "t.safetensors", case.make(*hugging_face("llama"))), models / "llama")
+    assert result.layer_shift == 1
+
+
+def test_mistakes_of_all_layers_are_told_together(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    case = next(case for case in CASES if case.name == "two experts exchanged")
+    result = compared(saved(tmp_path / "t.safetensors", case.make(*hugging_face("mixtral"))), models / "mixtral")
+    lines = told(result.mistakes)
+    assert {line.what for line in lines} == {f"layers.*.mlp.experts.*.{p}_proj.weight" for p in ("gate", "up", "down")}
+    assert all("(2 for 1; 1 for 2)" in line.said for line in lines)
+
+
+def cut(tensor: torch.Tensor) -> torch.Tensor:
+    """bfloat16 by leaving the lower half of a float32 away."""
+    return (tensor.view(torch.int32) & -65536).view(torch.float32).bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(cut, "towards zero"), (lambda t: t.half().bfloat16(), "twice: to float16, then to bfloat16"),
+     (lambda t: t.bfloat16().half(), "twice: to bfloat16, then to float16")],
+    ids=["bits cut off", "through float16", "through bfloat16"],
+)  # fmt: skip
+def test_a_wrong_rounding_is_named(tmp_path: Path, models: Path, change: Callable, said: str) -> None:
+    weights = torch.load(models / "llama.pt", weights_only=True)
+    torch.save({name: change(value) for name, value in weights.items()}, tmp_path / "t.pt")
+    result = compared(tmp_path / "t.pt", models / "llama")
+
+    assert len(result.mistakes) == len(result.pairs) == 39
+    assert all(pair.mistake.kind == "rounding" and said in pair.mistake.said for pair in result.mistakes)
+
+
+def megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
+    stages = 1 + max(stage for _, stage in ranks)
+    return layouts.save_megatron(folder, ranks, {**ARGUMENTS, "pipeline_model_parallel_size": stages})
+
+
+def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 2)
+    result = compared(megatron(tmp_path, {(0, 0): ranks[0, 1], (0, 1): ranks[0, 0]}), models / "llama")
+
+    assert {pair.mistake.kind for pair in result.mistakes} == {"swapped"}
+    assert len(result.mistakes) == 36
+    assert {line.said.partition("(")[2] for line in told(result.mistakes)} == {"2 for 0; 3 for 1; 0 for 2; 1 for 3)"}
+
+
+def test_tensor_parallel_ranks_exchanged(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 2, 1)
+    result = compared(megatron(tmp_path, {(0, 0): ranks[1, 0], (1, 0): ranks[0, 0]}), models / "llama")
+
+    assert {pair.mistake.kind for pair in result.mistakes} == {"blocks-permuted", "columns-permuted"}
+    assert all("the two halves" in pair.mistake.said for pair in result.mistakes)
+
+
+def test_ranks_that_should_be_replicas_and_are_not(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 2, 1)
+    ranks[1, 0]["decoder.layers.2.input_layernorm.weight"] = np.ones(64, np.float32)
+    result = compared(megatron(tmp_path, ranks), models / "llama")
+    assert ["decoder.layers.2.input_layernorm.weight differs between" in str(p) for p in result.problems] == [True]
+
+
+def test_padding_at_the_front_shifts_the_vocabulary(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights = padded(layouts.mcore(*hugging_face("llama")))
+    for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        weights[name] = np.roll(weights[name], 6, axis=0)
+    result = compared(megatron(tmp_path, layouts.sharded(weights, 1, 1)), models / "llama")
+    assert {pair.path: pair.mistake.said for pair in result.mistakes} == {
+        "embedding.weight": "rows shifted by 6",
+        "head.weight": "rows shifted by 6",
+    }
+
+
+def test_missing_and_additional_parameters(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights, _ = hugging_face("llama")
+    fewer = {name: value for name, value in weights.items() if ".layers.3." not in name}
+    file = saved(tmp_path / "fewer.safetensors", fewer)
+
+    result = compared(file, models / "llama")
+    assert (result.verdict, len(result.missing), result.unknown) == ("differ", 9, ())
+    result = compared(models / "llama", file)
+    assert (result.verdict, len(result.unknown), result.missing) == ("differ", 9, ())
+
+
+def test_a_bias_of_zeros_on_one_side_is_no_difference(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights, _ = hugging_face("llama")
+    file = saved(
+        tmp_path / "t.safetensors", {**weights, "model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)}
+    )
+    result = compared(file, models / "llama")
+    assert result.verdict == "same"
+    assert any("zeros, and the reference has no such bias" in note for note in result.notes)
+
+
+def test_another_model_is_not_the_same(models: Path) -> None:
+    result = compared(models / "qwen3", models / "mixtral")
+    assert result.verdict == "differ"
+    assert {pair.mistake.kind for pair in result.mistakes} >= {"shape"}
+    assert result.missing

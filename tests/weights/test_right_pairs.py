@@ -1,0 +1,154 @@
+"""Right pairs: the same weights in another format, layout or split are the same, and no mistake is invented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dumpdiff.weights import WeightsResult
+
+from . import layouts
+from .conftest import compared, padded, saved
+from .layouts import Weights
+
+torch = pytest.importorskip("torch")
+
+ARGUMENTS = {
+    "num_attention_heads": 8, "num_query_groups": 4, "group_query_attention": True, "hidden_size": 64,
+    "kv_channels": 8, "swiglu": True,
+}  # fmt: skip
+
+HuggingFace = Callable[[str], tuple[Weights, Mapping[str, object]]]
+
+
+def same(result: WeightsResult, relation: str = "identical") -> None:
+    assert [(pair.path, pair.mistake) for pair in result.mistakes] == []
+    assert (result.verdict, result.relation) == ("same", relation)
+    assert result.missing == result.unknown == ()
+    assert result.coverage > 0.99
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "deepseek", "gpt2"])
+def test_files_of_transformers_and_its_memory(models: Path, name: str) -> None:
+    """Stacked experts against single ones, a tied head against none, one file against several."""
+    same(compared(models / name, models / f"{name}.pt"))
+
+
+@pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("te", [False, True], ids=["local", "transformer engine"])
+def test_megatron_split(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace, tensor: int, stages: int, te: bool
+) -> None:
+    weights = layouts.mcore(*hugging_face("llama"), te=te)
+    ranks = layouts.sharded(padded(weights), tensor, stages)
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": stages}
+    result = compared(layouts.save_megatron(tmp_path, ranks, arguments), models / "llama")
+
+    same(result)
+    assert any("[q; k; v] in each of 4 groups" in note for note in result.notes)
+    assert any("6 rows more" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mixtral", "deepseek"])
+def test_megatron_names_of_other_families(tmp_path: Path, models: Path, hugging_face: HuggingFace, name: str) -> None:
+    same(compared(saved(tmp_path / "m.safetensors", layouts.mcore(*hugging_face(name))), models / name))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek"])
+@pytest.mark.parametrize("axes", [3, 2])
+def test_stacked_and_transposed_experts(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace, name: str, axes: int
+) -> None:
+    weights = layouts.mcore(*hugging_face(name), grouped_experts=True)
+    stacked = {n: v.reshape(-1, v.shape[-1]) if ".experts.weight" in n and axes == 2 else v for n, v in weights.items()}
+    file = saved(tmp_path / "m.safetensors", stacked)
+
+    same(compared(file, models / name))
+    same(compared(file, models / f"{name}.pt"))
+
+
+def test_gpt2_is_transposed_and_by_head(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    ranks = layouts.sharded(layouts.gpt2_mcore(*hugging_face("gpt2")), 2, 2, gated=False)
+    arguments = {"num_attention_heads": 4, "hidden_size": 64, "pipeline_model_parallel_size": 2}
+    same(compared(layouts.save_megatron(tmp_path, ranks, arguments), models / "gpt2"))
+
+
+@pytest.mark.parametrize("gate_up", [layouts.in_turns, lambda gate, up: np.concatenate([gate, up])])
+@pytest.mark.parametrize("qkv", [layouts.per_group, lambda q, k, v, groups: np.concatenate([q, k, v])])
+def test_both_layouts_of_mindspore_transformers(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace, gate_up: Callable, qkv: Callable
+) -> None:
+    weights = layouts.mcore(*hugging_face("llama"), gate_up=gate_up, qkv=qkv)
+    same(compared(saved(tmp_path / "m.safetensors", weights), models / "llama"))
+
+
+def test_legacy_names_of_mindspore_transformers(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    legacy = saved(tmp_path / "m.safetensors", layouts.mindformers_legacy(*hugging_face("llama")))
+    same(compared(legacy, models / "llama"))
+    megatron = layouts.sharded(layouts.mcore(*hugging_face("llama")), 2, 2)
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 2}
+    same(compared(legacy, layouts.save_megatron(tmp_path / "megatron", megatron, arguments)))
+
+
+def test_metas_rope_pairs_are_right_in_metas_files(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights = layouts.meta(*hugging_face("llama"))
+    torch.save({n: torch.from_numpy(np.ascontiguousarray(v)) for n, v in weights.items()}, tmp_path / "consolidated.pt")
+    same(compared(tmp_path / "consolidated.pt", models / "llama"))
+
+
+@pytest.mark.parametrize(
+    ("change", "relation"),
+    [
+        (lambda t: t.bfloat16(), "rounded"),
+        (lambda t: t.half(), "rounded"),
+        (lambda t: t.bfloat16().float(), "rounded"),
+        (lambda t: t.double(), "equal"),
+        (lambda t: t * (1 + 1e-7 * torch.randn(t.shape, generator=torch.Generator().manual_seed(0))), "noise"),
+    ],
+    ids=["bfloat16", "float16", "float32 of bfloat16", "float64", "noise"],
+)
+def test_other_dtypes_and_noise(tmp_path: Path, models: Path, change: Callable, relation: str) -> None:
+    weights = torch.load(models / "llama.pt", weights_only=True)
+    torch.save({name: change(value) for name, value in weights.items()}, tmp_path / "other.pt")
+    same(compared(tmp_path / "other.pt", models / "llama"), relation)
+
+
+def test_names_that_no_rule_knows_are_paired_by_value(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights, _ = hugging_face("llama")
+    renamed = {
+        name.replace("model.layers", "trunk.segment").replace("self_attn", "mix"): v for name, v in weights.items()
+    }
+    result = compared(saved(tmp_path / "m.safetensors", renamed), models / "llama")
+
+    same(result)
+    assert any("36 parameters are paired by their values" in note for note in result.notes)
+    assert result.correspondence["trunk.segment.2.mix.k_proj.weight"] == "model.layers.2.self_attn.k_proj.weight"
+
+
+def test_layers_numbered_otherwise(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights, _ = hugging_face("llama")
+    for layer in reversed(range(4)):
+        weights = {name.replace(f".layers.{layer}.", f".layers.{layer + 4}."): v for name, v in weights.items()}
+    result = compared(saved(tmp_path / "m.safetensors", weights), models / "llama")
+
+    same(result)
+    assert any("4 layers before in the reference" in note for note in result.notes)
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("file", ["model.ckpt", "model.safetensors", "ranks"])
+def test_what_mindspore_writes(mindspore_files: Path, models: Path, file: str) -> None:
+    """Also two ranks that MindSpore itself has cut, put together by its strategy file."""
+    result = compared(mindspore_files / file, models / "llama")
+    same(result)
+    assert any("row by row" in note for note in result.notes)
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("folder", ["legacy", "torch_dist"])
+def test_what_megatron_core_writes(megatron_files: Path, models: Path, folder: str) -> None:
+    """Two tensor-parallel ranks: their files as they are, and Megatron's own idea of the whole."""
+    same(compared(megatron_files / folder, models / "llama"))
