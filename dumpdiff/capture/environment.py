@@ -26,6 +26,7 @@ class Variable:
 
 
 DUMP_CONFIG, DIAGNOSTIC = "MINDSPORE_DUMP_CONFIG", "MS_DIAGNOSTIC_DATA_PATH"
+ACL_CONFIG = "MS_ACL_DUMP_CFG_PATH"
 
 VARIABLES = (
     Variable(
@@ -129,6 +130,22 @@ VARIABLES = (
         asked=True,
     ),
     Variable(
+        "ENABLE_MS_GE_DUMP",
+        "1",
+        "dumps whole graphs (jit level O2, GE) where the framework still does that itself",
+        "MindSpore 2.4; gone with 2.6",
+        ("mindspore",),
+        asked=True,
+    ),
+    Variable(
+        ACL_CONFIG,
+        "",
+        "names the same configuration to CANN, for whole graphs",
+        "MindSpore 2.3; gone with 2.6",
+        ("mindspore",),
+        asked=True,
+    ),
+    Variable(
         "MS_DEV_SAVE_GRAPHS",
         "2",
         "saves the graphs; those of trace_code_graph_* and graph_build_* have the names of the dump's files",
@@ -192,7 +209,7 @@ def explained(framework: str, values: Mapping[str, str]) -> str:
 
 def _how(variable: Variable) -> str:
     if variable.asked:
-        return f"; --also {variable.name} sets it to {variable.value}"
+        return f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
     return "; give the configuration" if variable.name == DUMP_CONFIG else "; the configuration has a path"
 
 
@@ -200,7 +217,7 @@ def _dump_variables(config: Path) -> dict[str, str]:
     """What a configuration file asks for: its own absolute path, and a folder if it names none."""
     content = read_config(config)
     common = content.get("common_dump_settings") if isinstance(content, dict) else None
-    values = {DUMP_CONFIG: str(config.resolve())}
+    values = dict.fromkeys((DUMP_CONFIG, ACL_CONFIG), str(config.resolve()))
     if isinstance(common, dict) and not common.get("path"):
         folder = str(config.resolve().parent)
         if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):

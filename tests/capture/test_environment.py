@@ -101,6 +101,12 @@ def test_what_is_not_always_wanted_is_set_only_if_asked_for() -> None:
         environment("mindspore", also=("MS_DEV_SAVE_GRAPH",))
 
 
+def test_cann_is_given_the_same_configuration_if_asked_for(tmp_path: Path) -> None:
+    file = write(tmp_path, "/data/dump")
+    assert environment("mindspore", file, also=("MS_ACL_DUMP_CFG_PATH",))["MS_ACL_DUMP_CFG_PATH"] == str(file)
+    assert "MS_ACL_DUMP_CFG_PATH" not in environment("mindspore", file)
+
+
 def test_the_seed_is_that_of_python() -> None:
     assert environment("pytorch", seed=7)["PYTHONHASHSEED"] == "7"
 
