@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .. import __version__
 from ..triage.stage import Stage
-from .words import printable
+from ..wording import printable
 
 #: Of the JSON of every stage. Major: a reader of the old form breaks. Minor: something was added.
 #: History:
