@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -37,18 +37,12 @@ class Dataflow:
     @cached_property
     def above(self) -> dict[int, list[Link]]:
         """Per op the values it reads."""
-        table: dict[int, list[Link]] = {}
-        for link in self.links:
-            table.setdefault(link.reader, []).append(link)
-        return table
+        return _grouped((link.reader, link) for link in self.links)
 
     @cached_property
     def below(self) -> dict[int, list[Link]]:
         """Per op the values that others read from it."""
-        table: dict[int, list[Link]] = {}
-        for link in self.links:
-            table.setdefault(link.maker, []).append(link)
-        return table
+        return _grouped((link.maker, link) for link in self.links)
 
     def phase(self, op: int) -> str:
         """Forward, backward, ..."""
@@ -62,10 +56,11 @@ class Dataflow:
     def with_given(self, value: int) -> tuple[Dataflow, int]:
         """(the dataflow with one more op, which stands for the making of a value that no op makes; that op)."""
         op = len(self.flow.phases) + value
-        bridges = {Link(link.maker, op, link.made, link.made): None for link in self.links if link.value == value}
-        others = (link for link in self.links if link.value != value)
-        links = (Link(op, reader, value, value) for reader in self.flow.readers[value] if self.computing[reader])
-        return replace(self, links=(*others, *bridges, *links)), op
+        readers = [reader for reader in self.flow.readers[value] if self.computing[reader]]
+        bridged = [link for link in self.links if link.value == value and link.maker < min(readers)]
+        into = dict.fromkeys(Link(link.maker, op, link.made, link.made) for link in bridged)
+        out_of = [Link(op, reader, value, value) for reader in readers]
+        return replace(self, links=(*(link for link in self.links if link.value != value), *into, *out_of)), op
 
     def is_made(self, value: int) -> bool:
         """Some op is known to have made it, or to have been given it as its gradient."""
@@ -100,6 +95,13 @@ def _dataflow(flow: Flow, graph: Joined, node_of: Ints, class_of: Ints) -> Dataf
                 if 0 <= maker < reader:  # a value that equals a later one by chance is not computed from it
                     links[Link(maker, reader, value, made)] = None
     return Dataflow(flow, computing, tuple(links))
+
+
+def _grouped(pairs: Iterable[tuple[int, Link]]) -> dict[int, list[Link]]:
+    table: dict[int, list[Link]] = {}
+    for op, link in pairs:
+        table.setdefault(op, []).append(link)
+    return table
 
 
 def _computing(flow: Flow) -> list[bool]:

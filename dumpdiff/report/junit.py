@@ -53,7 +53,7 @@ def _verdict(result: Result) -> ET.Element:
 
 def _phase(result: Result, phase: str) -> ET.Element:
     findings = [finding for finding in result.findings if finding.phase == phase]
-    cases = [_failed(finding) for finding in findings]
+    cases = [_failed(finding, believed=result.verdict == "diverged") for finding in findings]
     rows = result.pairs[(result.pairs["phase"] == phase).to_numpy(dtype=bool)]
     layers = pd.Series([layer_of(scope) for scope in rows["scope"]], dtype=object, index=rows.index)
     at_fault = {layer_of(finding.scope) for finding in findings}
@@ -89,7 +89,8 @@ def _layer(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element:
     return case
 
 
-def _failed(finding: Finding) -> ET.Element:
+def _failed(finding: Finding, *, believed: bool) -> ET.Element:
+    """A failed case; a skipped one where the two may not even be dumps of one model."""
     ops = [names[-1] if names else "nothing" for names in (finding.target_ops, finding.reference_ops)]
     slot = f", {finding.slots[0][0]}" if finding.slots else ""
     case = _case(f"dumpdiff.{finding.phase}", f"{finding.scope or _OUTSIDE}: {ops[0]} vs {ops[1]}{slot}", ())
@@ -100,7 +101,10 @@ def _failed(finding: Finding) -> ET.Element:
         *finding.evidence,
         *(f"why ({cause.name}): {cause.text}" for cause in finding.causes),
     ]
-    _outcome(case, "failure", finding.title, finding.kind, lines)
+    if believed:
+        _outcome(case, "failure", finding.title, finding.kind, lines)
+    else:
+        _outcome(case, "skipped", f"not to be relied on, since inconclusive: {finding.title}", finding.kind, lines)
     return case
 
 

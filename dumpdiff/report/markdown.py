@@ -41,6 +41,8 @@ def _parts(result: Result) -> Iterator[str]:
         yield f"**Why ({code(first.causes[0].name)}):** {prose(first.causes[0].text)}"
     yield _compared(result)
     if result.findings:
+        if result.verdict == "inconclusive":
+            yield "What parts is listed, but too little was compared to rely on it."
         yield _findings(result.findings)
         for finding in result.findings[:_EXPLAINED]:
             yield details(f"Finding {finding.rank}: evidence", _some(tuple(_evidence(finding))))

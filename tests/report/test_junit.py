@@ -121,6 +121,13 @@ def test_an_inconclusive_result_is_an_error_and_says_why() -> None:
     assert "target, forward: 200 of 241 ops compared, 82.9 %" in case.system_out.splitlines()
 
 
+def test_where_it_is_inconclusive_no_finding_is_a_failure() -> None:
+    result = make(verdict="inconclusive", pairs=LAYERS)
+    suites = JUnitXml.fromstring(written(result))
+    assert (suites.failures, suites.errors) == (0, 1)
+    assert [Skipped] in [outcome for name, outcome in outcomes(result, "forward").items() if RSQRT in name]
+
+
 def test_a_result_of_nothing_is_not_an_empty_report() -> None:
     nothing = make(verdict="inconclusive", findings=(), pairs=pairs(), coverage={}, notes=())
     suites = JUnitXml.fromstring(written(nothing))

@@ -110,6 +110,11 @@ def test_it_fits_into_one_comment_however_long_the_names() -> None:
     assert markdown.count("<details>") == markdown.count("</details>")
 
 
+def test_findings_of_an_inconclusive_result_come_with_a_warning() -> None:
+    assert "too little was compared to rely on it" in to_markdown(make(verdict="inconclusive"))
+    assert "rely on it" not in to_markdown(make())
+
+
 def test_nothing_at_all_is_said_too() -> None:
     empty = make(findings=(), coverage={}, notes=(), verdict="inconclusive")
     assert "**Inconclusive:** nothing compared" in to_markdown(empty)
