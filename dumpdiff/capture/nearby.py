@@ -17,8 +17,9 @@ _NO_OPS = ("Parameter", "parameters_grad")
 def nearby(alignment: Alignment, findings: Sequence[Finding], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """At most ``count`` ops of either side, nearest first, beginning with those of the findings.
 
-    A step leads from an op to its partner, to what made its inputs and to what reads its outputs. Module calls are
-    passed over where ops were recorded too: what is inside them is what they would repeat.
+    A step leads from an op to its partner, to what made its inputs and to what reads its outputs; where the recorded
+    dataflow ends too early, as among modules, the calls before and after are taken. Module calls are passed over where
+    ops were recorded too: what is inside them is what they would repeat.
     """
     flows = alignment.target, alignment.reference
     partners = _partners(alignment)
@@ -37,7 +38,17 @@ def nearby(alignment: Alignment, findings: Sequence[Finding], count: int) -> tup
         if (partner := partners[side].get(op)) is not None:
             queue.append((1 - side, partner))
         queue.extend((side, other) for other in _neighbours(flows[side], op))
-    return tuple(found[0]), tuple(found[1])
+    sides = zip(found, flows, allowed, strict=True)
+    target, reference = (_filled(list(ops), flow, good, phases)[:count] for ops, flow, good in sides)
+    return target, reference
+
+
+def _filled(ops: list[int], flow: Flow, allowed: Sequence[bool], phases: set[str]) -> tuple[int, ...]:
+    """The ops, and behind them all others that are allowed: first those that ran next to the first one."""
+    if not ops:
+        return ()
+    rest = [op for op, phase in enumerate(flow.phases) if allowed[op] and phase in phases]
+    return tuple(dict.fromkeys([*ops, *sorted(rest, key=lambda op: abs(op - ops[0]))]))
 
 
 def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
@@ -63,5 +74,10 @@ def _neighbours(flow: Flow, op: int) -> Iterable[int]:
     for value in flow.reads[op]:
         if (maker := int(flow.producers[value])) >= 0:
             yield maker
-    for value in flow.writes[op]:
+    for value in flow.writes[op] or _held(flow, op):
         yield from flow.readers[value]
+
+
+def _held(flow: Flow, op: int) -> Iterable[int]:
+    """The values of an op that makes none, as the record of a parameter."""
+    return (value for value in flow.tensor_class[flow.tensors_of(op)].tolist() if value >= 0)
