@@ -81,6 +81,7 @@ def page(result: Result, markdown: str) -> Page:
             "elements.js",
             "hash.js",
             "table.js",
+            "dots.js",
             "network.js",
             "pair.js",
             "divergence.js",

@@ -1,6 +1,5 @@
 "use strict";
-/* The error of every pair over the order of execution. uPlot has the axes, scales and zoom; points are drawn here,
-   since they come in four shapes and a hundred thousands. */
+/* The error of every pair over the order of execution. uPlot has the axes, scales and zoom; dots.js the points. */
 
 const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduced"]; // the last lies on top
 
@@ -124,48 +123,41 @@ class Network {
 
   drawPoints() {
     const { scales } = this.plot;
-    const [from, to] = [Math.floor(scales.x.min) - 1, Math.ceil(scales.x.max) + 1];
+    const [from, to] = [Math.max(0, Math.floor(scales.x.min) - 1), Math.min(this.table.rows - 1, Math.ceil(scales.x.max) + 1)];
     const size = (this.table.rows > 5000 ? 2.6 : 4.4) * devicePixelRatio;
+    const shown = (row) => row >= from && row <= to && !Number.isNaN(this.values[row]);
     this.inside((ctx, bbox) => {
-      this.drawLimits(ctx, bbox, Math.max(0, from), Math.min(this.table.rows - 1, to));
+      const dots = new Dots(bbox);
+      this.drawLimits(dots, from, to);
       for (const [name, rows] of this.groups) {
+        if (name in POLYGONS) continue;
+        dots.colour(name);
+        for (const row of rows) if (shown(row)) dots.square(...this.at(row, true), size, size);
+      }
+      dots.draw(ctx);
+      for (const [name, rows] of this.groups) {
+        if (!(name in POLYGONS)) continue;
         ctx.fillStyle = colour(name);
-        ctx.beginPath();
-        for (const row of rows) {
-          if (row < from || row > to || Number.isNaN(this.values[row])) continue;
-          shape(ctx, name, ...this.at(row, true), size);
-        }
-        ctx.fill();
+        for (const row of rows) if (shown(row)) polygon(ctx, ...this.at(row, true), POLYGONS[name](size));
       }
       if (this.first) this.drawMark(ctx, bbox, this.first);
     });
   }
 
   /* The tolerance: a line where there is one for all, else one short stroke for each pair. */
-  drawLimits(ctx, bbox, from, to) {
-    ctx.strokeStyle = colour("tolerance");
-    ctx.globalAlpha = to - from > 5000 ? 0.35 : 1; // so many strokes are a band, and what lies in it must be seen
-    ctx.lineWidth = 1.5 * devicePixelRatio;
-    ctx.beginPath();
+  drawLimits(dots, from, to) {
+    const thick = 1.5 * devicePixelRatio;
     if (!this.limits) {
-      const y = this.plot.valToPos(1, "y", true);
-      ctx.moveTo(bbox.left, y);
-      ctx.lineTo(bbox.left + bbox.width, y);
-    } else {
-      const half = Math.max(0.5, (0.5 * bbox.width) / (to - from + 1));
-      let last = [NaN, NaN];
-      for (let row = from; row <= to; row++) {
-        const limit = this.limits[row];
-        if (!(limit >= this.bottom)) continue;
-        const [x, y] = [this.plot.valToPos(row, "x", true), this.plot.valToPos(limit, "y", true)];
-        if (x - last[0] < 0.5 && y === last[1]) continue; // many pairs share a pixel
-        ctx.moveTo(x - half, y);
-        ctx.lineTo(x + half, y);
-        last = [x, y];
-      }
+      dots.colour("tolerance");
+      dots.square(dots.width / 2 + dots.left, this.plot.valToPos(1, "y", true), dots.width, thick);
+      return;
     }
-    ctx.stroke();
-    ctx.globalAlpha = 1;
+    dots.colour("tolerance", to - from > 5000 ? 90 : 255); // so many strokes are a band, and what lies in it must be seen
+    const width = Math.ceil(dots.width / (to - from + 1));
+    for (let row = from; row <= to; row++) {
+      const limit = this.limits[row];
+      if (limit >= this.bottom) dots.square(this.plot.valToPos(row, "x", true), this.plot.valToPos(limit, "y", true), width, thick);
+    }
   }
 
   /* Where the first divergence is: a line down to its point, and words beside it. */
@@ -247,24 +239,4 @@ class Network {
     this.ring.style.top = `${y}px`;
     this.ring.hidden = x < 0 || x > this.plot.over.clientWidth;
   }
-}
-
-function shape(ctx, state, x, y, size) {
-  const half = size / 2;
-  if (state === "introduced") {
-    const far = Math.max(size, 6 * devicePixelRatio);
-    ctx.moveTo(x, y - far);
-    ctx.lineTo(x + far, y);
-    ctx.lineTo(x, y + far);
-    ctx.lineTo(x - far, y);
-    ctx.closePath();
-  } else if (state === "amplified") {
-    ctx.moveTo(x, y - size);
-    ctx.lineTo(x + size * 0.9, y + half);
-    ctx.lineTo(x - size * 0.9, y + half);
-    ctx.closePath();
-  } else if (state === "agreeing" && size > 8) {
-    ctx.moveTo(x + half, y);
-    ctx.arc(x, y, half, 0, 2 * Math.PI);
-  } else ctx.rect(x - half, y - half, size, size);
 }
