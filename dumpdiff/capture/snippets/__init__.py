@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from textwrap import wrap
 
 KINDS = {
     "seed": "the same random numbers and the same arithmetic in every run",
@@ -104,8 +105,9 @@ def snippet(
     chosen = FRAMEWORKS[framework]
     config = chosen.config if config is None else config
     values = {"seed": seed, "rank": rank, "folder": _quotable(folder), "config": _quotable(config)}
-    text = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
-    head = Template("".join(f"# {line}\n" for line in text)).substitute(values)
+    about = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
+    lines = [line for text in about for line in wrap(text, 110, break_long_words=False)]
+    head = Template("".join(f"# {line}\n" for line in lines)).substitute(values)
     if kind == "dump" and chosen.written_for == "pytorch":
         return head + _by_msprobe(framework, config)
     body = (_TEMPLATES / chosen.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
