@@ -23,6 +23,7 @@ FORMAT = "megatron"
 TRACKER = "latest_checkpointed_iteration.txt"
 _RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?")
 _FILES = ("model_optim_rng.pt", "model_rng.pt", "model_states.pt")
+_PLAIN = (bool, int, float, str, type(None))  #: a Global, which is a str as well, says nothing here
 _MODEL = re.compile(r"model(\d*)")
 
 
@@ -99,4 +100,4 @@ def arguments(value: Any) -> dict[str, Any]:
     items = mapping_of(value)
     if items is None:
         return {}
-    return {str(name): item for name, item in items.items() if isinstance(item, (bool, int, float, str, type(None)))}
+    return {str(name): item for name, item in items.items() if type(item) in _PLAIN}
