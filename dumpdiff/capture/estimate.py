@@ -30,8 +30,8 @@ class _Writer:
 
 
 #: MindSpore 2.10 on CPU: 3006 files took 0.44 s a step; msprobe 26.2 on PyTorch: 1000 small tensors took 3.2 s, 16 of
-#: 64 MB each 4.1 s. An npy file has 128 bytes before its elements, a torch file some 2 kB around them; rows are those of
-#: the shipped dumps, call stacks included.
+#: 64 MB each 4.1 s. An npy file has 128 bytes before its elements, a torch file some 2 kB around them; rows are as
+#: large as those of the shipped dumps, call stacks included.
 _WRITERS = {
     "mindspore": _Writer(128, 220, 1.5e-4, 2.5e8, True, False),
     "msprobe": _Writer(2000, 450, 3e-3, 2.5e8, False, True),

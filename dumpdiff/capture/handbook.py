@@ -11,6 +11,9 @@ from .environment import VARIABLES
 from .mindspore import BACKENDS, OLDEST, RULES, TESTED
 from .mindspore.fields import FIELDS, SOURCES, TYPES, Field
 from .mindspore.violations import SEVERITIES
+from .msprobe import fields as msprobe_fields
+from .msprobe.version import OLDEST as OLDEST_MSPROBE
+from .msprobe.version import spoken
 from .snippets import FRAMEWORKS, KINDS
 
 _INTRODUCTION = f"""\
@@ -22,6 +25,8 @@ commands use.
 
     dumpdiff dump-config mindspore --saved-data statistic -o dump.json    # write a configuration, checked
     dumpdiff dump-config check dump.json --backend cpu                    # check one that is there
+    dumpdiff dump-config msprobe --framework pytorch -o config.json       # msprobe's, and the lines for the script
+    dumpdiff dump-config mindspore --like FIRST_DUMP -o dump.json         # what will it cost?
     eval "$(dumpdiff env dump.json)"                                      # the environment of the run
     dumpdiff snippet local-norm --framework megatron                      # code for the training script
 
@@ -50,6 +55,14 @@ for a dot, `[0-9]` for a digit.
 `all`, or numbers and ranges joined by `|`: `0|5-8|100-120`, without the spaces that some of MindSpore's examples have.
 Counted from `initial_iteration` (0), for each compiled graph by itself: a second network, or another shape, has its
 own count.
+"""
+
+_MSPROBE = """\
+## msprobe
+
+`config.json` of msprobe (`mindstudio-probe`), which `dumpdiff dump-config msprobe` writes: for PyTorch, and for
+MindSpore in PyNative mode. `<task>` is the section that bears the task's name. Read in versions 1.1 to 26.2; what one
+does not know it ignores without a word, so `dump-config msprobe` refuses it.
 """
 
 
@@ -84,6 +97,19 @@ def text() -> str:
                         ", ".join(variable.frameworks) + (", if asked for by `--also`" if variable.asked else ""),
                     )
                     for variable in VARIABLES
+                ),
+            ),
+            _MSPROBE,
+            table(
+                ("field", "what it says", "since", "only in"),
+                (
+                    (
+                        f"`{field.section and '<task>.'}{field.name}`",
+                        field.what,
+                        spoken(field.since) if field.since > OLDEST_MSPROBE else "all",
+                        field.only,
+                    )
+                    for field in msprobe_fields.FIELDS
                 ),
             ),
             "## Snippets\n",

@@ -8,6 +8,7 @@ from dumpdiff.capture.environment import VARIABLES
 from dumpdiff.capture.handbook import table, text
 from dumpdiff.capture.mindspore import RULES
 from dumpdiff.capture.mindspore.fields import FIELDS, SOURCES
+from dumpdiff.capture.msprobe import fields as msprobe_fields
 
 from .mindspore.cases import CASES
 
@@ -25,6 +26,14 @@ def test_every_field_rule_and_variable_has_a_row() -> None:
         assert any(row.startswith(f"| `{field.section}`<br>`{field.name}` |") for row in rows)
     for name in (*(rule.id for rule in RULES), *(variable.name for variable in VARIABLES)):
         assert sum(row.startswith(f"| `{name}` |") for row in rows) == 1
+
+
+def test_every_field_of_msprobe_has_a_row() -> None:
+    rows = text().splitlines()
+    for field in msprobe_fields.FIELDS:
+        assert (
+            sum(row.startswith(f"| `{field.section and '<task>.'}{field.name}` | {field.what} |") for row in rows) == 1
+        )
 
 
 def test_a_rule_counts_as_run_if_it_was() -> None:

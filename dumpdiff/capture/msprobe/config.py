@@ -12,8 +12,6 @@ from ...errors import DumpError
 from .fields import BY_NAME, PYTORCH
 from .version import LATEST, Version, spoken
 
-LEVELS = ("L0", "L1", "mix", "L2")
-DATA_MODES = ("all", "forward", "backward", "input", "output")
 _LARGEST = 1_000_000  #: of a step or rank
 _PATH = re.compile(r"[A-Za-z0-9_.:/-]+")
 _API = re.compile(

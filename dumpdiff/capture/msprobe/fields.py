@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .version import Version
+from .version import OLDEST, Version
 
 PYTORCH, MINDSPORE = "pytorch", "mindspore"
 FRAMEWORKS = (PYTORCH, MINDSPORE)
+TASKS = ("statistics", "tensor")
+LEVELS = ("L0", "L1", "mix", "L2")
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,20 @@ class Field:
     section: str  #: '' for the top level, 'task' for the section that bears the task's name
     name: str
     what: str
-    since: Version = (1, 1)
+    since: Version = OLDEST
     frameworks: tuple[str, ...] = FRAMEWORKS
-    tasks: tuple[str, ...] = ("statistics", "tensor")
-    levels: tuple[str, ...] = ("L0", "L1", "L2", "mix")
+    tasks: tuple[str, ...] = TASKS
+    levels: tuple[str, ...] = LEVELS
+
+    @property
+    def only(self) -> str:
+        """What it is limited to, in words."""
+        limits = [
+            *((", ".join(self.frameworks),) if self.frameworks != FRAMEWORKS else ()),
+            *((f"task {', '.join(self.tasks)}",) if self.tasks != TASKS else ()),
+            *((f"level {', '.join(self.levels)}",) if self.levels != LEVELS else ()),
+        ]
+        return "; ".join(limits)
 
 
 FIELDS = (

@@ -8,6 +8,7 @@ from ...errors import DumpError
 from ...trace import Source
 
 Version = tuple[int, ...]
+OLDEST: Version = (1, 1)  #: the oldest that this was read from
 LATEST: Version = (26, 2)  #: the newest that this was read from and run with
 
 
