@@ -76,9 +76,14 @@ class Adam:
         return replace(self, epsilon=OUTSIDE)
 
     @property
-    def simpler(self) -> Adam | None:
+    def undecayed(self) -> Adam:
+        """The same without its decay."""
+        return replace(self, decay=NO_DECAY)
+
+    @property
+    def reductions(self) -> tuple[Adam, ...]:
         """Without decay."""
-        return replace(self, decay=NO_DECAY) if self.decay != NO_DECAY else None
+        return (self.undecayed,) if self.decay != NO_DECAY else ()
 
     def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
         """m_hat / (sqrt(v_hat) + epsilon), and the weights for a decoupled decay."""

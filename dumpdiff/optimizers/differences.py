@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -16,6 +16,7 @@ from .groups import AMBIGUOUS, STILL, UNEXPLAINED, Group, applied
 from .history import History
 from .moved import Moved
 from .rule import CORRECTION, DECAY, EPSILON_PLACE, NUMBERS, WITHOUT
+from .search import applies
 
 SAME, DIFFERENT, UNTOLD = "same", "different", "cannot tell"
 
@@ -114,7 +115,8 @@ def _explains(fit: Fit | None, run: Moved, names: Sequence[str]) -> bool:
         if len(set(fit.rates)) > 1 or fit.clipping.kind == FREE:
             return False
         fit = replace(fit, rates=(fit.rates[0],) * run.steps)
-    return applied(fit, run.data.of(names)).explains
+    data = run.data.of(names)
+    return applies(fit.rule, data) and applied(fit, data).explains
 
 
 def _fewest(one: Group, other: Group) -> list[Difference]:
@@ -147,7 +149,7 @@ def _told(one: Fit, other: Fit, unseen: set[str]) -> list[Difference]:
     if not _near(*decays_by, 10 * _NEAR):
         found.append(_said("weight-decay", *(f"weight decay {value:.3g}" if value else "no weight decay"
                                              for value in decays_by)))  # fmt: skip
-    return [*found, *_scaling(one, other)]
+    return [*found, *_scaling(one, other, unseen)]
 
 
 def _correction(one: Fit, other: Fit) -> Difference:
@@ -164,7 +166,7 @@ def _correction(one: Fit, other: Fit) -> Difference:
     return Difference(CORRECTION, said[0], said[1], text, ())
 
 
-def _scaling(one: Fit, other: Fit) -> list[Difference]:
+def _scaling(one: Fit, other: Fit, unseen: Collection[str]) -> list[Difference]:
     """Learning rates, and what was done to the gradients."""
     found = []
     shared = min(len(one.rates), len(other.rates))
@@ -173,8 +175,8 @@ def _scaling(one: Fit, other: Fit) -> list[Difference]:
     kinds = one.clipping.kind, other.clipping.kind
     if kinds != (NOTHING, NOTHING):
         limits = [fit.numbers.get("clip", 0.0) for fit in (one, other)]
-        if kinds[0] != kinds[1] or not _near(*limits):
-            found.append(_said("gradient-scaling", *(scaled(fit) for fit in (one, other))))
+        if kinds[0] != kinds[1] or ("clip" not in unseen and not _near(*limits)):
+            found.append(_said("gradient-scaling", *(scaled(fit, unseen) for fit in (one, other))))
     return found
 
 
@@ -183,11 +185,13 @@ def rates(fit: Fit) -> str:
     return ", ".join(f"{rate:.4g}" for rate in (fit.rates[:1] if len(set(fit.rates)) == 1 else fit.rates))
 
 
-def scaled(fit: Fit) -> str:
+def scaled(fit: Fit, unseen: Collection[str] = ()) -> str:
     """What was done to the gradients after they were recorded."""
     kind = fit.clipping.kind
     if kind == NOTHING:
         return "gradients as recorded"
+    if "clip" in unseen:
+        return f"gradients clipped by {kind} at every step, to a limit that does not show"
     if "clip" in fit.numbers:
         return f"gradients clipped by {kind} to {fit.numbers['clip']:.4g}"
     factors = [value for name, value in fit.numbers.items() if name.startswith("factor")]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .clipping import Clipping
+from .clipping import GLOBAL, Clipping
 from .fit import Data, Fit, fit
 from .history import THIN, History
 from .rule import NO_DECAY, NUMBERS, Rule
-from .search import RULES, Known, candidates
+from .search import FINE, RULES, Known, applies, candidates
 from .search import best as best_of
 
 EXPLAINED, AMBIGUOUS, UNEXPLAINED, STILL = "explained", "ambiguous", "unexplained", "did not move"
@@ -21,6 +21,7 @@ EXPLAINED, AMBIGUOUS, UNEXPLAINED, STILL = "explained", "ambiguous", "unexplaine
 _RIVAL, _FLOOR = 3.0, 2e-6
 
 _MOST = 8  #: groups that are searched for; a run has two or three
+_LOST = 2  #: parameters that no rule explains after which the search is given up for those that are left
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def explained(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> tuple[
     while rest:
         rest.sort(key=_telling, reverse=True)
         seed = rest[0]
-        found = _found(replace(data, histories=(seed,)), known, rules, hint) if len(groups) + len(lost) < _MOST else []
+        searched = len(groups) < _MOST and len(lost) < _LOST
+        found = _found(replace(data, histories=(seed,)), known, rules, hint) if searched else []
         if not found or not found[0].explains:
             lost.append((seed, found[0] if found else lost[-1][1]))
             rest.remove(seed)
@@ -118,7 +120,7 @@ def _grown(found: Sequence[Fit], rest: Sequence[History], data: Data, known: Kno
         final,
         _runner_up([one for one in found if one.rule.essence not in named], together, known),
         tuple(_again(one, together, known) for one, _ in rivals),
-        _unseen(final, together),
+        _unseen(final, together, known),
     )
     return group, histories
 
@@ -131,7 +133,8 @@ def _joined(one: Fit, seed: History, others: Sequence[History], data: Data, know
     """
 
     def alike(fitted: Fit) -> list[History]:
-        return [h for h in others if _again(fitted, replace(data, histories=(thin, h)), known).explains]
+        pairs = [(h, replace(data, histories=(thin, h))) for h in others]
+        return [h for h, pair in pairs if applies(one.rule, pair) and _again(fitted, pair, known).explains]
 
     thin = seed.thin() if one.rule.elementwise else seed
     members = alike(one)
@@ -175,28 +178,33 @@ def _minimal(good: Sequence[Fit], data: Data) -> list[Fit]:
 
 
 def _ancestors(rule: Rule) -> Iterable[Rule]:
-    simpler = rule.simpler
-    while simpler is not None:
+    for simpler in rule.reductions:
         yield simpler
-        simpler = simpler.simpler
+        yield from _ancestors(simpler)
 
 
 def _again(one: Fit, data: Data, known: Known) -> Fit:
     """Learning rate and linear decay solved for on all of the group; as it was if that explains less."""
     by_step = len(set(one.rates)) > 1
     again = fit(one.rule, one.clipping, data, one.numbers, known.rates, known.numbers.get("decay"), by_step)
-    return min((applied(one, data), again), key=lambda fitted: fitted.excess)
+    best = min((applied(one, data), again), key=lambda fitted: fitted.excess)
+    return _rounded(best, data) if any(history.narrow for history in data.histories) else best
+
+
+def _rounded(one: Fit, data: Data) -> Fit:
+    """Rounding to a narrow type hides a range of learning rates: of those that explain as well, the roundest."""
+    for digits in range(4):
+        rates = tuple(float(f"{rate:.{digits}e}") for rate in one.rates)
+        rounded = applied(replace(one, rates=rates), data)
+        if rounded.excess <= max(one.excess, FINE):
+            return rounded
+    return one
 
 
 def _runner_up(others: Sequence[Fit], data: Data, known: Known) -> Fit | None:
     """The best of the other rules, on all of the group."""
-    whole = all(history.whole for history in data.histories)
-    fitting = [one for one in others if one.rule.elementwise or (whole and _matrices(data))][:_MOST]
+    fitting = [one for one in others if applies(one.rule, data)][:_MOST]
     return min((_again(one, data, known) for one in fitting), key=lambda one: one.residual, default=None)
-
-
-def _matrices(data: Data) -> bool:
-    return all(len(history.shape) == 2 for history in data.histories)
 
 
 def _undecayed(
@@ -207,12 +215,13 @@ def _undecayed(
     Weights near zero hardly decay: those of the group that show none go with the others of as many dimensions.
     """
     best = group.fit
-    if best is None or best.rule.decay == NO_DECAY or best.rule.simpler is None:
+    if best is None or best.rule.decay == NO_DECAY:
         return group, None
-    plain = replace(best, rule=best.rule.simpler, numbers={**best.numbers, "decay": 0.0})
+    plain = replace(best, rule=best.rule.undecayed, numbers={**best.numbers, "decay": 0.0})
 
     def bare(histories: Sequence[History]) -> list[History]:
-        return [h for h in histories if applied(plain, replace(data, histories=(h,))).explains]
+        alone = [(h, replace(data, histories=(h,))) for h in histories]
+        return [h for h, one in alone if applies(plain.rule, one) and applied(plain, one).explains]
 
     undecayed, either = bare(rest), bare(members)
     shown = {len(history.shape) for history in members if history not in either}
@@ -227,17 +236,25 @@ def _undecayed(
     runner_up = min((one for one in rivals if one is not None), key=lambda one: one.residual)
     names = tuple(history.name for history in together.histories)
     left = tuple(name for name in group.parameters if name not in names)
-    cousins = Group(names, group.state, applied(plain, together), runner_up, (), _unseen(plain, together))
+    cousins = Group(names, group.state, applied(plain, together), runner_up, (), _unseen(plain, together, known))
     return replace(group, parameters=left), cousins
 
 
-def _unseen(best: Fit, data: Data) -> tuple[str, ...]:
+def _unseen(best: Fit, data: Data, known: Known) -> tuple[str, ...]:
     """Numbers of the rule that may be another and leave no more: a beta2 in one step, an epsilon beside large ones."""
+    names = [name for name in (*best.rule.numbers, *best.clipping.numbers(data.steps)) if name in NUMBERS]
     return tuple(
         name
-        for name in (*best.rule.numbers, *best.clipping.numbers(data.steps))
-        if name in NUMBERS and all(_leaves_no_more(best, name, value, data) for value in _others(name, best))
+        for name in names
+        if _hidden(name, best, data, known)
+        or all(_leaves_no_more(best, name, value, data, known) for value in _others(name, best))
     )
+
+
+def _hidden(name: str, best: Fit, data: Data, known: Known) -> bool:
+    """A limit below the norms of all steps is part of SGD's learning rate, and nothing at all to the other rules."""
+    rated = best.rule.family == "SGD" and known.rates is not None
+    return name == "clip" and best.clipping.kind == GLOBAL and best.numbers[name] < data.norms.min() and not rated
 
 
 def _others(name: str, best: Fit) -> tuple[float, ...]:
@@ -248,9 +265,10 @@ def _others(name: str, best: Fit) -> tuple[float, ...]:
     return (0.5 * now, 2.0 * now) if now else (number.tried[0],)
 
 
-def _leaves_no_more(best: Fit, name: str, value: float, data: Data) -> bool:
+def _leaves_no_more(best: Fit, name: str, value: float, data: Data, known: Known) -> bool:
     by_step = len(set(best.rates)) > 1
-    other = fit(best.rule, best.clipping, data, {**best.numbers, name: value}, None, best.numbers["decay"], by_step)
+    numbers, decay = {**best.numbers, name: value}, best.numbers["decay"]
+    other = fit(best.rule, best.clipping, data, numbers, known.rates, decay, by_step)
     return other.explains and other.residual <= _RIVAL * max(best.residual, _FLOOR)
 
 

@@ -60,9 +60,7 @@ class History:
     @cached_property
     def half_ulp(self) -> Floats:
         """(n, N): half the distance of the weight after to its neighbour in the type that it is kept in."""
-        _, exponent = np.frexp(self.weights[1:])
-        half: Floats = np.ldexp(UNIT_ROUNDOFF[self.stored], exponent - 1) * (self.weights[1:] != 0)
-        return half
+        return half_ulp(self.weights[1:], self.stored)
 
     @cached_property
     def noise(self) -> Floats:
@@ -122,6 +120,13 @@ def history(
         stored_type(np.stack(taken[1:]), weights[-1].dtype.name),
         np.array([norm(array) for array in gradients]),
     )
+
+
+def half_ulp(values: Floats, dtype: str) -> Floats:
+    """Half the distance of each value to its neighbour in a type; 0 of zero."""
+    _, exponent = np.frexp(values)
+    half: Floats = np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1) * (values != 0)
+    return half
 
 
 def spread(elements: Ints, most: int) -> Ints:

@@ -66,9 +66,14 @@ class Muon:
         return 2
 
     @property
-    def simpler(self) -> Muon | None:
+    def undecayed(self) -> Muon:
+        """The same without its decay."""
+        return replace(self, decay=NO_DECAY)
+
+    @property
+    def reductions(self) -> tuple[Muon, ...]:
         """Without decay."""
-        return replace(self, decay=NO_DECAY) if self.decay != NO_DECAY else None
+        return (self.undecayed,) if self.decay != NO_DECAY else ()
 
     def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
         """The orthogonalised momentum of a whole matrix times its scale."""

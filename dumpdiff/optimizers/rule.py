@@ -94,8 +94,12 @@ class Rule(Protocol):
         """In how many steps from zero moments it shows itself: a momentum in two."""
 
     @property
-    def simpler(self) -> Rule | None:
-        """The rule that this one is when its decay, its momentum or its dampening is zero; None if it is plain."""
+    def undecayed(self) -> Rule:
+        """The same without its decay."""
+
+    @property
+    def reductions(self) -> tuple[Rule, ...]:
+        """What this rule is when one of its numbers (decay, momentum, dampening) is zero; () if it is plain."""
 
     def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
         """Direction of every step; ``factors`` (n,) multiply the recorded gradients first."""

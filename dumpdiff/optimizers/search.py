@@ -25,7 +25,9 @@ LEVELS: tuple[tuple[tuple[Clipping, bool], ...], ...] = (
 )
 
 _GOOD = 0.3  #: share of what noise allows: below it nothing is left to search for
-_FINE = 0.5  #: share of what noise allows: what a rounder number may leave
+_HOPEFUL, _CLOSE = 3.0, 0.1  #: times the residual of the best rule: those that leave more are not tried with scaled
+#: gradients; and the residual from which variants of a rule are tried when none explains
+FINE = 0.5  #: share of what noise allows: what a rounder number may leave
 _SAME = 1.05  #: or so much more than the best
 _WORTH = 0.5  #: residual; with usual numbers further off than this, no others will help
 
@@ -45,7 +47,7 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
     for themselves if nothing else does.
     """
     thin = data.thin()
-    fitting = [rule for rule in rules if rule.elementwise or all(_matrix(h.shape, h.whole) for h in data.histories)]
+    fitting = [rule for rule in rules if applies(rule, data)]
     everything: list[Fit] = []
     for level in LEVELS:
         ways = [(clipping, by_step) for clipping, by_step in level if _sensible(clipping, by_step, thin, known)]
@@ -54,9 +56,14 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
             return [best(rule, clipping, by_step, thin if rule.elementwise else data, known)
                     for rule in some for clipping, by_step in ways]  # fmt: skip
 
+        if everything:  # a scaling mends what is nearly right
+            limit = _HOPEFUL * min(one.residual for one in everything)
+            hopeful = {one.rule for one in everything if one.residual <= limit}
+            fitting = [rule for rule in fitting if rule in hopeful]
         found = tried(rule for rule in fitting if rule == rule.essence)
         good = {one.rule for one in found if one.explains}
-        found += tried(rule for rule in fitting if rule != rule.essence and (not good or rule.essence in good))
+        close = good or {one.rule for one in found if one.residual < _CLOSE}
+        found += tried(rule for rule in fitting if rule != rule.essence and rule.essence in close)
         everything += found
         if any(one.explains for one in found):
             return sorted(found, key=goodness)
@@ -91,8 +98,9 @@ def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bo
     return clipping.kind != FREE or data.steps > 1
 
 
-def _matrix(shape: tuple[int, ...], whole: bool) -> bool:
-    return whole and len(shape) == 2 and min(shape) > 1
+def applies(rule: Rule, data: Data) -> bool:
+    """A rule that needs whole matrices is given nothing else."""
+    return rule.elementwise or all(h.whole and len(h.shape) == 2 and min(h.shape) > 1 for h in data.histories)
 
 
 class _Search:
@@ -168,7 +176,7 @@ class _Search:
         inward = np.array([_inward(number, start[number.name]) for number in self.open])
         solution = least_squares(
             lambda x: leftover(*self._asked(numbers(x))),
-            inward, diff_step=1e-5, max_nfev=30, xtol=1e-10, ftol=1e-12, gtol=1e-15,
+            inward, diff_step=1e-5, max_nfev=30, xtol=1e-8, ftol=1e-5, gtol=1e-12,
         )  # fmt: skip
         return min((found, self.at(numbers(solution.x))), key=lambda one: one.residual)
 
@@ -177,7 +185,7 @@ class _Search:
         for number in self.open:
             for value in _rounder(number, found.numbers[number.name]):
                 made = self.at({**found.numbers, number.name: value})
-                if made.excess <= _FINE or made.residual <= _SAME * found.residual:
+                if made.excess <= FINE or made.residual <= _SAME * found.residual:
                     found = made
                     break
         return found

@@ -63,11 +63,19 @@ class SGD:
         return 1 if self.kind == PLAIN else 2
 
     @property
-    def simpler(self) -> SGD | None:
-        """Without decay; else without what was done to the momentum; else without momentum."""
-        if self.decay != NO_DECAY:
-            return replace(self, decay=NO_DECAY)
-        return {PLAIN: None, DAMPENED: SGD(MOMENTUM)}.get(self.kind, SGD())
+    def undecayed(self) -> SGD:
+        """The same without its decay."""
+        return replace(self, decay=NO_DECAY)
+
+    @property
+    def reductions(self) -> tuple[SGD, ...]:
+        """Without decay; without what was done to the momentum; without momentum."""
+        bare = () if self.decay == NO_DECAY else (self.undecayed,)
+        plainer: tuple[SGD, ...] = {
+            PLAIN: (),
+            DAMPENED: (replace(self, kind=MOMENTUM),),
+        }.get(self.kind, (SGD(decay=NO_DECAY if self.decay == NO_DECAY else L2),))
+        return (*bare, *plainer)
 
     def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
         """The momentum of the gradients, and that of the weights for an L2 decay: a sum's momentum is their sum."""

@@ -6,21 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Floats
-from ..dtypes import UNIT_ROUNDOFF
+from ..arrays import Flags, Floats
 from .fit import Fit
-from .history import History
+from .history import History, half_ulp
 
-#: Difference of the two shares from which one is believed. Judgement call: a wrong guess moves the share by tens of
-#: per cents in three steps; what the fit leaves open of the learning rate moves both alike.
-TELLING = 0.05
+#: Difference of the two shares from which one is believed. Judgement call: in three steps the wrong way loses 3 to 45
+#: per cent of the weights; what the fit leaves open of the learning rate costs both alike.
+TELLING = 0.02
+_EDGE = 1.02  #: times half a unit in the last place: float32 arithmetic blurs where a number is rounded up or down
 
 
 class Copies(NamedTuple):
-    """Share of the weights after that come out bit for bit, of those that moved; from 0 to 1."""
+    """Share of the weights that moved, from 0 to 1, of which rounding to the narrow type explains every step."""
 
-    without: float  #: if each step starts from the narrow weights
-    master: float  #: if it starts from a copy that is never rounded
+    without: float  #: if each step starts from the narrow weight
+    master: float  #: if it starts from a copy that is never rounded, and may lie anywhere in what rounds to the first
 
     @property
     def has_master(self) -> bool | None:
@@ -29,33 +29,29 @@ class Copies(NamedTuple):
 
 
 def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | None:
-    """Both ways recomputed; None if the weights are kept in float32 or wider, or nothing moved."""
-    equal = np.zeros(2)
-    count = 0
+    """Both ways tried; None if the weights are kept in float32 or wider, or nothing moved."""
+    counted = np.zeros(3)
     for history in histories:
         if not history.narrow:
             return None
         moves = fit.rule.moves(history, fit.clipping.factors(history, norms, fit.numbers), fit.numbers)
         decay = 0.0 if moves.decayed is None else fit.numbers["decay"]
-        pulls = np.zeros_like(moves.move) if moves.decayed is None else moves.decayed
-        master = history.weights[0]
-        moved = history.moved.any(axis=0)
-        for t, rate in enumerate(fit.rates):
-            # The decay's direction was computed from the narrow weights; the difference to the copy's is below noise
-            step = rate * (moves.move[t] + decay * pulls[t])
-            master = master - step
-            after = history.weights[t + 1]
-            for way, made in enumerate((history.weights[t] - step, master)):
-                equal[way] += np.count_nonzero((rounded(made, history.stored) == after)[moved])
-            count += np.count_nonzero(moved)
-    return Copies(*(equal / count)) if count else None
+        # The decay's direction is computed from the narrow weights; the difference to the copy's is below noise
+        pulls = 0.0 if moves.decayed is None else decay * moves.decayed
+        steps: Floats = np.array(fit.rates)[:, None] * (moves.move + pulls)
+        moving = history.moved.any(axis=0)
+        direct = (np.abs(history.moved - steps) <= _EDGE * history.half_ulp).all(axis=0)
+        ways = (direct, _possible(history, steps), np.ones_like(direct))
+        counted += [np.count_nonzero(way[moving]) for way in ways]
+    return Copies(*(counted[:2] / counted[2])) if counted[2] else None
 
 
-def rounded(values: Floats, dtype: str) -> Floats:
-    """To the nearest number of the type, ties to even."""
-    if dtype == "float16":
-        return values.astype(np.float16).astype(np.float64)
-    fraction, exponent = np.frexp(values)
-    unit = 2 * UNIT_ROUNDOFF[dtype]
-    nearest: Floats = np.ldexp(np.round(fraction * 2 / unit) * unit / 2, exponent)
-    return nearest
+def _possible(history: History, steps: Floats) -> Flags:
+    """Elements for which some exact first weight, moved by all steps so far, rounds to what was stored each time."""
+    first, half = history.weights[0], _EDGE * half_ulp(history.weights[0], history.stored)
+    low, high = first - half, first + half
+    for after, width, gone in zip(history.weights[1:], history.half_ulp, np.cumsum(steps, axis=0), strict=True):
+        low = np.maximum(low, after - _EDGE * width + gone)
+        high = np.minimum(high, after + _EDGE * width + gone)
+    possible: Flags = low <= high
+    return possible

@@ -77,17 +77,21 @@ def _one_side(run: Moved) -> str:
         advice = "record a second step" if run.steps == 1 else "give the learning rates with --settings"
         return f"cannot tell: {_listed(names)} explain these steps equally well; {advice}"
     moving = [group for group in run.groups if group.state == EXPLAINED]
-    each = [f"{described(group.fit)} ({len(group.parameters)} of {_count(run)} parameters)"
-            for group in moving if group.fit is not None]  # fmt: skip
-    return "; ".join(each)
+    return "; ".join(_said(group, moving, _count(run)) for group in moving if group.fit is not None)
 
 
-def described(fit: Fit) -> str:
-    """A rule with its numbers."""
+def _said(group: Group, groups: Sequence[Group], count: int) -> str:
+    """A group's rule, numbers and share."""
+    return f"{described(group.fit, group.unseen)} ({len(group.parameters)} of {count} parameters)" if group.fit else ""
+
+
+def described(fit: Fit, unseen: Sequence[str] = ()) -> str:
+    """A rule with its numbers; those in ``unseen`` are left out."""
     said = [fit.rule.name, f"learning rate {rates(fit)}"]
-    said += [f"{NUMBERS[name].said} {fit.numbers[name]:.4g}" for name in fit.rule.numbers if name != "decay"]
+    said += [f"{NUMBERS[name].said} {fit.numbers[name]:.4g}" for name in fit.rule.numbers
+             if name != "decay" and name not in unseen]  # fmt: skip
     said += [f"weight decay {fit.numbers['decay']:.3g}"] if fit.numbers["decay"] else []
-    return ", ".join(said + ([scaled(fit)] if fit.clipping.kind != NOTHING else []))
+    return ", ".join(said + ([scaled(fit, unseen)] if fit.clipping.kind != NOTHING else []))
 
 
 def _row(group: Group, run: Moved, verbose: bool) -> tuple[str, str, str, str, str]:
@@ -96,7 +100,7 @@ def _row(group: Group, run: Moved, verbose: bool) -> tuple[str, str, str, str, s
     who = f"{len(group.parameters)} of {_count(run)}: {', '.join(names)}{more}"
     if group.fit is None:
         return who, "did not move", "", "", ""
-    rule = described(group.fit)
+    rule = described(group.fit, group.unseen)
     if group.state == UNEXPLAINED:
         rule = f"no rule explains this; nearest: {rule}"
     if group.same:
