@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -108,6 +109,19 @@ def test_only_the_report_with_drawings_needs_closeups(run: Run, called: dict[str
     for option in FORMS:
         run("align", "a", "b", option, tmp_path / option.strip("-"))
         assert called["options"]["closeups"] == (option == "--html")
+
+
+def test_a_missing_library_is_told_before_the_comparison(
+    run: Run, called: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("dumpdiff.report.html.assets.distribution", missing)
+    result = run("align", "a", "b", "--html", tmp_path / "report.html")
+    assert result.exit_code == 2
+    assert result.stderr == ("dumpdiff: an HTML report needs Jinja2 and uplot-python: pip install 'dumpdiff[html]'\n")
+    assert "target" not in called
 
 
 def test_all_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
