@@ -30,5 +30,5 @@ def check_installed() -> None:
 def text(name: str) -> str:
     """A script or style: ``uPlot.js`` and ``uPlot.css`` of the library, any other of this package."""
     if name not in _UPLOT:
-        return (_HERE / "assets" / name).read_text(encoding="utf-8")
+        return (_HERE / "static" / name).read_text(encoding="utf-8")
     return Path(str(distribution("uplot-python").locate_file(_UPLOT[name]))).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Tables packed for the page: columns of four-byte numbers and one table of strings, compressed, as text.
 
 What is packed is, little endian: the length of the header (uint32), the header (JSON, padded with blanks to a multiple
-of four), then the columns one after the other. ``assets/unpack.js`` is the other half.
+of four), then the columns one after the other. ``static/unpack.js`` is the other half.
 """
 
 from __future__ import annotations
