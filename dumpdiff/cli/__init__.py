@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
+    "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),
     "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
     "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
