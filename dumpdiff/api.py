@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .weights import WeightsResult
 
 Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
+Checkpoints = tuple[str | Path | None, str | Path | None]  #: of the target's weights and the reference's
 
 #: A verdict 'aligned' needs this share of each side's forward (and backward) ops compared, or leading only to what was.
 MIN_COVERAGE = 0.7
@@ -50,6 +51,8 @@ def align(
     graph: int | None = None,
     baseline: str | Path | None = None,
     rules: Sequence[str | Path] = (),
+    weights_target: str | Path | None = None,
+    weights_reference: str | Path | None = None,
     min_coverage: float = MIN_COVERAGE,
     explained: Collection[int] = EXPLAINED,
     closeups: bool = False,
@@ -59,15 +62,16 @@ def align(
 
     Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
     common step, the first common rank, the first graph); ``baseline`` is a second run of the reference: what these two
-    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files; ``explained`` are
-    the ranks of the findings whose cause is looked for; ``closeups`` asks for what a report that draws needs.
+    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files; ``weights_target`` and
+    ``weights_reference`` are checkpoints that name a side's parameters by their values; ``explained`` are the ranks of
+    the findings whose cause is looked for; ``closeups`` asks for what a report that draws needs.
 
-    Raises DumpError if a dump cannot be read or the two have no step or rank in common, RuleError for a wrong rule
-    file.
+    Raises DumpError if a dump or a checkpoint cannot be read, or the two have no step or rank in common, RuleError for
+    a wrong rule file.
     """
     book = load_rules([Path(file) for file in rules])
     parts = readers.choose(readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph)
-    comparison = _compared(parts, baseline, book, progress)
+    comparison = _compared(parts, baseline, book, progress, (weights_target, weights_reference))
     _say(progress, "locating", 0.0)
     result = locate(comparison, book, min_coverage)
     _say(progress, "explaining", 0.0)
@@ -132,6 +136,8 @@ def repeat(
         rank=made.rank,
         graph=made.graph,
         baseline=made.baseline,
+        weights_target=made.weights[0],
+        weights_reference=made.weights[1],
         min_coverage=made.min_coverage,
         rules=rules,
         explained=explained,
@@ -161,7 +167,7 @@ def narrow(
     made, book = recorded(Path(result)), load_rules(rules)
     if finding is not None and finding > len(made.titles):
         raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
-    comparison = _compared(_parts(made), made.baseline, book, progress)
+    comparison = _compared(_parts(made), made.baseline, book, progress, made.weights)
     _say(progress, "locating", 0.0)
     findings = locate(comparison, book, MIN_COVERAGE).findings
     chosen = findings[:3] if finding is None else findings[finding - 1 : finding]
@@ -186,7 +192,7 @@ def mapping(
     from .capture.msprobe.mapping import msprobe_mapping
 
     made, book = recorded(Path(result)), load_rules(rules)
-    flows = _flows(_parts(made), progress)
+    flows = _flows(_parts(made), progress, made.weights)
     _say(progress, "aligning", 0.0)
     return msprobe_mapping(align_flows(*flows, book), book, kind, version)
 
@@ -242,23 +248,38 @@ def _parts(made: Recorded) -> tuple[Part, Part]:
 
 
 def _compared(
-    parts: tuple[Part, Part], baseline: str | Path | None, rules: Rules, progress: Progress | None
+    parts: tuple[Part, Part],
+    baseline: str | Path | None,
+    rules: Rules,
+    progress: Progress | None,
+    weights: Checkpoints = (None, None),
 ) -> Comparison:
     """Two parts read, aligned and compared; with what two runs of the reference allow, if there is a baseline."""
-    flows = _flows(parts, progress)
+    flows = _flows(parts, progress, weights)
     spread = None if baseline is None else _spread(baseline, parts[1], flows[1], rules, progress)
     _say(progress, "aligning", 0.0)
     return compare_pairs(align_flows(*flows, rules), rules, _stage(progress, "comparing"), spread)
 
 
-def _flows(parts: tuple[Part, Part], progress: Progress | None) -> tuple[Flow, Flow]:
-    """Both sides read, and their dataflow."""
+def _flows(
+    parts: tuple[Part, Part], progress: Progress | None, weights: Checkpoints = (None, None)
+) -> tuple[Flow, Flow]:
+    """Both sides read, their parameters named by checkpoints where there are any, and their dataflow."""
     flows = []
-    for role, part in zip(("target", "reference"), parts, strict=True):
+    for role, part, saved in zip(("target", "reference"), parts, weights, strict=True):
         _say(progress, f"reading the {role}", 0.0)
         trace = readers.read(part)
+        if saved is not None:
+            trace = _named(trace, saved, _stage(progress, f"weights of the {role}"))
         flows.append(flow_of(trace, _stage(progress, f"statistics of the {role}")))
     return flows[0], flows[1]
+
+
+def _named(trace: Trace, saved: str | Path, progress: Callable[[float], None] | None) -> Trace:
+    from . import checkpoints
+    from .weights.naming import with_names
+
+    return with_names(trace, checkpoints.open(saved), progress)
 
 
 def weights(

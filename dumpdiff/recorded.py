@@ -22,6 +22,7 @@ class Recorded:
     rank: int | None
     graph: int | None
     baseline: str | None
+    weights: tuple[str | None, str | None]  #: checkpoints that named the parameters of target and reference
     min_coverage: float
     titles: tuple[str, ...]  #: of the findings, by rank
 
@@ -43,6 +44,7 @@ def recorded(file: Path) -> Recorded:
             rank=_common(target, reference, "rank"),
             graph=target["graph"] if target["graph"] is not None else reference["graph"],
             baseline=None if baseline is None else str(baseline["source"]["path"]),
+            weights=(_weights(target), _weights(reference)),
             min_coverage=float(document["details"]["min_coverage"]),
             titles=tuple(str(finding["title"]) for finding in document["findings"]),
         )
@@ -50,6 +52,12 @@ def recorded(file: Path) -> Recorded:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DumpError(f"{expected}, found something else") from error
+
+
+def _weights(side: Any) -> str | None:
+    """The checkpoint that named the parameters of a side."""
+    said = side["details"].get("weights")
+    return None if said is None else str(said)
 
 
 def _common(target: Any, reference: Any, name: str) -> int | None:

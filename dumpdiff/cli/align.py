@@ -44,6 +44,8 @@ _NUMBER = click.IntRange(min=0)
     "--baseline", metavar="DUMP", help="A second run of REFERENCE; what the two differ by is allowed to TARGET."
 )
 @click.option("--rules", metavar="FILE", multiple=True, help="YAML rules or msprobe mappings to add; repeatable.")
+@click.option("--weights-target", metavar="CHECKPOINT", help="Weights of TARGET: they name parameters by their values.")
+@click.option("--weights-reference", metavar="CHECKPOINT", help="Weights of REFERENCE, likewise.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")
@@ -76,6 +78,8 @@ def align(
     graph: int | None,
     baseline: str | None,
     rules: tuple[str, ...],
+    weights_target: str | None,
+    weights_reference: str | None,
     json_file: str | None,
     csv_file: str | None,
     html_file: str | None,
@@ -109,6 +113,8 @@ def align(
             graph=graph,
             baseline=baseline,
             rules=rules,
+            weights_target=weights_target,
+            weights_reference=weights_reference,
             min_coverage=min_coverage,
             closeups=html_file is not None,
             progress=progress,

@@ -112,28 +112,34 @@ def _divisors(number: int) -> list[int]:
 
 def within(order: Ints) -> Order:
     """What an order of the rows of one weight is; rows of -1 are new ones."""
-    rows, length = np.arange(len(order)), len(order)
+    rows = np.arange(len(order))
     known = np.flatnonzero(order >= 0)
     shifts = (order - rows)[known]
     if not np.any(shifts):
         return SAME
     if np.all(shifts == shifts[0]):
         return Order("shifted", f"rows shifted by {-int(shifts[0])}")
-    if len(known) == length and np.array_equal(np.sort(order), rows):
-        cyclic = shifts % length
-        if np.all(cyclic == cyclic[0]):
-            step = int(cyclic[0])
-            if step * 2 == length:
-                return Order("blocks", f"the two halves of its {length} rows exchanged", length // 2)
-            return Order("shifted", f"rows shifted by {-step if step * 2 <= length else length - step}, cyclically")
-        if (found := _periodic(order)) is not None:
-            return found
-        block = _block(order)
-        if block > 1:
-            moved = int(np.count_nonzero(order[::block] != rows[::block]))
-            return Order("blocks", f"{moved} of {length // block} blocks of {block} rows in other places", block)
+    found = _permuted(order) if np.array_equal(np.sort(order), rows) else None
     moved = int(np.count_nonzero(order != rows))
-    return Order("scattered", f"{moved} of {length} rows in other places")
+    return found or Order("scattered", f"{moved} of {len(order)} rows in other places")
+
+
+def _permuted(order: Ints) -> Order | None:
+    """The pattern of a permutation, if it has one."""
+    length, rows = len(order), np.arange(len(order))
+    cyclic = (order - rows) % length
+    if np.all(cyclic == cyclic[0]):
+        step = int(cyclic[0])
+        if step * 2 == length:
+            return Order("blocks", f"the two halves of its {length} rows exchanged", length // 2)
+        return Order("shifted", f"rows shifted by {-step if step * 2 < length else length - step}, cyclically")
+    if (found := _periodic(order)) is not None:
+        return found
+    block = _block(order)
+    if block == 1:
+        return None
+    moved = int(np.count_nonzero(order[::block] != rows[::block]))
+    return Order("blocks", f"{moved} of {length // block} blocks of {block} rows in other places", block)
 
 
 def _periodic(order: Ints) -> Order | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -45,14 +45,19 @@ class _Piece(NamedTuple):
 def side_of(checkpoint: Checkpoint, rules: Rules) -> Side:
     """The whole model of a checkpoint. Nothing is read but pieces that must be told apart from replicas."""
     pieces: dict[str, list[_Piece]] = defaultdict(list)
-    renumbered = _Renumbering(checkpoint.entries)
-    for entry in checkpoint.entries:
-        pieces[renumbered.name(entry)].append(_Piece(entry, entry.rank))
+    for entry, name in zip(checkpoint.entries, global_names(checkpoint.entries), strict=True):
+        pieces[name].append(_Piece(entry, entry.rank))
     numbers, family = numbers_of(checkpoint.settings), family_of(pieces, checkpoint.format)
     joined = _Joining(checkpoint, rules, pieces)
     tensors = {name: joined.tensor(name, found) for name, found in pieces.items()}
     checkpoint.release()
     return Side(checkpoint, family, numbers, tensors, (*checkpoint.problems, *joined.problems), rules)
+
+
+def global_names(entries: Sequence[Entry]) -> list[str]:
+    """What each entry is called in the whole model."""
+    renumbered = _Renumbering(entries)
+    return [renumbered.name(entry) for entry in entries]
 
 
 class _Renumbering:
