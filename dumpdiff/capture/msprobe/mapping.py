@@ -80,7 +80,7 @@ _Found = tuple[dict[str, str], tuple[str, ...], list[str]]
 
 def _data(names: Names) -> _Found:
     leaves = [leaf for entry in names.target.values() for leaf in entry]
-    apart = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.leaves)
+    apart = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
     notes = [f"{len(names.pairs)} of the target's {names.recorded} tensors and numbers have a partner."]
     if names.reshaped:
         notes.append(f"{names.reshaped} have theirs in another shape, which msprobe cannot compare: left out.")
@@ -102,7 +102,7 @@ def _cell(names: Names) -> _Found:
         if (cell := _CELL.fullmatch(entry)) is not None:
             cells[cell["name"]] = None
         elif (call := _CALL.fullmatch(entry)) is not None and any(
-            leaf in names.leaves and names.pairs.get(leaf) != leaf for leaf in leaves
+            leaf in names.reference and names.pairs.get(leaf) != leaf for leaf in leaves
         ):
             calls[call["name"]] = None
     notes = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from ...alignment import Alignment
@@ -22,32 +21,18 @@ class Names:
 
     version: Version  #: of the msprobe that is to compare them
     target: dict[str, tuple[str, ...]]  #: entry -> its leaves, in the order of the dump
-    reference: dict[str, tuple[str, ...]]
+    reference: dict[str, str]  #: the name by which msprobe finds a leaf -> the leaf
     pairs: dict[str, str]  #: target's leaf -> the name by which msprobe finds the reference's
     recorded: int  #: leaves of the target that are tensors or numbers
     reshaped: int  #: of these, without a partner of their shape, but with one of another
-    _values: tuple[dict[str, int], dict[str, int]]  #: leaf -> value, paired values numbered alike; others negative
-
-    @cached_property
-    def entries(self) -> dict[str, str]:
-        """The name by which msprobe finds an entry of the reference -> the entry."""
-        return {name: entry for entry, name in sought_names(self.reference, self.version).items()}
-
-    @cached_property
-    def leaves(self) -> dict[str, str]:
-        """The name by which msprobe finds a leaf of the reference -> the leaf."""
-        return {
-            name + leaf.removeprefix(entry): leaf
-            for name, entry in self.entries.items()
-            for leaf in self.reference[entry]
-        }
+    values: tuple[dict[str, int], dict[str, int]]  #: leaf -> its value, paired values numbered alike; -1 for others
 
     def wrong(self, leaf: str, name: str) -> bool:
         """Whether msprobe, looking for ``name``, would compare a leaf of the target with another value than its own."""
-        other = self.leaves.get(name)
+        other = self.reference.get(name)
         if other is None or self.pairs.get(leaf) == name:
             return False
-        ours, theirs = self._values[0].get(leaf, -1), self._values[1].get(other, -1)
+        ours, theirs = self.values[0].get(leaf, -1), self.values[1].get(other, -1)
         return ours != theirs and max(ours, theirs) >= 0
 
 
@@ -58,28 +43,47 @@ def names_of(alignment: Alignment, rules: Rules, version: Version | None = None)
     """
     traces = alignment.target.trace, alignment.reference.trace
     files = _dump("target", traces[0]), _dump("reference", traces[1])
-    found = correspondence(alignment, rules)
+    version = version or version_of(traces[1].source)
+    reference = _by_sought_name(entries_of(files[1]), version)
+    sought = {leaf: name for name, leaf in reference.items()}
     leaves = leaf_names(traces[0]), leaf_names(traces[1])
+    found = correspondence(alignment, rules)
+    partners = ((leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items())
+    return Names(
+        version,
+        entries_of(files[0]),
+        reference,
+        {leaf: name for leaf, name in partners if name},
+        len(leaves[0]),
+        len(found.reshaped),
+        _values(alignment, *leaves),
+    )
+
+
+def _by_sought_name(entries: dict[str, tuple[str, ...]], version: Version) -> dict[str, str]:
+    """The name by which msprobe finds a leaf -> the leaf."""
+    return {
+        name + leaf.removeprefix(entry): leaf
+        for entry, name in sought_names(entries, version).items()
+        for leaf in entries[entry]
+    }
+
+
+def _values(alignment: Alignment, ours: list[str], theirs: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Leaf -> number of its value, on both sides: the target's for values that are surely paired, else -1."""
     pairs = sure_pairs(alignment)
     number = dict(zip(pairs["reference"].tolist(), pairs["target"].tolist(), strict=True))
     paired = set(number.values())
-    values = (
-        [value if value in paired else -1 for value in alignment.target.tensor_class.tolist()],
-        [number.get(value, -1) for value in alignment.reference.tensor_class.tolist()],
+    return (
+        {
+            leaf: value if value in paired else -1
+            for leaf, value in zip(ours, alignment.target.tensor_class.tolist(), strict=True)
+        },
+        {
+            leaf: number.get(value, -1)
+            for leaf, value in zip(theirs, alignment.reference.tensor_class.tolist(), strict=True)
+        },
     )
-    names = Names(
-        version or version_of(traces[1].source),
-        entries_of(files[0]),
-        entries_of(files[1]),
-        {},
-        len(leaves[0]),
-        len(found.reshaped),
-        (dict(zip(leaves[0], values[0], strict=True)), dict(zip(leaves[1], values[1], strict=True))),
-    )
-    sought = {leaf: name for name, leaf in names.leaves.items()}
-    partners = ((leaves[0][row], sought.get(leaves[1][other])) for row, other in found.tensors.items())
-    names.pairs.update((leaf, name) for leaf, name in partners if name is not None)
-    return names
 
 
 def _dump(role: str, trace: Trace) -> Path:

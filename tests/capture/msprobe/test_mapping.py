@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+import dumpdiff
 from dumpdiff import api
 from dumpdiff.capture.msprobe.mapping import NO_PARTNER, Kind, MsprobeMapping, msprobe_mapping
 from dumpdiff.errors import DumpError
+from dumpdiff.report import json as result_json
 from dumpdiff.trace import Trace
 from tests.traces import aligned, shipped
 
@@ -62,13 +64,13 @@ def forward_only(file: Path, folder: Path) -> Path:
 
 
 def mapping(target: Path, reference: Path, kind: Kind, into: Path) -> Path:
-    """The file that the library writes for a recorded result of the two."""
-    result = into / f"{kind}.json"
-    sources = ({"path": str(file.parent), "step": 0, "rank": None, "graph": None} for file in (target, reference))
-    document = {"schema_version": "1.1", "target": next(sources), "reference": next(sources), "findings": []}
-    result.write_text(json.dumps(document))
+    """The file that the library writes for the recorded result of the two."""
+    recorded = into / f"{target.parent.name}.json"
+    if not recorded.exists():
+        with recorded.open("wb") as stream:
+            result_json.write(dumpdiff.align(target, reference, explained=()), stream)
     file = into / f"{kind}.yaml"
-    file.write_text(api.mapping(result, kind).text())
+    file.write_text(api.mapping(recorded, kind).text())
     return file
 
 

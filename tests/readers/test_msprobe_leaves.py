@@ -1,0 +1,63 @@
+"""What ``msprobe compare`` calls tensors: held against the names in msprobe's own code, read for every shipped dump."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dumpdiff import read
+from dumpdiff.readers.msprobe.leaves import entries_of, leaf_names, sought_names
+
+#: msprobe's own list of leaves, and the names by which it looks for them on the reference's side.
+_MSPROBE = """
+import json, sys
+from types import SimpleNamespace
+from msprobe.core.compare.acc_compare import ParseData, ProcessDf
+mode = SimpleNamespace(compared_file_type="dump.json", dump_mode="summary", stack_mode=False, first_diff_analyze=False,
+                       consistent_check=False, backend="", config={})
+told = []
+for file in sys.argv[1:]:
+    frame = ParseData(mode, "", {}).gen_data_df(json.load(open(file)), None, "Bench")
+    frame["op_name_update"] = frame["op_name"]
+    told.append(dict(zip(frame["op_name"], ProcessDf.update_backward_call(frame)["op_name_update"])))
+print(json.dumps(told))
+"""
+
+SHIPPED = ("pt_none", "ms_mf_none", "demo_pytorch")
+
+
+@pytest.fixture(scope="module")
+def files(dump: Callable[[str], Path]) -> dict[str, Path]:
+    return {name: sorted(dump(name).rglob("dump.json"))[0] for name in SHIPPED}
+
+
+@pytest.fixture(scope="module")
+def told(files: dict[str, Path]) -> dict[str, dict[str, str]]:
+    run = subprocess.run([sys.executable, "-c", _MSPROBE, *files.values()], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return dict(zip(files, json.loads(run.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_leaves_are_those_that_msprobe_compares(told, files: dict[str, Path], name: str) -> None:
+    ours = [leaf for leaves in entries_of(files[name]).values() for leaf in leaves]
+    assert set(ours) == set(told[name])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_backward_calls_are_numbered_as_msprobe_does(told, files: dict[str, Path], name: str) -> None:
+    entries = entries_of(files[name])
+    sought = sought_names(entries, (26, 2))
+    ours = {leaf: sought[entry] + leaf.removeprefix(entry) for entry, leaves in entries.items() for leaf in leaves}
+    assert ours == told[name]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_tensor_of_a_trace_is_one_of_them(files: dict[str, Path], name: str) -> None:
+    known = {leaf for leaves in entries_of(files[name]).values() for leaf in leaves}
+    assert set(leaf_names(read(files[name]))) <= known
