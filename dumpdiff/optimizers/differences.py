@@ -15,10 +15,14 @@ from .fit import Fit
 from .groups import AMBIGUOUS, STILL, UNEXPLAINED, Group, applied
 from .history import History
 from .moved import Moved
-from .rule import CORRECTION, DECAY, EPSILON_PLACE, NUMBERS, WITHOUT
+from .rule import CORRECTION, DECAY, EPSILON_PLACE, MOMENTUM_KIND, NUMBERS, WITHOUT
 from .search import applies
 
 SAME, DIFFERENT, UNTOLD = "same", "different", "cannot tell"
+
+#: Names of differences, what moves the weights furthest first; the rest after them.
+_WEIGHTY = ("rule", "frozen", CORRECTION, "learning-rate", "gradient-scaling", MOMENTUM_KIND, "momentum", "decay-kind",
+            "weight-decay")  # fmt: skip
 
 _NEAR = 2e-3  #: relative; two runs' numbers nearer than this are the same number solved for twice
 _COMPARED = 256  #: first elements by which weights of two runs are known to be the same parameter
@@ -140,7 +144,8 @@ def _told(one: Fit, other: Fit, unseen: set[str]) -> list[Difference]:
         if aspect == CORRECTION:
             found.append(_correction(one, other))
         elif aspect != EPSILON_PLACE or "epsilon" not in unseen:
-            found.append(_said(aspect, aspects[aspect], others[aspect]))
+            effect = "; shows only where gradients are near epsilon" if aspect == EPSILON_PLACE else ""
+            found.append(_said(aspect, aspects[aspect], others[aspect], effect))
     for name in dict.fromkeys((*one.rule.numbers, *other.rule.numbers)):
         pair = one.numbers.get(name), other.numbers.get(name)
         if name != DECAY.name and name not in unseen and None not in pair and not _near(*pair):  # type: ignore[arg-type]
@@ -157,10 +162,13 @@ def _correction(one: Fit, other: Fit) -> Difference:
     bare = one if one.rule.aspects[CORRECTION] == WITHOUT else other
     beta1, beta2 = bare.numbers["beta1"], bare.numbers["beta2"]
     lengths = [(1 - beta1**t) / np.sqrt(1 - beta2**t) for t in range(1, len(bare.rates) + 1)]
-    said = [f"{fit.rule.name}, {fit.rule.aspects[CORRECTION]}" for fit in (one, other)]
+    said = [
+        "no bias correction (as MindSpore AdamWeightDecay)" if fit is bare else "bias correction (as AdamW)"
+        for fit in (one, other)
+    ]
     times = ", ".join(f"{length:.3g}" for length in lengths)
     text = (
-        f"{said[0]}, against {said[1]}: without it the steps are {times} times as long; "
+        f"{said[0]} against {said[1]}: without it the steps are {times} times as long; "
         "losses agree at step 1, before any update, and part from step 2 on"
     )
     return Difference(CORRECTION, said[0], said[1], text, ())
@@ -200,8 +208,8 @@ def scaled(fit: Fit, unseen: Collection[str] = ()) -> str:
     return f"gradients times {number(factors[0])}"
 
 
-def _said(name: str, one: str, other: str) -> Difference:
-    return Difference(name, one, other, f"{one} against {other}", ())
+def _said(name: str, one: str, other: str, effect: str = "") -> Difference:
+    return Difference(name, one, other, f"{one} against {other}{effect}", ())
 
 
 def _near(one: float, other: float, tolerance: float = _NEAR) -> bool:
@@ -229,4 +237,9 @@ def _merged(found: Sequence[Difference]) -> tuple[Difference, ...]:
         known = together.get(difference.text)
         names = (*known.parameters, *difference.parameters) if known else difference.parameters
         together[difference.text] = replace(difference, parameters=names)
-    return tuple(together.values())
+    return tuple(sorted(together.values(), key=lambda difference: _order(difference.name)))
+
+
+def _order(name: str) -> int:
+    """What moves weights furthest first."""
+    return _WEIGHTY.index(name) if name in _WEIGHTY else len(_WEIGHTY)

@@ -25,11 +25,12 @@ LEVELS: tuple[tuple[tuple[Clipping, bool], ...], ...] = (
 )
 
 _GOOD = 0.3  #: share of what noise allows: below it nothing is left to search for
-_HOPEFUL, _CLOSE = 3.0, 0.1  #: times the residual of the best rule: those that leave more are not tried with scaled
-#: gradients; and the residual from which variants of a rule are tried when none explains
+_HOPEFUL = 3.0  #: times the residual of the best rule: those that leave more are not tried with scaled gradients
+_CLOSE = 0.1  #: residual of a rule below which its variants are tried though it does not explain the data
 FINE = 0.5  #: share of what noise allows: what a rounder number may leave
 _SAME = 1.05  #: or so much more than the best
-_WORTH = 0.5  #: residual; with usual numbers further off than this, no others will help
+#: Residual: with usual numbers further off than this no others will help; with scaled gradients, which mend less.
+_WORTH, _WORTH_SCALED = 0.5, 0.25
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Known:
 
 
 def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[Fit]:
-    """The best fit of every rule, on the first level where one explains the data; else on all levels. Best first.
+    """The best fit of every rule, on all levels up to the first where one explains the data. Best first.
 
     Rules that are variants of another in what hardly shows are tried after it: beside it if it explains the data,
     for themselves if nothing else does.
@@ -66,7 +67,7 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
         found += tried(rule for rule in fitting if rule != rule.essence and rule.essence in close)
         everything += found
         if any(one.explains for one in found):
-            return sorted(found, key=goodness)
+            break
     return sorted(everything, key=goodness)
 
 
@@ -81,12 +82,22 @@ def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known
     if data.steps == 1 and data.histories[0].second is None:
         held = ("epsilon", "beta1", "beta2")  # in the first step they are part of the learning rate, or of nothing
     found = _Search(rule, clipping, by_step, data, known, held).best()
-    if "epsilon" in rule.numbers and "epsilon" not in known.numbers and not found.explains and found.residual < _WORTH:
+    if (
+        "epsilon" in rule.numbers
+        and "epsilon" not in known.numbers
+        and not found.explains
+        and found.residual < worth(clipping)
+    ):
         # An epsilon trades with a limit of the norm and with a decay: it is let go only where the usual one fails
         found = min(
             (found, _Search(rule, clipping, by_step, data, known, held[1:]).best()), key=lambda one: one.residual
         )
     return found
+
+
+def worth(clipping: Clipping) -> float:
+    """Up to which residual a search for other numbers is worth its time."""
+    return _WORTH if clipping.kind == NOTHING else _WORTH_SCALED
 
 
 def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bool:
@@ -141,7 +152,7 @@ class _Search:
     def best(self) -> Fit:
         """Scanned, and refined if that is not good enough and not hopeless."""
         found = self.scanned()
-        if self.open and found.excess > _GOOD and found.residual < _WORTH:
+        if self.open and found.excess > _GOOD and found.residual < worth(self.clipping):
             found = self.rounded(self.refined(found))
         return found
 

@@ -30,18 +30,18 @@ class Copies(NamedTuple):
 
 def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | None:
     """Both ways tried; None if the weights are kept in float32 or wider, or nothing moved."""
-    counted = np.zeros(3)
+    counted = np.zeros(3, dtype=np.int64)
     for history in histories:
         if not history.narrow:
             return None
         moves = fit.rule.moves(history, fit.clipping.factors(history, norms, fit.numbers), fit.numbers)
-        decay = 0.0 if moves.decayed is None else fit.numbers["decay"]
+        decay = fit.numbers["decay"]
         # The decay's direction is computed from the narrow weights; the difference to the copy's is below noise
-        pulls = 0.0 if moves.decayed is None else decay * moves.decayed
-        steps: Floats = np.array(fit.rates)[:, None] * (moves.move + pulls)
-        moving = history.moved.any(axis=0)
-        direct = (np.abs(history.moved - steps) <= _EDGE * history.half_ulp).all(axis=0)
-        ways = (direct, _possible(history, steps), np.ones_like(direct))
+        whole = moves.move if moves.decayed is None else moves.move + decay * moves.decayed
+        steps = np.asarray(fit.rates, dtype=np.float64)[:, None] * whole
+        direct = np.all(np.abs(history.moved - steps) <= _EDGE * history.half_ulp, axis=0)
+        moving = np.any(history.moved != 0, axis=0)
+        ways = (direct, _possible(history, steps), np.ones_like(moving))
         counted += [np.count_nonzero(way[moving]) for way in ways]
     return Copies(*(counted[:2] / counted[2])) if counted[2] else None
 

@@ -136,7 +136,9 @@ def _notes(run: Moved) -> list[str]:
 def _copies(run: Moved, at: int) -> str:
     found = run.copies[at]
     stored = run.data.of(run.groups[at].parameters[:1]).histories[0].stored
-    shares = f"{found.master:.1%} of the weights come out bit for bit with one, {found.without:.1%} without"
+    shares = (
+        f"rounding explains every step of {found.master:.1%} of the weights with one, of {found.without:.1%} without"
+    )
     if found.has_master is None:
         return f"kept in {stored}; whether a float32 copy stands behind cannot be told ({shares})"
     return f"kept in {stored}, {'with a' if found.has_master else 'without a'} float32 copy behind ({shares})"
