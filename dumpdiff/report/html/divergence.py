@@ -53,7 +53,7 @@ def page(result: Result, markdown: str) -> Page:
     target, reference = result.target.source, result.reference.source
     context = {
         "result": result,
-        "headline": headline(result),
+        "headline": headline(result).partition(": ")[2],
         "notes": result.notes[1:] if result.verdict == "inconclusive" else result.notes,  # the headline is the first
         "first": shown[0] if shown else None,
         "shown": shown,
@@ -161,10 +161,8 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
     """How it was judged, in figures."""
     tolerance = result.pairs["tolerance"].dropna()
     if len(tolerance):
-        yield (
-            "tolerances",
-            f"{number(tolerance.min())} to {number(tolerance.max())}, by operator, dtype and length of sums",
-        )
+        ends = dict.fromkeys((number(tolerance.min()), number(tolerance.max())))
+        yield "tolerances", f"{' to '.join(ends)}, by operator, dtype and length of sums"
     if not math.isnan(result.noise_floor):
         yield "noise", f"{number(result.noise_floor)}, the median error of the pairs that agree"
     if "min_coverage" in result.details:

@@ -32,7 +32,8 @@ class Network {
       if (value > 0 && value < low) low = value;
       if (value > high && Number.isFinite(value)) high = value;
     }
-    if (name === "ratio") [low, high] = [Math.min(low, 0.1), Math.max(high, 10)];
+    for (const limit of this.limits ?? [1]) if (2 * limit > high) high = 2 * limit;
+    if (!this.limits) low = Math.min(low, 0.1);
     const floor = low === Infinity ? -8 : Math.max(Math.floor(Math.log10(low)), -12);
     this.bottom = 10 ** (floor - 1); // equal values have their own line, a decade below the smallest difference
     this.ceiling = 10 ** Math.max(Math.ceil(Math.log10(high || 1e-6)), floor + 2);
