@@ -14,6 +14,7 @@ from .words import printable
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
 #: A word, number or sign as sentences have them. A long hexadecimal word can be a link to a commit.
 _PLAIN = re.compile(rf"(?![0-9a-f]{{7,40}}$)(?:[A-Za-z]+(?:[-'][A-Za-z]+)*[0-9]{{0,2}}|{_NUMBER}|[-=%/])")
+_BULLET = re.compile(r"[-=]|[0-9]+[.)]")  # at the start of a line the sign of a list, or of a heading
 _WORD = re.compile(r"(\(?)(.+?)([,.;:]?)", re.DOTALL)  # an opening bracket, what it is about, punctuation
 _NAME, _SENTENCE = 240, 1500  # characters that are shown of one
 
@@ -31,10 +32,12 @@ def code(text: str, longest: int = _NAME) -> str:
 
 def prose(text: str) -> str:
     """A sentence: plain words and numbers as they are, every name in it as code; its middle cut out if it is long."""
-    return " ".join(_word(word) for word in shortened(printable(text), _SENTENCE).split(" ") if word)
+    first, *others = shortened(printable(text), _SENTENCE).split() or [""]
+    return " ".join([code(first) if _BULLET.fullmatch(first) else _word(first), *map(_word, others)]).strip()
 
 
 def _word(word: str) -> str:
+    """A word without spaces; '' stays ''."""
     found = _WORD.fullmatch(word)
     if found is None:
         return code(word)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dumpdiff.report.gfm import code, prose, shortened, table
 from dumpdiff.report.words import printable
 
+from .pages import Page
+
 
 def shown(markdown: str) -> str:
     """What a reader sees of code, in either of its two forms."""
@@ -69,6 +71,8 @@ def test_words_and_numbers_stay_as_they_are(text: str) -> None:
         ("see deadbeef, :tada: and $x$", "see `deadbeef`, `:tada`: and `$x$`"),
         ("https://example.com", "`https://example.com`"),
         ("**bold** ![x](y)", "`**bold**` `![x](y)`"),
+        ("1) item", "`1)` item"),
+        ("- item - by item", "`-` item - by item"),
     ],
 )
 def test_names_in_a_sentence_are_code(text: str, markdown: str) -> None:
@@ -78,6 +82,15 @@ def test_names_in_a_sentence_are_code(text: str, markdown: str) -> None:
 @given(st.text(max_size=200))
 def test_nothing_outside_of_code_means_anything(text: str) -> None:
     assert not set(outside_of_code(prose(text))) & set("@#$`*_<>[]!|~\\&{}\n")
+
+
+@given(st.text(max_size=200))
+def test_a_reader_of_markdown_sees_the_same_text_and_nothing_but_code(text: str) -> None:
+    for before, after in (("", ""), ("- ", ""), ("| a |\n| :-- |\n| ", " |")):
+        page = Page(f"{before}{prose(text)}{after}")
+        assert page.tags <= {"p", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
+        assert page.tags & {"ul", "li"} == ({"ul", "li"} if before == "- " else set())
+        assert page.text.split()[before.count("a") :] == printable(text).split()
 
 
 def test_both_ends_of_a_long_name_are_kept() -> None:
