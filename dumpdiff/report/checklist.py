@@ -21,7 +21,14 @@ _WORDS = {
     "unknown": "*cannot be told*: ",
     "unused": "*not in these models*: ",
 }
-_LEGEND = "[x] holds   [!] fails   [~] advised while aligning   [?] cannot be told   [ ] to tick off   [-] not in these models"
+_LEGEND = "   ".join(
+    f"{mark} {meaning}"
+    for mark, meaning in zip(
+        _MARKS.values(),
+        ("holds", "fails", "advised while aligning", "cannot be told", "to tick off", "not in these models"),
+        strict=True,
+    )
+)
 _FEW = 3  #: lines of evidence of an item that are shown without -v
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .given import Framework, Given, Settings
@@ -57,6 +58,11 @@ def from_mapping(mapping: Mapping[str, Any], path: str, file: str) -> Settings:
     framework: Framework = "swift" if _SWIFT_ONLY & found.keys() else "megatron"
     values = _renamed(found) if framework == "swift" else found
     return Settings(path, framework, "saved arguments", values, effective=True)
+
+
+def of_swift(settings: Settings) -> Settings:
+    """A YAML of options in place of options on the command line."""
+    return replace(settings, framework="swift", values=_renamed(settings.values))
 
 
 def _renamed(found: Mapping[str, Given]) -> dict[str, Given]:

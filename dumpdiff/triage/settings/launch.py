@@ -75,6 +75,8 @@ def _megatron(launcher: Sequence[Word], words: Sequence[Word], call: Call, path:
     values, notes = read_options(words, file, load_table(), underscores=False)
     if not values.keys() & {"num_layers", "micro_batch_size", "hidden_size", "lr", "train_iters", "load", "bf16"}:
         return None  # some other program: data preparation, a download
+    if "use_checkpoint_args" in values:
+        notes.append(f"{file}: --use-checkpoint-args: the checkpoint's arguments overrule those of the script")
     return Settings(
         path=str(path),
         framework="megatron",

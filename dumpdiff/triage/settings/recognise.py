@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import DumpError
-from .arguments import from_mapping, holds_arguments, read_arguments
+from .arguments import from_mapping, holds_arguments, of_swift, read_arguments
 from .given import Settings
 from .launch import read_launch
 from .mindformers import read_mindformers
 
+#: Top keys of which every YAML of MindSpore Transformers has some; Megatron-SWIFT's options in a YAML have none.
+_MINDFORMERS = {"use_legacy", "model", "trainer", "runner_config", "train_dataset", "optimizer", "parallel_config"}
 _LONGEST = 64 << 20  #: bytes; the head of a log holds its arguments
 
 
@@ -38,7 +40,12 @@ def _read(text: str, path: Path) -> Settings:
     if text.lstrip().startswith("{"):
         return _json(text, path)
     if path.suffix in (".yaml", ".yml"):
-        return read_mindformers(text, path.name, path)
+        settings = read_mindformers(text, path.name, path)
+        return (
+            of_swift(settings)
+            if _MINDFORMERS.isdisjoint(name.partition(".")[0] for name in settings.values)
+            else settings
+        )
     if holds_arguments(text):
         return read_arguments(text, str(path), path.name)
     return read_launch(text, path, path.name)

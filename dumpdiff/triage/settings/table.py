@@ -96,12 +96,21 @@ class Table:
 
     def _layers(self, name: str, settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
         if settings.framework == "mindformers":
-            given = settings.values.get("use_legacy")
-            core = given is not None and str(given.value).lower() == "false"
-            layers = ["mindformers"] if core or not name.startswith(("model.", "moe.", "mla.")) else ["legacy"]
-            return [(name, self.defaults[layer]) for layer in layers]
+            layer = "legacy" if name.startswith(("model.", "moe.", "mla.")) and _legacy(settings) else "mindformers"
+            return [(name, self.defaults[layer])] if layer == "mindformers" or _of_llama(settings) else []
         layers = ["swift", "megatron"] if settings.framework == "swift" else ["megatron"]
         return [(key, self.defaults[layer]) for layer in layers for key in self.candidates(name, settings.framework)]
+
+
+def _legacy(settings: Settings) -> bool:
+    given = settings.values.get("use_legacy")
+    return given is None or str(given.value).lower() != "false"
+
+
+def _of_llama(settings: Settings) -> bool:
+    """Legacy models have a configuration class each; the defaults that are known are those of LlamaConfig."""
+    given = settings.values.get("model.model_config.type")
+    return given is None or "llama" in str(given.value).lower()
 
 
 def _of_version(value: Any, version: str) -> Default:

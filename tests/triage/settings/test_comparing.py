@@ -199,6 +199,8 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
         ("moe_layers", {"num_experts": 2, "moe_layer_freq": "([0]*1+[1]*3)"}, "0111"),
         ("moe_layers", {"num_experts": 2, "num_layers": 4, "moe_layer_freq": 2}, "1010"),
         ("split", {"split": "949,50,1"}, (0.949, 0.05, 0.001)),
+        ("topk_normalised", {"num_experts": 2, "moe_router_pre_softmax": True}, False),
+        ("router_dtype", {"num_experts": 2, "bf16": True}, "bfloat16"),
     ],
 )  # fmt: skip
 def test_what_follows_from_several_options_of_megatron(name: str, megatron: dict[str, Any], value: Any) -> None:
@@ -208,6 +210,7 @@ def test_what_follows_from_several_options_of_megatron(name: str, megatron: dict
 
 YAML = {"use_legacy": False, "model__model_config__num_layers": 4, "model__model_config__hidden_size": 64,
         "model__model_config__num_heads": 4}  # fmt: skip
+PLAIN = {"model__model_config__use_flash_attention": False}
 PIPELINE = {"parallel_config__micro_batch_num": 4, "parallel_config__pipeline_stage": 2}
 ACCUMULATED = {"micro_batch_interleave_num": 2, "runner_config__gradient_accumulation_steps": 3}
 SAMPLES = {"train_dataset__data_loader__sizes": [100, 0, 0]}
@@ -241,6 +244,11 @@ DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
         ("head_dim", {}, 16),
         ("query_groups", {"model__model_config__n_kv_heads": 2}, 2),
         ("recompute", {"recompute_config__recompute": [1, 2]}, True),
+        ("residual_fp32", {"model__model_config__fp32_residual_connection": True}, True),
+        ("residual_fp32", {"model__model_config__residual_dtype": "float32"}, True),
+        ("softmax_dtype", {**PLAIN, "model__model_config__attention_softmax_in_fp32": False}, "bfloat16"),
+        ("softmax_dtype", PLAIN, "float32"),
+        ("topk_normalised", {**EXPERTS, "moe_config__norm_topk_prob": False}, False),
     ],
 )  # fmt: skip
 def test_what_follows_from_several_keys_of_mindspore_transformers(name: str, keys: dict[str, Any], value: Any) -> None:

@@ -154,6 +154,17 @@ def test_the_arguments_that_swift_prints_and_saves_are_read(tmp_path: Path) -> N
         assert float(settings.values["lr"].value) == 1e-5
 
 
+def test_options_of_swift_may_stand_in_a_yaml(tmp_path: Path) -> None:
+    settings = written(tmp_path, "sft.yaml", "global_batch_size: 16\nno_rope_fusion: true\n")
+    assert settings.framework == "swift"
+    assert settings.values["apply_rope_fusion"].value is False
+
+
+def test_a_script_that_takes_the_structure_from_a_checkpoint_is_noted(tmp_path: Path) -> None:
+    settings = written(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --use-checkpoint-args")
+    assert "the checkpoint's arguments overrule those of the script" in settings.notes[0]
+
+
 def test_arguments_saved_with_a_checkpoint_are_megatron_ones(tmp_path: Path) -> None:
     settings = written(tmp_path, "args.json", '{"args": {"num_layers": 2, "add_bias_linear": false}}')
     assert (settings.framework, settings.values["num_layers"].value) == ("megatron", 2)

@@ -230,7 +230,7 @@ def train_iterations(r: Reading) -> int:
 
 def seq_length(r: Reading) -> int:
     """Tokens of a sample."""
-    return needed(r.integer("seq-length", "encoder-seq-length"), "seq-length")
+    return needed(r.integer("seq-length", "encoder-seq-length", "max-length"), "seq-length")
 
 
 def split(r: Reading) -> Any:
@@ -247,6 +247,11 @@ def experts(r: Reading) -> int | None:
 def moe_layers(r: Reading) -> str:
     """Which layers are mixtures, as a text of 0 and 1."""
     return layer_pattern(r.raw("moe-layer-freq"), needed(r.integer("num-layers", "encoder-num-layers"), "the layers"))
+
+
+def topk_normalised(r: Reading) -> bool:
+    """The chosen scores sum to 1 unless softmax came before the choice; a sigmoid's are divided by their sum."""
+    return r.text("moe-router-score-function") == "sigmoid" or not r.boolean("moe-router-pre-softmax")
 
 
 def moe_ffn_hidden_size(r: Reading) -> int:

@@ -17,6 +17,7 @@ _HEADS = ("model.num_heads", "model.num_attention_heads", "model.n_head")
 _GROUPS = ("model.n_kv_heads", "model.num_key_value_heads", "model.num_query_groups")
 _FFN = ("model.intermediate_size", "model.ffn_hidden_size")
 _EXPERTS = ("moe.num_experts", "moe.expert_num", "moe.n_routed_experts", "moe.num_moe_experts")
+_SOFTMAX = ("model.softmax_compute_type", "model.softmax_compute_dtype")
 _SCHEDULES = {
     "constantwarmuplr": "constant",
     "linearwithwarmuplr": "linear",
@@ -104,6 +105,26 @@ def untied(r: Reading) -> bool:
     if _legacy(r):
         return not r.boolean("model.tie_word_embeddings")
     return r.boolean("model.untie_embeddings_and_output_weights")
+
+
+def softmax_dtype(r: Reading) -> str:
+    """A dtype, or a switch for float32."""
+    if r.is_set("model.attention_softmax_in_fp32") and not r.is_set(*_SOFTMAX):
+        return "float32" if r.boolean("model.attention_softmax_in_fp32") else compute_dtype(r)
+    return needed(r.dtype(*_SOFTMAX), "softmax_compute_type")
+
+
+def compute_dtype(r: Reading) -> str:
+    """One key."""
+    return needed(r.dtype("model.compute_dtype"), "compute_dtype")
+
+
+def residual_fp32(r: Reading) -> bool:
+    """A switch in core models, a dtype in legacy ones, where it is the computation's if it is not set."""
+    for name in ("model.residual_dtype", "model.res_dtype"):
+        if r.is_set(name):
+            return r.dtype(name) == "float32" and compute_dtype(r) != "float32"
+    return r.is_set("model.fp32_residual_connection") and r.boolean("model.fp32_residual_connection")
 
 
 def betas(r: Reading) -> tuple[float | None, ...]:
