@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,24 @@ def test_what_would_be_ignored_is_refused_in_one_line(run: Run) -> None:
     told = run("dump-config", "msprobe", "--framework", "mindspore", "--risk-level", "ALL")
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr == "dumpdiff: msprobe 26.2: risk_level has no effect in mindspore\n"
+
+
+@pytest.mark.parametrize("command", ["mindspore", "msprobe"])
+def test_like_says_beside_the_configuration_what_it_will_cost(
+    run: Run, dump: Callable[[str], Path], command: str
+) -> None:
+    options = {
+        "mindspore": ["--iteration", "0-4", "--elsewhere"],
+        "msprobe": ["--framework", "pytorch", "--step", "0-4"],
+    }
+    told = run("dump-config", command, *options[command], "--path", "/data/dump", "--like", dump("demo_pytorch"))
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)
+    assert told.stderr.startswith(f"like {dump('demo_pytorch')}: 786 tensors, ")
+    assert "a step and rank; 5 steps: 3,930 tensors, " in told.stderr
+
+
+def test_like_a_folder_that_is_no_dump_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    told = run("dump-config", "msprobe", "--framework", "pytorch", "--like", tmp_path)
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == f"dumpdiff: {tmp_path}: the folder is empty\n"

@@ -129,14 +129,17 @@ def mindspore(
     if found:
         click.echo("\n".join(map(str, found)), err=True)
         ctx.exit(2)
+    expected = None
+    if like is not None:
+        from ... import api
+
+        expected = api.expected_mindspore(config, like)
     with output.writing(file) as stream:
         stream.write(capture.text_of(config).encode())
     if file != "-":
         click.echo(f'{file}: holds for {on}; before the training starts: eval "$(dumpdiff env {shlex.quote(file)})"')
-    if like is not None:
-        from ... import api
-
-        click.echo(api.expected_mindspore(config, like), err=True)
+    if expected is not None:
+        click.echo(expected, err=True)
 
 
 def _devices(text: str) -> tuple[int, ...]:

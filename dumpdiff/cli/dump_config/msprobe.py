@@ -97,11 +97,14 @@ def msprobe(
     )
     config = configuration(options)
     pasted = lines(os.path.abspath(file), framework, script, options.version)
+    expected = None
+    if like is not None:
+        from ... import api
+
+        expected = api.expected_msprobe(options, like)
     with output.writing(file) as stream:
         stream.write(text_of(config).encode())
     if file != "-":
         click.echo(pasted, nl=False)
-    if like is not None:
-        from ... import api
-
-        click.echo(api.expected_msprobe(options, like), err=True)
+    if expected is not None:
+        click.echo(expected, err=True)
