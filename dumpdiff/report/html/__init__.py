@@ -1,7 +1,7 @@
 """The report as one HTML file that needs nothing else: to be opened, mailed, printed.
 
-``pack`` -> compressed columns, ``heat``, ``graph`` and ``drawings`` -> shapes, ``divergence`` -> what is said,
-``page`` -> one file. ``page``, ``pack`` and ``assets`` know nothing of results and serve other pages too.
+``tables``, ``heat``, ``findings`` (with ``graph`` and ``drawings``) -> what there is to show; ``divergence`` -> the
+page of a result; ``page``, ``pack`` and ``assets`` -> one file of any page, they know nothing of results.
 """
 
 from __future__ import annotations

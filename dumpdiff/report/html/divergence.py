@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
-from ...result import Finding, Result, Side
+from ...result import Result, Side
 from ...wording import number
 from ..words import headline, percent, place, roles
 from . import tables
-from .drawings import Bars, Tiles, bars, tiles
-from .graph import Drawing, draw
+from .findings import shown
 from .heat import grids
 from .page import Page
 
@@ -23,46 +21,29 @@ STATES: Mapping[str, str] = {
     "incomparable": "nothing of it could be compared",
 }
 
+_SCRIPTS = (
+    "uPlot.js", "unpack.js", "elements.js", "hash.js", "table.js", "dots.js", "network.js", "pair.js", "divergence.js",
+)  # fmt: skip
 _SHOWN = 200  #: findings and problems that the page holds; the JSON has all of them
-_OPEN = 3  #: findings that are unfolded from the start
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A finding and its drawings."""
-
-    finding: Finding
-    row: int  #: of the table of pairs, -1 if none
-    ratio: float  #: error over tolerance
-    open: bool
-    graph: Drawing | None
-    histogram: Bars | None
-    difference: Tiles | None
-    metrics: tuple[tuple[str, str], ...]  #: name, value
-    stacks: tuple[tuple[str, str, tuple[str, ...]], ...]  #: side, op, frames
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The ops that its sentences speak of."""
-        return (*self.finding.target_ops, *self.finding.reference_ops)
 
 
 def page(result: Result, markdown: str) -> Page:
     """The page of a result; ``markdown`` is what its button copies."""
-    shown = tuple(_shown(result))
+    findings = tuple(shown(result, _SHOWN))
+    problems = [(role, str(problem)) for role, side in roles(result) for problem in side.problems]
     target, reference = result.target.source, result.reference.source
     context = {
         "result": result,
         "headline": headline(result).partition(": ")[2],
         "notes": result.notes[1:] if result.verdict == "inconclusive" else result.notes,  # the headline is the first
-        "first": shown[0] if shown else None,
-        "shown": shown,
+        "first": findings[0] if findings else None,
+        "shown": findings,
         "facts": tuple(_facts(result)),
         "states": STATES,
         "counts": result.pairs["state"].value_counts().to_dict(),
         "grids": grids(result.pairs),
-        "problems": _problems(result)[:_SHOWN],
-        "problem_count": len(_problems(result)),
+        "problems": problems[:_SHOWN],
+        "problem_count": len(problems),
         "about": tuple(_about(result)),
     }
     return Page(
@@ -72,65 +53,11 @@ def page(result: Result, markdown: str) -> Page:
         tables={"pairs": tables.pairs(result), "unmatched": tables.unmatched(result)},
         data={
             "markdown": markdown,
-            "findings": [{"rank": s.finding.rank, "row": s.row, "title": s.finding.title} for s in shown],
+            "findings": [{"rank": one.finding.rank, "row": one.row} for one in findings],
         },
         styles=("uPlot.css", "page.css", "divergence.css"),
-        scripts=(
-            "uPlot.js",
-            "unpack.js",
-            "elements.js",
-            "hash.js",
-            "table.js",
-            "dots.js",
-            "network.js",
-            "pair.js",
-            "divergence.js",
-        ),
+        scripts=_SCRIPTS,
     )
-
-
-def _shown(result: Result) -> Iterator[Shown]:
-    closeups = {closeup.rank: closeup for closeup in result.closeups}
-    rows = tables.rows_of_ops(result.pairs)
-    for finding in result.findings[:_SHOWN]:
-        closeup = closeups.get(finding.rank)
-        error = finding.metrics.get("error", float("nan"))
-        stacks = []
-        if closeup is not None:
-            sides = (
-                ("target", closeup.target, finding.target_ops),
-                ("reference", closeup.reference, finding.reference_ops),
-            )
-            stacks = [
-                (name, node.op, tuple(node.stack.splitlines()))
-                for name, side, ops in sides
-                for node in side.nodes
-                if node.op in ops and node.stack
-            ]
-        yield Shown(
-            finding=finding,
-            row=tables.row_of(finding, result.pairs),
-            ratio=error / finding.tolerance if finding.tolerance else float("nan"),
-            open=finding.rank <= _OPEN,
-            graph=None if closeup is None else draw(closeup, rows),
-            histogram=bars(closeup.histogram) if closeup is not None and closeup.histogram is not None else None,
-            difference=tiles(closeup.difference) if closeup is not None and closeup.difference is not None else None,
-            metrics=tuple(_metrics(finding)),
-            stacks=tuple(stacks),
-        )
-
-
-#: Numbers that are no errors, and how they are printed.
-_FORMS = {
-    "cosine": ".8g", "norm_ratio": ".6g", "beyond": ".1%", "amplification": ".3g", "float64_ratio": ",.0f",
-    "nonfinite_mismatch": ",.0f",
-}  # fmt: skip
-
-
-def _metrics(finding: Finding) -> Iterator[tuple[str, str]]:
-    for name, value in {**finding.metrics, "tolerance": finding.tolerance}.items():
-        if not math.isnan(value):
-            yield name.replace("_", " "), format(value, _FORMS[name]) if name in _FORMS else number(value)
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str, str]]:
@@ -174,7 +101,3 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
             or f"spread of {result.baseline.values:,} values, median {number(result.baseline.median)}, "
             f"largest {number(result.baseline.largest)} ({result.baseline.largest_op}), {result.baseline.source.path}",
         )
-
-
-def _problems(result: Result) -> list[tuple[str, str]]:
-    return [(role, str(problem)) for role, side in roles(result) for problem in side.problems]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...wording import number
+from .tables import ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
 
@@ -33,15 +34,6 @@ class Grid:
     phase: str
     columns: tuple[str, ...]  #: components; '' for what belongs to a layer as a whole, residual additions say
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]  #: layer ('' outside the layers), a cell for each column
-
-
-def ratio(pairs: pd.DataFrame) -> pd.Series[float]:
-    """Error over tolerance; infinite where values are not finite on one side only, NaN where nothing was compared."""
-    error, tolerance = pairs["error"].to_numpy(dtype=float), pairs["tolerance"].to_numpy(dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(error == 0, 0.0, error / tolerance)
-    ratios[pairs["nonfinite_mismatch"].to_numpy(dtype=float) > 0] = np.inf
-    return pd.Series(ratios, index=pairs.index)
 
 
 def grids(pairs: pd.DataFrame) -> tuple[Grid, ...]:

@@ -8,10 +8,18 @@ import numpy as np
 import pandas as pd
 
 from ...result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Finding, Result
-from .heat import ratio
 from .pack import Table
 
 _IDS = ("target", "reference")  #: of tensors: nothing that a person could look up
+
+
+def ratio(pairs: pd.DataFrame) -> pd.Series[float]:
+    """Error over tolerance; infinite where values are not finite on one side only, NaN where nothing was compared."""
+    error, tolerance = pairs["error"].to_numpy(dtype=float), pairs["tolerance"].to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(error == 0, 0.0, error / tolerance)
+    ratios[pairs["nonfinite_mismatch"].to_numpy(dtype=float) > 0] = np.inf
+    return pd.Series(ratios, index=pairs.index)
 
 
 def pairs(result: Result) -> Table:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from results import pairs
 
-from dumpdiff.report.html.heat import Cell, Grid, grids, ratio
+from dumpdiff.report.html.heat import Cell, Grid, grids
 from dumpdiff.result import Result
 
 
@@ -54,11 +54,3 @@ def test_every_phase_has_its_own_grid(demo: Result) -> None:
         if one is not None and one.first
     ]
     assert begins == ["layers.1.post_attention_norm"]
-
-
-def test_the_ratio_of_what_is_equal_not_finite_or_not_compared() -> None:
-    table = pairs(
-        {"error": 0.0, "tolerance": 0.0}, {"error": 1.0, "tolerance": 0.0}, {"error": np.nan, "tolerance": 1.0},
-        {"error": 0.0, "tolerance": 1.0, "nonfinite_mismatch": 2.0}, {"error": 3.0, "tolerance": 2.0},
-    )  # fmt: skip
-    assert ratio(table).tolist() == pytest.approx([0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True)

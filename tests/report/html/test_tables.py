@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
+import pytest
 from results import FINDING, make, pairs
 
 from dumpdiff.report.html.tables import pairs as pair_table
-from dumpdiff.report.html.tables import row_of, rows_of_ops, unmatched
+from dumpdiff.report.html.tables import ratio, row_of, rows_of_ops, unmatched
 from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
 
 BASE = {"target_slot": "output.0", "reference_slot": "output.0", "tolerance": 1e-6, "state": "agreeing"}
@@ -41,3 +43,11 @@ def test_a_finding_stands_where_its_slot_parts() -> None:
 
 def test_the_finding_of_the_demo_stands_where_it_is_introduced(demo: Result) -> None:
     assert demo.pairs["state"].iat[row_of(demo.findings[0], demo.pairs)] == "introduced"
+
+
+def test_the_ratio_of_what_is_equal_not_finite_or_not_compared() -> None:
+    table = pairs(
+        {"error": 0.0, "tolerance": 0.0}, {"error": 1.0, "tolerance": 0.0}, {"error": np.nan, "tolerance": 1.0},
+        {"error": 0.0, "tolerance": 1.0, "nonfinite_mismatch": 2.0}, {"error": 3.0, "tolerance": 2.0},
+    )  # fmt: skip
+    assert ratio(table).tolist() == pytest.approx([0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True)
