@@ -76,13 +76,20 @@ def expected(part: str, family: str, sizes: Sequence[int], numbers: Numbers) -> 
                 yield order
 
 
-def accepted(part: str, family: str, layout: Described, numbers: Numbers) -> bool | None:
-    """Whether this layout of a fused weight is right in its family; None where nobody knows."""
+def accepted(
+    part: str, families: tuple[str, str], names: Sequence[str], layout: Described, numbers: Numbers
+) -> bool | None:
+    """Whether this layout of a fused weight is right in its family, the first of two; None where nobody knows.
+
+    ``names`` are those of the parts, which the second family has.
+    """
+    family = families[0]
     turns = _TURNS.get((family, part))
     if part == "qkv" and len(layout.inside) == 2:
         turns = frozenset({"concatenated"})
-    if any(order.kind != "same" for order in layout.inside):
-        return False
+    for name, order in zip(names, layout.inside, strict=True):
+        if order.kind != "same" and not (order.kind == "rope" and rope_reordered(name, *families)):
+            return False
     if turns is None or family == OTHER:
         return None
     kind, groups = layout.parts.key

@@ -101,10 +101,13 @@ def distance(
             continue
         bits[mine] = _bits_equal(a, b).all(axis=1) if alike else False
         a, b = decode(a, target.dtype), decode(b, reference.dtype)
+        if not alike and np.array_equal(a, b):
+            norm[mine] = np.nan
+            continue
         chunk, ways = _compare(a, b, ways)
         unequal[mine], gap[mine], norm[mine] = chunk.unequal, chunk.gap, chunk.norm
         largest, nonfinite = max(largest, chunk.largest), nonfinite + chunk.nonfinite
-    # the norm of rows that are equal bit for bit was not worth computing: that of the others stands for it
+    # the norm of rows that are equal was not worth computing: that of the others stands for it
     known = norm[np.isfinite(norm) & (norm > 0)]
     norm[np.isnan(norm)] = np.sqrt((known**2).mean()) if len(known) else 1.0
     rounding = ways[0] if ways and elements else None

@@ -68,27 +68,27 @@ def whole(members: Iterable[Member]) -> Matrix:
 def groups(target: Side, reference: Side) -> tuple[list[Group], list[Member], list[Member]]:
     """What belongs together by name, and what is left over on either side (optimizer states and counters are not)."""
     found: list[Group] = []
-    units = _units(target, reference), _units(reference, target)
+    named = units(target, reference), units(reference, target)
     taken: tuple[set[str], set[str]] = set(), set()
-    for path, member in units[0].items():
-        other = units[1].get(path)
+    for path, member in named[0].items():
+        other = named[1].get(path)
         if other is not None:
             same = member.name == other.name
             found.append(Group((member,), (other,), "name" if same else "rule"))
             taken[0].add(path)
             taken[1].add(path)
     for one, many in ((0, 1), (1, 0)):
-        for path, member in units[one].items():
+        for path, member in named[one].items():
             if path in taken[one]:
                 continue
-            free = {key: value for key, value in units[many].items() if key not in taken[many]}
+            free = {key: value for key, value in named[many].items() if key not in taken[many]}
             names = _split(path, free, target.rules)
             parts = tuple(free[name] for name in names)
             if len(parts) > 1 and sum(p.matrix.size for p in parts) == member.matrix.size:
                 taken[one].add(path)
                 taken[many].update(names)
                 found.append(Group((member,), parts, "rule") if one == 0 else Group(parts, (member,), "rule"))
-    left = [[member for path, member in units[side].items() if path not in taken[side]] for side in (0, 1)]
+    left = [[member for path, member in named[side].items() if path not in taken[side]] for side in (0, 1)]
     return found, left[0], left[1]
 
 
@@ -101,7 +101,7 @@ def _split(path: str, other: dict[str, Member], rules: Rules) -> tuple[str, ...]
     return ()
 
 
-def _units(side: Side, other: Side) -> dict[str, Member]:
+def units(side: Side, other: Side) -> dict[str, Member]:
     """Canonical name -> member; stacked experts one by one where the other side has them so, or in other shapes."""
     unique = {name: path for path, name in side.canonical.items()}
     found: dict[str, Member] = {}

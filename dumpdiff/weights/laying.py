@@ -13,13 +13,16 @@ from .distance import Distance, distance
 from .families import Numbers
 from .groups import Group, sizes_of, whole
 from .matrix import Matrix
-from .orders import SAME, Described, described, inverse, regrouped
+from .orders import SAME, Described, Order, described, inverse, regrouped
 from .rows import matched
 from .side import Side
 
 #: Share of the rows that are not where they should be that must be found elsewhere, for the order to be another.
 _FOUND = 0.5
 _SAMPLE = 64  #: rows that an order is tried on
+_NOT_TURNED = Order(
+    "rope", "rows of each head as in the reference, though this family keeps them in another RoPE layout"
+)
 _PADDED = ("embedding", "head")
 
 
@@ -77,16 +80,24 @@ def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]
     found = distance(mine, theirs, first, done)
     order = _found_elsewhere(mine, theirs, first, found)
     if order is None:
-        return Laid(group, mine, theirs, first, first, found, _described(fused, group, first), True, True, padding)
+        unturned = fused is None and len(orders) > 1 and first is orders[-1]
+        layout = Described(SAME, (_NOT_TURNED,)) if unturned else _described(fused, group, first)
+        return Laid(group, mine, theirs, first, first, found, layout, not unturned, True, padding)
     again = distance(mine, theirs, order, done)
     layout = _described(fused, group, order)
-    right: bool | None = False
-    turns: bool | None = True
-    if fused is not None:
-        family = (reference if group.fused == "reference" else target).family
-        right = accepted(part, family, layout, numbers)
-        turns = accepted(part, family, replace(layout, inside=(SAME,) * len(layout.inside)), numbers)
+    right, turns = (False, True) if fused is None else _judged(fused, group, layout, numbers, target, reference)
     return Laid(group, mine, theirs, order, first, again, layout, right, turns, padding)
+
+
+def _judged(
+    fused: _Fused, group: Group, layout: Described, numbers: Numbers, target: Side, reference: Side
+) -> tuple[bool | None, bool | None]:
+    """Whether the fused side's family reads this layout; and whether at least its parts lie as it reads them."""
+    own, other = (reference, target) if group.fused == "reference" else (target, reference)
+    families = own.family, other.family
+    tidy = replace(layout, inside=(SAME,) * len(layout.inside))
+    right, turns = (accepted(fused.part, families, fused.names, one, numbers) for one in (layout, tidy))
+    return right, turns
 
 
 def _fused(group: Group, part: str, rows: int, one: str, other: str, numbers: Numbers) -> _Fused | None:

@@ -199,8 +199,13 @@ def sharded(weights: Weights, tensor: int, stages: int, gated: bool = True) -> d
     return found
 
 
-def save_megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights], arguments: Mapping[str, object]) -> Path:
-    """``iter_0000010/mp_rank_*`` as Megatron-LM's checkpointing writes them, through torch.save."""
+def save_megatron(
+    folder: Path, ranks: Mapping[tuple[int, int], Weights], arguments: Mapping[str, object], dtype: str = ""
+) -> Path:
+    """``iter_0000010/mp_rank_*`` as Megatron-LM's checkpointing writes them, through torch.save.
+
+    With a ``dtype`` the arrays hold the bits of its elements.
+    """
     import torch
 
     stages = 1 + max(stage for _, stage in ranks)
@@ -209,6 +214,8 @@ def save_megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights], argume
         place = folder / "iter_0000010" / name
         place.mkdir(parents=True)
         model = {own: torch.from_numpy(np.ascontiguousarray(value)) for own, value in weights.items()}
+        if dtype:
+            model = {own: value.view(getattr(torch, dtype)) for own, value in model.items()}
         torch.save(
             {"args": Namespace(**arguments), "checkpoint_version": 3.0, "iteration": 10, "model": model},
             place / "model_optim_rng.pt",
