@@ -169,7 +169,7 @@ def narrow(
         raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
     comparison = _compared(_parts(made), made.baseline, book, progress, made.weights)
     _say(progress, "locating", 0.0)
-    findings = locate(comparison, book, MIN_COVERAGE).findings
+    findings = locate(comparison, book, made.min_coverage).findings
     chosen = findings[:3] if finding is None else findings[finding - 1 : finding]
     return narrowed(comparison.alignment, chosen, count, Path(folder).absolute())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ class NextDump:
     """What to record of one side."""
 
     role: str  #: target or reference
-    ops: tuple[str, ...]  #: names as the dumper takes them
+    ops: tuple[str, ...]  #: the dump's own names
     file: str  #: name of its configuration file, '' if this dumper has none
     text: str  #: content of that file
     how: tuple[str, ...]  #: commands and lines to paste, for a person
@@ -58,10 +59,8 @@ def narrow(alignment: Alignment, findings: Sequence[Finding], count: int, folder
             ("target", "reference"), (alignment.target, alignment.reference), chosen, strict=True
         )
     ]
-    then = (
-        f"dumpdiff align {folder / 'target'} {folder / 'reference'} --json {folder / 'result.json'}",
-        f"dumpdiff explain {folder / 'result.json'}",
-    )
+    target, reference, result = (shlex.quote(str(folder / name)) for name in ("target", "reference", "result.json"))
+    then = (f"dumpdiff align {target} {reference} --json {result}", f"dumpdiff explain {result}")
     return Narrowed(tuple(findings), sides[0], sides[1], then)
 
 
@@ -91,7 +90,11 @@ def _mindspore(role: str, source: Source, names: tuple[str, ...], folder: Path) 
     for violation in mindspore.check(config, on, here=False):
         raise DumpError(f"{role}: {violation}")
     file = f"{role}_dump.json"
-    return file, mindspore.text_of(config), [f'eval "$(dumpdiff env {folder / file})"', "# then start the training"]
+    return (
+        file,
+        mindspore.text_of(config),
+        [f'eval "$(dumpdiff env {shlex.quote(str(folder / file))})"', "# then start the training"],
+    )
 
 
 def _mindspore_target(source: Source) -> mindspore.Target:

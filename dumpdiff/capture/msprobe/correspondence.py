@@ -52,7 +52,7 @@ def correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     return Correspondence(ops, tensors, tuple(reshaped))
 
 
-#: What makes two slots the same: the value (numbered by the target), the role, and whether a module or an op has it.
+#: What makes two slots the same: the value (numbered by the target), its role, and the level and phase of the call.
 _Key = tuple[int, str, str, str]
 
 
@@ -66,7 +66,6 @@ class _Side:
         self.slots: list[str] = tensors["slot"].tolist()
         self.shapes = tensors["shape"].tolist()
         self.scopes = [rules.scope(scope) if scope else "" for scope in ops["scope"]]
-        self.levels: list[str] = ops["level"].tolist()
         number = np.full(len(flow.classes) + 1, -1)  # of a value: the target's; -1 stands last for "no class"
         pairs = sure_pairs(alignment)
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()

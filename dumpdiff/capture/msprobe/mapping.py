@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from ...alignment import Alignment
@@ -32,6 +32,9 @@ _CALL = re.compile(r"\w+\.(?P<name>.+)\.(?:forward|backward)")
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*")
 
 
+Slots = Mapping[str, tuple[str, ...]]  #: input, output -> the numbers of the slots
+
+
 @dataclass(frozen=True)
 class MsprobeMapping:
     """One mapping file."""
@@ -40,9 +43,7 @@ class MsprobeMapping:
     pairs: Mapping[str, str]  #: target's name -> the name by which msprobe finds the reference's
     apart: tuple[str, ...]  #: of the target: without partner, and not to be paired by their names alone
     notes: tuple[str, ...]  #: what it holds and what it leaves out, for a person
-    slots: Mapping[str, Mapping[str, tuple[str, ...]]] = field(
-        default_factory=dict
-    )  #: of APIs: input, output -> numbers
+    slots: Mapping[str, Slots]  #: API -> its slots; {} for other kinds
 
     def text(self) -> str:
         """The YAML file, its notes as comments."""
@@ -117,7 +118,7 @@ def _api(names: Names) -> _Found:
     return pairs, (), [*notes, *refused]
 
 
-def _slots(names: Names, apis: Mapping[str, str]) -> dict[str, dict[str, tuple[str, ...]]]:
+def _slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
     """API -> input, output -> the slots that its calls have."""
     slots: dict[str, dict[str, dict[str, None]]] = {api: {"input": {}, "output": {}} for api in apis}
     for entry, leaves in names.target.items():
@@ -164,7 +165,7 @@ def _leaves(names: Names, entry: str, sought: str) -> Iterator[tuple[str, str]]:
     return ((leaf, sought + leaf.removeprefix(entry)) for leaf in names.target[entry])
 
 
-def _api_row(name: str, other: str, slots: Mapping[str, Sequence[str]]) -> str:
+def _api_row(name: str, other: str, slots: Slots) -> str:
     """msprobe compares the slots that a row lists; it checks ``ms_outputs`` for length and reads ``ms_output``."""
     lists = [
         f"{side}_{key}: {json.dumps(list(slots.get(place, ())))}"
