@@ -21,9 +21,7 @@ def write(comparison: LogComparison, console: Console, *, quiet: bool = False, v
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    console.print()
-    for role, side in (("target", comparison.target), ("reference", comparison.reference)):
-        console.print(f"{role:<11}{_described(side)}", soft_wrap=True)
+    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
     rows = [(check.name, _SAID[check.verdict], check.said) for check in comparison.checks]
     stages.write_table(console, "criterion", ("", "what was measured"), rows)
     stages.write_list(console, "the difference", list(_shape(comparison)))

@@ -21,9 +21,7 @@ def write(comparison: Comparison, console: Console, *, quiet: bool = False, verb
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    console.print()
-    for role, side in (("target", comparison.target), ("reference", comparison.reference)):
-        console.print(f"{role:<11}{_described(side)}", soft_wrap=True)
+    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
     columns = (SPOKEN[comparison.target.framework], SPOKEN[comparison.reference.framework])
     _table(console, "changes the result", columns, comparison.having("different", "unsupported", matters=True))
     _table(console, "cannot be told", columns, comparison.having("unclear", matters=True))

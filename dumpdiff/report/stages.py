@@ -30,6 +30,13 @@ def write_headline(stage: Stage, console: Console) -> None:
     console.print(Text(printable(line), style=_COLOUR[stage.verdict]), soft_wrap=True)
 
 
+def write_sides(console: Console, target: str, reference: str) -> None:
+    """What the two sides are, a line each, under a blank one."""
+    console.print()
+    for role, said in (("target", target), ("reference", reference)):
+        console.print(Text.assemble((f"{role:<11}", "bold"), printable(said)), soft_wrap=True)
+
+
 def write_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table under a blank line; the first column is headed by ``title``. Nothing is printed without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

@@ -44,9 +44,9 @@ class Curves:
         return len(self.steps)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Record:
-    """One printed step, before the records of a run are put in order."""
+    """One printed step, before the records of a run are put in order; not frozen, since there are many."""
 
     step: int
     loss: float = np.nan

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from .curves import Curves, Record, columns, interval, ordered
 from .numbers import anchored, is_nonfinite, number, resolution
@@ -16,7 +17,7 @@ from .numbers import anchored, is_nonfinite, number, resolution
 FORMAT = "megatron"
 ANCHOR = "iteration <n>/<total> | ... |"
 
-_RECORD = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|")
+_RECORD = re.compile(r"iteration\s+(\d+)\s*/\s*\d+\s*\|")
 _BEGIN = re.compile(r"-{5,} end of arguments -{5,}")
 _MICROSECONDS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\]\s+iteration\s")
 _LOSSES = ("lm loss", "loss", "reduced_train_loss")
@@ -117,7 +118,7 @@ def _unaveraged(records: list[Record]) -> tuple[list[Record], list[str]]:
         if begins and second.process == first.process and second.step == first.step + 1:
             loss = 2 * second.loss - first.loss
             others = {name: 2 * value - first.others.get(name, math.nan) for name, value in second.others.items()}
-            put_right[i] = Record(**{**vars(second), "loss": loss, "others": others})
+            put_right[i] = replace(second, loss=loss, others=others)
             steps.append(second.step)
     where = ", ".join(map(str, steps))
     said = f"step {where}: Megatron-LM prints the mean of the first two steps there; the loss of the step was recovered"

@@ -15,8 +15,11 @@ from .numbers import anchored, is_nonfinite, number, resolution
 FORMAT = "mindformers"
 ANCHOR = "{ Epoch:[<n>/<total>], step:[<n>/<total>], loss: ..., }"
 
-#: A comma behind the step's bracket tells the line of a step from those of the monitors.
-_RECORD = re.compile(r"(?:Epoch:\[\s*(\d+)/\s*\d+\],\s*|(?<=\{ ))step:\[\s*(\d+)/\s*(\d+)\],")
+#: A comma behind the step's bracket tells the line of a step from those of the monitors. What stands before it is
+#: looked at afterwards: a pattern that begins with plain text is found many times faster.
+_RECORD = re.compile(r"step:\[\s*(\d+)/\s*(\d+)\],")
+_EPOCH = re.compile(r"Epoch:\[\s*(\d+)/\s*\d+\],\s*$")
+_HEAD = 40  #: characters before the step that hold the epoch
 _ASIDE = ("load_balancing_loss", "mtp_loss", "extra_loss")
 
 
@@ -27,25 +30,28 @@ def parse(text: str, path: str) -> Curves | None:
     records: list[Record] = []
     losses: list[str] = []
     norms: list[str] = []
-    means = total = wrapped = process = 0
+    total = wrapped = process = begin = 0
+    first: int | None = None
     last: tuple[int, int] = (0, 0)
     for match, line in anchored(_RECORD, text):
-        epoch, step, length = int(match[1] or 1), int(match[2]), int(match[3])
+        head = _EPOCH.search(text[max(match.start() - _HEAD, 0) : match.start()])
         fields = _fields(line)
         if "loss" not in fields:
             continue
-        if last == (epoch, length) and step == 1:
+        epoch, step, length = int(head[1]) if head is not None else 1, int(match[1]), int(match[2])
+        first = epoch if first is None else first
+        begin = begin or step
+        if last == (epoch, length) and step == 1 and begin > 1:
             wrapped += length  # resumed without data sink: the step wraps, the epoch does not
         last = (epoch, step)
-        number_of_step = (epoch - 1) * length + step + wrapped
-        if records and number_of_step <= records[-1].step:
-            process += 1
+        at = (epoch - min(first, 1)) * length + step + wrapped  # the first releases count epochs from 0
+        if records and at <= records[-1].step:
+            process, begin = process + 1, step
         printed = fields["loss"].strip("[]").split("/")[0]
-        means += "/" in fields["loss"]
         total += "lm_loss" in fields
         losses.append(fields.get("lm_loss", printed))
         norms.append(fields.get("global_norm", ""))
-        records.append(_record(number_of_step, printed, fields, process))
+        records.append(_record(at, printed, fields, process))
     if not records:
         return None
     kept, restarts = ordered(records)

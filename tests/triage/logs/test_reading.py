@@ -124,6 +124,19 @@ def test_every_era_of_mindspore_transformers_is_read(tmp_path: Path, line: str) 
     assert (curves.steps.tolist(), curves.loss.tolist(), curves.rate.tolist()) == ([3], [4.123], [0.01])
 
 
+def test_two_runs_in_one_log_are_no_resumed_one(tmp_path: Path) -> None:
+    curves = log(tmp_path, mindformers([4.0, 3.0]) + mindformers([5.0, 4.5]))
+    assert (curves.loss.tolist(), curves.restarts) == ([5.0, 4.5], (1,))
+
+
+def test_epochs_continue_the_steps_also_where_they_are_counted_from_0(tmp_path: Path) -> None:
+    one = mindformers([4.0, 3.0])
+    later = one + mindformers([2.0, 1.0]).replace("Epoch:[  1/", "Epoch:[  2/")
+    assert log(tmp_path, later).steps.tolist() == [1, 2, 3, 4]
+    zero = one.replace("Epoch:[  1/", "Epoch:[  0/") + one
+    assert log(tmp_path, zero).steps.tolist() == [1, 2, 3, 4]
+
+
 def test_an_overflow_is_a_step_without_an_update(tmp_path: Path) -> None:
     text = mindformers([4.0, 4.1]).replace("overflow cond: False", "overflow cond: [ True]", 1)
     assert log(tmp_path, text).skipped.tolist() == [True, False]
