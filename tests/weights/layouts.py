@@ -150,6 +150,57 @@ def mindformers_legacy(weights: Weights, config: Mapping[str, object]) -> Weight
     return made
 
 
+def mindformers_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
+    """MindSpore Transformers' default for MLA: both down projections in one linear_qkv."""
+    table = {"linear_q_up_proj": "linear_qb", "linear_kv_up_proj": "linear_kvb", "kv_layernorm": "k_layernorm"}
+    made: Weights = {}
+    for name, value in mcore(weights, config).items():
+        for theirs, ours in table.items():
+            name = name.replace(theirs, ours)  # noqa: PLW2901
+        made[name] = value
+    for number in _layers(weights):
+        at = f"decoder.layers.{number}.self_attention."
+        parts = [made.pop(f"{at}linear_{part}_down_proj.weight") for part in ("q", "kv")]
+        made[f"{at}linear_qkv.weight"] = np.concatenate(parts)
+    return made
+
+
+def mindformers_legacy_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
+    """Attention of DeepSeek with the older names: all parts apart, the rope rows in halves for pairs."""
+    heads, nope, rope, latent = (
+        int(config[key]) for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
+    )
+    made: Weights = {}
+    for number, layer in _layers(weights).items():
+        at = f"model.layers.{number}.attention."
+        own = {name.removeprefix("self_attn.").removesuffix(".weight"): v for name, v in layer.items()}
+        q_b, kv_b = (own[name].reshape(heads, -1, own[name].shape[1]) for name in ("q_b_proj", "kv_b_proj"))
+        kv_a = own["kv_a_proj_with_mqa"]
+        parts = {
+            "q2l_proj": own["q_a_proj"], "lq_norm": own["q_a_layernorm"], "lkv_norm": own["kv_a_layernorm"],
+            "l2q_nope_proj": q_b[:, :nope], "l2q_pe_proj": halves(q_b[:, nope:].reshape(heads * rope, -1), heads),
+            "kv2l_latent_kv": kv_a[:latent], "kv2l_k_pe": halves(kv_a[latent:], 1),
+            "lkv2kv_k_nope": kv_b[:, :nope], "lkv2kv_v": kv_b[:, nope:], "wo": own["o_proj"],
+        }  # fmt: skip
+        made |= {f"{at}{name}.weight": v.reshape(-1, v.shape[-1]) if v.ndim > 1 else v for name, v in parts.items()}
+    return made
+
+
+def phi3(weights: Weights, config: Mapping[str, object]) -> Weights:
+    """Llama as transformers keeps Phi-3: q, k and v in one, gate and up in one."""
+    made: Weights = {}
+    for name, value in weights.items():
+        if name.endswith("q_proj.weight"):
+            parts = [weights[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            made[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
+        elif name.endswith("gate_proj.weight"):
+            fused = np.concatenate([value, weights[name.replace("gate", "up")]])
+            made[name.replace("gate_proj", "gate_up_proj")] = fused
+        elif not name.endswith(("k_proj.weight", "v_proj.weight", "up_proj.weight")):
+            made[name] = value
+    return made
+
+
 def meta(weights: Weights, config: Mapping[str, object]) -> Weights:
     """Meta's own files of Llama: legacy names without the front, q and k rows in pairs."""
     made = {name.removeprefix("model."): value for name, value in mindformers_legacy(weights, config).items()}
@@ -167,6 +218,11 @@ def meta(weights: Weights, config: Mapping[str, object]) -> Weights:
 def pairs(rows: np.ndarray, heads: int) -> np.ndarray:
     """The rows of each head from halves to pairs."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def halves(rows: np.ndarray, heads: int) -> np.ndarray:
+    """The rows of each head from pairs to halves."""
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 _COLUMN = re.compile(r"(linear_qkv|linear_fc1|word_embeddings|output_layer|_up_proj|query_key_value)\.(weight|bias)$")

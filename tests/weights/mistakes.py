@@ -70,6 +70,17 @@ def unrotated(weights: Weights, config: Config) -> Weights:
     return made
 
 
+def in_metas_names(weights: Weights, config: Config) -> Weights:
+    """Renamed as Meta's files are, without turning q and k."""
+    made = layouts.meta(weights, config)
+    for name in made:
+        if name.endswith((".wq.weight", ".wk.weight")):
+            made[name] = layouts.halves(
+                made[name], int(config["num_attention_heads" if "wq" in name else "num_key_value_heads"])
+            )
+    return made
+
+
 def wrong_heads(weights: Weights, config: Config) -> Weights:
     """k permuted as if it had as many heads as q."""
     return {
@@ -217,6 +228,9 @@ CASES = (
          _FC1, "mcore", said="2 groups"),
     Case("RoPE in a fused weight", "llama", lambda w, c: layouts.mcore(unrotated(w, c), c), "rope",
          ("layers.*.attention.q.weight", "layers.*.attention.k.weight"), "mcore"),
+    Case("Meta's names, but rows already in halves", "llama",
+         in_metas_names, "rope",
+         ("layers.*.attention.q.weight", "layers.*.attention.k.weight")),
     Case("two experts exchanged", "mixtral", exchanged("experts.1.", "experts.2."), "swapped",
          ("layers.*.mlp.experts.1.*", "layers.*.mlp.experts.2.*")),
     Case("rope rows of MLA reordered", "deepseek",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -97,6 +100,68 @@ def test_metas_rope_pairs_are_right_in_metas_files(tmp_path: Path, models: Path,
     weights = layouts.meta(*hugging_face("llama"))
     torch.save({n: torch.from_numpy(np.ascontiguousarray(v)) for n, v in weights.items()}, tmp_path / "consolidated.pt")
     same(compared(tmp_path / "consolidated.pt", models / "llama"))
+
+
+def test_fused_projections_of_mla(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    weights = layouts.mindformers_mla(*hugging_face("deepseek"))
+    same(compared(saved(tmp_path / "m.safetensors", weights), models / "deepseek"))
+
+
+def test_mla_in_parts_with_rope_rows_in_halves(tmp_path: Path, hugging_face: HuggingFace) -> None:
+    weights, config = hugging_face("deepseek")
+    attention = {name: value for name, value in weights.items() if ".self_attn." in name}
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "config.json").write_text(json.dumps(config))
+    reference = saved(tmp_path / "reference" / "model.safetensors", attention)
+    legacy = {**layouts.mindformers_legacy_mla(attention, config)}
+    # what tells the family: the name of its embedding
+    for file, name in ((legacy, "model.tok_embeddings.embedding_weight"), (attention, "model.embed_tokens.weight")):
+        file[name] = weights["model.embed_tokens.weight"]
+    saved(reference, attention)
+    result = compared(saved(tmp_path / "legacy.safetensors", legacy), reference)
+
+    same(result)
+    assert sum("pairs where" in pair.layout for pair in result.pairs) == 4  # q and k of two layers
+
+
+def test_fused_projections_of_phi3(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    same(compared(saved(tmp_path / "m.safetensors", layouts.phi3(*hugging_face("llama"))), models / "llama"))
+
+
+def saved_ranks(folder: Path, ranks: Mapping[str, Mapping[str, Weights]], arguments: Mapping[str, object]) -> Path:
+    """Megatron's folders by name, each with one state dict or several of virtual stages."""
+    for name, state in ranks.items():
+        place = folder / "iter_0000001" / name
+        place.mkdir(parents=True)
+        tensors = {
+            key: {n: torch.from_numpy(np.ascontiguousarray(v)) for n, v in weights.items()}
+            for key, weights in state.items()
+        }
+        torch.save({"args": Namespace(**arguments), **tensors}, place / "model_optim_rng.pt")
+    return folder
+
+
+def test_virtual_pipeline_stages(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    """Stage 0 holds layers 0 and 2, stage 1 layers 1 and 3."""
+    stages = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 4)
+    ranks = {f"mp_rank_00_{p:03d}": {f"model{v}": stages[0, 2 * v + p] for v in (0, 1)} for p in (0, 1)}
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 2}
+    same(compared(saved_ranks(tmp_path, ranks, arguments), models / "llama"))
+
+
+def test_expert_parallel_ranks(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+    """Two experts on each of two ranks, numbered from 0 on both."""
+    ranks: dict[str, dict[str, Weights]] = {f"mp_rank_00_{e:03d}": {"model": {}} for e in (0, 1)}
+    for name, value in layouts.mcore(*hugging_face("mixtral")).items():
+        found = re.search(r"local_experts\.(\d)", name)
+        for rank in (0, 1):
+            if found is None:
+                ranks[f"mp_rank_00_{rank:03d}"]["model"][name] = value
+            elif int(found[1]) // 2 == rank:
+                own = name.replace(found[0], f"local_experts.{int(found[1]) % 2}")
+                ranks[f"mp_rank_00_{rank:03d}"]["model"][own] = value
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1}
+    same(compared(saved_ranks(tmp_path, ranks, arguments), models / "mixtral"))
 
 
 @pytest.mark.parametrize(
