@@ -1,6 +1,6 @@
 """One training step of a small decoder in PyTorch, recorded by msprobe as CONFIG says: see ../tutorial.md.
 
-    python docs/tutorial/train_pytorch.py CONFIG
+python docs/tutorial/train_pytorch.py CONFIG
 """
 
 import sys
