@@ -15,7 +15,7 @@ from .options import environment, read_options
 from .table import load_table
 
 _SWIFT_TASKS = {"sft", "pt", "rlhf"}
-_WORKERS = re.compile(r"--(?:nproc[-_]per[-_]node|worker[-_]num)")
+_WORKERS = re.compile(r"--(?:nproc[-_]per[-_]node|worker[-_]num|num[-_]gpus|num[-_]processes)")
 _NODES = re.compile(r"--nnodes")
 _MOST_NESTED = 4  #: a script in quotes in a script in quotes ...
 
@@ -36,7 +36,7 @@ def read_launch(text: str, path: Path, file: str) -> Settings:
     Raises DumpError if it starts none of Megatron-LM, Megatron-SWIFT and MindSpore Transformers.
     """
     script = commands(text)
-    found = [settings for call in script.calls if (settings := _training(call, path, file, 0)) is not None]
+    found = [(call, read) for call in script.calls if (read := _training(call, path, file, 0)) is not None]
     if not found:
         raise DumpError(
             f"{path}: no training is started in it; expected a launch script (torchrun pretrain_gpt.py, megatron sft,"
@@ -45,7 +45,10 @@ def read_launch(text: str, path: Path, file: str) -> Settings:
     notes = [f"{file}:{word.line}: {word.text} is read by the script, and was not read here" for word in script.sourced]
     if len(found) > 1:
         notes.append(f"{file}: {len(found)} trainings are started; the last one was read")
-    return replace(found[-1], notes=(*found[-1].notes, *notes))
+    call, settings = found[-1]
+    if not call.certain:
+        notes.append(f"{file}:{call.line}: the training is started under a condition that the script does not decide")
+    return replace(settings, notes=(*settings.notes, *notes))
 
 
 def _training(call: Call, path: Path, file: str, depth: int) -> Settings | None:
@@ -55,9 +58,9 @@ def _training(call: Call, path: Path, file: str, depth: int) -> Settings | None:
         for i, word in enumerate(words[:-1]):
             if word.text == "-c" or word.text.endswith("lc"):
                 nested = commands(words[i + 1].text).calls
-                found = [s for each in nested if (s := _training(each, path, file, depth + 1)) is not None]
-                if found:
-                    return found[-1]
+                inner = [read for each in nested if (read := _training(each, path, file, depth + 1)) is not None]
+                if inner:
+                    return inner[-1]
     for i, word in enumerate(words):
         name = PurePosixPath(word.text).name
         if name in ("megatron", "swift") and i + 1 < len(words) and words[i + 1].text in _SWIFT_TASKS:
@@ -177,9 +180,8 @@ def _world(launcher: Sequence[Word]) -> Word | None:
                 found[key] = (
                     Word(attached, word.line, word.known) if attached else launcher[min(i + 1, len(launcher) - 1)]
                 )
-    if any(word.text in ("python", "python3") for word in launcher) and not any(
-        "distributed" in w.text for w in launcher
-    ):
+    alone = bool(launcher) and PurePosixPath(launcher[0].text).name.startswith("python") and len(launcher) < 3
+    if alone and not found:
         return Word("1", launcher[0].line)
     return _product(found.get("workers"), found.get("nodes"))
 

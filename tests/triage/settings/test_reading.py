@@ -58,6 +58,28 @@ def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
     assert (settings.values["num_layers"].value, settings.values["world_size"].value) == ("3", "4")
 
 
+@pytest.mark.parametrize(
+    ("launcher", "world"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes=2", "16"),
+        ("python -m torch.distributed.run --nproc-per-node=4", "4"),
+        ("python", "1"),
+        ("deepspeed --num_gpus 4", "4"),
+        ("accelerate launch --num_processes=2", "2"),
+        ("srun python", None),
+        ("torchrun --nproc_per_node $GPUS", None),
+    ],
+)
+def test_the_launcher_says_how_many_processes_there_are(tmp_path: Path, launcher: str, world: str | None) -> None:
+    given = written(tmp_path, "a.sh", f"{launcher} train.py --num-layers 2").values.get("world_size")
+    assert (None if given is None else given.value) == world
+
+
+def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
+    settings = written(tmp_path, "a.sh", 'if [ -n "$1" ]; then\n  torchrun p.py --num-layers 2\nfi')
+    assert settings.notes == ("a.sh:2: the training is started under a condition that the script does not decide",)
+
+
 def test_a_swift_script_gives_the_same_names() -> None:
     settings = read_settings(DATA / "qwen_swift.sh")
     assert settings.framework == "swift"
