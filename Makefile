@@ -1,5 +1,5 @@
 # make demo   find the fault in a shipped pair of real dumps
-# make test   run all tests; records fresh dumps with MindSpore and PyTorch
+# make test   run all tests; records fresh dumps with MindSpore and PyTorch, opens reports in Chromium (installed as root)
 # make lint   style, format and types
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.

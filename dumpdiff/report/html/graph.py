@@ -49,6 +49,7 @@ class Drawing:
     arrows: tuple[Arrow, ...]
     matched: tuple[tuple[float, float, float, float], ...]
     titles: tuple[tuple[float, str], ...]  #: x, words
+    box: tuple[float, float] = (WIDTH, HEIGHT)
 
 
 def draw(closeup: Closeup, rows: Mapping[str, Mapping[str, int]]) -> Drawing:
