@@ -69,7 +69,7 @@ def _training(call: Call, path: Path, file: str, depth: int) -> Settings | None:
             return _quoted_mindformers(words[i + 1 :], call, path, file)
         if name == "run_mindformer.py":
             return _mindformers(words[i + 1 :], _world(words[:i]), call, path, file)
-        if name.endswith(".py") and (i == 0 or not words[i - 1].text.startswith("--")) and first not in ("pip", "ls"):
+        if name.endswith(".py"):
             return _megatron(words[:i], words[i + 1 :], call, path, file)
     return None
 

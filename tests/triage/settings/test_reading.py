@@ -67,6 +67,7 @@ def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
         ("deepspeed --num_gpus 4", "4"),
         ("accelerate launch --num_processes=2", "2"),
         ("srun python", None),
+        ("torchrun --standalone", None),
         ("torchrun --nproc_per_node $GPUS", None),
     ],
 )
