@@ -115,12 +115,13 @@ def _one_model(given: Path, root: Path, files: Iterable[Path], choice: int = 1) 
     found: list[Entry] = []
     problems: list[Problem] = []
     kinds: dict[str, None] = {}
+    base = _base(root)
     for file in files:
         kind = _kind(file)
         if not kind:
             raise DumpError(f"{file}: expected {_EXPECTED}, found something else")
         kinds[kind] = None
-        name = file.relative_to(root).as_posix()
+        name = file.absolute().relative_to(base.absolute()).as_posix()
         entries, met = _ENTRIES[kind](file, name)
         found += entries
         problems += met
@@ -129,7 +130,13 @@ def _one_model(given: Path, root: Path, files: Iterable[Path], choice: int = 1) 
     twice = [name for name, count in Counter(entry.name for entry in found).items() if count > 1]
     if twice:
         raise DumpError(f"{given}: holds {twice[0]} more than once; name the file that is meant")
-    return Checkpoint(given, root, next(iter(kinds), ""), tuple(found), _config(root), tuple(problems))
+    return Checkpoint(given, base, next(iter(kinds), ""), tuple(found), _config(root), tuple(problems))
+
+
+def _base(folder: Path) -> Path:
+    """The folder that files must lie in: of a snapshot in Hugging Face's cache, which links to blobs, that of both."""
+    model = folder.absolute().parent.parent
+    return model if folder.absolute().parent.name == "snapshots" and (model / "blobs").is_dir() else folder
 
 
 def _ranks(given: Path, folder: Path, places: Mapping[int, Path]) -> Checkpoint:

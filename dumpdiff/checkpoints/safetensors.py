@@ -20,7 +20,8 @@ from .elements import item_size
 
 FORMAT = "safetensors"
 
-_DTYPES = {
+#: dtype in the header -> dtype.
+DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
     "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
@@ -48,7 +49,7 @@ def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
         if name == "__metadata__":
             continue
         try:
-            dtype, shape = _DTYPES.get(entry["dtype"]), known_shape(entry["shape"])
+            dtype, shape = DTYPES.get(entry["dtype"]), known_shape(entry["shape"])
             first, last = entry["data_offsets"]
             if dtype is None or shape is None:
                 problems.append(Problem(file, f"{name}: elements of type {entry['dtype']} are not read"))

@@ -22,7 +22,8 @@ from .checkpoint import Entry, Extent
 
 FORMAT = "torch"
 
-_STORAGES = {
+#: Class of torch -> dtype of its elements.
+STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
@@ -67,9 +68,7 @@ class Archive:
                 ),
             ) if len(shape) == len(strides) and all(type(n) is int and n >= 0 for n in (*shape, *strides)):
                 kind = storage.rpartition(" ")[2]
-                dtype = (
-                    _UNTYPED.get(str(rest[2])) if kind == "UntypedStorage" and len(rest) > 2 else _STORAGES.get(kind)
-                )
+                dtype = _UNTYPED.get(str(rest[2])) if kind == "UntypedStorage" and len(rest) > 2 else STORAGES.get(kind)
                 if dtype is None:
                     return None
                 extent = self.storages.get(key)

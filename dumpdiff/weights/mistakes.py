@@ -7,12 +7,12 @@ which they are tried: what says more comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..arrays import Floats, Ints
-from .distance import FEW_COLUMNS, WRONG_ROW
+from .distance import FEW_COLUMNS, WRONG_ROW, another_row
 from .matrix import Matrix
 from .orders import within
 from .part import Part
@@ -20,6 +20,7 @@ from .result import Mistake
 from .rows import matched
 
 _FEW = 4  #: rows that another parameter is tried on
+_WIDE = 64  #: and so many elements of each
 _SAID = 8  #: rows that are listed
 _CHANCE = 0.25  #: share of a vector's elements: more of them wrong are all of them
 _RELATED = 0.2  #: a correlation below this is none
@@ -31,6 +32,7 @@ class Known:
     """The parts of the reference by shape, for weights that stand in another's place."""
 
     parts: Mapping[tuple[int, int], Sequence[Part]]
+    _samples: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @staticmethod
     def of(parts: Iterable[Part]) -> Known:
@@ -39,6 +41,32 @@ class Known:
         for part in parts:
             found.setdefault((len(part.reference_rows), part.reference.shape[1]), []).append(part)
         return Known(found)
+
+    def like(self, part: Part) -> Part | None:
+        """The part of the reference that the target holds in this one's place, if there is one; by a few elements."""
+        rows = _few_rows(part)
+        sought = part.target.values(part.target_rows[rows])[:, :_WIDE].ravel()
+        if np.ptp(sought) == 0 or not np.isfinite(sought).all():
+            return None
+        others: Sequence[Part] = self.parts.get(part.shape, ())
+        if part.shape not in self._samples:
+            values = [other.reference.values(other.reference_rows[rows])[:, :_WIDE].ravel() for other in others]
+            self._samples[part.shape] = np.array(values).reshape(len(others), len(sought))
+        gaps = np.linalg.norm(self._samples[part.shape] - sought, axis=1)
+        own = min(
+            (gap for gap, other in zip(gaps.tolist(), others, strict=True) if other.path == part.path), default=0.0
+        )
+        limit = another_row(part.target, part.reference) * float(np.linalg.norm(sought))
+        place = int(np.argmin(gaps)) if len(gaps) else -1
+        if place < 0 or not gaps[place] <= min(limit, own / 2) or others[place].path == part.path:
+            return None
+        return others[place]
+
+
+def _few_rows(part: Part) -> Ints:
+    """Some rows of a part, of the first, the last and between: of a vector many, since each has one element."""
+    count = max(_FEW, _FEW * _WIDE // max(1, part.shape[1]))
+    return np.unique(np.linspace(0, part.shape[0] - 1, count).astype(np.int64))
 
 
 def named(part: Part, wrong: Ints, known: Known) -> Mistake:
@@ -148,22 +176,8 @@ def _close(a: Floats, b: Floats, part: Part) -> bool:
 
 
 def _another(part: Part, known: Known) -> Mistake | None:
-    rows = np.unique(np.linspace(0, part.shape[0] - 1, _FEW).astype(np.int64))
-    a = part.target.values(part.target_rows[rows])
-    if np.ptp(a) == 0:
-        return None
-    best = None
-    for other in known.parts.get(part.shape, ()):
-        if other is part or other.path == part.path:
-            continue
-        b = other.reference.values(other.reference_rows[rows])
-        if _close(a, b, part):
-            gap = float(np.linalg.norm(a - b))
-            if best is None or gap < best[0]:
-                best = gap, other
-    if best is None:
-        return None
-    return Mistake("swapped", f"the reference's {best[1].reference_name}", best[1].path)
+    other = known.like(part)
+    return None if other is None else Mistake("swapped", f"the reference's {other.reference_name}", other.path)
 
 
 def _columns(part: Part, known: Known) -> Mistake | None:

@@ -13,6 +13,8 @@ from .matrix import Matrix
 #: below 1e-9 for a hundred thousand rows.
 _DIRECTIONS = 16
 _SEED = 20_240_601
+_TRIED = 64  #: rows that are looked for first
+_HOPEFUL = 0.1  #: share of them that must be found for all to be looked for
 
 
 def projections(matrix: Matrix, rows: Ints | None = None) -> Floats:
@@ -46,12 +48,22 @@ def matched(target: Matrix, reference: Matrix, rows: Ints, free: Flags) -> Ints:
     places = np.flatnonzero(free)
     if not len(rows) or not len(places):
         return np.full(len(rows), -1, dtype=np.int64)
-    sought, known = projections(target, rows), projections(reference, places)
+    known = projections(reference, places)
     scale = np.linalg.norm(known, axis=1)
-    gap, nearest = cKDTree(known).query(sought, k=1)
-    limit = another_row(target, reference) * np.maximum(scale[nearest], 1e-12)
-    found = np.where((gap <= limit) & (scale[nearest] > 0), places[nearest], -1)
-    return _once(found, gap)
+    share = another_row(target, reference)
+    tree, reach = cKDTree(known), share * float(scale.max(initial=0.0))
+
+    def nearest(which: Ints) -> tuple[Ints, Floats]:
+        """For each of some rows the place that is near enough, -1 if none, and how near it is."""
+        gap, found = tree.query(projections(target, which), k=1, distance_upper_bound=max(reach, 1e-300))
+        inside = np.minimum(found, len(places) - 1)
+        near = np.isfinite(gap) & (gap <= share * scale[inside]) & (scale[inside] > 0)
+        return np.where(near, places[inside], -1), gap
+
+    few = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED).astype(np.int64))]
+    if np.count_nonzero(nearest(few)[0] >= 0) < _HOPEFUL * len(few):
+        return np.full(len(rows), -1, dtype=np.int64)
+    return _once(*nearest(rows))
 
 
 def _once(found: Ints, gap: Floats) -> Ints:

@@ -77,6 +77,16 @@ class TestSafetensors:
         with pytest.raises(DumpError, match="outside"):
             opened.array("a")
 
+    def test_a_snapshot_of_hugging_faces_cache_links_to_its_blobs(self, tmp_path: Path) -> None:
+        from safetensors.torch import save_file
+
+        snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0123", tmp_path / "models--a--b" / "blobs"
+        snapshot.mkdir(parents=True)
+        blobs.mkdir()
+        save_file(tensors(), blobs / "89ab")
+        (snapshot / "model.safetensors").symlink_to("../../blobs/89ab")
+        holds(checkpoints.open(snapshot), tensors())
+
     @pytest.mark.parametrize(
         "header",
         [{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},

@@ -216,6 +216,13 @@ CASES = (
     Case("head lost", "llama", without("lm_head"), "tied-head", ("head.weight",)),
     Case("trained on", "llama", everywhere("layers.0.mlp", lambda w: w + 0.05 * drawn(w)), "changed",
          ("layers.0.mlp.*",)),
+    Case(
+        "norms trained on",
+        "llama",
+        everywhere("layernorm", lambda w: w + drawn(w)),
+        "changed",
+        ("layers.*.input_norm.weight", "layers.*.post_attention_norm.weight"),
+    ),
     Case("qkv not by group", "llama", mcore(qkv=concatenated), "qkv-order", _QKV, "mcore", said="[q; k; v]"),
     Case("k before q", "llama", mcore(qkv=kqv), "qkv-order", _QKV, "mcore", said="[k; q; v]"),
     Case("q, k, v by head, though grouped", "llama", mcore(qkv=lambda q, k, v, _: layouts.per_group(q, k, v, 2)),
