@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 
 from ..rules import load_rules
-from ..wording import number
 from .clipping import FREE, NOTHING
 from .fit import Fit
 from .groups import AMBIGUOUS, STILL, UNEXPLAINED, Group, applied
@@ -205,7 +204,8 @@ def scaled(fit: Fit, unseen: Collection[str] = ()) -> str:
     factors = [value for name, value in fit.numbers.items() if name.startswith("factor")]
     if kind == FREE:
         return f"gradients times factors in the ratio 1 : {' : '.join(f'{factor:.4g}' for factor in factors)}"
-    return f"gradients times {number(factors[0])}"
+    other = f" (or the learning rate was {fit.rates[0] * factors[0]:.4g})" if fit.rule.family == "SGD" else ""
+    return f"gradients times {factors[0]:.4g}{other}"
 
 
 def _said(name: str, one: str, other: str, effect: str = "") -> Difference:

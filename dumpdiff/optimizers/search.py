@@ -57,7 +57,7 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
             return [best(rule, clipping, by_step, thin if rule.elementwise else data, known)
                     for rule in some for clipping, by_step in ways]  # fmt: skip
 
-        if everything:  # a scaling mends what is nearly right
+        if everything and known.rates is None:  # a scaling mends what is nearly right; one factor, anything
             limit = _HOPEFUL * min(one.residual for one in everything)
             hopeful = {one.rule for one in everything if one.residual <= limit}
             fitting = [rule for rule in fitting if rule in hopeful]
@@ -97,7 +97,7 @@ def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known
 
 def worth(clipping: Clipping) -> float:
     """Up to which residual a search for other numbers is worth its time."""
-    return _WORTH if clipping.kind == NOTHING else _WORTH_SCALED
+    return _WORTH if clipping.kind in (NOTHING, FACTOR) else _WORTH_SCALED
 
 
 def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bool:

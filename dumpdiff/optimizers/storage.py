@@ -25,7 +25,7 @@ class Copies(NamedTuple):
     @property
     def has_master(self) -> bool | None:
         """None where these data do not tell, as a single step never does."""
-        return None if abs(self.master - self.without) < TELLING else self.master > self.without
+        return None if abs(self.master - self.without) < TELLING else bool(self.master > self.without)
 
 
 def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | None:
@@ -41,9 +41,10 @@ def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | 
         steps = np.asarray(fit.rates, dtype=np.float64)[:, None] * whole
         direct = np.all(np.abs(history.moved - steps) <= _EDGE * history.half_ulp, axis=0)
         moving = np.any(history.moved != 0, axis=0)
-        ways = (direct, _possible(history, steps), np.ones_like(moving))
+        ways = (direct, _possible(history, steps), moving)
         counted += [np.count_nonzero(way[moving]) for way in ways]
-    return Copies(*(counted[:2] / counted[2])) if counted[2] else None
+    without, master, count = counted.tolist()
+    return Copies(without / count, master / count) if count else None
 
 
 def _possible(history: History, steps: Floats) -> Flags:

@@ -1,0 +1,110 @@
+"""``dumpdiff optimizer``: the answer in the first line, the exit code, the JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import Run
+
+SHAPES = {"layers.0.weight": (24, 16), "layers.0.bias": (24,)}
+
+
+def train(folder: Path, *, rate: float = 0.1, momentum: float = 0.0, steps: int = 2, lost: bool = False) -> Path:
+    """Steps of SGD in float32; with ``lost`` other gradients are saved than were used."""
+    made = np.random.default_rng(0)
+    folder.mkdir()
+
+    def draw() -> dict[str, np.ndarray]:
+        return {name: made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+    now, buffer = draw(), {name: np.float32(0) for name in SHAPES}
+    np.savez(folder / "weights_0.npz", **now)
+    for step in range(1, steps + 1):
+        gradients = draw()
+        buffer = {name: np.float32(momentum) * buffer[name] + gradients[name] for name in SHAPES}
+        now = {name: now[name] - np.float32(rate) * buffer[name] for name in SHAPES}
+        np.savez(folder / f"gradients_{step}.npz", **(draw() if lost else gradients))
+        np.savez(folder / f"weights_{step}.npz", **now)
+    return folder
+
+
+def test_one_run(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a", momentum=0.9))
+    assert told.exit_code == 0
+    assert told.stdout.startswith("SGD with momentum, learning rate 0.1, momentum 0.9 (2 of 2 parameters)\n")
+    assert "next best" in told.stdout
+
+
+def test_two_runs_of_one_rule(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a"), train(tmp_path / "b"), "-q")
+    assert (told.exit_code, told.stdout) == (0, "same rule: SGD, learning rate 0.1 (2 of 2 parameters)\n")
+
+
+def test_two_rules(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a"), train(tmp_path / "b", rate=0.2), "--json", tmp_path / "o.json")
+    assert told.exit_code == 1
+    assert told.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert (document["verdict"], document["paired"]) == ("different", 2)
+    (difference,) = document["differences"]
+    assert difference["name"] == "learning-rate"
+    (group,) = document["reference"]["groups"]
+    assert (group["rule"]["name"], group["state"]) == ("SGD", "explained")
+    assert group["rule"]["learning_rates"] == pytest.approx([0.2, 0.2])
+    assert group["rule"]["residual"] < 1e-5 < group["next_best"]["residual"]
+
+
+def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a", steps=1), "-q")
+    assert told.exit_code == 3
+    assert told.stdout == (
+        "cannot tell: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps equally well; "
+        "record a second step\n"
+    )
+
+
+def test_no_rule(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a", lost=True))
+    assert told.exit_code == 3
+    assert told.stdout.startswith("cannot tell: no rule explains 2 of 2 parameters; nearest is ")
+    assert "no rule explains this; nearest: " in told.stdout
+
+
+def test_settings_that_are_wrong_are_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("momentum: 0.5")
+    told = run("optimizer", train(tmp_path / "a", momentum=0.9, steps=3), "--settings", tmp_path / "settings.yaml")
+    assert told.exit_code == 0
+    assert "the settings say momentum 0.5; the weights moved by 0.9" in told.stdout
+
+
+def test_a_learning_rate_that_is_wrong_may_be_a_scale(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("lr: 0.2")
+    told = run("optimizer", train(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
+    assert "learning rate 0.2, gradients times 0.5 (or the learning rate was 0.1)" in told.stdout
+
+
+def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_path: Path) -> None:
+    told = run("optimizer", train(tmp_path / "a"), "--json", "-")
+    assert json.loads(told.stdout)["verdict"] == "explained"
+    assert told.stderr.startswith("SGD, learning rate 0.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        (["{run}", "--settings", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["{run}", "--json", "nowhere/at/all"], "cannot be written"),
+        (["{run}", "b", "c"], "unexpected extra argument"),
+        ([], "Missing argument 'TARGET'"),
+    ],
+)
+def test_wrong_input_is_2_and_one_line(run: Run, tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    folder = train(tmp_path / "a")
+    told = run("optimizer", *(part.replace("{run}", str(folder)) for part in arguments))
+    assert told.exit_code == 2
+    assert complaint in told.stderr

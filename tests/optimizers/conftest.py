@@ -1,0 +1,45 @@
+"""Real training runs of three steps, recorded once per session; each framework in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.optimizers.inputs import read_run
+from dumpdiff.optimizers.moved import Moved
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``recording("torch")``: the folder with one folder for each run of record_torch.py."""
+
+    @cache
+    def record(framework: str) -> Path:
+        out = tmp_path_factory.mktemp("optimizers") / framework
+        script = HERE / f"record_{framework}.py"
+        run = subprocess.run(
+            [sys.executable, str(script), str(out)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(HERE)},
+            cwd=tmp_path_factory.mktemp("scratch"),
+        )
+        assert run.returncode == 0, f"{script.name} failed:\n{run.stdout}\n{run.stderr}"
+        return out
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def moved(recording: Callable[[str], Path]) -> Callable[..., Moved]:
+    """``moved("torch", "adamw")``: what moved the weights of that run; with a settings file, if one is given."""
+    return cache(lambda framework, name, settings=None: read_run(str(recording(framework) / name), settings))

@@ -1,0 +1,162 @@
+"""Weights and gradients from files: their order, their names, what saved optimizers put beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dumpdiff.errors import DumpError
+from dumpdiff.optimizers.groups import EXPLAINED
+from dumpdiff.optimizers.inputs import clean, histories, read_run, read_steps
+
+RATE = 0.125
+WEIGHT = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+BIAS = np.random.default_rng(1).standard_normal(16).astype(np.float32)
+NAMES = ("layer.weight", "layer.bias")
+
+
+def write(folder: Path, steps: int = 2, gradients: tuple[str, ...] = NAMES, **beside: np.ndarray) -> Path:
+    """A run of plain SGD; ``gradients`` are called so, ``beside`` is saved with the weights."""
+    made = np.random.default_rng(2)
+    folder.mkdir(exist_ok=True)
+    now = dict(zip(NAMES, (WEIGHT, BIAS), strict=True))
+    np.savez(folder / "weights_0.npz", **now, **beside)
+    for step in range(1, steps + 1):
+        moves = {name: made.standard_normal(array.shape).astype(np.float32) for name, array in now.items()}
+        np.savez(folder / f"gradients_{step}.npz", **dict(zip(gradients, moves.values(), strict=True)))
+        now = {name: array - np.float32(RATE) * moves[name] for name, array in now.items()}
+        np.savez(folder / f"weights_{step}.npz", **now, **beside)
+    return folder
+
+
+def test_a_folder_of_numbered_files(tmp_path: Path) -> None:
+    run = read_run(str(write(tmp_path)))
+    assert (run.state, run.steps, run.problems) == (EXPLAINED, 2, ())
+    assert run.groups[0].fit.rates == pytest.approx([RATE, RATE])
+    assert set(run.groups[0].parameters) == set(NAMES)
+
+
+def test_files_in_order_with_commas_between(tmp_path: Path) -> None:
+    write(tmp_path)
+    given = ",".join(str(tmp_path / f"{name}.npz") for name in ("weights_0", "gradients_1", "weights_1"))
+    assert read_run(given).steps == 1
+
+
+def test_every_format_of_checkpoints(tmp_path: Path) -> None:
+    import mindspore as ms
+    import torch
+    from safetensors.numpy import save_file
+
+    folder = write(tmp_path / "run")
+    arrays = {file.stem: dict(np.load(file)) for file in folder.iterdir()}
+    for file in folder.iterdir():
+        file.unlink()
+    listed = [{"name": name, "data": ms.Tensor(array)} for name, array in arrays["weights_0"].items()]
+    ms.save_checkpoint(listed, str(folder / "weights_0.ckpt"))
+    torch.save({name: torch.from_numpy(a) for name, a in arrays["gradients_1"].items()}, folder / "gradients_1.pt")
+    save_file(arrays["weights_1"], folder / "weights_1.safetensors")
+    (folder / "gradients_2").mkdir()
+    for name, array in arrays["gradients_2"].items():
+        np.save(folder / "gradients_2" / f"{name}.npy", array)
+    np.savez(folder / "weights_2.npz", **arrays["weights_2"])
+    run = read_run(str(folder))
+    assert (run.state, run.steps, run.groups[0].fit.rule.name) == (EXPLAINED, 2, "SGD")
+
+
+def test_settings_beside_the_files_are_read_and_those_given_count_before_them(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    (folder / "settings.yaml").write_text("lr: 0.5\nstep: 3")
+    assert read_steps(str(folder)).settings.step == 3
+    said = read_run(str(folder)).groups[0].fit
+    assert (said.rates, said.clipping.kind, said.numbers["factor"]) == ((0.5, 0.5), "one factor", pytest.approx(0.25))
+    (tmp_path / "other.yaml").write_text(f"lr: {RATE}")
+    given = read_run(str(folder), tmp_path / "other.yaml").groups[0].fit
+    assert (given.rates, given.clipping.kind) == ((RATE, RATE), "nothing")
+
+
+@pytest.mark.parametrize(
+    ("gradients", "said"),
+    [
+        (("grad.layer.weight", "grad.layer.bias"), ()),
+        (("module.layer.weight.grad", "module.layer.bias.grad"), ()),
+        (("arr_0", "arr_1"), ("gradients are not called as weights, and were paired in their order",)),
+    ],
+)
+def test_gradients_by_other_names(tmp_path: Path, gradients: tuple[str, ...], said: tuple[str, ...]) -> None:
+    run = read_run(str(write(tmp_path, gradients=gradients)))
+    assert (run.state, run.problems) == (EXPLAINED, said)
+
+
+@pytest.mark.parametrize(
+    ("name", "bare"),
+    [
+        ("module.module.a.b", "a.b"), ("_orig_mod.a", "a"), ("grads.a", "a"), ("a.main_grad", "a"), ("a", "a"),
+        ("gradual.a", "gradual.a"),
+    ],
+)  # fmt: skip
+def test_names_without_what_is_put_around_them(name: str, bare: str) -> None:
+    assert clean(name) == bare
+
+
+def test_moments_saved_with_the_weights_need_a_step(tmp_path: Path) -> None:
+    moments = {"moment1.layer.weight": np.ones_like(WEIGHT), "moment2.layer.weight": np.ones_like(WEIGHT)}
+    folder = write(tmp_path, **moments)
+    with pytest.raises(DumpError, match="say in the settings which 'step' the first update is"):
+        read_run(str(folder))
+    found, _ = histories(read_steps(str(folder)), first=8)
+    weight = next(one for one in found if one.name == "layer.weight")
+    assert (weight.done, weight.first.min(), weight.second.min()) == (7, 1.0, 1.0)
+
+
+def test_the_counter_of_a_mindspore_checkpoint_is_the_step(tmp_path: Path) -> None:
+    beside = {"adam_m.layer.bias": np.ones_like(BIAS), "global_step": np.array([4], np.int32)}
+    found, _ = histories(read_steps(str(write(tmp_path, **beside))))
+    assert {one.done for one in found} == {4}
+
+
+def test_moments_of_zero_are_those_of_a_fresh_run(tmp_path: Path) -> None:
+    found, problems = histories(read_steps(str(write(tmp_path, **{"exp_avg.layer.bias": np.zeros_like(BIAS)}))))
+    assert ([one.first for one in found], problems) == ([None, None], [])
+
+
+def test_parameters_without_gradients_are_left_out_and_said(tmp_path: Path) -> None:
+    run = read_run(str(write(tmp_path, **{"frozen.weight": WEIGHT})))
+    assert run.problems == ("left out, without weights or gradients at every step: frozen.weight",)
+
+
+def rename(folder: Path, old: str, new: str) -> None:
+    (folder / old).rename(folder / new)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    rename(folder, "weights_1.npz", "after.npz")
+    with pytest.raises(DumpError, match="expected weights_0, gradients_1 and weights_1"):
+        read_steps(str(folder))
+    rename(folder, "after.npz", "weights_1.npz")
+    (folder / "weights_1.pt").write_bytes(b"")
+    with pytest.raises(DumpError, match="a second file of the same step"):
+        read_steps(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("nowhere", "no such folder; expected a folder with weights_0"),
+        ("a,b", "2 paths; expected weights,gradients,weights"),
+        ("a,b,c", "a: no such file or folder"),
+    ],
+)
+def test_arguments_that_mean_nothing(given: str, complaint: str) -> None:
+    with pytest.raises(DumpError, match=complaint):
+        read_steps(given)
+
+
+def test_gradients_of_another_model(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for step in (1, 2):
+        np.savez(folder / f"gradients_{step}.npz", other=np.ones(3))
+    with pytest.raises(DumpError, match=r"weights are called layer\.weight, layer\.bias, gradients other"):
+        read_run(str(folder))

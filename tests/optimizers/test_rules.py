@@ -1,0 +1,201 @@
+"""The arithmetic of the rules: what must hold whatever the gradients are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
+from dumpdiff.optimizers.clipping import EACH, FREE, GLOBAL, Clipping
+from dumpdiff.optimizers.fit import Data, fit
+from dumpdiff.optimizers.history import History, half_ulp, history, stored_type
+from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonal
+from dumpdiff.optimizers.rule import DECOUPLED, L2, Numbers, Rule
+from dumpdiff.optimizers.search import RULES
+from dumpdiff.optimizers.sgd import DAMPENED, MOMENTUM, NESTEROV, PLAIN, SGD
+
+SHAPE, STEPS = (6, 4), 3
+NUMBERS = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "momentum": 0.9, "dampening": 0.2, "decay": 0.1}
+ONES = np.ones(STEPS)
+
+seeds = st.integers(0, 2**32 - 1)
+rates = st.floats(1e-5, 1.0)
+
+
+def drawn(seed: int, **other: Any) -> History:
+    """A parameter that stands still; other fields as said."""
+    made = np.random.default_rng(seed)
+    weights = np.repeat(made.standard_normal((1, 24)), STEPS + 1, axis=0)
+    return History("w", SHAPE, **{"weights": weights, "gradients": made.standard_normal((STEPS, 24)), **other})
+
+
+def moves(rule: Rule, of: History, factors: np.ndarray = ONES, **numbers: float) -> np.ndarray:
+    """The directions of all steps, a linear decay included."""
+    chosen: Numbers = {**NUMBERS, **numbers}
+    move, decayed = rule.moves(of, factors, chosen)
+    return move if decayed is None else move + chosen["decay"] * decayed
+
+
+@given(seeds, st.floats(1e-3, 1e3))
+def test_adam_does_not_see_a_factor_on_all_gradients(seed: int, factor: float) -> None:
+    for rule in (Adam(), Adam(corrected=False)):
+        of = drawn(seed)
+        np.testing.assert_allclose(moves(rule, of, factor * ONES, epsilon=0), moves(rule, of, epsilon=0), rtol=1e-9)
+
+
+@given(seeds)
+def test_the_first_step_of_adam_is_the_sign_of_the_gradient(seed: int) -> None:
+    of = drawn(seed)
+    np.testing.assert_allclose(moves(Adam(), of, epsilon=0)[0], np.sign(of.gradients[0]), rtol=1e-9)
+
+
+@given(seeds, st.floats(0.5, 0.99), st.floats(0.5, 0.9999))
+def test_without_correction_steps_are_longer_by_a_known_factor(seed: int, beta1: float, beta2: float) -> None:
+    of, betas = drawn(seed), {"beta1": beta1, "beta2": beta2, "epsilon": 0.0}
+    t = np.arange(1, STEPS + 1)[:, None]
+    longer = (1 - beta1**t) / np.sqrt(1 - beta2**t)
+    np.testing.assert_allclose(
+        moves(Adam(corrected=False), of, **betas), longer * moves(Adam(), of, **betas), rtol=1e-7
+    )
+
+
+@given(seeds)
+def test_epsilon_in_each_place_at_the_first_step(seed: int) -> None:
+    of = drawn(seed)
+    g, short = of.gradients[0], 1 - NUMBERS["beta2"]
+    for place, below in (
+        (OUTSIDE, np.abs(g) + 0.01),
+        (EARLY, np.abs(g) + 0.01 / np.sqrt(short)),
+        (INSIDE, np.sqrt(g**2 + 0.01)),
+    ):
+        np.testing.assert_allclose(moves(Adam(epsilon=place), of, epsilon=0.01)[0], g / below, rtol=1e-9)
+
+
+@given(seeds, st.floats(0, 0.5))
+def test_l2_decay_is_a_gradient_of_the_weights(seed: int, decay: float) -> None:
+    of = drawn(seed)
+    added = drawn(seed, gradients=of.gradients + decay * of.weights[:-1])
+    for kind in (PLAIN, MOMENTUM, NESTEROV, DAMPENED):
+        np.testing.assert_allclose(
+            moves(SGD(kind, L2), of, decay=decay), moves(SGD(kind), added), rtol=1e-9, atol=1e-12
+        )
+    np.testing.assert_allclose(moves(Adam(decay=L2), of, decay=decay), moves(Adam(), added), rtol=1e-9, atol=1e-12)
+
+
+@given(seeds)
+def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
+    of = drawn(seed)
+    zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0}
+    for rule in [one for one in RULES if one.family != "Muon"]:
+        for simpler in rule.reductions:
+            np.testing.assert_allclose(moves(rule, of, **zero), moves(simpler, of, **zero), rtol=1e-12)
+
+
+@given(seeds, st.floats(-10, 10))
+def test_sgd_is_linear(seed: int, factor: float) -> None:
+    of = drawn(seed)
+    for kind in (PLAIN, MOMENTUM, NESTEROV, DAMPENED):
+        np.testing.assert_allclose(moves(SGD(kind), of, factor * ONES), factor * moves(SGD(kind), of), atol=1e-9)
+
+
+@given(seeds)
+def test_moments_carry_a_run_on(seed: int) -> None:
+    """Two steps and one more from the moments after them are three steps."""
+    of = drawn(seed)
+    beta1, beta2 = NUMBERS["beta1"], NUMBERS["beta2"]
+    first, second, buffer = np.zeros(24), np.zeros(24), of.gradients[0]
+    for t, g in enumerate(of.gradients[:2]):
+        first, second = beta1 * first + (1 - beta1) * g, beta2 * second + (1 - beta2) * g**2
+        buffer = NUMBERS["momentum"] * buffer + g if t else buffer
+    rest = {"weights": of.weights[2:], "gradients": of.gradients[2:], "done": 2}
+    later = drawn(seed, first=first, second=second, **rest)
+    np.testing.assert_allclose(moves(Adam(), later, np.ones(1))[0], moves(Adam(), of)[2], rtol=1e-9)
+    np.testing.assert_allclose(
+        moves(SGD(MOMENTUM), drawn(seed, first=buffer, **rest), np.ones(1))[0], moves(SGD(MOMENTUM), of)[2], rtol=1e-9
+    )
+
+
+@given(seeds, st.integers(2, 12), st.integers(2, 12), st.floats(1e-3, 1e3))
+def test_muon_moves_along_a_nearly_orthogonal_matrix(seed: int, rows: int, columns: int, factor: float) -> None:
+    matrix = np.random.default_rng(seed).standard_normal((rows, columns))
+    made = orthogonal(matrix)
+    np.testing.assert_allclose(orthogonal(matrix.T), made.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(orthogonal(factor * matrix), made, rtol=1e-6, atol=1e-9)
+    u, values, v = np.linalg.svd(matrix, full_matrices=False)
+    stretched = np.einsum("ia,ij,aj->a", u, made, v)  #: the singular vectors are kept
+    large = values > 0.05 * np.linalg.norm(values)  #: five iterations do not reach the smallest values
+    assert np.all((stretched[large] > 0.6) & (stretched[large] < 1.3))
+
+
+def test_the_scale_of_muon_is_that_of_adamw() -> None:
+    of = drawn(0)
+    plain, matched = moves(Muon(), of), moves(Muon(scale=MATCHED), of)
+    np.testing.assert_allclose(matched / plain, 0.2 * np.sqrt(6) / np.sqrt(6 / 4))
+
+
+@given(seeds, st.floats(0.01, 100))
+def test_a_clipped_gradient_is_no_longer_than_the_limit(seed: int, limit: float) -> None:
+    of = drawn(seed)
+    for kind in (GLOBAL, EACH):
+        factors = Clipping(kind).factors(of, of.norms, {"clip": limit})
+        assert np.all(factors * of.norms <= limit * (1 + 1e-12))
+        assert np.all(factors[of.norms <= limit] == 1)
+
+
+def test_free_factors_are_relative_to_the_first_step() -> None:
+    assert Clipping(FREE).numbers(3) == ("factor 2", "factor 3")
+    made = Clipping(FREE).factors(drawn(0), ONES, {"factor 2": 0.5, "factor 3": 2.0})
+    assert made.tolist() == [1.0, 0.5, 2.0]
+
+
+@given(seeds, rates, st.floats(0, 0.5), st.sampled_from([rule for rule in RULES if rule.decay == DECOUPLED]))
+@settings(max_examples=50)
+def test_learning_rate_and_decoupled_decay_are_solved_for(seed: int, rate: float, decay: float, rule: Rule) -> None:
+    numbers = {**NUMBERS, "decay": decay}
+    of = drawn(seed, stored="float64")
+    weights = [of.weights[0]]
+    for t in range(STEPS):
+        now = drawn(seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))]))
+        weights.append(weights[-1] - rate * moves(rule, now, **numbers)[t])
+    found = fit(rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers)
+    assert found.rates == pytest.approx([rate] * STEPS, rel=1e-6)
+    assert found.numbers["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
+    assert found.residual < 1e-6
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32).filter(lambda x: abs(x) > 1e-30), min_size=1))
+def test_half_an_ulp(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float32)
+    expected = np.spacing(np.abs(array)).astype(np.float64) / 2
+    np.testing.assert_array_equal(half_ulp(array.astype(np.float64), "float32"), expected)
+
+
+def test_the_type_that_weights_are_kept_in_is_seen_in_their_values() -> None:
+    values = np.random.default_rng(0).standard_normal(100)
+    single = values.astype(np.float32)
+    bfloat = (single.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert stored_type(single.astype(np.float64), "float32") == "float32"
+    assert stored_type(bfloat.astype(np.float64), "float32") == "bfloat16"
+    assert stored_type(values.astype(np.float16).astype(np.float64), "float32") == "float16"
+    assert stored_type(np.ones(100), "float32") == "float32"  # equal numbers prove nothing
+
+
+def test_a_history_of_a_large_parameter_is_a_sample_with_the_norm_of_all() -> None:
+    weights = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
+    made = history("w", [weights, 2 * weights], [weights])
+    assert made.weights.shape == (2, 1 << 16)
+    np.testing.assert_array_equal(made.weights[1], 2 * made.weights[0])
+    assert made.norms == pytest.approx([np.linalg.norm(weights)], rel=1e-5)
+    assert made.thin().weights.shape == (2, 1 << 11)
+    assert made.thin().norms == made.norms
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 5), (4, 5, 4)])
+def test_a_history_of_other_sizes_is_refused(sizes: tuple[int, int, int]) -> None:
+    before, gradient, after = (np.ones(size, np.float32) for size in sizes)
+    with pytest.raises(ValueError, match="w: 2 weights and 1 gradients"):
+        history("w", [before, after], [gradient])
