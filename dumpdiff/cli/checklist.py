@@ -29,6 +29,8 @@ Without settings everything is printed to tick off, and the exit code is 0.
 @click.option("--logs", type=(str, str), metavar="TARGET REFERENCE", help="Training logs of both runs.")
 @click.option("--target-version", metavar="X.Y", default="", help="Of TARGET's framework, where defaults changed.")
 @click.option("--reference-version", metavar="X.Y", default="", help="Of REFERENCE's framework.")
+@click.option("--target-config", metavar="FILE", help="config.json of TARGET's model, if its structure is from there.")
+@click.option("--reference-config", metavar="FILE", help="config.json of REFERENCE's model.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write a task list; - for standard output.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every item; - for standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
@@ -41,6 +43,8 @@ def checklist(
     logs: tuple[str, str] | None,
     target_version: str,
     reference_version: str,
+    target_config: str | None,
+    reference_config: str | None,
     markdown_file: str | None,
     json_file: str | None,
     quiet: bool,
@@ -62,8 +66,8 @@ def checklist(
 
     compared = None
     if target is not None and reference is not None:
-        sides = settings.read_settings(target, target_version), settings.read_settings(reference, reference_version)
-        compared = settings.compare(*sides)
+        sides = (target, target_version, target_config), (reference, reference_version, reference_config)
+        compared = settings.compare(*(settings.read_settings(*side) for side in sides))
     printed = None if logs is None else curves.compare(curves.read_log(logs[0]), curves.read_log(logs[1]))
     answered = triage.check(compared, printed)
     report.write(answered, output.console(json_file, markdown_file), quiet=quiet, verbose=verbose)

@@ -17,7 +17,7 @@ _EPILOG = f"""{
 Examples:
   dumpdiff settings pretrain_llama.yaml train_llama.sh
   dumpdiff settings pretrain_llama.yaml megatron.log --json settings.json
-  dumpdiff settings run_mindspore.sh run_swift.sh --target-version 1.7 -v
+  dumpdiff settings run_mindspore.sh run_swift.sh --reference-config Qwen2.5-7B/config.json -v
 
 A script is read, never run. A log with the arguments that Megatron-LM printed says more than the script.
 """
@@ -28,6 +28,8 @@ A script is read, never run. A log with the arguments that Megatron-LM printed s
 @click.argument("reference")
 @click.option("--target-version", metavar="X.Y", default="", help="Of TARGET's framework, where defaults changed.")
 @click.option("--reference-version", metavar="X.Y", default="", help="Of REFERENCE's framework.")
+@click.option("--target-config", metavar="FILE", help="config.json of TARGET's model, if its structure is from there.")
+@click.option("--reference-config", metavar="FILE", help="config.json of REFERENCE's model.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every setting; - for standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what is equal, and what changes no number, too.")
@@ -38,6 +40,8 @@ def settings(
     reference: str,
     target_version: str,
     reference_version: str,
+    target_config: str | None,
+    reference_config: str | None,
     json_file: str | None,
     quiet: bool,
     verbose: bool,
@@ -52,6 +56,7 @@ def settings(
     from ..report import settings as report
     from ..triage.settings import compare, read_settings
 
-    comparison = compare(read_settings(target, target_version), read_settings(reference, reference_version))
+    sides = (target, target_version, target_config), (reference, reference_version, reference_config)
+    comparison = compare(*(read_settings(*side) for side in sides))
     report.write(comparison, output.console(json_file), quiet=quiet, verbose=verbose)
     stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

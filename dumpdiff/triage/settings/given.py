@@ -40,4 +40,5 @@ class Settings:
     environment: Mapping[str, Given] = field(default_factory=dict)
     version: str = ""  #: '0.12'; '' if nothing says so
     effective: bool = False  #: all arguments are listed with the value that was used, so that none is silent
+    model: str = ""  #: the config.json that the structure is taken from, '' if none was given
     notes: tuple[str, ...] = ()  #: what was not read, or is easily misread

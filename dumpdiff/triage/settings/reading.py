@@ -91,7 +91,8 @@ class Reading:
 
     def _default(self, names: tuple[str, ...]) -> Any:
         framework = self.settings.framework
-        if framework == "swift" and not self.settings.effective and names[0].replace("-", "_") in self.table.from_model:
+        told = self.settings.effective or self.settings.model
+        if framework == "swift" and not told and names[0].replace("-", "_") in self.table.from_model:
             raise Silent("not set: Megatron-SWIFT takes it from the model's config.json")
         for name in names:
             default = self.table.default(name, self.settings)

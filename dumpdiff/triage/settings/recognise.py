@@ -11,15 +11,18 @@ from .arguments import from_mapping, holds_arguments, of_swift, read_arguments
 from .given import Settings
 from .launch import read_launch
 from .mindformers import read_mindformers
+from .model_config import with_model
 
 #: Top keys of which every YAML of MindSpore Transformers has some; Megatron-SWIFT's options in a YAML have none.
 _MINDFORMERS = {"use_legacy", "model", "trainer", "runner_config", "train_dataset", "optimizer", "parallel_config"}
 _LONGEST = 64 << 20  #: bytes; the head of a log holds its arguments
 
 
-def read_settings(path: str | Path, version: str = "") -> Settings:
+def read_settings(path: str | Path, version: str = "", model: str | Path | None = None) -> Settings:
     """The settings of one run: a YAML of MindSpore Transformers, a launch script (read, never run), a log with the
     arguments it printed, or arguments saved as JSON. ``version`` is that of the framework, where defaults changed.
+
+    ``model`` is the config.json of the model (or its folder), for launches that take the structure from it.
 
     Raises DumpError if it is none of these.
     """
@@ -33,6 +36,7 @@ def read_settings(path: str | Path, version: str = "") -> Settings:
     if "\0" in text[:4096]:
         raise DumpError(f"{path}: is binary; expected a YAML, a launch script, a log or args.json")
     settings = _read(text, place)
+    settings = settings if model is None else with_model(settings, Path(model))
     return replace(settings, version=version) if version else settings
 
 

@@ -55,6 +55,7 @@ class Table:
     places: Mapping[str, tuple[str, ...]]
     defaults: Mapping[str, Mapping[str, Any]]
     from_model: frozenset[str]
+    config_json: Mapping[str, str]
 
     @cached_property
     def options(self) -> frozenset[str]:
@@ -144,6 +145,7 @@ def load_table() -> Table:
         places={name: tuple(roots) for name, roots in data["places"].items()},
         defaults=data["defaults"],
         from_model=frozenset(data["from_model"]),
+        config_json=data["config_json"],
     )
 
 

@@ -5,7 +5,7 @@ CUDA_VISIBLE_DEVICES=0,1,2,3 \
 megatron pt \
     --load Qwen2.5-7B-mcore \
     --dataset swift/chinese-c4 \
-    --packing true \
+    --packing true --max_length 8192 \
     --tensor_model_parallel_size 2 \
     --micro_batch_size 1 \
     --global_batch_size 16 \
