@@ -97,7 +97,9 @@ def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known
 
 def worth(clipping: Clipping) -> float:
     """Up to which residual a search for other numbers is worth its time."""
-    return _WORTH if clipping.kind in (NOTHING, FACTOR) else _WORTH_SCALED
+    if clipping.kind == FACTOR:  # any residual may come from a factor that is far off
+        return np.inf
+    return _WORTH if clipping.kind == NOTHING else _WORTH_SCALED
 
 
 def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bool:
@@ -139,7 +141,7 @@ class _Search:
             return replace(NUMBERS["clip"], tried=(*tried, *map(float, lows)), lowest=float(0.01 * norms.min()))
         if name in NUMBERS:
             return NUMBERS[name]
-        powers = tuple(2.0**-n for n in range(2, 25)) if name == "factor" else (0.5, 0.25, 2.0, 4.0)
+        powers = tuple(2.0**-n for n in range(1, 25)) if name == "factor" else (0.5, 0.25, 2.0, 4.0)
         return Number(name, 1.0, powers, 1e-30, 1e30, name)
 
     def at(self, numbers: Numbers) -> Fit:
