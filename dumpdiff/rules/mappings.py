@@ -22,6 +22,7 @@ _GRADIENT = re.compile(r"(?P<op>.+\.parameters_grad(?:\.\d+)?)\.(?P<rest>\D.*)")
 _API = re.compile(
     r"(Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Distributed|Primitive|NPU|Aten|VF|Jit)\.[^.]+"
 )
+_API_OR_CLASS = re.compile(rf"{_API.pattern}|(?:\w+\.)*[A-Z]\w*")  #: a path ends with the name of a class
 _MODULE = re.compile(
     r"(?P<front>Cell|Module)\.(?P<name>.+)\.(?P<rest>(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?)"
 )
@@ -46,39 +47,47 @@ class Named:
 
 
 def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
-    """Whether a YAML document is one of msprobe's mappings and no rule file, which has ``sections``."""
+    """Whether a YAML document is one of msprobe's mappings and no rule file, which has ``sections``.
+
+    The first row decides: what names neither a tensor nor an API nor a module's path and class is no mapping.
+    """
     node = document.node
     if isinstance(node, yaml.SequenceNode):
         return any(isinstance(row, yaml.MappingNode) for row in node.value)
     if not isinstance(node, yaml.MappingNode) or any(key.value in sections for key, _ in node.value):
         return False
-    return all(isinstance(value, yaml.ScalarNode) for _, value in node.value) or _is_layers(document)
+    if not all(isinstance(value, yaml.ScalarNode) for _, value in node.value):
+        return _is_layers(document)
+    return any(found for key, _ in node.value[:1] for found in (_slot(key.value), _API_OR_CLASS.fullmatch(key.value)))
 
 
 def add_mapping(document: Entry, into: Named) -> None:
     """Add what a mapping file says. Raises RuleError at the first line that does not fit the file's kind."""
     if isinstance(document.node, yaml.SequenceNode):
-        for node in document.node.value:
-            row = Entry(document.file, node)
-            fields = {key.text(): value for key, value in row.pairs().items()}
-            if not {"ms_api", "pt_api"} <= set(fields):
-                raise row.error("expected a row of an msprobe API mapping, with ms_api and pt_api")
-            into.kinds[fields["ms_api"].text()] = fields["pt_api"].text()
+        _add_apis(document, into)
         return
     if _is_layers(document):
         raise document.error(
             "an msprobe layer mapping says too little; give the data_mapping_*.yaml that msprobe compare -lm writes"
         )
     pairs = document.pairs()
-    first = next((key.text() for key in pairs), "")
+    first = next(key.text() for key in pairs)
     if _slot(first) is not None:
         for key, value in pairs.items():
             slot = _leaf(key)
             into.tensors[slot] = _leaf(value)
-    elif _API.fullmatch(first):
-        into.kinds.update((key.text(), value.text()) for key, value in pairs.items())
     else:
-        into.modules.update((key.text(), value.text()) for key, value in pairs.items())
+        said = into.kinds if _API.fullmatch(first) else into.modules
+        said.update((key.text(), value.text()) for key, value in pairs.items())
+
+
+def _add_apis(document: Entry, into: Named) -> None:
+    for node in document.node.value:
+        row = Entry(document.file, node)
+        fields = {key.text(): value for key, value in row.pairs().items()}
+        if not {"ms_api", "pt_api"} <= set(fields):
+            raise row.error("expected a row of an msprobe API mapping, with ms_api and pt_api")
+        into.kinds[fields["ms_api"].text()] = fields["pt_api"].text()
 
 
 def _is_layers(document: Entry) -> bool:

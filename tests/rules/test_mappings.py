@@ -71,6 +71,7 @@ def test_a_later_file_wins(tmp_path: Path) -> None:
         ("TopLayer:\n  model: module\n", 1, "an msprobe layer mapping says too little; give the data_mapping"),
         ("fc.Dense: {}\n", 1, "unknown key 'fc.Dense'"),
         ("fc.Dense:\n", 1, "expected a text, found nothing"),
+        ("scope: model.layers\n", 1, "unknown key 'scope'"),
     ],
 )
 def test_what_does_not_hold_is_told_with_its_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
