@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("locate",),
     ("explain",),
     ("weights",),
+    ("convert",),
     ("triage",),
     ("depict",),
     ("capture", "report"),

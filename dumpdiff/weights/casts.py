@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..arrays import AnyArray
+from ..checkpoints.elements import decode
 from ..compare.rounding import round_to
 from ..dtypes import unit_roundoff
 
@@ -80,3 +81,17 @@ def rounded(values: AnyArray, dtype: str, way: str) -> AnyArray:
 def detour(dtype: str, target: str, reference: str) -> bool:
     """Whether ``dtype`` is neither side's own: the values went through it on the way."""
     return dtype not in (target, reference)
+
+
+def encoded(raw: AnyArray, dtype: str, wanted: str) -> AnyArray:
+    """Raw elements of one dtype as raw elements of another, rounded to nearest; the same array if it is the same."""
+    if dtype == wanted:
+        return raw
+    values = decode(raw, dtype)
+    if wanted not in _CASTS:
+        return values.astype(wanted)
+    made = rounded(values, wanted, NEAREST)
+    if wanted == "bfloat16":
+        bits = np.ascontiguousarray(made, dtype=np.float32).view(np.uint32) >> np.uint32(16)
+        return bits.astype(np.uint16)
+    return made.astype(wanted)

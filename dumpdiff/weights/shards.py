@@ -24,11 +24,11 @@ from .matrix import Matrix, below, beside
 from .side import Side, Tensor, equal_everywhere, in_one_piece
 
 #: Last module of a canonical name -> the axis that tensor parallelism cuts; of a bias of a column-parallel layer too.
-_COLUMN = frozenset({
+COLUMN = frozenset({
     "qkv", "q", "k", "v", "gate_up_proj", "gate_proj", "up_proj", "q_b", "kv_b", "q_b_nope", "q_b_rope", "kv_b_k",
     "kv_b_v", "embedding", "head", "eh_proj",
 })  # fmt: skip
-_ROW = frozenset({"out", "down_proj"})
+ROW = frozenset({"out", "down_proj"})
 _LAYER = re.compile(r"(?<![\w])(layers|layer|blocks|h)\.(\d+)(?=\.)")
 _EXPERT = re.compile(r"(local_experts\.|linear_fc[12]\.(?:weight|bias))(\d+)")
 _MTP = re.compile(r"(^|\.)mtp\.")
@@ -117,14 +117,14 @@ class _Joining:
         dtype, shape = entries[0].dtype, entries[0].shape
         parts = (self._rules.parameter(name) or name).split(".")
         module, leaf = parts[-2] if len(parts) > 1 else "", parts[-1]
-        split = module in _COLUMN or (module in _ROW and leaf == "weight")
+        split = module in COLUMN or (module in ROW and leaf == "weight")
         if not split or not shape:
             if not equal_everywhere(raws):
                 if module and len(shape) > 1 and parts[-2] in ("q_a", "kv_a"):  # the local spec cuts these, TE does not
                     return _joined(name, dtype, raws, 0)
                 self.problems.append(Problem(entries[1].file, f"{name} differs between tensor-parallel ranks"))
             return in_one_piece(name, dtype, raws[0])
-        if module in _ROW:
+        if module in ROW:
             return _joined(name, dtype, raws, 1)
         megatron = self._checkpoint.format == FORMAT  # MindSpore cuts the whole of it, wherever its parts lie
         if megatron and module == "gate_up_proj" and self._gated(name, shape[0] * len(raws), len(raws)):
