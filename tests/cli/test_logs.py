@@ -46,6 +46,11 @@ def test_the_json_holds_criteria_and_curves(run: Run) -> None:
     assert document["curves"]["step"] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_curves_are_drawn_on_demand(run: Run, tmp_path: Path) -> None:
+    run("logs", NEW, OLD, "--svg", tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").read_text().startswith("<svg xmlns=")
+
+
 def test_a_log_without_steps_is_one_line_and_exit_code_2(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("nothing\n")
     result = run("logs", tmp_path / "a.log", OLD)

@@ -1,0 +1,116 @@
+"""Both runs' curves as one SVG: losses, their distance, and the gradient norms, over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import IO
+
+import numpy as np
+
+from ..arrays import AnyArray
+from ..triage.logs import Curves, LogComparison
+from ..triage.logs.standard import MEAN_ABSOLUTE
+
+_WIDTH, _LEFT, _RIGHT = 960, 70, 20  #: pixels; a column is the finest that is drawn
+_HEIGHT, _GAP = 200, 50
+_TICKS = 5
+
+_STYLE = """
+text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame { fill: none; stroke: #999 }
+.target, .reference, .distance { fill: none; stroke-width: 1.3 } .target { stroke: #c33 } .reference { stroke: #27c }
+.distance { stroke: #555 }
+.limit { stroke: #999; stroke-dasharray: 4 3 } .departure { stroke: #c33; stroke-dasharray: 2 3 }
+text.target { fill: #c33; stroke: none } text.reference { fill: #27c; stroke: none }
+@media (prefers-color-scheme: dark) { svg { background: #181818 } text { fill: #ccc } .distance { stroke: #bbb }
+  .target { stroke: #f77 } text.target { fill: #f77 } .reference { stroke: #7af } text.reference { fill: #7af } }
+"""
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One drawing: named lines over steps, a level to compare them with, on a linear or logarithmic scale."""
+
+    title: str
+    lines: Sequence[tuple[str, AnyArray, AnyArray]]  #: (class, steps, values)
+    logarithmic: bool = False
+    level: float | None = None
+
+
+def write_svg(comparison: LogComparison, stream: IO[bytes]) -> None:
+    """Write the drawing: losses; |target - reference| with the limit of the mean; norms. A departure is marked."""
+    panels = [panel for panel in _panels(comparison) if panel.lines]
+    height = len(panels) * (_HEIGHT + _GAP) + 30
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
+        f"<title>{escape(comparison.stage().headline)}</title><style>{_STYLE}</style>",
+    ]
+    first, last = int(comparison.steps[0]), int(comparison.steps[-1])
+    for i, panel in enumerate(panels):
+        parts += _drawn(panel, 25 + i * (_HEIGHT + _GAP), first, max(last, first + 1), comparison.departure)
+    stream.write("\n".join([*parts, "</svg>\n"]).encode("utf-8"))
+
+
+def _panels(comparison: LogComparison) -> Iterator[_Panel]:
+    steps = comparison.steps
+    both = [("target", steps, comparison.target_loss), ("reference", steps, comparison.reference_loss)]
+    yield _Panel("loss", both)
+    distance = np.abs(comparison.target_loss - comparison.reference_loss)
+    seen = distance > 0
+    if seen.any():
+        line = ("distance", steps[seen], distance[seen])
+        yield _Panel("|target - reference|", [line], logarithmic=True, level=MEAN_ABSOLUTE)
+    norms = [("target", *_norms(comparison.target)), ("reference", *_norms(comparison.reference))]
+    yield _Panel("global norm", [line for line in norms if len(line[1])])
+
+
+def _norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
+    printed = np.isfinite(curves.norm)
+    return curves.steps[printed], curves.norm[printed]
+
+
+def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None) -> Iterator[str]:
+    scale = np.log10 if panel.logarithmic else np.asarray
+    drawn = [(name, steps, scale(values)) for name, steps, values in panel.lines]
+    lowest, highest = (float(end(np.concatenate([values for _, _, values in drawn]))) for end in (np.min, np.max))
+    if panel.level is not None:
+        level = float(scale(panel.level))
+        lowest, highest = min(lowest, level), max(highest, level)
+    if highest <= lowest:
+        lowest, highest = lowest - 1, highest + 1
+    inner = _WIDTH - _LEFT - _RIGHT
+
+    def x(step: AnyArray | float) -> AnyArray:
+        return np.round(_LEFT + inner * (np.asarray(step) - first) / (last - first), 1)
+
+    def y(value: AnyArray | float) -> AnyArray:
+        return np.round(top + _HEIGHT * (highest - np.asarray(value)) / (highest - lowest), 1)
+
+    yield f'<rect class="frame" x="{_LEFT}" y="{top}" width="{inner}" height="{_HEIGHT}"/>'
+    yield f'<text class="title" x="{_LEFT}" y="{top - 7}">{escape(panel.title)}</text>'
+    for value in np.linspace(lowest, highest, _TICKS):
+        said = 10**value if panel.logarithmic else value
+        yield f'<text x="{_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{said:.3g}</text>'
+    for step in np.unique(np.linspace(first, last, _TICKS).round().astype(int)):
+        yield f'<text x="{x(step)}" y="{top + _HEIGHT + 16}" text-anchor="middle">{step}</text>'
+    if panel.level is not None:
+        yield f'<line class="limit" x1="{_LEFT}" x2="{_LEFT + inner}" y1="{y(level)}" y2="{y(level)}"/>'
+    if departure is not None:
+        yield f'<line class="departure" x1="{x(departure)}" x2="{x(departure)}" y1="{top}" y2="{top + _HEIGHT}"/>'
+    for i, (name, steps, values) in enumerate(drawn):
+        at, kept = _thinned(steps, values, inner)
+        points = " ".join(f"{a:g},{b:g}" for a, b in zip(x(at), y(kept), strict=True))
+        yield f'<polyline class="{name}" points="{points}"/>'
+        if name != "distance":
+            yield f'<text class="{name}" x="{_LEFT + 70 + 80 * i}" y="{top - 7}">{name}</text>'
+
+
+def _thinned(steps: AnyArray, values: AnyArray, columns: int) -> tuple[AnyArray, AnyArray]:
+    """The lowest and the highest value of each column of pixels: spikes stay, and a long run is no large file."""
+    if len(steps) <= 2 * columns:
+        return steps, values
+    keep: list[int] = []
+    for part in np.array_split(np.arange(len(steps)), columns):
+        keep += sorted({int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])})
+    return steps[keep], values[keep]

@@ -1,0 +1,65 @@
+"""The drawing of two trainings: well-formed, with both lines, the limit, the departure, and spikes of long runs."""
+
+from __future__ import annotations
+
+import io
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+from triage.logs.written import megatron
+
+from dumpdiff.report.curves import write_svg
+from dumpdiff.triage.logs import LogComparison, compare
+from dumpdiff.triage.logs import megatron as megatron_format
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(comparison: LogComparison) -> ElementTree.Element:
+    stream = io.BytesIO()
+    write_svg(comparison, stream)
+    return ElementTree.fromstring(stream.getvalue())
+
+
+def comparison(target: np.ndarray, reference: np.ndarray) -> LogComparison:
+    sides = [megatron_format.parse(megatron(loss), "a.log") for loss in (target, reference)]
+    assert sides[0] is not None
+    assert sides[1] is not None
+    return compare(sides[0], sides[1])
+
+
+def lines(root: ElementTree.Element, kind: str) -> list[str]:
+    return [line.attrib["points"] for line in root.iter(f"{SVG}polyline") if line.attrib["class"] == kind]
+
+
+def test_losses_their_distance_and_norms_are_drawn() -> None:
+    loss = np.linspace(8, 2, 50)
+    root = drawn(comparison(loss + 0.001, loss))
+    titles = [text.text for text in root.iter(f"{SVG}text") if text.attrib.get("class") == "title"]
+    assert titles == ["loss", "|target - reference|", "global norm"]
+    assert (len(lines(root, "target")), len(lines(root, "reference")), len(lines(root, "distance"))) == (2, 2, 1)
+
+
+def test_runs_without_any_distance_have_no_drawing_of_it() -> None:
+    loss = np.linspace(8, 2, 50)
+    assert lines(drawn(comparison(loss, loss)), "distance") == []
+
+
+def test_a_departure_is_marked_in_every_drawing() -> None:
+    loss = np.linspace(8, 2, 400)
+    target = loss + 1e-5 * np.random.default_rng(0).normal(size=400)
+    target[200:] += 0.2
+    found = comparison(target, loss)
+    marks = [line for line in drawn(found).iter(f"{SVG}line") if line.attrib["class"] == "departure"]
+    assert found.departure == 201
+    assert len(marks) == 3
+
+
+def test_a_spike_of_a_long_run_is_not_thinned_away() -> None:
+    loss = np.full(5000, 2.0)
+    loss[3210] = 9.0
+    (points, _) = lines(drawn(comparison(loss, np.full(5000, 2.0))), "target")
+    heights = [float(y) for y in re.findall(r",([\d.]+)", points)]
+    assert len(heights) < 2000
+    assert heights.count(min(heights)) == 1
