@@ -42,6 +42,12 @@ class Shown:
         """The ops that its sentences speak of."""
         return (*self.finding.target_ops, *self.finding.reference_ops)
 
+    @property
+    def place(self) -> str:
+        """Its scope, or else the op that it ends at."""
+        ends = (self.finding.scope, *self.finding.target_ops[-1:], *self.finding.reference_ops[-1:])
+        return next(filter(None, ends), "")
+
 
 def shown(result: Result, most: int) -> Iterator[Shown]:
     """The first findings of a result, at most so many."""

@@ -8,9 +8,10 @@ import html
 import re
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
-from results import FINDING, make, pairs, repeated, unmatched
+from results import FINDING, RSQRT, make, pairs, repeated, unmatched
 
 from dumpdiff import DumpError
 from dumpdiff.report.html import assets, check_installed
@@ -72,6 +73,16 @@ def test_a_hostile_name_stays_text() -> None:
     assert "hacked=1</script>" not in page
     assert "<img" not in page
     assert "&lt;img src=x onerror=&#34;hacked=1&#34;&gt;{{ 7*7 }}\\x1b]0;x\\x07\\u202e" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [({"scope": "", "target_ops": ()}, "Torch.rsqrt.3.forward"), ({"scope": "", "reference_ops": ()}, RSQRT),
+     ({"scope": "", "target_ops": (), "reference_ops": (), "slots": (), "metrics": {}, "tolerance": 0.0}, "")],
+)  # fmt: skip
+def test_a_finding_is_named_by_what_there_is(changes: dict[str, Any], place: str) -> None:
+    page = written(make(findings=(replace(FINDING, **changes),))).decode()
+    assert f"<h1>First divergence: {place}</h1>" in page
 
 
 @pytest.mark.parametrize(("rows", "budget"), [(20_000, 6 * MEGABYTE), (100_000, 14 * MEGABYTE)])
