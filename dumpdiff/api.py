@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .capture.msprobe.mapping import MsprobeMapping
     from .capture.msprobe.version import Version
     from .capture.narrow import Narrowed
+    from .convert import Converted, Reading, Wanted
     from .optimizers.differences import Comparison as Moves
     from .optimizers.moved import Moved
     from .weights import WeightsResult
@@ -301,6 +302,38 @@ def weights(
 
     book = load_rules([Path(file) for file in rules])
     return compare(checkpoints.open(target), checkpoints.open(reference), book, progress)
+
+
+def convert(
+    source: str | Path,
+    folder: str | Path | None,
+    wanted: Wanted,
+    reading: Reading | None = None,
+    *,
+    like: str | Path | None = None,
+    resume: bool = False,
+    verify: bool = True,
+    rules: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+) -> Converted:
+    """Write the weights of ``source`` into ``folder`` as another framework has them; only plan it if that is None.
+
+    ``wanted`` says as what, ``reading`` what the files of the source do not, ``like`` is a checkpoint whose names to
+    use; with ``resume`` an interrupted conversion goes on; ``verify`` compares what was written with the source.
+
+    Raises DumpError for what cannot be read, converted or written, RuleError for a wrong rule file.
+    """
+    from . import checkpoints
+    from .convert import Reading, planned
+    from .convert import convert as converted
+
+    book, opened = load_rules([Path(file) for file in rules]), checkpoints.open(source)
+    said, example = reading or Reading(), None if like is None else checkpoints.open(like)
+    if folder is None:
+        return planned(opened, said, wanted, book, example)
+    return converted(
+        opened, Path(folder), said, wanted, book, like=example, resume=resume, verify=verify, progress=progress
+    )
 
 
 def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:

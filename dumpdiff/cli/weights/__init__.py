@@ -9,6 +9,7 @@ import click
 #: Command -> where it lives. The first is what ``dumpdiff weights A B`` runs.
 COMMANDS = {
     "compare": "dumpdiff.cli.weights.compare:compare",
+    "convert": "dumpdiff.cli.weights.convert:convert",
 }
 
 

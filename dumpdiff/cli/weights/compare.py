@@ -22,6 +22,7 @@ Examples:
   dumpdiff weights rank_0.ckpt model.safetensors --json result.json
   dumpdiff weights ms_output/checkpoint/ iter_0001000/ --rules-out names.yaml
   dumpdiff align ms_dump/ pt_dump/ --rules names.yaml
+  dumpdiff weights convert --help
 
 JSON, CSV and the exit code always tell everything; -q and -v choose what is printed.
 """

@@ -1,0 +1,45 @@
+"""A conversion as JSON: docs/weights.md says what is in it."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+from .. import __version__
+from . import weights_json
+from .json import write_document
+
+if TYPE_CHECKING:
+    from ..convert import Converted
+
+#: Major: a reader of the old form breaks. Minor: something was added.
+SCHEMA_VERSION = "1.0"
+
+
+def to_json(result: Converted) -> dict[str, Any]:
+    """The result as plain dicts, lists, strings and numbers."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "dumpdiff_version": __version__,
+        "source": str(result.source),
+        "folder": None if result.folder is None else str(result.folder),
+        "target": result.plan.target,
+        "verified": result.verified,
+        "files": [
+            {
+                "name": file.name,
+                "tensors": [
+                    {"name": one.name, "dtype": one.dtype, "shape": list(one.shape), "source": list(one.source)}
+                    for one in file.tensors
+                ],
+            }
+            for file in result.plan.files
+        ],
+        "left_out": list(result.plan.left_out),
+        "notes": list(result.plan.notes),
+        "comparison": None if result.checked is None else weights_json.to_json(result.checked),
+    }
+
+
+def write(result: Converted, stream: IO[bytes]) -> None:
+    """Write the document, UTF-8."""
+    write_document(to_json(result), stream)
