@@ -89,7 +89,7 @@ def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None
 
     yield f'<rect class="frame" x="{_LEFT}" y="{top}" width="{inner}" height="{_HEIGHT}"/>'
     yield f'<text class="title" x="{_LEFT}" y="{top - 7}">{escape(panel.title)}</text>'
-    for value in np.linspace(lowest, highest, _TICKS):
+    for value in _ticks(lowest, highest, panel.logarithmic):
         said = 10**value if panel.logarithmic else value
         yield f'<text x="{_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{said:.3g}</text>'
     for step in np.unique(np.linspace(first, last, _TICKS).round().astype(int)):
@@ -103,7 +103,13 @@ def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None
         points = " ".join(f"{a:g},{b:g}" for a, b in zip(x(at), y(kept), strict=True))
         yield f'<polyline class="{name}" points="{points}"/>'
         if name != "distance":
-            yield f'<text class="{name}" x="{_LEFT + 70 + 80 * i}" y="{top - 7}">{name}</text>'
+            yield f'<text class="{name}" x="{_LEFT + inner - 140 + 80 * i}" y="{top - 7}">{name}</text>'
+
+
+def _ticks(lowest: float, highest: float, logarithmic: bool) -> AnyArray:
+    """Five values from end to end; of a logarithmic scale the powers of ten, if there are two."""
+    decades = np.arange(np.ceil(lowest), np.floor(highest) + 1)
+    return decades if logarithmic and len(decades) > 1 else np.linspace(lowest, highest, _TICKS)
 
 
 def _thinned(steps: AnyArray, values: AnyArray, columns: int) -> tuple[AnyArray, AnyArray]:
