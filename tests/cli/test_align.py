@@ -13,9 +13,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
+import numpy as np
 import pytest
 from results import make
 
+import dumpdiff
 import dumpdiff.api
 from dumpdiff import trace
 from dumpdiff.cli.align import align as command
@@ -53,12 +55,12 @@ def test_the_exit_code_is_the_verdict(run: Run, called: dict[str, Any], verdict:
 def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     run(
         "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--baseline", "again",
-        "--rules", "x", "--rules", "y", "--min-coverage", 0.9
+        "--rules", "x", "--rules", "y", "--min-coverage", 0.9, "--weights-target", "w", "--weights-reference", "v"
     )  # fmt: skip
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
-        "baseline": "again", "closeups": False,
+        "baseline": "again", "closeups": False, "weights_target": "w", "weights_reference": "v",
     }  # fmt: skip
 
 
@@ -221,3 +223,18 @@ def test_the_csv_has_a_row_for_every_pair_of_the_json(run: Run, dump: Dump, tmp_
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(document["pairs"].values()) > 0
     assert {row["state"] for row in rows} == set(document["pairs"])
+
+
+def test_a_checkpoint_that_names_parameters_is_recorded(run: Run, dump: Dump, tmp_path: Path) -> None:
+    """A dump of calls names no parameter; with its weights it does, and ``explain`` finds them again."""
+    named = dumpdiff.read(dump("demo_mindspore"))
+    rows = named.tensors[(named.tensors["parameter"] != "") & (named.tensors["file"] != "")]
+    for row, name in rows["parameter"].items():
+        np.save(tmp_path / f"{name}.npy", named.array(row))
+    told = run(
+        "align", dump("demo_mindspore"), dump("demo_pytorch"), "--weights-reference", tmp_path, "--json", "-"
+    )  # fmt: skip
+    document = json.loads(told.stdout)
+    assert told.exit_code == 1
+    assert document["reference"]["details"]["weights"] == str(tmp_path)
+    assert "weights" not in document["target"]["details"]
