@@ -86,7 +86,7 @@ def _drawn(closeup: Closeup, finding: Finding, rows: Mapping[str, Mapping[str, i
 #: Numbers that are no errors, and how they are printed.
 _FORMS = {
     "cosine": ".8g", "norm_ratio": ".6g", "beyond": ".1%", "amplification": ".3g", "float64_ratio": ",.0f",
-    "nonfinite_mismatch": ",.0f",
+    "nonfinite_mismatch": ",.0f", "target_size": ",.0f", "reference_size": ",.0f",
 }  # fmt: skip
 
 

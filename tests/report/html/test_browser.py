@@ -254,6 +254,13 @@ def test_copying_gives_markdown(browser: Browser, demo_page: bytes) -> None:
     assert pasted == browser.run("report.data.markdown")
 
 
+def test_a_graph_wider_than_the_screen_begins_at_the_finding(browser: Browser, demo_page: bytes) -> None:
+    browser.open(demo_page, width=400)
+    box = "document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
+    frame, here = browser.run(box, ".scroll:has(.graph)"), browser.run(box, ".graph .here")
+    assert frame["left"] <= here["left"] < here["right"] <= frame["right"]
+
+
 @pytest.mark.parametrize("width", [400, 720, 1440])
 def test_no_screen_is_too_narrow(browser: Browser, demo_page: bytes, width: int) -> None:
     browser.open(demo_page, "#pair=102", width=width, height=800)

@@ -59,6 +59,10 @@ class Report {
         this.network.select(this.pair);
       });
     }
+    for (const finding of document.querySelectorAll(".finding")) {
+      finding.addEventListener("toggle", () => centre(finding));
+      centre(finding);
+    }
     addEventListener("hashchange", () => this.show(true));
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("beforeprint", () => this.print(true));
@@ -171,6 +175,17 @@ class Report {
     if (begins) for (const details of document.querySelectorAll("details")) details.open = true;
     this.network.build();
   }
+}
+
+/* Scrolls a graph that is too wide to the ops of its finding: to both sides' if they fit, else to the target's. */
+function centre(finding) {
+  const here = [...finding.querySelectorAll(".graph .here")].map((node) => node.getBoundingClientRect());
+  if (!here.length) return;
+  const frame = finding.querySelector(".graph").parentElement;
+  const { left, width } = frame.getBoundingClientRect();
+  const [first, last] = [here[0], here[here.length - 1]];
+  const middle = (first.left + (last.right - first.left <= width ? last.right : first.right)) / 2;
+  frame.scrollLeft += middle - left - width / 2;
 }
 
 async function copied(text) {
