@@ -95,12 +95,13 @@ def plan(model: Apart, wanted: Wanted, example: Side | None = None) -> Plan:
 
 
 def _padded(model: Apart, wanted: Wanted) -> Apart:
-    """With as many rows of embedding and head as the target has."""
+    """With as many rows of embedding and head as the target has; the numbers keep how many are meant."""
     rows = _rows(model, wanted)
     if not rows:
         return model
+    numbers = replace(model.numbers, vocabulary=model.parameters["embedding.weight"].shape[0])
     found = {path: x.resized(rows) if path in _VOCABULARY else x for path, x in model.parameters.items()}
-    return replace(model, parameters=found)
+    return replace(model, parameters=found, numbers=numbers)
 
 
 def _rows(model: Apart, wanted: Wanted) -> int:

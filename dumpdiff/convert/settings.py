@@ -121,6 +121,7 @@ def arguments(model: Apart, tensor: int, stages: int, padded: int, transformer_e
     made |= {
         "tensor_model_parallel_size": tensor,
         "pipeline_model_parallel_size": stages,
+        "vocab_size": model.numbers.vocabulary,
         "padded_vocab_size": padded,
         "group_query_attention": not model.mla and found.get("groups") != found.get("heads"),
         "untie_embeddings_and_output_weights": not found["tied"],
