@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...errors import DumpError
 from .words import Literal, Opaque, Part, Variable, Word
 
-_LONGEST = 1 << 20  #: characters that all words of one expansion may have; a=$b$b; b=$c$c; ... grows without end
+_LONGEST = 1 << 17  #: characters that all words of one expansion may have; a=$b$b; b=$c$c; ... grows without end
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _arithmetic(expression: str, variables: Variables) -> int | None:
     try:
         tree = ast.parse(re.sub(r"\$\{?(\w+)\}?", r"\1", expression).strip(), mode="eval")
         return _computed(tree.body, variables)
-    except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, OverflowError):
+    except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, OverflowError, MemoryError):
         return None
 
 

@@ -135,11 +135,17 @@ class _Interpreter:
 
 
 def commands(text: str) -> Script:
-    """Read a script. Raises DumpError if it is longer than any script (1 MiB) or expands to more than that."""
+    """Read a script.
+
+    Raises DumpError if it is longer than any script (1 MiB), or if it expands or nests further than any.
+    """
     if len(text) > _LONGEST:
         raise DumpError(f"a script of {len(text)} characters; expected a launch script of at most {_LONGEST}")
     interpreter = _Interpreter()
-    interpreter.run(tokens(text))
+    try:
+        interpreter.run(tokens(text))
+    except RecursionError:
+        raise DumpError("expansions within expansions without end; expected a launch script") from None
     return Script(tuple(interpreter.calls), tuple(interpreter.sourced))
 
 

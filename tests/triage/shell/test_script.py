@@ -101,6 +101,17 @@ def test_a_script_that_grows_without_end_is_refused() -> None:
         commands(doubling)
 
 
+@pytest.mark.parametrize("script", ["${a:-" * 5000, "train ${a:-" * 5000])
+def test_expansions_within_expansions_without_end_are_refused(script: str) -> None:
+    with pytest.raises(DumpError, match="expected a launch script"):
+        commands(script)
+
+
+@pytest.mark.parametrize("script", ["$((" + "(" * 5000, "if " * 5000, "(" * 5000, "A=(" * 3000])
+def test_brackets_without_end_start_no_training(script: str) -> None:
+    assert all(call.words[0].text != "train" for call in commands(script).calls)
+
+
 def test_a_script_longer_than_any_is_refused() -> None:
     with pytest.raises(DumpError, match="expected a launch script"):
         commands("#" * (2 << 20))
