@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow
+from ..graph import Flow, gradients
 from ..rules import Rules
-from . import anchors, named, roles, structure
+from . import anchors, backward, named, roles, structure, updates
 from .layouts import Group, groups
 from .matching import Matching
 from .noise import matching_tolerance
@@ -41,6 +41,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
 
     Anchors first (values that only one class of each side has, parameters of one name), then structure, then
     values that had several candidates and whose neighbours now tell them apart, then roles learned from all this.
+    Gradients follow the values that they belong to, and updates their parameters, before and after that.
     What a mapping file names comes behind the anchors where values agree, and behind the roles where they do not.
     """
     kinds_t = named.kinds_of(target, rules, target=True)
@@ -53,9 +54,16 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     structure.close(matching)
     while anchors.by_supported_value(matching, found):
         structure.close(matching)
+    mirrored = gradients(target, kinds_t), gradients(reference, kinds_r)
+    if backward.by_gradient(matching, *mirrored):
+        structure.close(matching)
+    if updates.by_update(matching, *mirrored):
+        structure.close(matching)
     for _ in roles.transfer(matching):
         structure.close(matching)
     if named.by_name(matching, rules, parted=True):
+        structure.close(matching)
+    if backward.by_gradient(matching, *mirrored):
         structure.close(matching)
     parted = anchors.parted(matching)
     while anchors.by_near_value(matching, parted) or anchors.by_scaled_value(matching):

@@ -225,9 +225,15 @@ class _Closure:
         return max(t, r) < 0 or (min(t, r) >= 0 and self.kinds[0][t] == self.kinds[1][r])
 
     def _left_over(self, t: int, r: int) -> list[tuple[int, int]]:
-        """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice."""
+        """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice.
+
+        None either if one op reads what the other does not, as a product with its bias and the addition of a bias.
+        """
         left_t = [v for v in self.flows[0].reads[t] if self.classes[0][v] < 0]
         left_r = [v for v in self.flows[1].reads[r] if self.classes[1][v] < 0]
+        common = {int(self.classes[0][v]) for v in self.flows[0].reads[t]} - {-1}
+        if common != {v for v in self.flows[1].reads[r] if self.classes[1][v] >= 0}:
+            return []
         if len(left_t) != len(left_r) or (len(left_t) > 1 and not self._same_sizes(left_t, left_r)):
             return []
         return list(zip(left_t, left_r, strict=True))

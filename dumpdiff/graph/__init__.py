@@ -4,6 +4,7 @@
 same values into value classes and returns the :class:`Flow` that alignment works on.
 """
 
+from .adjoints import Gradients, gradients
 from .flow import Flow, flow_of
 
-__all__ = ["Flow", "flow_of"]
+__all__ = ["Flow", "Gradients", "flow_of", "gradients"]

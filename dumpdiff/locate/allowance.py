@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..arrays import Floats
+from ..arrays import AnyArray, Floats
 from ..graph import Flow
 from ..rules import Rules
 from .joined import Joined
 
 _ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms can cancel
+_SUMS = frozenset({"add", "sub"})  # kinds that add up tensors element by element
 
 
 def conditioning(graph: Joined, rules: Rules) -> Floats:
@@ -47,23 +48,43 @@ def carried(graph: Joined) -> Callable[[int, int], float]:
     and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4); an addition only the node's share of the result. Sums of rows
     stand beside the rows again, as in a norm, and are taken to show all: a judgement call.
     """
+    sizes = np.fmax(1.0, _of_nodes(graph, lambda flow: flow.sizes)).tolist()
+    share = shares(graph)
+    return lambda node, child: share(node, child) * (1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node]))
+
+
+def shares(graph: Joined) -> Callable[[int, int], float]:
+    """A function of (node, child): the node's part in a child that is a sum, by root mean squares; at most 1.
+
+    The relative error of a sum is that of its terms, each times its part: a new weight is off by little of what a step
+    is off by. 1 where the child is no sum.
+    """
     alignment = graph.comparison.alignment
-    sizes, rms, adds = [1.0] * graph.nodes, [math.nan] * graph.nodes, [False] * graph.nodes
+    rms = _of_nodes(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
+    adds = [False] * graph.nodes
     for flow, class_of, kinds in (
         (alignment.reference, graph.class_r, alignment.kinds_r),
         (alignment.target, graph.class_t, alignment.kinds_t),
     ):
         for node, value in enumerate(class_of.tolist()):
             if value >= 0:
-                sizes[node], rms[node] = max(1.0, float(flow.sizes[value])), flow.rms[value]
-                adds[node] = flow.producers[value] >= 0 and kinds[flow.producers[value]] in ("add", "sub")
+                adds[node] = flow.producers[value] >= 0 and kinds[flow.producers[value]] in _SUMS
 
     def share(node: int, child: int) -> float:
-        part = 1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node])
-        diluted = rms[node] / rms[child] if adds[child] and rms[child] > 0 else 1.0
-        return part * min(1.0, diluted) if math.isfinite(diluted) else part
+        part = rms[node] / rms[child] if adds[child] and rms[child] > 0 else 1.0
+        return min(1.0, part) if math.isfinite(part) else 1.0
 
     return share
+
+
+def _of_nodes(graph: Joined, column: Callable[[Flow], AnyArray]) -> Floats:
+    """(nodes,) a column of the classes, of the target's where it has the value."""
+    alignment = graph.comparison.alignment
+    found = np.full(graph.nodes, np.nan)
+    for flow, class_of in ((alignment.reference, graph.class_r), (alignment.target, graph.class_t)):
+        here = class_of >= 0
+        found[here] = column(flow)[class_of[here]]
+    return found
 
 
 def _made(graph: Joined, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]]:

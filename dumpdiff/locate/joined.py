@@ -102,12 +102,15 @@ def _parents(flow: Flow) -> list[list[int]]:
 
 
 def _contributions(flow: Flow) -> Iterator[tuple[int, int]]:
-    """(gradient that no recorded op reads, gradient it went into): of what the forward call read, or was cut from."""
-    forward = flow.trace.ops["forward"].tolist()
+    """(gradient that no recorded op reads, gradient it went into): of what the forward call read, or was cut from.
+
+    A parameter's gradient went into no other.
+    """
+    forward, final = flow.trace.ops["forward"].tolist(), flow.column("gradient_of")
     for op, call in enumerate(forward):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
-        loose = [value for value in flow.writes[op] if not flow.readers[value]]
+        loose = [value for value in flow.writes[op] if not flow.readers[value] and not final[value]]
         given = flow.reads[call] if loose else ()
         sources = {value for value in given if value in flow.gradients}
         for value in given:

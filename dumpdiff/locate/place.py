@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..arrays import Ints
 from ..graph import Flow
@@ -86,7 +86,38 @@ def place(graph: Joined, states: States, node: int, scopes_t: list[str], scopes_
             (alignment.reference, graph.class_r, alignment.kinds_r, scopes_r),
         )
     ]
+    for one, other in ((0, 1), (1, 0)):
+        if before := _left_out(graph, between, sides[one].flow, sides[other].flow, one):
+            sides[one] = replace(
+                sides[one],
+                ops=(before, *sides[one].ops),
+                kinds=((alignment.kinds_t, alignment.kinds_r)[one][before], *sides[one].kinds),
+                scopes=((scopes_t, scopes_r)[one][before], *sides[one].scopes),
+            )
     return Place(node, str(graph.phase[node]), sides[0], sides[1], between)
+
+
+def _left_out(graph: Joined, between: tuple[int, ...], flow: Flow, other: Flow, one: int) -> int:
+    """The op after which this side leaves out to add a parameter that the other side adds; 0 if none does.
+
+    A product without its bias agrees with the other side's product: what is wrong with it is that nothing follows.
+    """
+    here, there = (graph.class_t, graph.class_r)[:: 1 - 2 * one]
+    if not between or any(here[node] >= 0 and flow.producers[here[node]] >= 0 for node in between):
+        return 0
+    first = int(there[between[0]])
+    maker = int(other.producers[first])
+    nodes = [int((graph.node_r, graph.node_t)[one][value]) for value in other.reads[maker]] if maker >= 0 else []
+    leaves = [n for n in nodes if other.producers[there[n]] < 0 and not _is_computed_with(flow, int(here[n]))]
+    given = [n for n in nodes if n not in leaves and here[n] >= 0]
+    if len(nodes) != 2 or len(leaves) != 1 or len(given) != 1:
+        return 0
+    return max(0, int(flow.producers[here[given[0]]]))
+
+
+def _is_computed_with(flow: Flow, value: int) -> bool:
+    """Some op reads a value, not just the module call that owns it."""
+    return value >= 0 and any(flow.trace.ops["level"].iat[op] == "op" for op in flow.readers[value])
 
 
 def _side(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..compare import NO_INFORMATION
 from ..graph.bridges import is_given
 from ..rules import Rules
 from ..trace import FORWARD
-from .allowance import cancellation, carried, conditioning
+from .allowance import cancellation, carried, conditioning, shares
 from .joined import Joined
 from .recomputed import Recomputed, recomputed
 
@@ -23,6 +23,7 @@ _CREEP = 32.0
 _MOST_AGAIN = 64  # operators run again: after a divergence of every sum the first of them are what matters
 _BY_NAME = 0.9  # confidence of pairs by name or by an unmistakable value
 _NEAR = 0.05  # relative: so near by chance is no other tensor
+_OUTLIVES = "update"  # evidence of pairs that the optimizer keeps beyond the step, see alignment.updates
 _REMEMBERED = 32  # ancestors, and values between, that are kept for the report
 
 AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, HEALED = (
@@ -36,6 +37,8 @@ class Above:
 
     worst_agreeing: float = np.nan  #: largest error among the nearest comparable ancestors that agree
     worst_parted: float = np.nan  #: the same among those that do not; NaN if all agree
+    carried: float = np.nan  #: the largest of the errors of those that agree, each for its share of a sum
+    cancelling: float = 1.0  #: by how much sums on the way cancel, the largest, likewise
     ancestors: tuple[int, ...] = ()  #: the first of those ancestors
     between: tuple[int, ...] = ()  #: the nearest of the values in between, in dataflow order
 
@@ -70,22 +73,22 @@ def classify(graph: Joined, rules: Rules) -> States:
     cancelling = cancellation(graph)
     factor, cancels = (conditioning(graph, rules) * cancelling[: len(pairs)]).tolist(), cancelling.tolist()
     backward = (graph.phase != FORWARD).tolist()
+    share = shares(graph)
     state = [UNKNOWN] * graph.nodes
     above = [Above()] * graph.nodes
     again: dict[int, Recomputed] = {}
     forward_parted: list[int] = []
     for node in graph.order:
-        above[node] = known = _above(graph, node, state, above, error)
+        above[node] = known = _above(graph, node, state, above, error, cancels, share)
         if node >= len(pairs) or not comparable[node]:
             continue
-        on_the_way = max((cancels[at] for at in known.between), default=1.0)
-        allowed = tolerance[node] * max(cancels[node], min(_CREEP, on_the_way))
+        allowed = tolerance[node] * max(cancels[node], min(_CREEP, known.cancelling))
         follows = known.parted or (backward[node] and bool(forward_parted))
         suspect = error[node] > allowed and not broken[node] and not follows
         if suspect:
             if len(again) < _MOST_AGAIN and (found := recomputed(graph, node)) is not None:
                 again[node] = found
-            allowed = _carried(allowed, factor[node], known.worst_agreeing, again.get(node))
+            allowed = _carried(allowed, factor[node], known.carried, again.get(node))
         if suspect and node in again and again[node].equally_right(tolerance[node], known.worst_agreeing):
             state[node] = AGREEING
         elif error[node] <= allowed and not broken[node]:
@@ -100,7 +103,8 @@ def classify(graph: Joined, rules: Rules) -> States:
             if not backward[node]:
                 forward_parted.append(node)
     noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=False)]
-    _heal(graph, state, _surely_other(graph), error, noticed)
+    strained = [e > t for e, t in zip(error, tolerance, strict=True)]
+    _heal(graph, state, _surely_other(graph), error, noticed, strained)
     return States(np.array(state, dtype=object), tuple(above), again)
 
 
@@ -113,22 +117,42 @@ def _carried(allowed: float, factor: float, given: float, again: Recomputed | No
     return max(allowed, min(_CREEP * allowed, factor * given))
 
 
-def _above(graph: Joined, node: int, state: list[str], above: list[Above], error: list[float]) -> Above:
+def _above(
+    graph: Joined,
+    node: int,
+    state: list[str],
+    above: list[Above],
+    error: list[float],
+    cancels: list[float],
+    share: Callable[[int, int], float],
+) -> Above:
     """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
-    agreeing, parted = [], []
+    agreeing, parted, given = [], [], []
+    cancelling = 1.0
     ancestors: dict[int, None] = {}
     between: dict[int, None] = {}
     for parent in graph.parents[node]:
+        part = share(parent, node)
         if state[parent] == UNKNOWN:
             beyond = above[parent]
             agreeing.append(beyond.worst_agreeing)
             parted.append(beyond.worst_parted)
+            given.append(part * beyond.carried)
+            cancelling = max(cancelling, part * max(cancels[parent], beyond.cancelling))
             ancestors.update(dict.fromkeys(beyond.ancestors))
             between.update(dict.fromkeys((*beyond.between, parent)))
         else:
             (agreeing if state[parent] == AGREEING else parted).append(error[parent])
+            given.append(part * error[parent] if state[parent] == AGREEING else math.nan)
             ancestors[parent] = None
-    return Above(_largest(agreeing), _largest(parted), tuple(ancestors)[:_REMEMBERED], tuple(between)[-_REMEMBERED:])
+    return Above(
+        _largest(agreeing),
+        _largest(parted),
+        _largest(given),
+        cancelling,
+        tuple(ancestors)[:_REMEMBERED],
+        tuple(between)[-_REMEMBERED:],
+    )
 
 
 def _largest(values: list[float]) -> float:
@@ -136,24 +160,31 @@ def _largest(values: list[float]) -> float:
 
 
 def _surely_other(graph: Joined) -> list[bool]:
-    """(nodes,) parameters and inputs that are one tensor beyond doubt and differ: no noise heals that."""
+    """(nodes,) what differs and stays so, whatever is computed from it.
+
+    Parameters and inputs that are one tensor beyond doubt; new weights and moments, which outlive the step.
+    """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     given = [
         is_given(alignment.target, t) and is_given(alignment.reference, r)
         for t, r in zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
     ]
     same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (pairs["error"].to_numpy() < _NEAR)
-    sure: list[bool] = (np.array(given, dtype=bool) & same_tensor).tolist()
+    kept = (pairs["evidence"] == _OUTLIVES).to_numpy()
+    sure: list[bool] = ((np.array(given, dtype=bool) & same_tensor) | kept).tolist()
     return sure + [False] * (graph.nodes - len(pairs))
 
 
-def _heal(graph: Joined, state: list[str], sure: list[bool], error: list[float], noticed: list[float]) -> None:
+def _heal(
+    graph: Joined, state: list[str], sure: list[bool], error: list[float], noticed: list[float], strained: list[bool]
+) -> None:
     """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
 
     A value that was compared and is off is healed only if its error would have been noticed: if, carried on, it is
     more than what some agreeing value below is off or may be (``noticed``). A loss of one number vouches for little,
     and so does a residual sum for a small branch, most of all in a coarse dtype. The last value of a path, as a loss
-    is, is never healed, nor is what is ``sure``.
+    is, is never healed, nor is what is ``sure``. What agrees by what its inputs carry in alone (``strained``) vouches
+    for nothing unless what is computed from it agrees, too.
     """
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
     for node, parents in enumerate(graph.parents):
@@ -161,13 +192,15 @@ def _heal(graph: Joined, state: list[str], sure: list[bool], error: list[float],
             children[parent].append(node)
     share = carried(graph)
     least = [math.inf] * graph.nodes  # error of each node from which on something below would have noticed
+    sound = [False] * graph.nodes
     for node in reversed(graph.order):
-        below = [state[child] for child in children[node]]
+        below = [sound[child] for child in children[node]]
         for child in children[node]:
-            if state[child] in (AGREEING, HEALED) and (part := share(node, child)) > 0:
+            if sound[child] and (part := share(node, child)) > 0:
                 at_child = noticed[child] if state[child] == AGREEING else least[child]
                 least[node] = min(least[node], at_child / part)
-        if state[node] == AGREEING or not below or sure[node] or not all(b in (AGREEING, HEALED) for b in below):
-            continue
-        if state[node] == UNKNOWN or not error[node] <= least[node]:
+        if state[node] == AGREEING:
+            sound[node] = not strained[node] or all(below)
+        elif below and all(below) and not sure[node] and (state[node] == UNKNOWN or not error[node] <= least[node]):
             state[node] = HEALED
+            sound[node] = True

@@ -137,4 +137,5 @@ class TestTwoFrameworks:
             "role",
             "near value",
             "scaled value",
+            "gradient",
         }

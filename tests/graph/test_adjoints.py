@@ -1,0 +1,81 @@
+"""Which value is the gradient of which: what a graph's backward pass tells agrees with what API records say."""
+
+import pytest
+from traces import aligned, shipped, value
+
+from dumpdiff import read
+from dumpdiff.graph import gradients
+
+
+def of(flow):
+    return gradients(flow, [shipped().kind(kind) for kind in flow.trace.ops["kind"]])
+
+
+@pytest.fixture(scope="module")
+def clean(recorded):
+    """Two runs that agree, so that values alone say which gradient is which."""
+    found = aligned(read(recorded("mindspore")), read(recorded("pytorch")))
+    sure = found.classes[found.classes["evidence"].isin(["value", "parameter"])]
+    return found, dict(zip(sure["target"].tolist(), sure["reference"].tolist(), strict=True))
+
+
+class TestRecorded:
+    """PyTorch: backward records name their call."""
+
+    def test_the_gradient_of_what_a_call_makes_is_what_its_backward_record_is_given(self, flow):
+        side = flow("pt_none")
+        made = value(side, "Functional.linear.4.forward", "output.0")
+        assert of(side).of[made] == value(side, "Functional.linear.4.backward", "input.0")
+
+    def test_what_goes_back_is_told_by_output_and_input(self, flow):
+        side = flow("pt_none")
+        made, given = (value(side, "Functional.silu.1.forward", slot) for slot in ("output.0", "input.0"))
+        assert of(side).through[made, given, False] == value(side, "Functional.silu.1.backward", "output.0")
+
+    def test_a_parameter_has_the_gradient_that_is_named_after_it(self, flow):
+        side = flow("pt_none")
+        names, gradients_of = side.column("parameter"), side.column("gradient_of")
+        found = {names[v]: gradients_of[g] for v, g in of(side).of.items() if names[v] and gradients_of[g]}
+        assert len(found) > 20
+        assert all(name == gradient for name, gradient in found.items())
+
+
+@pytest.mark.record
+class TestInferred:
+    """MindSpore's graph mode: the backward pass is more ops, and nothing says whose gradient they make."""
+
+    def test_it_is_the_gradient_that_the_other_framework_recorded(self, clean):
+        found, partner = clean
+        ours, theirs = of(found.target), of(found.reference)
+        known = [(g, theirs.of[partner[v]]) for v, g in ours.of.items() if g in partner and partner.get(v) in theirs.of]
+        assert len(known) > 60
+        assert [pair for pair in known if partner[pair[0]] != pair[1]] == []
+
+    def test_so_is_what_goes_back_through_single_ops(self, clean):
+        found, partner = clean
+        ours, theirs = of(found.target), of(found.reference)
+        known = [
+            (back, theirs.through[key])
+            for (made, given, detour), back in ours.through.items()
+            if (key := (partner.get(made, -1), partner.get(given, -1), detour)) in theirs.through and back in partner
+        ]
+        assert len(known) > 40
+        assert [pair for pair in known if partner[pair[0]] != pair[1]] == []
+
+    def test_most_values_that_the_other_framework_has_a_gradient_of_have_one(self, clean):
+        found, partner = clean
+        ours, theirs = of(found.target), of(found.reference)
+        wanted = {r for t, r in partner.items() if r in theirs.of}
+        assert len({partner[v] for v in ours.of if v in partner} & wanted) > 0.8 * len(wanted)
+
+    def test_an_input_that_reaches_the_output_in_two_ways_is_told_apart(self, clean):
+        side = clean[0].target
+        kinds = [shipped().kind(kind) for kind in side.trace.ops["kind"]]
+        activations = [
+            (kinds[side.producers[other]], detour)
+            for made, given, detour in of(side).through
+            for other in side.reads[side.producers[made]]
+            if kinds[side.producers[made]] == "mul" and side.producers[other] >= 0 and given != other
+        ]
+        assert ("sigmoid", True) in activations
+        assert ("sigmoid", False) not in activations
