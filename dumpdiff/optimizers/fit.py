@@ -84,7 +84,7 @@ def fit(
         tuple(float(rate) for rate in found),
         _length(left) / total if total else 0.0,
         worst if forward else float("inf"),
-        sum(history.weights.shape[1] for history in data.histories),
+        sum(piece.history.weights.shape[1] for piece in each),
     )
 
 
@@ -116,7 +116,7 @@ def _equations(
 ) -> tuple[list[_Piece], Floats, float]:
     """The equations of every parameter, learning rate of each step, and the decay that enters linearly."""
     each = []
-    for history in data.histories:
+    for history in (known.sampled if rule.elementwise else known for known in data.histories):
         factors = clipping.factors(history, data.norms, numbers)
         each.append(_Piece(history, rule.moves(history, factors, numbers)))
     if all(piece.decayed is None for piece in each):

@@ -38,8 +38,8 @@ class Group:
 
 def explained(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> tuple[Group, ...]:
     """Groups of all parameters, the largest first; every parameter is in one."""
-    rest = [history for history in data.histories if history.moved.any()]
-    still = tuple(history.name for history in data.histories if not history.moved.any())
+    rest = [history for history in data.histories if history.sampled.moved.any()]
+    still = tuple(history.name for history in data.histories if not history.sampled.moved.any())
     groups: list[Group] = []
     lost: list[tuple[History, Fit]] = []
     hint: Fit | None = None
@@ -88,9 +88,10 @@ def _merged(groups: Sequence[Group], data: Data) -> list[Group]:
 
 def _telling(history: History) -> tuple[int, float]:
     """Prefer many elements that moved, then those that moved far beyond rounding."""
-    moving = int(np.count_nonzero(history.moved.any(axis=0)))
-    noise = float(np.linalg.norm(history.noise))
-    return min(moving, THIN), float(np.linalg.norm(history.moved)) / noise if noise else np.inf
+    few = history.sampled
+    moving = int(np.count_nonzero(few.moved.any(axis=0)))
+    noise = float(np.linalg.norm(few.noise))
+    return min(moving, THIN), float(np.linalg.norm(few.moved)) / noise if noise else np.inf
 
 
 def _found(data: Data, known: Known, rules: Sequence[Rule], hint: Fit | None) -> list[Fit]:
@@ -202,9 +203,11 @@ def _rounded(one: Fit, data: Data) -> Fit:
 
 
 def _runner_up(others: Sequence[Fit], data: Data, known: Known) -> Fit | None:
-    """The best of the other rules, on all of the group."""
+    """The best of the other rules, on all parameters of the group (of large ones, a sample)."""
     fitting = [one for one in others if applies(one.rule, data)][:_MOST]
-    return min((_again(one, data, known) for one in fitting), key=lambda one: one.residual, default=None)
+    thin = data.thin()
+    again = (_again(one, thin if one.rule.elementwise else data, known) for one in fitting)
+    return min(again, key=lambda one: one.residual, default=None)
 
 
 def _undecayed(

@@ -14,9 +14,11 @@ import numpy as np
 from ..arrays import AnyArray, Floats, Ints
 from ..dtypes import UNIT_ROUNDOFF
 
-#: Elements of a parameter that are looked at; those of a matrix are all kept up to WHOLE, since an update that
-#: orthogonalises needs all of them. The search for unknown numbers takes THIN of them.
-SAMPLE, WHOLE, THIN = 1 << 16, 1 << 20, 1 << 11
+#: Elements of a parameter that are looked at: 1 MB of a parameter in three steps, so that a model of a thousand
+#: parameters fits. The search for unknown numbers takes THIN of them.
+SAMPLE, THIN = 1 << 14, 1 << 11
+#: A matrix of at most so many elements is kept whole, since an update that orthogonalises needs all of them.
+WHOLE = 1 << 20
 
 #: A uniform rounding error of at most h has a standard deviation of h / sqrt(3); two of them are made when a weight
 #: is first decayed and then moved.
@@ -74,11 +76,16 @@ class History:
         norms: Floats = np.linalg.norm(self.gradients, axis=1) if self.own_norms is None else self.own_norms
         return norms
 
-    def thin(self, most: int = THIN) -> History:
-        """At most so many elements of it, evenly spread over those that moved."""
-        if self.weights.shape[1] <= most:
-            return self
-        return self.at(spread(np.flatnonzero(self.moved.any(axis=0)), most))
+    @cached_property
+    def sampled(self) -> History:
+        """At most SAMPLE elements of it, which is all that a rule for single elements has to see."""
+        size = self.weights.shape[1]
+        return self if size <= SAMPLE else self.at(spread(np.arange(size), SAMPLE))
+
+    def thin(self) -> History:
+        """At most THIN elements of it, evenly spread over those that moved."""
+        few = self.sampled
+        return few if few.weights.shape[1] <= THIN else few.at(spread(np.flatnonzero(few.moved.any(axis=0)), THIN))
 
     def at(self, elements: Ints) -> History:
         """These elements of it."""
@@ -99,14 +106,18 @@ def history(
     first: AnyArray | None = None,
     second: AnyArray | None = None,
     done: int = 0,
+    whole: bool = True,
 ) -> History:
-    """A history from whole arrays; n + 1 weights and n gradients, all of one size (raises ValueError if not)."""
+    """A history from whole arrays; n + 1 weights and n gradients, all of one size (raises ValueError if not).
+
+    Unless ``whole``, also of a small matrix only a sample is kept.
+    """
     sizes = {array.size for array in (*weights, *gradients, *(m for m in (first, second) if m is not None))}
     if len(sizes) != 1 or len(weights) != len(gradients) + 1 or not gradients:
         raise ValueError(f"{name}: {len(weights)} weights and {len(gradients)} gradients of {sorted(sizes)} elements")
     shape = tuple(weights[0].shape)
     size = sizes.pop()
-    keep = WHOLE if len(shape) == 2 else SAMPLE
+    keep = WHOLE if whole and len(shape) == 2 else SAMPLE
     at = np.arange(size) if size <= keep else spread(np.arange(size), SAMPLE)
     taken = [_take(array, at) for array in weights]
     return History(
@@ -130,10 +141,11 @@ def half_ulp(values: Floats, dtype: str) -> Floats:
 
 
 def spread(elements: Ints, most: int) -> Ints:
-    """At most so many of these, drawn without pattern and the same each time."""
+    """At most so many of these, drawn without pattern and the same each time, in order."""
     if len(elements) <= most:
         return elements
-    drawn: Ints = np.sort(np.random.default_rng(0).choice(elements, most, replace=False))
+    places = np.unique(np.random.default_rng(0).integers(0, len(elements), most))  # a few fall together
+    drawn: Ints = elements[places]
     return drawn
 
 

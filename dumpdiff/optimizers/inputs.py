@@ -31,6 +31,7 @@ _OTHER = re.compile(r"(global_step|beta[12]_power|learning_rate|current_iterator
 _STEP = re.compile(r"(weights|gradients)[_-]?(\d+)(\.\w+)?")
 _SETTINGS = ("settings.yaml", "settings.yml", "settings.json")
 _COUNTER = "global_step"
+_KEPT = 1 << 25  #: weights of all steps together, 0.5 GB with their gradients: beyond, no more matrices are kept whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
     problems = [*steps.problems, *said]
     moments = _moments(steps.weights[0])
     done = first - 1 if first is not None else _counted(steps.weights[0])
-    found, apart = [], []
+    found: list[History] = []
+    apart = []
+    kept = 0
     for name in filter(_parameter, weights[0]):
         if not all(name in at for at in (*weights, *gradients)):
             apart.append(name)
@@ -90,18 +93,20 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
         if moving and not done:
             raise DumpError(f"{name}: its moments are not zero; say in the settings which 'step' the first update is")
         try:
-            found.append(
-                history(
-                    name,
-                    [at[name]() for at in weights],
-                    [at[name]() for at in gradients],
-                    before[0] if before and moving else None,
-                    second[0] if second and moving else None,
-                    done or 0,
-                )
+            made = history(
+                name,
+                [at[name]() for at in weights],
+                [at[name]() for at in gradients],
+                before[0] if before and moving else None,
+                second[0] if second and moving else None,
+                done or 0,
+                whole=kept < _KEPT,
             )
         except ValueError as error:
             problems.append(f"left out: {error}")
+            continue
+        kept += made.weights.size
+        found.append(made)
     if not found:
         raise DumpError(f"no parameter has weights and gradients at every step; weights are called {_few(weights[0])}, "
                         f"gradients {_few(gradients[0])}")  # fmt: skip

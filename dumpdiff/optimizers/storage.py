@@ -31,7 +31,7 @@ class Copies(NamedTuple):
 def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | None:
     """Both ways tried; None if the weights are kept in float32 or wider, or nothing moved."""
     counted = np.zeros(3, dtype=np.int64)
-    for history in histories:
+    for history in (known.sampled if fit.rule.elementwise else known for known in histories):
         if not history.narrow:
             return None
         moves = fit.rule.moves(history, fit.clipping.factors(history, norms, fit.numbers), fit.numbers)

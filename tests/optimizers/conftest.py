@@ -15,6 +15,7 @@ from dumpdiff.optimizers.inputs import read_run
 from dumpdiff.optimizers.moved import Moved
 
 HERE = Path(__file__).parent
+FIXTURES = HERE.parents[1] / "fixtures"  #: where the configuration of msprobe is written
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"PYTHONPATH": str(HERE)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(FIXTURES)])},
             cwd=tmp_path_factory.mktemp("scratch"),
         )
         assert run.returncode == 0, f"{script.name} failed:\n{run.stdout}\n{run.stderr}"

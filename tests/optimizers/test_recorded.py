@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.optimizers.groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, Group
+from dumpdiff.optimizers.inputs import read_run
 from dumpdiff.optimizers.moved import Moved
 
 pytestmark = pytest.mark.record
@@ -166,3 +167,10 @@ def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(recordi
                     for framework, name in (("mindspore", "adam_weight_decay"), ("torch", "adamw")))  # fmt: skip
     assert ours[0] == pytest.approx(others[0], rel=1e-6)
     assert abs(ours[1] - others[1]) > 1e-3 * others[1]
+
+
+def test_a_dump_of_three_steps_has_two_updates(recording: Callable[[str], Path]) -> None:
+    run = read_run(str(recording("msprobe")))
+    found = group(run, ALL)
+    assert (run.state, run.steps, found.fit.rule.name) == (EXPLAINED, 2, "AdamW")
+    assert (found.fit.rates[0], found.fit.numbers["decay"]) == pytest.approx((1e-3, 0.1), rel=5e-3)

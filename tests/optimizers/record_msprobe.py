@@ -1,0 +1,31 @@
+"""Dumps three steps of the small model with msprobe while AdamW trains it: ``python record_msprobe.py FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import small_model as model
+import torch
+from msprobe.pytorch import PrecisionDebugger
+from msprobe_config import write_config
+from record_torch import Net
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True)
+    torch.set_num_threads(1)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.1)
+    config = write_config(out, "tensor", "mix")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "step": []}))  # every step
+    debugger = PrecisionDebugger(config_path=str(config))
+    for step in range(model.STEPS):
+        inputs, wanted = map(torch.from_numpy, model.batch(step))
+        optimizer.zero_grad()
+        debugger.start(model=net)
+        ((net(inputs) - wanted) ** 2).mean().backward()
+        debugger.stop()
+        debugger.step()
+        optimizer.step()
