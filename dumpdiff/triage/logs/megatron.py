@@ -17,7 +17,7 @@ from .numbers import anchored, is_nonfinite, number, resolution
 FORMAT = "megatron"
 ANCHOR = "iteration <n>/<total> | ... |"
 
-_RECORD = re.compile(r"iteration\s+(\d+)\s*/\s*\d+\s*\|")
+_RECORD = re.compile(r"iteration\s+(\d{1,9})\s*/\s*\d+\s*\|")
 _BEGIN = re.compile(r"-{5,} end of arguments -{5,}")
 _MICROSECONDS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\]\s+iteration\s")
 _LOSSES = ("lm loss", "loss", "reduced_train_loss")

@@ -17,8 +17,8 @@ ANCHOR = "{ Epoch:[<n>/<total>], step:[<n>/<total>], loss: ..., }"
 
 #: A comma behind the step's bracket tells the line of a step from those of the monitors. What stands before it is
 #: looked at afterwards: a pattern that begins with plain text is found many times faster.
-_RECORD = re.compile(r"step:\[\s*(\d+)/\s*(\d+)\],")
-_EPOCH = re.compile(r"Epoch:\[\s*(\d+)/\s*\d+\],\s*$")
+_RECORD = re.compile(r"step:\[\s*(\d{1,9})/\s*(\d{1,9})\],")
+_EPOCH = re.compile(r"Epoch:\[\s*(\d{1,9})/\s*\d+\],\s*$")
 _HEAD = 40  #: characters before the step that hold the epoch
 _ASIDE = ("load_balancing_loss", "mtp_loss", "extra_loss")
 

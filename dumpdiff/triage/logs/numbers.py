@@ -56,6 +56,8 @@ def resolution(texts: Iterable[str]) -> float:
     for text in set(islice(texts, _SAMPLE)):
         mantissa, _, exponent = text.strip("[]'\" \t").lower().partition("e")
         if mantissa.lstrip("+-").replace(".", "", 1).isdigit() and mantissa.strip("0."):
-            decimals = len(mantissa.partition(".")[2])
-            found.append(0.5 * 10.0 ** (int(exponent or 0) - decimals))
+            try:
+                found.append(0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2])))
+            except (ValueError, OverflowError):
+                continue
     return min(found, default=0.0)

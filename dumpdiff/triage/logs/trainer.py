@@ -14,7 +14,7 @@ FORMAT = "trainer"
 ANCHOR = "{'loss': ..., 'learning_rate': ...}"
 
 #: A dictionary of a step, or the progress bar before it: of both only the dictionary always is there.
-_RECORD = re.compile(r"\{'(?:loss|lm loss)':[^{}\n]*\}|\b(\d+)/(\d+) \[")
+_RECORD = re.compile(r"\{'(?:loss|lm loss)':[^{}\n]*\}|\b(\d{1,9})/(\d{1,9}) \[")
 _PAIR = re.compile(r"'([^']+)':\s*('[^']*'|[^,'}]+)")
 _STEPS = ("global_step/max_steps", "iteration", "step")
 _LOSSES = ("loss", "lm loss")
@@ -97,7 +97,7 @@ def _object(line: str) -> Any:
 def _step(fields: Mapping[str, str]) -> int | None:
     for name in _STEPS:
         digits = fields.get(name, "").partition("/")[0]
-        if digits.isdigit():
+        if digits.isascii() and digits.isdigit() and len(digits) < 10:
             return int(digits)
     return None
 

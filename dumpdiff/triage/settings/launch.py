@@ -35,7 +35,10 @@ def read_launch(text: str, path: Path, file: str) -> Settings:
 
     Raises DumpError if it starts none of Megatron-LM, Megatron-SWIFT and MindSpore Transformers.
     """
-    script = commands(text)
+    try:
+        script = commands(text)
+    except DumpError as error:
+        raise DumpError(f"{path}: {error}") from error
     found = [(call, read) for call in script.calls if (read := _training(call, path, file, 0)) is not None]
     if not found:
         raise DumpError(
