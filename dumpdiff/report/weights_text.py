@@ -83,7 +83,9 @@ def _said(pairs: Sequence[Pair]) -> str:
         return told[0].said
     if all(mistake.holds for mistake in told):
         moves = dict.fromkeys(
-            ", ".join(f"{a} for {b}" for a, b in zip(_numbers(mistake.holds), _numbers(pair.path), strict=False) if a != b)
+            ", ".join(
+                f"{a} for {b}" for a, b in zip(_numbers(mistake.holds), _numbers(pair.path), strict=False) if a != b
+            )
             for pair, mistake in zip(pairs, told, strict=True)
         )
         listed = [move for move in moves if move]

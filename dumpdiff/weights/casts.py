@@ -69,6 +69,7 @@ def candidates(target: str, reference: str) -> list[tuple[str, str, bool]]:
     return [(narrow, way, on_target) for way in _CASTS.get(narrow, ())]
 
 
+NARROW = ("float16", "bfloat16")  #: a weight that is kept in one of these is rounded once, and should not be again
 _WIDTH = ("float64", "float32", "float16", "bfloat16")
 
 

@@ -30,7 +30,6 @@ _RELEASE = 64 << 20
 MIN_COVERAGE = 0.9
 _LAYER = re.compile(r"\.(\d+)\.")  #: the first number of a name
 _MOST = 0.6  #: share of the exchanged layers that must be off by one number, for that to be the reason
-_NARROW = ("float16", "bfloat16")
 
 
 def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: Progress | None = None) -> WeightsResult:
@@ -54,7 +53,7 @@ def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: P
     parts = [(one, number, part) for one in laid for part, number in _parts(one)]
     known = Known.of([*(part for _, _, part in parts), *map(_alone, left_r)])
     pairs += [_pair(one, part, number, known) for one, number, part in parts]
-    rest = explained(sides, left_t, left_r, known)
+    rest = explained(sides, left_t, left_r)
     return _result(sides, tuple(pairs), laid, rest)
 
 
@@ -129,13 +128,13 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     elif len(wrong):
         relation, mistake = "different", named(part, wrong, known)
     elif relation == "different":
-        mistake = named(part, np.flatnonzero(found.gap[rows] > found.noise * found.norm[rows]), known)
+        mistake = named(part, np.flatnonzero(found.unequal[rows]), known)
     rounding = ""
     if relation == "rounded" and found.rounding is not None:
         dtype, way, on_target = found.rounding
         twice = casts.detour(dtype, part.target.dtype, part.reference.dtype)
         rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
-        if way != casts.NEAREST or (twice and part.target.dtype in _NARROW):
+        if way != casts.NEAREST or (twice and part.target.dtype in casts.NARROW):
             mistake = Mistake("rounding", rounding + (" on the way" if twice else ""))
     return Pair(
         path=part.path,

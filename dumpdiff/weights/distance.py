@@ -14,16 +14,19 @@ from . import casts
 from .matrix import Matrix
 from .result import Relation
 
-#: Relative L2 distance up to which two weights are one up to noise: four units of the coarser dtype, float32 at least.
-#: An element that was rounded once errs by one unit at most; a sum or a detour through another dtype by a few.
-NOISE_UNITS = 4.0
+#: Relative L2 distance of a row up to which it is the same up to noise: one unit of the coarser dtype (rounding to
+#: nearest leaves 0.3 units, twice 0.4), but four of float32, which a weight that was computed again is off by.
+_FLOAT32_UNITS = 4.0
+#: Noise has no direction: of n elements it moves the factor between two weights by its n-th root's share of itself. A
+#: factor that is half of the distance, or eight times what chance gives, is none.
+_SYSTEMATIC, _CHANCE = 0.5, 8.0
 #: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row. Rows of
 #: few elements can be as near as that by chance: there, some times what rounding can cause.
 WRONG_ROW = 0.05
 FEW_COLUMNS = 16
-#: Noise of a row is that of all its elements; a single one is off by as many times as much. Normal noise passes four
-#: deviations once in 16,000 elements.
-_ONE_ELEMENT = 4.0
+#: Noise is that of all rows together; one of them is off by so many times as much, where it has one element by more:
+#: normal noise passes four deviations once in 16,000 elements.
+_ONE_ROW, _ONE_ELEMENT = 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Distance:
     unequal: Ints  #: elements that are not equal
     gap: Floats  #: L2 norm of the difference
     norm: Floats  #: L2 norm of the reference's row
+    along: Floats  #: inner product of the difference with the reference's row
     largest: float  #: of all differences, absolute
     elements: int  #: compared
     nonfinite: int  #: elements of the target that are NaN or infinite where the reference's are not
@@ -40,7 +44,12 @@ class Distance:
     rounding: tuple[str, str, bool] | None  #: the cast that explains every element, see casts.candidates
     noise: float  #: relative distance that rounding alone can cause between these dtypes
     limit: float  #: relative distance from which on a row is another row
-    few: bool  #: rows have fewer than FEW_COLUMNS elements
+    columns: int
+
+    @property
+    def few(self) -> bool:
+        """Rows have fewer than FEW_COLUMNS elements."""
+        return self.columns < FEW_COLUMNS
 
     @property
     def relative(self) -> float:
@@ -57,9 +66,19 @@ class Distance:
             return "identical" if self.bits[which].all() else "equal"
         if self.rounding is not None:
             return "rounded"
-        norm = self.norm[which]
-        limit = self.noise * (_ONE_ELEMENT if self.few else 1.0) * np.maximum(norm, np.sqrt((norm**2).mean()))
-        return "noise" if np.all(self.gap[which] <= limit) else "different"
+        gap, norm = self.gap[which], self.norm[which]
+        typical = float(np.sqrt((norm**2).mean()))
+        limit = self.noise * (_ONE_ELEMENT if self.few else _ONE_ROW) * np.maximum(norm, typical)
+        small = np.all(gap <= limit) and float(np.sqrt((gap**2).mean())) <= self.noise * typical
+        return "noise" if small and not self._systematic(which) else "different"
+
+    def _systematic(self, which: Ints | slice) -> bool:
+        """The difference of these rows is a factor more than anything else."""
+        gap, square = float(np.sqrt((self.gap[which] ** 2).sum())), float((self.norm[which] ** 2).sum())
+        count = len(self.gap[which]) * self.columns
+        factor = abs(float(self.along[which].sum())) / max(square, 1e-300)
+        chance = max(_SYSTEMATIC, _CHANCE / np.sqrt(max(1, count)))
+        return bool(factor > chance * gap / max(np.sqrt(square), 1e-300))
 
     @property
     def wrong(self) -> Ints:
@@ -70,7 +89,8 @@ class Distance:
 
 def noise_of(target: str, reference: str) -> float:
     """Relative distance of two tensors of these dtypes that rounding alone can cause."""
-    return NOISE_UNITS * max(unit_roundoff(target), unit_roundoff(reference), unit_roundoff("float32"))
+    coarser = max(unit_roundoff(target), unit_roundoff(reference))
+    return max(coarser, _FLOAT32_UNITS * unit_roundoff("float32"))
 
 
 def distance(
@@ -81,7 +101,7 @@ def distance(
     Both have equally many columns. ``done`` is called after each chunk with the bytes read.
     """
     rows = target.shape[0]
-    unequal, gap, norm = np.zeros(rows, np.int64), np.zeros(rows), np.zeros(rows)
+    unequal, gap, norm, along = np.zeros(rows, np.int64), np.zeros(rows), np.zeros(rows), np.zeros(rows)
     ways = casts.candidates(target.dtype, reference.dtype)
     largest, elements, nonfinite, alike = 0.0, 0, 0, target.dtype == reference.dtype
     bits = np.full(rows, alike)
@@ -105,7 +125,7 @@ def distance(
             norm[mine] = np.nan
             continue
         chunk, ways = _compare(a, b, ways)
-        unequal[mine], gap[mine], norm[mine] = chunk.unequal, chunk.gap, chunk.norm
+        unequal[mine], gap[mine], norm[mine], along[mine] = chunk.unequal, chunk.gap, chunk.norm, chunk.along
         largest, nonfinite = max(largest, chunk.largest), nonfinite + chunk.nonfinite
     # the norm of rows that are equal was not worth computing: that of the others stands for it
     known = norm[np.isfinite(norm) & (norm > 0)]
@@ -114,10 +134,19 @@ def distance(
     if not unequal.any():
         rounding = None
     return Distance(
-        unequal, gap, norm, largest, elements, nonfinite, bits, rounding,
-        noise_of(target.dtype, reference.dtype), another_row(target, reference),
-        target.shape[1] < FEW_COLUMNS,
-    )  # fmt: skip
+        unequal=unequal,
+        gap=gap,
+        norm=norm,
+        along=along,
+        largest=largest,
+        elements=elements,
+        nonfinite=nonfinite,
+        bits=bits,
+        rounding=rounding,
+        noise=noise_of(target.dtype, reference.dtype),
+        limit=another_row(target, reference),
+        columns=target.shape[1],
+    )
 
 
 def another_row(target: Matrix, reference: Matrix) -> float:
@@ -131,6 +160,7 @@ class _Chunk:
     unequal: Ints
     gap: Floats
     norm: Floats
+    along: Floats
     largest: float
     nonfinite: int
 
@@ -144,9 +174,10 @@ def _compare(a: AnyArray, b: AnyArray, ways: list[tuple[str, str, bool]]) -> tup
         gap = _row_norms(d)
         largest = float(np.nanmax(np.abs(d), initial=0.0))
         lost = int(np.count_nonzero(apart & ~np.isfinite(a))) if a.dtype.kind == "f" else 0
-        norm = _row_norms(np.where(np.isfinite(b), b, 0))
+        finite = np.where(np.isfinite(b), b, 0)
+        norm, along = _row_norms(finite), _row_products(np.where(np.isfinite(d), d, 0), finite)
     kept = [way for way in ways if _explains(a, b, *way)] if apart.any() else ways
-    return _Chunk(np.count_nonzero(apart, axis=1), gap, norm, largest, lost), kept
+    return _Chunk(np.count_nonzero(apart, axis=1), gap, norm, along, largest, lost), kept
 
 
 def _explains(a: AnyArray, b: AnyArray, dtype: str, way: str, on_target: bool) -> bool:
@@ -162,6 +193,11 @@ def _bits_equal(a: AnyArray, b: AnyArray) -> Flags:
 
 
 def _row_norms(values: AnyArray) -> Floats:
-    wide = values.astype(np.float64, copy=False)
-    norms: Floats = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+    norms: Floats = np.sqrt(_row_products(values, values))
     return norms
+
+
+def _row_products(a: AnyArray, b: AnyArray) -> Floats:
+    """Inner products of the rows, summed in float64."""
+    products: Floats = np.einsum("ij,ij->i", a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
+    return products

@@ -9,7 +9,6 @@ from ..arrays import Floats
 from .distance import distance
 from .groups import Member
 from .matrix import Matrix
-from .mistakes import Known
 from .result import Mistake, Pair
 from .side import Side
 
@@ -27,9 +26,7 @@ class Leftover:
     accounted: int  #: elements that are explained without being compared
 
 
-def explained(
-    sides: tuple[Side, Side], target: Sequence[Member], reference: Sequence[Member], known: Known
-) -> Leftover:
+def explained(sides: tuple[Side, Side], target: Sequence[Member], reference: Sequence[Member]) -> Leftover:
     """What the members without a partner are."""
     pairs: list[Pair] = []
     notes: list[str] = []

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Floats, Ints
+from ..dtypes import unit_roundoff
+from .casts import NARROW
 from .distance import FEW_COLUMNS, WRONG_ROW, another_row
 from .matrix import Matrix
 from .orders import within
@@ -103,7 +105,9 @@ def _content(a: Floats, b: Floats, part: Part, which: str) -> tuple[str, str]:
         return "rows-constant", f"{which} are all {float(a.flat[0]):g}, as if never loaded"
     factor = _factor(a, b)
     if factor is not None and np.linalg.norm(a - factor * b) <= 2 * part.noise * np.linalg.norm(a):
-        return "rows-scaled", f"{which} are {factor:.6g} times the reference's"
+        return "rows-scaled", f"{which} are {_times(factor)} the reference's"
+    if _correlation(a, b) > _ALIKE:
+        return "changed", f"{which} are the reference's with {_change(a, b):.2g} relative change: trained on, or noise"
     return "rows-wrong", f"{which} hold something else"
 
 
@@ -130,6 +134,18 @@ def _constant(part: Part, known: Known) -> Mistake | None:
     return None
 
 
+def _cut(part: Part, known: Known) -> Mistake | None:
+    a, b = part.values(part.sample())
+    apart = a != b
+    if part.target.dtype != part.reference.dtype or not apart.any() or part.target.dtype not in NARROW:
+        return None
+    unit = 2 * unit_roundoff(part.target.dtype) * np.abs(b)
+    if np.all(np.abs(a) <= np.abs(b)) and np.all(np.abs(a - b) <= unit):
+        share = f"{apart.mean():.0%} of its elements are the next number nearer to zero"
+        return Mistake("rounding", f"{share}: bits cut off where the reference was rounded")
+    return None
+
+
 def _scaled(part: Part, known: Known) -> Mistake | None:
     a, b = part.values(part.sample())
     factor = _factor(a, b)
@@ -140,8 +156,14 @@ def _scaled(part: Part, known: Known) -> Mistake | None:
     if abs(factor + 1) <= part.noise:
         return Mistake("sign", "the reference's with the other sign")
     root = factor * factor
-    more = f" (the square root of {round(root):g})" if root > 3 and abs(root - round(root)) < 1e-3 * root else ""
-    return Mistake("scaled", f"{factor:.6g}{more} times the reference's")
+    more = f" (by the square root of {round(root):g})" if root > 3 and abs(root - round(root)) < 1e-3 * root else ""
+    return Mistake("scaled", f"{_times(factor)} the reference's{more}")
+
+
+def _times(factor: float) -> str:
+    """A factor near 1 by how much it is off."""
+    near = f"1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g} times"
+    return near if abs(factor - 1) < 1e-4 else f"{factor:.6g} times"
 
 
 def _offset(part: Part, known: Known) -> Mistake | None:
@@ -207,12 +229,16 @@ def _values(matrix: Matrix, rows: Ints) -> Floats:
 def _changed(part: Part, known: Known) -> Mistake | None:
     a, b = part.values(part.sample())
     related = _correlation(a, b)
-    error = float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-300))
+    error = _change(a, b)
     if related > _ALIKE and error < 1:
         return Mistake(
             "changed", f"the reference's with {error:.2g} relative change in every row: trained on, or noise"
         )
     return None
+
+
+def _change(a: Floats, b: Floats) -> float:
+    return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-300))
 
 
 def _correlation(a: Floats, b: Floats) -> float:
@@ -248,6 +274,7 @@ def _drawn(a: Floats) -> str:
 _CHECKS: tuple[Callable[[Part, Known], Mistake | None], ...] = (
     _not_finite,
     _constant,
+    _cut,
     _scaled,
     _offset,
     _another,

@@ -80,6 +80,38 @@ def test_a_wrong_rounding_is_named(tmp_path: Path, models: Path, change: Callabl
     assert all(pair.mistake.kind == "rounding" and said in pair.mistake.said for pair in result.mistakes)
 
 
+def in_bfloat16(models: Path, file: Path, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Path:
+    weights = torch.load(models / "llama.pt", weights_only=True)
+    torch.save({name: change(name, value).bfloat16() for name, value in weights.items()}, file)
+    return file
+
+
+def test_bits_cut_off_are_seen_where_both_sides_are_narrow(tmp_path: Path, models: Path) -> None:
+    target = in_bfloat16(models, tmp_path / "t.pt", lambda name, t: cut(t))
+    result = compared(target, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    # by chance a vector of 64 elements can pass for noise
+    assert len(result.mistakes) >= 30
+    assert {pair.mistake.kind for pair in result.mistakes} == {"rounding"}
+
+
+@pytest.mark.parametrize("factor", [1.01, 1.002])
+def test_a_factor_below_the_noise_of_an_element_is_seen(tmp_path: Path, models: Path, factor: float) -> None:
+    """0.2 % is half a unit of bfloat16, but in every element the same way."""
+    scaled = "layers.1.self_attn.q_proj"
+    target = in_bfloat16(models, tmp_path / "t.pt", lambda name, t: t * factor if scaled in name else t)
+    result = compared(target, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    assert {pair.path: pair.mistake.kind for pair in result.mistakes} == {"layers.1.attention.q.weight": "scaled"}
+
+
+def test_noise_of_bfloat16_without_direction_is_none(tmp_path: Path, models: Path) -> None:
+    drawn = torch.Generator().manual_seed(2)
+    noisy = in_bfloat16(
+        models, tmp_path / "t.pt", lambda name, t: t * (1 + 2e-3 * torch.randn(t.shape, generator=drawn))
+    )
+    result = compared(noisy, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    assert (result.verdict, result.relation) == ("same", "noise")
+
+
 def megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
     stages = 1 + max(stage for _, stage in ranks)
     return layouts.save_megatron(folder, ranks, {**ARGUMENTS, "pipeline_model_parallel_size": stages})
