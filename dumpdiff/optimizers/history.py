@@ -20,6 +20,8 @@ SAMPLE, THIN = 1 << 14, 1 << 11
 #: A matrix of at most so many elements is kept whole, since an update that orthogonalises needs all of them.
 WHOLE = 1 << 20
 
+_MANY, _SEVERAL = 1000, 8  #: of so many weights so many must differ, or their type cannot be seen
+
 #: A uniform rounding error of at most h has a standard deviation of h / sqrt(3); two of them are made when a weight
 #: is first decayed and then moved.
 _ROUNDINGS = np.sqrt(2 / 3)
@@ -157,7 +159,7 @@ def stored_type(weights: Floats, dtype: str) -> str:
     if dtype not in UNIT_ROUNDOFF:
         return "float32"
     values = weights[weights != 0]
-    if dtype != "float16" and len(np.unique(values)) >= 8:
+    if dtype != "float16" and len(np.unique(values[:_MANY])) >= _SEVERAL:
         single = values.astype(np.float32)
         if np.array_equal(single, values) and not (single.view(np.uint32) & 0xFFFF).any():
             return "bfloat16"

@@ -61,7 +61,9 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
             limit = _HOPEFUL * min(one.residual for one in everything)
             hopeful = {one.rule for one in everything if one.residual <= limit}
             fitting = [rule for rule in fitting if rule in hopeful]
-        found = tried(rule for rule in fitting if rule == rule.essence)
+        found = tried(rule for rule in fitting if rule == rule.essence and rule.elementwise)
+        if not any(one.explains for one in found):  # whole matrices cost seconds, and never explain as sharply
+            found += tried(rule for rule in fitting if not rule.elementwise)
         good = {one.rule for one in found if one.explains}
         close = good or {one.rule for one in found if one.residual < _CLOSE}
         found += tried(rule for rule in fitting if rule != rule.essence and rule.essence in close)
