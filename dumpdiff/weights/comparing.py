@@ -32,6 +32,7 @@ _LAYER = re.compile(r"\.(\d+)\.")  #: the first number of a name
 _MOST = 0.6  #: share of the exchanged layers that must be off by one number, for that to be the reason
 
 
+@np.errstate(all="ignore")  # what is not finite is looked for, wherever it counts
 def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: Progress | None = None) -> WeightsResult:
     """Are they the same weights? Reads every element of both once or twice, a few megabytes at a time.
 

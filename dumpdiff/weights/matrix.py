@@ -35,7 +35,10 @@ class Matrix:
 
     @staticmethod
     def of(array: AnyArray, dtype: str) -> Matrix:
-        """An array of any rank: its first axis are the rows; a vector is a column."""
+        """An array of any rank: its first axis are the rows; a vector is a column. Complex numbers are two each."""
+        if array.dtype.kind == "c":
+            dtype = "float32" if dtype == "complex64" else "float64"
+            array = np.ascontiguousarray(array)[..., None].view(dtype)
         rows = array.shape[0] if array.ndim else 1
         return Matrix((array.reshape(rows, -1) if array.size else np.zeros((rows, 0), array.dtype),), dtype)
 

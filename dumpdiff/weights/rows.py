@@ -13,6 +13,7 @@ from .matrix import Matrix
 #: below 1e-9 for a hundred thousand rows.
 _DIRECTIONS = 16
 _SEED = 20_240_601
+_LARGEST = 1e150  #: so that the square of a distance is finite
 _TRIED = 64  #: rows that are looked for first
 _HOPEFUL = 0.1  #: share of them that must be found for all to be looked for
 
@@ -27,7 +28,7 @@ def projections(matrix: Matrix, rows: Ints | None = None) -> Floats:
         whole = rows is None
         values = matrix.values(slice(start, start + len(part)) if whole else part)
         found[start : start + len(part)] = np.nan_to_num(values, posinf=0, neginf=0) @ directions
-    return found
+    return np.clip(np.nan_to_num(found), -_LARGEST, _LARGEST)
 
 
 def _directions(width: int) -> Floats:

@@ -178,3 +178,17 @@ def test_another_model_is_not_the_same(models: Path) -> None:
     assert result.verdict == "differ"
     assert {pair.mistake.kind for pair in result.mistakes} >= {"shape"}
     assert result.missing
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("target", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("reference", ["float64", "float32", "bfloat16", "float16"])
+def test_random_bits_are_compared_without_a_warning(tmp_path: Path, target: str, reference: str) -> None:
+    """NaN, infinities, numbers beyond any sum: found, named, never in the way."""
+    for dtype, file in ((target, "t.pt"), (reference, "r.pt")):
+        drawn = np.random.default_rng(len(dtype)).bytes(32 * 32 * 8)
+        matrix = torch.frombuffer(bytearray(drawn), dtype=getattr(torch, dtype))[: 32 * 32].reshape(32, 32)
+        weights = {"model.layers.0.self_attn.q_proj.weight": matrix, "model.norm.weight": matrix[0], "none": matrix[:0]}
+        torch.save({**weights, "turn": torch.ones(3, dtype=torch.complex64)}, tmp_path / file)
+    result = compared(tmp_path / "t.pt", tmp_path / "r.pt")
+    assert result.verdict == ("same" if target == reference else "differ")
