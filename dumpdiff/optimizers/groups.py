@@ -20,7 +20,8 @@ EXPLAINED, AMBIGUOUS, UNEXPLAINED, STILL = "explained", "ambiguous", "unexplaine
 #: what both leave may be no more than the framework's own rounding of its constants.
 _RIVAL, _FLOOR = 3.0, 2e-6
 
-_MOST = 8  #: groups that are searched for; a run has two or three
+_MOST = 32  #: groups that are searched for; a run has two or three, with a learning rate for each layer one each
+_OTHERS = 8  #: other rules that are fitted to all of a group, to name the next best
 _LOST = 2  #: parameters that no rule explains after which the search is given up for those that are left
 
 
@@ -49,7 +50,9 @@ def explained(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> tuple[
         searched = len(groups) < _MOST and len(lost) < _LOST
         found = _found(replace(data, histories=(seed,)), known, rules, hint) if searched else []
         if not found or not found[0].explains:
-            lost.append((seed, found[0] if found else lost[-1][1]))
+            nearest = found[0] if found else lost[-1][1] if lost else hint
+            if nearest is not None:
+                lost.append((seed, nearest))
             rest.remove(seed)
             continue
         group, members = _grown(found, rest, data, known)
@@ -204,7 +207,7 @@ def _rounded(one: Fit, data: Data) -> Fit:
 
 def _runner_up(others: Sequence[Fit], data: Data, known: Known) -> Fit | None:
     """The best of the other rules, on all parameters of the group (of large ones, a sample)."""
-    fitting = [one for one in others if applies(one.rule, data)][:_MOST]
+    fitting = [one for one in others if applies(one.rule, data)][:_OTHERS]
     thin = data.thin()
     again = (_again(one, thin if one.rule.elementwise else data, known) for one in fitting)
     return min(again, key=lambda one: one.residual, default=None)
@@ -231,6 +234,7 @@ def _undecayed(
     moved_on = [h for h in either if len(h.shape) not in shown and len(h.shape) in {len(u.shape) for u in undecayed}]
     if not undecayed:
         return group, None
+    moved_on = [] if len(moved_on) == len(members) else moved_on
     together = replace(data, histories=(*undecayed, *moved_on))
     own = plain.rule.essence
     others = [one for one in found if own not in (one.rule.essence, *_ancestors(one.rule.essence)) and not one.explains]

@@ -27,7 +27,7 @@ _MANY, _SEVERAL = 1000, 8  #: of so many weights so many must differ, or their t
 _ROUNDINGS = np.sqrt(2 / 3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """One parameter through n steps; N elements of it."""
 
