@@ -49,7 +49,7 @@ def write(result: Converted, console: Console, *, quiet: bool = False) -> None:
         return
     for file in result.plan.files:
         for line in _lines(file):
-            console.print(Text(printable(line)))
+            console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _lines(file: File) -> Iterator[str]:
