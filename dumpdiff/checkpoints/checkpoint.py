@@ -114,22 +114,21 @@ class Checkpoint:
     def raw(self, entry: Entry | str) -> AnyArray:
         """The elements as stored, memory-mapped and read-only: bfloat16 as uint16, float8 as uint8.
 
-        Raises DumpError if the file is gone or cut short, KeyError for a name that is missing or split.
+        Raises DumpError if the file is gone, cut short or damaged, KeyError for a name that is missing or split.
         """
         entry = self.entry(entry) if isinstance(entry, str) else entry
         dtype = np.dtype(STORED[entry.dtype])
         if entry.size == 0:
             return np.zeros(entry.shape, dtype)
         parts = [self._files.bytes(*extent) for extent in entry.extents]
-        storage = (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(dtype)
-        if entry.strides is None:
-            return storage[entry.start : entry.start + entry.size].reshape(entry.shape)
-        strides = tuple(stride * dtype.itemsize for stride in entry.strides)
-        # NumPy refuses a layout that reaches beyond the buffer
-        try:
+        try:  # NumPy refuses what reaches beyond the bytes, or is not a whole number of elements
+            storage = (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(dtype)
+            if entry.strides is None:
+                return storage[entry.start : entry.start + entry.size].reshape(entry.shape)
+            strides = tuple(stride * dtype.itemsize for stride in entry.strides)
             array: AnyArray = np.ndarray(entry.shape, dtype, storage, entry.start * dtype.itemsize, strides)
         except (TypeError, ValueError) as error:
-            raise DumpError(f"{self.root / entry.file}: {entry.name} reaches beyond its data") from error
+            raise DumpError(f"{self.root / entry.file}: {entry.name} reaches beyond its data; copy it again") from error
         return array
 
     def array(self, entry: Entry | str) -> AnyArray:

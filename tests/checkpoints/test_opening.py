@@ -156,6 +156,17 @@ class TestTorch:
         with pytest.raises(DumpError, match="data of a are missing"):
             checkpoints.open(tmp_path / "less.pt")
 
+    @pytest.mark.parametrize("shape", [(64,), (6, 6, 6)])
+    def test_a_shape_that_is_larger_than_the_data(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
+        from dataclasses import replace
+
+        torch.save({"a": torch.ones(36)}, tmp_path / "m.pt")
+        opened = checkpoints.open(tmp_path / "m.pt")
+        for strides in (None, (1,) * len(shape)):
+            lying = replace(opened.entry("a"), shape=shape, strides=strides, start=30)
+            with pytest.raises(DumpError, match="reaches beyond its data"):
+                opened.raw(lying)
+
     def test_of_a_trainers_folder_the_model_only(self, tmp_path: Path) -> None:
         torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
         torch.save({"a": torch.zeros(2), "state": {0: torch.ones(1)}}, tmp_path / "optimizer.pt")
