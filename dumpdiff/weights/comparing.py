@@ -200,7 +200,8 @@ def _result(sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid],
         sum(t.size for name, t in side.tensors.items() if not is_state(side.rules.parameter(name) or name, t))
         for side in sides
     ]
-    coverage = min(1.0, (compared + rest.accounted) / max(1, *weights))
+    padding = sum(abs(one.padding) * one.target.shape[1] for one in laid)
+    coverage = min(1.0, (compared + padding + rest.accounted) / max(1, *weights))
     right = [pair for pair in pairs if pair.mistake is None]
     worst = max((RELATIONS.index(pair.relation) for pair in right), default=0)
     verdict: Verdict = "same"
