@@ -24,6 +24,7 @@ class Recorded:
     baseline: str | None
     weights: tuple[str | None, str | None]  #: checkpoints that named the parameters of target and reference
     min_coverage: float
+    rules: tuple[str, ...]  #: further rule files
     titles: tuple[str, ...]  #: of the findings, by rank
 
 
@@ -46,6 +47,7 @@ def recorded(file: Path) -> Recorded:
             baseline=None if baseline is None else str(baseline["source"]["path"]),
             weights=(_weights(target), _weights(reference)),
             min_coverage=float(document["details"]["min_coverage"]),
+            rules=tuple(str(file) for file in document["details"].get("rules", ())),
             titles=tuple(str(finding["title"]) for finding in document["findings"]),
         )
     except OSError as error:

@@ -35,7 +35,8 @@ def repeat(
 ) -> Result:
     """The comparison that ``dumpdiff align --json`` wrote to the file ``result``, made again with all its tables.
 
-    The two dumps that it names are read again, in the same step, rank and graph, and against the same baseline.
+    The two dumps that it names are read again, in the same step, rank and graph, by the same rules and against the
+    same baseline; ``rules`` are further ones.
 
     Raises DumpError if the file is no such result, or its dumps are gone.
     """
@@ -50,7 +51,7 @@ def repeat(
         weights_target=made.weights[0],
         weights_reference=made.weights[1],
         min_coverage=made.min_coverage,
-        rules=rules,
+        rules=(*made.rules, *rules),
         explained=explained,
         closeups=closeups,
         progress=progress,
@@ -92,7 +93,8 @@ def narrow(
     """
     from ..capture.narrow import narrow as narrowed
 
-    made, book = recorded(Path(result)), load_rules(rules)
+    made = recorded(Path(result))
+    book = load_rules([*made.rules, *rules])
     if finding is not None and finding > len(made.titles):
         raise DumpError(f"{result}: has no finding {finding}; it has {len(made.titles)}")
     comparison = compared(_parts(made), made.baseline, book, progress, made.weights)
@@ -119,7 +121,8 @@ def mapping(
     """
     from ..capture.msprobe.mapping import msprobe_mapping
 
-    made, book = recorded(Path(result)), load_rules(rules)
+    made = recorded(Path(result))
+    book = load_rules([*made.rules, *rules])
     sides = flows(_parts(made), progress, made.weights)
     say(progress, "aligning", 0.0)
     return msprobe_mapping(align_flows(*sides, book), book, kind, version)

@@ -67,7 +67,11 @@ def align(
     say(progress, "locating", 0.0)
     result = locate(comparison, book, min_coverage)
     say(progress, "explaining", 0.0)
-    result = replace(result, findings=_explained(result.findings, comparison, book, explained))
+    result = replace(
+        result,
+        findings=_explained(result.findings, comparison, book, explained),
+        details={**result.details, "rules": [str(file) for file in rules]},
+    )
     if not closeups:
         return result
     from ..depict import closeups as closeups_of

@@ -26,7 +26,7 @@ The two dumps named in the result are read again: they must be where they were.
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("result")
 @click.option("--finding", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the finding.")
-@click.option("--rules", metavar="FILE", multiple=True, help="The rules that the result was made with.")
+@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the finding; - for standard output.")
 @click.pass_context
 @collector_paused()

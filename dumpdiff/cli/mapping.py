@@ -43,7 +43,7 @@ The two dumps named in the result are read again; both must be msprobe's.
     metavar="VERSION",
     help="Of the msprobe that will read it, such as 26.2; default: what wrote the reference.",
 )
-@click.option("--rules", metavar="FILE", multiple=True, help="The rules that the result was made with.")
+@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
 @collector_paused()
 def mapping(result: str, tool: str, kind: Kind, file: str, msprobe_version: str | None, rules: tuple[str, ...]) -> None:
     """Write the mapping by which msprobe compares what was aligned.

@@ -29,7 +29,7 @@ The two dumps named in the result are read again. docs/tutorial.md has the whole
 @click.option("-o", "--output", "folder", metavar="FOLDER", default="next", show_default=True, help="Made if absent.")
 @click.option("--finding", type=click.IntRange(min=1), help="Around this one; default: around the first three.")
 @click.option("--ops", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many a side.")
-@click.option("--rules", metavar="FILE", multiple=True, help="The rules that the result was made with.")
+@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
 @collector_paused()
 def narrow(result: str, folder: str, finding: int | None, ops: int, rules: tuple[str, ...]) -> None:
     """Say what to dump next: whole tensors of the few ops around a finding, on both sides.

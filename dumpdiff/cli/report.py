@@ -29,7 +29,7 @@ The two dumps named in the result are read again: they must be where they were.
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failed tests.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair.")
-@click.option("--rules", metavar="FILE", multiple=True, help="The rules that the result was made with.")
+@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
 @collector_paused()
 def report(
     result: str,

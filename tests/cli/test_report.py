@@ -57,6 +57,19 @@ def test_what_the_verdict_depended_on_is_repeated_too(run: Run, dump: Dump, tmp_
     assert run("report", tmp_path / "r.json", "--markdown", "-").stdout.startswith("**Inconclusive:** only ")
 
 
+def test_the_rules_it_was_made_with_are_repeated_too(run: Run, dump: Dump, tmp_path: Path) -> None:
+    rules, result = tmp_path / "mine.yaml", tmp_path / "r.json"
+    rules.write_text("scopes:\n  block:\n    modules:\n      second_norm: [post_norm]\n")
+    pair = dump("demo_mindspore"), dump("demo_pytorch")
+    run("align", *pair, "--rules", rules, "--json", result, "--markdown", tmp_path / "direct.md", "-q")
+    run("report", result, "--markdown", tmp_path / "repeated.md")
+    assert (tmp_path / "repeated.md").read_bytes() == (tmp_path / "direct.md").read_bytes()
+    rules.unlink()
+    told = run("report", result, "--markdown", "-")
+    assert told.exit_code == 2
+    assert "mine.yaml" in told.stderr
+
+
 def test_nothing_to_write_is_wrong_usage(run: Run, result: Path) -> None:
     told = run("report", result)
     assert told.exit_code == 2
