@@ -117,7 +117,7 @@ def aligned(dump: Callable[[str], Path]) -> Callable[[str, str], Result]:
 
 @pytest.fixture(scope="session")
 def demo(aligned: Callable[[str, str], Result]) -> Result:
-    """The pair of ``make demo``: 478 pairs, one finding."""
+    """The pair of ``make demo``: one finding."""
     return aligned("demo_mindspore", "demo_pytorch")
 
 

@@ -121,11 +121,11 @@ def test_searching_and_choosing(browser: Browser, demo: Result, demo_page: bytes
     browser.find("#search").send_keys("Softmax layers.2")
     lines = demo.pairs.astype(str).agg(" ".join, axis=1)
     shown = lines.str.contains("softmax", case=False) & lines.str.contains("layers.2", regex=False)
-    assert browser.find("#pairs-count").text == f"{shown.sum()} of 478"
+    assert browser.find("#pairs-count").text == f"{shown.sum()} of {len(demo.pairs)}"
     browser.find("#phase").send_keys("backward")
     both = shown & (demo.pairs["phase"] == "backward")
     assert 0 < both.sum() < shown.sum()
-    assert browser.find("#pairs-count").text == f"{both.sum()} of 478"
+    assert browser.find("#pairs-count").text == f"{both.sum()} of {len(demo.pairs)}"
     assert browser.hash == "#q=Softmax layers.2&phase=backward"
     assert set(rows(browser, 5)) == {"backward"}
 
@@ -155,7 +155,7 @@ def test_a_cell_of_the_heat_map_shows_its_pairs(browser: Browser, demo: Result, 
     browser.open(demo_page)
     browser.find(".heat td.first").click()
     wanted = (demo.pairs["scope"] == "layers.1.post_attention_norm") & (demo.pairs["phase"] == "forward")
-    assert browser.find("#pairs-count").text == f"{wanted.sum()} of 478"
+    assert browser.find("#pairs-count").text == f"{wanted.sum()} of {len(demo.pairs)}"
     assert browser.hash == "#pairs&q=scope:layers.1.post_attention_norm&phase=forward"
 
 
