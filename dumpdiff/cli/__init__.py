@@ -18,20 +18,20 @@ from ..errors import DumpError
 #: so that ``dumpdiff --help`` imports none of them.
 COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
+    "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
+    "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
+    "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
+    "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
+    "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
+    "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check the configuration of a dump."),
     "env": ("dumpdiff.cli.env:env", "Print the environment of a run that is dumped and repeats itself."),
-    "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
-    "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
-    "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
+    "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
     "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),
-    "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
-    "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
-    "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
-    "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
     "weights": ("dumpdiff.cli.weights:weights", "Compare two checkpoints: are they the same weights?"),
-    "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
+    "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
 }
 
 # Beyond the verdicts (0, 1, 3): 2 as click uses it, 70 as sysexits.h EX_SOFTWARE, 128 + n as a shell for signal n.
