@@ -126,8 +126,13 @@ def write(result: WeightsResult, console: Console, *, quiet: bool = False, verbo
 
 
 def _side(side: Checked) -> str:
-    size = f"{side.bytes / 1e9:.3g} GB" if side.bytes >= 1e8 else f"{side.bytes / 1e6:.3g} MB"
-    return f"{side.format}, {side.family} names: {side.tensors} tensors, {size}, {printable(side.path)}"
+    held = f"{side.tensors} tensors, {size(side.bytes)}"
+    return f"{side.format}, {side.family} names: {held}, {printable(side.path)}"
+
+
+def size(count: int) -> str:
+    """Bytes as a person says them: MB, GB from a tenth of one on."""
+    return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
 
 
 def _lists(result: WeightsResult) -> Iterator[tuple[str, list[str]]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,24 @@ def test_json_and_csv(run: Run, wrong: Path, reference: Path, tmp_path: Path) ->
     assert len(rows) == len(document["pairs"]) == 9
     assert [row["path"] for row in rows if row["mistake"]] == ["layers.1.attention.k.weight"]
     assert {row["relation"] for row in rows} == {"identical", "different"}
+
+
+def test_html(run: Run, wrong: Path, reference: Path, tmp_path: Path) -> None:
+    told = run("weights", wrong, reference, "--html", tmp_path / "report.html", "-q")
+    assert told.exit_code == 1
+    page = (tmp_path / "report.html").read_text()
+    assert "1 of 9 parameters are wrong" in html.unescape(re.sub(r"<[^>]+>", "", page))
+
+    same = run("weights", reference, reference, "--html", "-")
+    assert (same.exit_code, same.stdout[:15]) == (0, "<!doctype html>")
+    assert same.stderr.startswith("same weights, bit for bit")
+
+
+def test_html_is_refused_before_the_work(run: Run, reference: Path, tmp_path: Path) -> None:
+    told = run("weights", reference, reference, "--html", tmp_path / "gone" / "report.html")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert str(tmp_path / "gone") in told.stderr
+    assert run("weights", reference, reference, "--html", "-", "--json", "-").exit_code == 2
 
 
 def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .. import output
+from .. import files, output
 
 EXIT_CODES = {"same": 0, "differ": 1, "inconclusive": 3}
 
@@ -20,6 +20,7 @@ Exit codes:
 Examples:
   dumpdiff weights megatron_ckpt/ hf_model/
   dumpdiff weights rank_0.ckpt model.safetensors --json result.json
+  dumpdiff weights rank_0.ckpt model.safetensors --html weights.html
   dumpdiff weights ms_output/checkpoint/ iter_0001000/ --rules-out names.yaml
   dumpdiff align ms_dump/ pt_dump/ --rules names.yaml
   dumpdiff weights convert --help
@@ -41,6 +42,7 @@ JSON, CSV and the exit code always tell everything; -q and -v choose what is pri
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per parameter; - for standard output.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a report of every parameter, one file for a browser.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every parameter, not only what is wrong.")
 @click.pass_context
@@ -52,6 +54,7 @@ def compare(
     rules_out: str | None,
     json_file: str | None,
     csv_file: str | None,
+    html_file: str | None,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -63,7 +66,7 @@ def compare(
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
-    output.check_writable(json_file, csv_file, rules_out)
+    files.check({"json": json_file, "csv": csv_file, "html": html_file, "rules": rules_out})
 
     from ... import api
 
@@ -72,11 +75,17 @@ def compare(
 
     from ...report import weights_csv, weights_json, weights_rules, weights_text
 
-    weights_text.write(result, output.console(json_file, csv_file, rules_out), quiet=quiet, verbose=verbose)
+    console = output.console(json_file, csv_file, html_file, rules_out)
+    weights_text.write(result, console, quiet=quiet, verbose=verbose)
     for file, form in ((json_file, weights_json), (csv_file, weights_csv)):
         if file is not None:
             with output.writing(file) as stream:
                 form.write(result, stream)
+    if html_file is not None:
+        from ...report import weights_html
+
+        with output.writing(html_file) as stream:
+            weights_html.write(result, stream)
     if rules_out is not None:
         with output.writing(rules_out) as stream:
             stream.write(weights_rules.rules_of(result, rules).encode())

@@ -1,7 +1,8 @@
 """The report as one HTML file that needs nothing else: to be opened, mailed, printed.
 
 ``tables``, ``heat``, ``findings`` (with ``graph`` and ``drawings``) -> what there is to show; ``divergence`` -> the
-page of a result; ``page``, ``pack`` and ``assets`` -> one file of any page, they know nothing of results.
+page of a result; ``weights`` -> the page of two checkpoints; ``page``, ``pack`` and ``assets`` -> one file of any page,
+they know nothing of results.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def page(result: Result, markdown: str) -> Page:
             "markdown": markdown,
             "findings": [{"rank": one.finding.rank, "row": one.row} for one in findings],
         },
-        styles=("uPlot.css", "page.css", "divergence.css"),
+        styles=("uPlot.css", "page.css", "comparison.css", "divergence.css"),
         scripts=_SCRIPTS,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ NAMES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
 class Cell:
     """One component of one layer, in one phase."""
 
-    level: str  #: one of NAMES; 'none' if no pair of it could be compared
+    level: str  #: class of the style sheet: one of NAMES, or 'none' if no pair of it could be compared
     first: bool  #: a divergence begins here
     words: str  #: the cell said in words
 
@@ -31,7 +32,7 @@ class Cell:
 class Grid:
     """The heat map of one phase."""
 
-    phase: str
+    phase: str  #: '' where there are none
     columns: tuple[str, ...]  #: components; '' for what belongs to a layer as a whole, residual additions say
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]  #: layer ('' outside the layers), a cell for each column
 
@@ -52,10 +53,13 @@ def grids(pairs: pd.DataFrame) -> tuple[Grid, ...]:
 
 
 def _grid(phase: str, table: pd.DataFrame) -> Grid:
-    cells: dict[tuple[str, str], Cell] = {}
     columns = (table[name].tolist() for name in ("scope", "worst", "parts", "pairs", "first"))
-    for scope, worst, parts, pairs, first in zip(*columns, strict=True):
-        cells[_place(scope)] = _cell(worst, parts, pairs, first)
+    return grid(phase, {scope: _cell(*figures) for scope, *figures in zip(*columns, strict=True)})
+
+
+def grid(phase: str, by_scope: Mapping[str, Cell]) -> Grid:
+    """Cells by scope (``layers.1.mlp``) as layers by components, components in the order in which they come."""
+    cells = {_place(scope): cell for scope, cell in by_scope.items()}
     layers = sorted({layer for layer, _ in cells}, key=_by_number)
     inside = list(dict.fromkeys(column for layer, column in cells if layer))
     outside = [column for layer, column in cells if not layer]

@@ -95,6 +95,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=Service(str(programs[1])))
+    driver.get("about:blank")  # the browser's own first page still loads, and is none of what is tested
     yield driver
     driver.quit()
 
