@@ -190,25 +190,6 @@ def _rewired(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, r
     }
 
 
-def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray) -> float:
-    """What is left of the fault at the ends: loss, gradients of parameters, new parameters. Infinite if one is gone."""
-    read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
-    slot, files = faulty.trace.tensors["slot"].tolist(), faulty.trace.tensors["file"].tolist()
-    worst = 0.0
-    for row in np.flatnonzero(changed == CHANGED).tolist():
-        if faulty.role[row] != "output" or faulty.numbers[row] in read or not files[row]:
-            continue
-        twin = clean.slots.get((pairs[faulty.op[row]], slot[row]), -1)
-        if twin < 0 or not clean.bits[twin]:
-            return float("inf")
-        ours, theirs = (np.asarray(d.trace.array(at), np.float64).ravel() for d, at in ((faulty, row), (clean, twin)))
-        if ours.size != theirs.size:
-            return float("inf")
-        scale = float(np.linalg.norm(theirs))
-        worst = max(worst, float(np.linalg.norm(ours - theirs)) / scale if scale else float("inf"))
-    return worst
-
-
 def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str) -> float:
     """Largest relative L2 error that a fault of the forward pass leaves in the loss and the gradients of parameters.
 
