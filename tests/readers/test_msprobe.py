@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,29 @@ def test_step_and_process_come_from_the_folders(dump: Dump):
 
     assert (part.step, part.rank, part.anonymous, part.whole) == (0, 17620, True, False)
     assert readers.find(part.path) == readers.find(part.path.parent) == [part]
+
+
+@pytest.mark.parametrize("number", [0, 57, 473, 999, 1000, 17620])
+def test_a_process_is_no_rank_however_small_its_id(number: int, tmp_path: Path):
+    """In a container the ids of processes begin at 1."""
+    folder = tmp_path / "step0" / f"proc{number}"
+    folder.mkdir(parents=True)
+    written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
+    (part,) = readers.find(tmp_path)
+
+    assert part.anonymous and readers.read(part).source.anonymous
+    assert part.rank == (number if number >= 1000 else 100_000 + number)
+    assert f"process {part.rank}" in str(part)
+    assert readers.choose([part], [replace(part, rank=2)])[1].rank == 2
+
+
+def test_a_folder_of_a_rank_goes_before_one_of_a_process(tmp_path: Path):
+    folder = tmp_path / "rank3" / "proc473"
+    folder.mkdir(parents=True)
+    written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
+    (part,) = readers.find(tmp_path)
+
+    assert (part.rank, part.anonymous) == (3, False)
 
 
 def test_kinds_are_spelled_as_the_framework_does(pytorch: Trace, mindspore: Trace):
