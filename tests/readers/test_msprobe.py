@@ -84,7 +84,8 @@ def test_a_process_is_no_rank_however_small_its_id(number: int, tmp_path: Path):
     written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
     (part,) = readers.find(tmp_path)
 
-    assert part.anonymous and readers.read(part).source.anonymous
+    assert part.anonymous
+    assert readers.read(part).source.anonymous
     assert part.rank == (number if number >= 1000 else 100_000 + number)
     assert f"process {part.rank}" in str(part)
     assert readers.choose([part], [replace(part, rank=2)])[1].rank == 2
