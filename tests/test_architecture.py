@@ -13,7 +13,19 @@ PACKAGE = Path(__file__).parents[1] / "dumpdiff"
 
 #: Lowest first. A module may import from its own layer and from those below it; docs/architecture.md says why.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("arrays", "closeup", "collector", "dtypes", "errors", "recorded", "result", "threads", "trace", "wording"),
+    (
+        "arrays",
+        "closeup",
+        "collector",
+        "defaults",
+        "dtypes",
+        "errors",
+        "recorded",
+        "result",
+        "threads",
+        "trace",
+        "wording",
+    ),
     ("rules",),
     ("operators",),
     ("readers",),

@@ -14,6 +14,7 @@ from dumpdiff.alignment import Alignment, align
 from dumpdiff.alignment.matching import Matching
 from dumpdiff.arrays import AnyArray
 from dumpdiff.compare import Comparison, compare_pairs
+from dumpdiff.defaults import MIN_COVERAGE
 from dumpdiff.graph import Flow, flow_of
 from dumpdiff.graph.statistics import STATISTICS
 from dumpdiff.locate import locate
@@ -23,7 +24,6 @@ from dumpdiff.result import Result
 from dumpdiff.rules import Rules, load_rules
 from dumpdiff.trace import Trace
 
-MIN_COVERAGE = 0.7
 _NUMBERS = list(STATISTICS)
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from .. import readers
 from ..alignment import align as align_flows
 from ..collector import collector_paused
+from ..defaults import EXPLAINED
 from ..errors import DumpError
 from ..locate import locate
 from ..readers.parts import Part
 from ..recorded import Recorded, recorded
 from ..result import Finding, Result
 from ..rules import load_rules
-from .dumps import EXPLAINED, align, compared, flows
+from .dumps import align, compared, flows
 from .progress import Progress, say
 
 if TYPE_CHECKING:

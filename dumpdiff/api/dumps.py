@@ -10,6 +10,7 @@ from .. import readers
 from ..alignment import align as align_flows
 from ..collector import collector_paused
 from ..compare import Comparison, Spread, compare_pairs, spread_of
+from ..defaults import EXPLAINED, MIN_COVERAGE
 from ..graph import Flow, flow_of
 from ..locate import locate
 from ..readers.parts import Part
@@ -19,12 +20,6 @@ from ..trace import Trace
 from .progress import Progress, say, stage_of
 
 Checkpoints = tuple[str | Path | None, str | Path | None]  #: of the target's weights and the reference's
-
-#: A verdict 'aligned' needs this share of each side's forward (and backward) ops compared, or leading only to what was.
-MIN_COVERAGE = 0.7
-
-#: Ranks of the findings that are explained unasked: later ones mostly follow from these, and each costs a moment.
-EXPLAINED = (1, 2, 3)
 
 
 def read(path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None) -> Trace:

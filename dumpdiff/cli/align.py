@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..collector import collector_paused
+from ..defaults import MIN_COVERAGE
 from . import files, output
 
 EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
@@ -61,7 +62,7 @@ _NUMBER = click.IntRange(min=0)
 @click.option(
     "--min-coverage",
     type=click.FloatRange(0, 1),
-    default=0.7,
+    default=MIN_COVERAGE,
     show_default=True,
     help="Share of each side's forward and backward ops that 'aligned' needs compared (or leading to what was).",
 )

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from traces import MIN_COVERAGE, compared, shipped
+from traces import compared, shipped
 
 from dumpdiff.closeup import Closeup
 from dumpdiff.compare import Comparison
+from dumpdiff.defaults import MIN_COVERAGE
 from dumpdiff.depict import closeups
 from dumpdiff.locate import locate
 from dumpdiff.result import Result
