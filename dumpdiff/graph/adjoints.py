@@ -62,6 +62,12 @@ def _recorded(flow: Flow) -> Gradients:
                 fitting = [value for value in inputs if sizes[value] == sizes[back]]
             if len(fitting) == 1 and back in flow.writes[op] and sizes[fitting[0]] == sizes[back]:
                 through.setdefault((made[call][0], fitting[0]), back)
+    shared: dict[int, set[int]] = defaultdict(set)
+    for (_, value), back in through.items():
+        shared[value].add(back)
+    for value, ways in shared.items():  # several readers: what goes back through one of them is a share, not the sum
+        if len(ways) > 1 and of.get(value) in ways:
+            del of[value]
     named = {name: value for value, name in enumerate(flow.column("parameter")) if name}
     for gradient, name in enumerate(flow.column("gradient_of")):
         if name in named:

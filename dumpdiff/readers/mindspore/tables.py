@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...dtypes import is_floating
 from ...trace import OPTIMIZER, op_table, tensor_table
 from . import kinds
 from .graph import Dataflow, GraphOp, Slot, overwritten
@@ -157,6 +158,7 @@ class _GraphRows:
     def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
         self.overwritten = overwritten(flow)
+        self.read = {(slot.op, slot.output) for op in flow.ops for slot in op.inputs if slot is not None}
         self.runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
         for name, occurrence in rows.left:
             if name in self.runs:
@@ -199,12 +201,21 @@ class _GraphRows:
             rows.tensors.append(row)
 
     def _add_outputs(self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
-        stale = kinds.writes_in_place(op.kind)
+        rows, stale, first = self.rows, kinds.writes_in_place(op.kind), len(self.rows.tensors)
         for at in _slots(len(op.outputs), "output", kept):
-            self.written[number, occurrence, at] = len(self.rows.tensors)
+            self.written[number, occurrence, at] = len(rows.tensors)
             output = op.outputs[at] if at < len(op.outputs) else None
-            row = self.rows.tensor("output", at, kept.get(("output", at)), output)
-            self.rows.tensors.append(row._replace(trusted=False) if stale else row)
+            row = rows.tensor("output", at, kept.get(("output", at)), output)
+            wrong = stale or (row.dtype == "float16" and (number, at) not in self.read and self._is_wide(op, first))
+            rows.tensors.append(row._replace(trusted=False) if wrong else row)
+
+    def _is_wide(self, op: GraphOp, end: int) -> bool:
+        """The op last added computes in float32: seen on CPU, such a result that nobody in the graph reads is dumped as
+        the half precision that the graph says, and the file holds half of the float32 memory under the wrong type.
+        """
+        inputs = self.rows.tensors[end - len(op.inputs) : end]
+        floats = {row.dtype for row in inputs if row.op == len(self.rows.ops) - 1 and is_floating(row.dtype)}
+        return op.kind != "Cast" and floats == {"float32"}
 
     def _type(self, slot: Slot) -> Output | None:
         """What the graph says of the tensor in a slot."""
