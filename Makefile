@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test browser lint benchmark-localise clean
+.PHONY: demo test test-pairing test-around browser lint benchmark-localise clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv --html $(DEMO)/report.html'
@@ -24,8 +24,18 @@ demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'Pairs:   $(CURDIR)/$(DEMO)/pairs.csv'
 	@echo 'Report:  $(CURDIR)/$(DEMO)/report.html'
 
+# Two halves at once, since half of the time a recording framework keeps one core busy; the second is all that the
+# first is not. Each prints when it ends.
 test: .venv/test.stamp browser
-	$(BIN)/python -m pytest --no-skip
+	@$(MAKE) --no-print-directory -j2 -O test-pairing test-around
+
+PAIRING := $(addprefix tests/,acceptance alignment explain locate compare graph test_localise.py test_fixtures.py)
+
+test-pairing:
+	$(BIN)/python -m pytest --no-skip $(PAIRING)
+
+test-around:
+	$(BIN)/python -m pytest --no-skip $(addprefix --ignore=,$(PAIRING))
 
 # The tests of the report need a real browser. Where it is missing and nothing can be installed, they say so and fail.
 browser:
