@@ -22,7 +22,8 @@ STATES: Mapping[str, str] = {
 }
 
 _SCRIPTS = (
-    "uPlot.js", "unpack.js", "elements.js", "hash.js", "table.js", "dots.js", "network.js", "pair.js", "divergence.js",
+    "uPlot.js", "unpack.js", "elements.js", "hash.js", "frame.js", "table.js", "dots.js", "network.js", "pair.js",
+    "divergence.js",
 )  # fmt: skip
 _SHOWN = 200  #: findings and problems that the page holds; the JSON has all of them
 

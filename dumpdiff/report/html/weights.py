@@ -22,7 +22,7 @@ RELATIONS: Mapping[str, str] = {
     "different": "none of these: a mistake is named",
 }
 
-_SCRIPTS = ("unpack.js", "elements.js", "hash.js", "table.js", "weights.js")
+_SCRIPTS = ("unpack.js", "elements.js", "hash.js", "frame.js", "table.js", "weights.js")
 _SHOWN = 200  #: mistakes, names and problems that the page lists; the table has every parameter, the JSON everything
 _EXAMPLES = 20  #: parameters of one mistake that stand below it
 

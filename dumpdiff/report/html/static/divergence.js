@@ -1,8 +1,6 @@
 "use strict";
 /* Joins the parts of the report: the address says what is shown, and every click changes the address. */
 
-const $ = (id) => document.getElementById(id);
-
 function pairColumns({ columns }) {
   const name = (side) => {
     const [op, slot] = [columns[`${side}_op`], columns[`${side}_slot`]];
@@ -36,22 +34,25 @@ function unmatchedColumns({ columns }) {
   ];
 }
 
+const CHOICES = { search: "q", state: "state", phase: "phase" };
+
 class Report {
   constructor({ tables, data }) {
-    Object.assign(this, { data, rows: tables.pairs.rows });
+    this.data = data;
     this.pair = -1;
-    this.pairs = new Table($("pairs-table"), tables.pairs, pairColumns(tables.pairs), (row) => this.go({ pair: row }));
-    this.pairs.onsort = (sort) => this.go({ sort });
+    this.pairs = new Table($("pairs-table"), tables.pairs, pairColumns(tables.pairs), (row) => this.open(row));
+    this.pairs.onsort = (sort) => go(this, { sort });
     this.unmatched = new Table($("unmatched-table"), tables.unmatched, unmatchedColumns(tables.unmatched));
     this.unmatched.onsort = (by) => {
       this.unmatched.sort(by);
       this.filterUnmatched();
     };
-    this.network = new Network($("chart"), tables.pairs, data.findings, (row) => this.go({ pair: row }));
-    for (const [id, name] of [["search", "q"], ["state", "state"], ["phase", "phase"]]) {
-      $(id).addEventListener("input", () => this.go({ [name]: $(id).value }));
-    }
-    for (const heat of document.querySelectorAll(".heat")) heat.addEventListener("click", (event) => this.showCell(heat, event.target));
+    this.network = new Network($("chart"), tables.pairs, data.findings, (row) => this.open(row));
+    hear(this, CHOICES);
+    hearCells((scope, map) => {
+      go(this, { q: `scope:${scope}`, phase: map.dataset.phase, state: "" }, "pairs");
+      $("pairs").scrollIntoView();
+    });
     for (const id of ["unmatched-search", "unmatched-side"]) $(id).addEventListener("input", () => this.filterUnmatched());
     for (const choice of document.getElementsByName("measure")) {
       choice.addEventListener("change", () => {
@@ -63,36 +64,15 @@ class Report {
       finding.addEventListener("toggle", () => centre(finding));
       centre(finding);
     }
-    addEventListener("hashchange", () => this.show(true));
-    addEventListener("keydown", (event) => this.key(event));
-    addEventListener("beforeprint", () => this.print(true));
-    addEventListener("afterprint", () => this.print(false));
-    this.setUpCopy();
+    copies($("copy"), data.markdown);
     this.filterUnmatched();
-    this.show(true);
   }
 
-  /* Changes the address and shows what it says. */
-  go(changes, place) {
-    view.write(changes, place);
-    this.show(false);
-  }
-
-  /* Shows what the address says; with ``moved`` (a link was followed) it also scrolls there. */
   show(moved) {
     const { place, settings } = view.read();
-    const { q = "", state = "", phase = "", sort = "" } = settings;
-    const wanted = JSON.stringify([q, state, phase, sort]);
-    if (wanted !== this.wanted) {
-      if (sort !== (this.pairs.sorted ?? "")) this.pairs.sort(sort);
-      for (const [id, value] of [["search", q], ["state", state], ["phase", phase]]) if ($(id).value !== value) $(id).value = value;
-      const count = this.pairs.filter(q, { state, phase });
-      $("pairs-count").textContent = `${count.toLocaleString("en")} of ${this.rows.toLocaleString("en")}`;
-      if (moved && this.wanted !== undefined) $("pairs").scrollIntoView();
-      this.wanted = wanted;
-    }
-    const row = Number(settings.pair ?? -1);
-    this.showPair(Number.isInteger(row) && row < this.rows ? row : -1);
+    const again = this.pairs.wanted !== undefined;
+    if (choose(this.pairs, CHOICES, settings, "pairs-count") && moved && again) $("pairs").scrollIntoView();
+    this.showPair(rowOf(this.pairs, settings.pair));
     const element = place && $(place);
     if (moved && element) this.reveal(element);
   }
@@ -109,18 +89,17 @@ class Report {
     if (row === this.pair) return;
     this.pair = row;
     sheet.hidden = row < 0;
-    if (row >= 0) sheet.replaceChildren(...pairSheet(this.pairs.table, row, () => this.go({ pair: "" })));
+    if (row >= 0) sheet.replaceChildren(...pairSheet(this.pairs.table, row, () => this.close()));
     this.network.select(row);
     this.pairs.mark(row);
   }
 
-  /* The pairs behind a cell of the heat map. */
-  showCell(heat, cell) {
-    if (!cell.matches("td[class]")) return;
-    const heads = [cell.parentElement.cells[0], heat.tHead.rows[0].cells[cell.cellIndex]];
-    const scope = heads.map((head) => head.dataset.scope).filter(Boolean).join(".");
-    this.go({ q: `scope:${scope}`, phase: heat.dataset.phase, state: "" }, "pairs");
-    $("pairs").scrollIntoView();
+  open(row) {
+    go(this, { pair: row });
+  }
+
+  close() {
+    go(this, { pair: "" });
   }
 
   filterUnmatched() {
@@ -128,25 +107,13 @@ class Report {
     $("unmatched-count").textContent = count.toLocaleString("en");
   }
 
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const help = $("help");
-    if (event.key === "Escape") {
-      if (document.activeElement?.matches("input")) document.activeElement.blur();
-      else if (!help.open) this.go({ pair: "" });
-      return;
-    }
-    if (event.target.matches("input, select, textarea") || help.open) return;
-    const keys = {
+  keys() {
+    return {
       n: () => this.step(1),
       p: () => this.step(-1),
       "/": () => $("search").focus(),
-      "?": () => help.showModal(),
-      ...(this.pair >= 0 && { ArrowDown: () => this.go({ pair: this.pairs.beside(1) }), ArrowUp: () => this.go({ pair: this.pairs.beside(-1) }) }),
+      ...walking(this.pairs, this.pair, (row) => this.open(row)),
     };
-    if (!keys[event.key]) return;
-    event.preventDefault();
-    keys[event.key]();
   }
 
   /* To the next or the previous finding. */
@@ -159,20 +126,8 @@ class Report {
     this.reveal($(next));
   }
 
-  setUpCopy() {
-    const button = $("copy");
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      await copied(this.data.markdown);
-      button.textContent = "Copied";
-      setTimeout(() => (button.textContent = "Copy as Markdown"), 1500);
-    });
-  }
-
-  /* On paper everything is unfolded, and light. */
-  print(begins) {
-    document.documentElement.classList.toggle("printing", begins);
-    if (begins) for (const details of document.querySelectorAll("details")) details.open = true;
+  /* The chart is drawn anew in the colours of paper, and of the screen after it. */
+  paper() {
     this.network.build();
   }
 }
@@ -188,26 +143,4 @@ function centre(finding) {
   frame.scrollLeft += middle - left - width / 2;
 }
 
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = make("textarea", { class: "copying" }, text); // an old browser, or a page that is no secure context
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
-$("help-button").addEventListener("click", () => $("help").showModal());
-unpack($("packed").textContent)
-  .then((unpacked) => {
-    window.report = new Report(unpacked);
-    performance.mark("interactive");
-  })
-  .catch((error) => {
-    $("failure").hidden = false;
-    $("failure").textContent = `The tables of this report cannot be shown: ${error.message}. A browser of 2023 or later can.`;
-    throw error;
-  });
+begin((unpacked) => new Report(unpacked));

@@ -21,6 +21,13 @@ function mark(state) {
   return svg;
 }
 
+/* The head of a sheet: state, title, and the button that closes it. */
+function sheetHead(state, title, close) {
+  const button = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
+  button.addEventListener("click", close);
+  return make("header", {}, mark(state), make("h2", {}, title), button);
+}
+
 /* As wording.number of Python: two significant digits. */
 function number(value) {
   if (Number.isNaN(value)) return "–";

@@ -15,8 +15,6 @@ function pairSheet(table, row, close) {
   };
   const line = (name, ...values) => make("tr", {}, make("th", { scope: "row" }, name.replaceAll("_", " ")), ...values);
   const cell = (name, value) => make("td", { class: name === "op" || name === "slot" ? "op" : "number" }, value);
-  const button = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
-  button.addEventListener("click", close);
   const sides = make(
     "table",
     {},
@@ -26,7 +24,7 @@ function pairSheet(table, row, close) {
   const measured = MEASURED.filter((name) => !Number.isNaN(columns[name].at(row))).map((name) => line(name, cell(name, said(name))));
   const told = SAID.filter((name) => said(name)).map((name) => line(name, make("td", { class: "op" }, said(name))));
   return [
-    make("header", {}, mark(state), make("h2", {}, `Pair ${row}: ${state}`), button),
+    sheetHead(state, `Pair ${row}: ${state}`, close),
     sides,
     make("table", {}, make("tbody", {}, ...measured, ...told)),
   ];
