@@ -10,6 +10,7 @@ from rich.console import Console
 from ..triage.logs import Curves, LogComparison
 from ..wording import number
 from . import stages
+from .stages import Lines, Part, Rows
 
 _SAID = {"agree": "agrees", "differ": "differs", "unclear": "cannot tell"}
 _SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers", "trainer": "Trainer"}
@@ -21,16 +22,25 @@ def write(comparison: LogComparison, console: Console, *, quiet: bool = False, v
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
-    rows = [(check.name, _SAID[check.verdict], check.said) for check in comparison.checks]
-    stages.write_table(console, "criterion", ("", "what was measured"), rows)
-    stages.write_list(console, "the difference", list(_shape(comparison)))
+    stages.write_sides(console, *sides(comparison))
+    stages.write_parts(console, parts(comparison, verbose=verbose))
+
+
+def sides(comparison: LogComparison) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _described(comparison.target), _described(comparison.reference)
+
+
+def parts(comparison: LogComparison, *, verbose: bool = False) -> Iterator[Part]:
+    """Every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
+    checks = tuple((check.name, _SAID[check.verdict], check.said) for check in comparison.checks)
+    yield Rows("criterion", ("", "what was measured"), checks)
+    yield Lines("the difference", tuple(_shape(comparison)))
     if verbose:
-        columns = ("target", "reference", "difference")
         both = zip(comparison.steps, comparison.target_loss, comparison.reference_loss, strict=True)
-        lines = [(str(step), f"{a:.6f}", f"{b:.6f}", number(abs(a - b))) for step, a, b in both]
-        stages.write_table(console, "step", columns, lines)
-    stages.write_list(console, "notes", comparison.notes)
+        steps = tuple((str(step), f"{a:.6f}", f"{b:.6f}", number(abs(a - b))) for step, a, b in both)
+        yield Rows("step", ("target", "reference", "difference"), steps)
+    yield Lines("notes", comparison.notes)
 
 
 def _described(curves: Curves) -> str:

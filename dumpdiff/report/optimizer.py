@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from ..optimizers.moved import Moved
 from ..optimizers.rule import NUMBERS
 from ..wording import number
 from . import stages
+from .stages import Lines, Part, Rows
 from .words import printable
 
 #: Major: a reader of the old form breaks. Minor: something was added.
@@ -35,14 +36,19 @@ def write(found: Moved | Comparison, console: Console, *, quiet: bool = False, v
     console.print(Text(printable(line), style=colour), soft_wrap=True)
     if quiet:
         return
+    stages.write_parts(console, parts(found, verbose=verbose))
+
+
+def parts(found: Moved | Comparison, *, verbose: bool = False) -> Iterator[Part]:
+    """What is different, then each group with its rule, the next best rule, and what they leave."""
     if isinstance(found, Comparison):
-        said = [f"{d.name}: {d.text}{_whose(d.parameters, found.paired)}" for d in found.differences]
-        stages.write_list(console, "differences", said)
+        said = (f"{d.name}: {d.text}{_whose(d.parameters, found.paired)}" for d in found.differences)
+        yield Lines("differences", tuple(said))
     for role, run in _roles(found):
         columns = ("rule", "residual", "next best", "residual")
-        rows = [_row(group, run, verbose) for group in run.groups]
-        stages.write_table(console, f"{role}, {run.steps} step{'s' if run.steps > 1 else ''}", columns, rows)
-        stages.write_list(console, f"notes on the {role}", list(_notes(run)))
+        rows = tuple(_row(group, run, verbose) for group in run.groups)
+        yield Rows(f"{role}, {run.steps} step{'s' if run.steps > 1 else ''}", columns, rows)
+        yield Lines(f"notes on the {role}", tuple(_notes(run)))
 
 
 def headline(found: Moved | Comparison) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from ..triage.settings.comparing import spoken_places
 from ..triage.settings.given import SPOKEN
 from ..triage.settings.values import spoken
 from . import stages
+from .stages import Lines, Part, Rows
 
 _FEW = 5  #: lines of a list that are shown without -v
 
@@ -21,25 +22,34 @@ def write(comparison: Comparison, console: Console, *, quiet: bool = False, verb
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
+    stages.write_sides(console, *sides(comparison))
+    stages.write_parts(console, parts(comparison, verbose=verbose))
+
+
+def sides(comparison: Comparison) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _described(comparison.target), _described(comparison.reference)
+
+
+def parts(comparison: Comparison, *, verbose: bool = False) -> Iterator[Part]:
+    """What differs and what cannot be told; with ``verbose`` every row of the table."""
     columns = (SPOKEN[comparison.target.framework], SPOKEN[comparison.reference.framework])
-    _table(console, "changes the result", columns, comparison.having("different", "unsupported", matters=True))
-    _table(console, "cannot be told", columns, comparison.having("unclear", matters=True))
+
+    def rows(title: str, outcomes: Iterable[Outcome]) -> Rows:
+        cells = ((o.setting.replace("_", " "), _cell(o.target), _cell(o.reference)) for o in outcomes)
+        return Rows(title, columns, tuple(cells))
+
+    yield rows("changes the result", comparison.having("different", "unsupported", matters=True))
+    yield rows("cannot be told", comparison.having("unclear", matters=True))
     minor = comparison.having("different", "unsupported", matters=False)
-    rounding = [outcome for outcome in minor if outcome.effect == "rounding"]
-    _table(console, "at most rounds", columns, rounding)
+    yield rows("at most rounds", (outcome for outcome in minor if outcome.effect == "rounding"))
     if verbose:
-        _table(console, "changes no number", columns, [outcome for outcome in minor if outcome.effect == "none"])
-        _table(console, "equal", columns, comparison.having("equal"))
+        yield rows("changes no number", (outcome for outcome in minor if outcome.effect == "none"))
+        yield rows("equal", comparison.having("equal"))
         for role, names in comparison.unread.items():
-            stages.write_list(console, f"{role}: set, and in no row of the table", names)
+            yield Lines(f"{role}: set, and in no row of the table", names)
     for role, side in (("target", comparison.target), ("reference", comparison.reference)):
-        stages.write_list(console, f"notes on the {role}", side.notes, None if verbose else _FEW)
-
-
-def _table(console: Console, title: str, columns: tuple[str, str], outcomes: Iterable[Outcome]) -> None:
-    rows = [(o.setting.replace("_", " "), _cell(o.target), _cell(o.reference)) for o in outcomes]
-    stages.write_table(console, title, columns, rows)
+        yield Lines(f"notes on the {role}", side.notes, None if verbose else _FEW)
 
 
 def _cell(seen: Seen) -> str:

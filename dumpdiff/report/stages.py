@@ -1,9 +1,12 @@
-"""How a stage of a triage is said: its verdict and headline first, tables and lists under it; and its JSON."""
+"""How a stage of a triage is said: its verdict and headline first, tables and lists under it; and its JSON.
+
+What stands under the headline is data (:data:`Part`), so that a terminal, a page and Markdown say the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
@@ -24,6 +27,27 @@ _COLOUR = {"agree": "bold green", "differ": "bold red", "unclear": "bold yellow"
 _SAID = {"agree": "agree", "differ": "differ", "unclear": "cannot tell"}
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A table; its title heads the first column."""
+
+    title: str
+    columns: tuple[str, ...]  #: heads of the other columns
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Sentences under a title."""
+
+    title: str
+    lines: tuple[str, ...]
+    few: int | None = None  #: so many are shown where there is little room, None: all
+
+
+Part = Rows | Lines
+
+
 def write_headline(stage: Stage, console: Console) -> None:
     """The first line: what was looked at, the verdict, and what it rests on."""
     line = f"{stage.name} {_SAID[stage.verdict]}: {stage.headline}"
@@ -35,6 +59,15 @@ def write_sides(console: Console, target: str, reference: str) -> None:
     console.print()
     for role, said in (("target", target), ("reference", reference)):
         console.print(Text.assemble((f"{role:<11}", "bold"), printable(said)), soft_wrap=True)
+
+
+def write_parts(console: Console, parts: Iterable[Part]) -> None:
+    """Tables and lists, a blank line before each; nothing of those that are empty."""
+    for part in parts:
+        if isinstance(part, Rows):
+            write_table(console, part.title, part.columns, part.rows)
+        else:
+            write_list(console, part.title, part.lines, part.few)
 
 
 def write_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
