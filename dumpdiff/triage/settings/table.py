@@ -56,6 +56,11 @@ class Table:
     defaults: Mapping[str, Mapping[str, Any]]
     from_model: frozenset[str]
     config_json: Mapping[str, str]
+    shown: Mapping[str, Mapping[str, str]]
+
+    def shows(self, setting: str, section: str) -> str:
+        """Where another value shows first in a training: data, weights, forward, backward, optimizer or schedule."""
+        return self.shown["settings"].get(setting, self.shown["sections"][section])
 
     @cached_property
     def options(self) -> frozenset[str]:
@@ -146,6 +151,7 @@ def load_table() -> Table:
         defaults=data["defaults"],
         from_model=frozenset(data["from_model"]),
         config_json=data["config_json"],
+        shown=data["shows"],
     )
 
 

@@ -1,0 +1,26 @@
+"""A whole triage: what was given, what each stage found, what follows, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .advice import Advice, advise
+from .case import Case
+from .decision import Decision, decide
+from .evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Triaged:
+    """What ``dumpdiff triage`` has to say."""
+
+    case: Case
+    evidence: Evidence
+    decision: Decision
+    advice: tuple[Advice, ...]
+
+
+def triaged(case: Case, evidence: Evidence) -> Triaged:
+    """The conclusion from what the stages found."""
+    decision = decide(case, evidence)
+    return Triaged(case, evidence, decision, advise(case, evidence, decision))
