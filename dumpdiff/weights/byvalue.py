@@ -39,7 +39,7 @@ def _near(wanted: Floats, member: Member, others: Floats, members: Sequence[Memb
     """Rows of ``others`` that hold the same numbers."""
     if wanted[2] == wanted[3]:  # constants tell nothing
         return []
-    limits = np.array([_TOLERANCE * noise_of(member.matrix.dtype, other.matrix.dtype) for other in members])
+    limits = np.array([_TOLERANCE * noise_of(member.matrix.precision, other.matrix.precision) for other in members])
     scale = np.array(
         [0, wanted[1], max(abs(wanted[2]), abs(wanted[3])), max(abs(wanted[2]), abs(wanted[3])), wanted[4]]
     )

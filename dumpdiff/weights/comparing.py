@@ -12,11 +12,12 @@ import numpy as np
 from ..checkpoints import Checkpoint
 from ..rules import Rules
 from . import byvalue, casts
+from .centred import is_norm
 from .groups import Group, Member, groups, is_state, layer_of
 from .laying import Laid, Misfit, lay
 from .leftover import Leftover, explained
 from .mistakes import Known, named
-from .orders import Described
+from .orders import SAME, Described
 from .part import Part
 from .result import RELATIONS, Checked, Mistake, Pair, Verdict, WeightsResult
 from .shards import side_of
@@ -29,6 +30,8 @@ _RELEASE = 64 << 20
 #: Share of the elements of both sides that must have been compared for 'same'.
 MIN_COVERAGE = 0.9
 _LAYER = re.compile(r"\.(\d+)\.")  #: the first number of a name
+#: Kind of order -> the mistake that it is where the family reads another.
+_MISPLACED = {"rope": "rope", "shifted": "rows-shifted", "blocks": "blocks-permuted", "centred": "offset"}
 _MOST = 0.6  #: share of the exchanged layers that must be off by one number, for that to be the reason
 
 
@@ -79,10 +82,15 @@ class _Meter:
 
 
 def _voted(laid: list[Laid]) -> list[Laid]:
-    """Where nobody knows which layout is right, the one that all layers have is; one of several is not."""
+    """Where nobody knows which layout is right, the one that all layers have is; one of several is not.
+
+    Norms are stored in one way in all of a model.
+    """
     unknown: dict[str, list[Laid]] = defaultdict(list)
     for one in laid:
-        if one.right is None:
+        if is_norm(one.group.path):
+            unknown["norms"].append(one)
+        elif one.right is None:
             unknown[re.sub(r"\d+", "#", one.group.path)].append(one)
     right = {id(one) for group in unknown.values() if len({x.layout.key for x in group}) == 1 for one in group}
     return [replace(one, right=id(one) in right) if one.right is None else one for one in laid]
@@ -144,7 +152,7 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
         reference=part.reference_name,
         evidence=laid.group.evidence,
         shape=part.shape,
-        dtypes=(part.target.dtype, part.reference.dtype),
+        dtypes=_dtypes(laid, number),
         relation=relation,
         layout=_layout(laid, number),
         rounding=rounding,
@@ -161,13 +169,24 @@ def _misplaced(laid: Laid, number: int) -> Mistake | None:
     inside: Described = laid.layout
     own = inside.inside[number] if number < len(inside.inside) else inside.parts
     if own.kind != "same":
-        kind = {"rope": "rope", "shifted": "rows-shifted", "blocks": "blocks-permuted"}.get(own.kind, "rows-permuted")
-        return Mistake(kind, own.said)
+        return Mistake(_MISPLACED.get(own.kind, "rows-permuted"), own.said)
     if laid.turns_right and len(inside.inside) > 1:
         return None
     module = laid.group.path.split(".")[-2] if "." in laid.group.path else laid.group.path
     kind = "qkv-order" if module == "qkv" else "gate-up-order" if module == "gate_up_proj" else "part-order"
     return Mistake(kind, f"{module} holds {inside.parts.said}")
+
+
+def _members(laid: Laid, number: int) -> tuple[Member, Member]:
+    """What holds a part on either side."""
+    target, reference = laid.group.target, laid.group.reference
+    return target[min(number, len(target) - 1)], reference[min(number, len(reference) - 1)]
+
+
+def _dtypes(laid: Laid, number: int) -> tuple[str, str]:
+    """What the elements are stored as."""
+    target, reference = _members(laid, number)
+    return target.matrix.precision, reference.matrix.precision
 
 
 def _layout(laid: Laid, number: int) -> str:
@@ -177,8 +196,7 @@ def _layout(laid: Laid, number: int) -> str:
         said.append(laid.layout.parts.said)
     if number < len(laid.layout.inside) and laid.layout.inside[number].kind != "same":
         said.append(laid.layout.inside[number].said)
-    target = laid.group.target[min(number, len(laid.group.target) - 1)]
-    reference = laid.group.reference[min(number, len(laid.group.reference) - 1)]
+    target, reference = _members(laid, number)
     turned = laid.target.shape != laid.reference.shape and not laid.padding
     if target.transposed != reference.transposed or turned:
         said.append("transposed")
@@ -234,6 +252,9 @@ def _notes(laid: list[Laid]) -> Iterable[str]:
     said: Counter[str] = Counter()
     for one in laid:
         kind = one.layout.parts.kind
+        inside = one.layout.inside[0] if one.layout.inside else SAME
+        if one.right and inside.kind == "centred":
+            said[f"norms: {inside.said}"] += 1
         if one.right and kind not in ("same", "concatenated"):
             module = re.sub(r"\d+", "*", one.group.path)
             said[f"{module}: {one.group.fused or 'target'} holds {one.layout.parts.said}"] += 1

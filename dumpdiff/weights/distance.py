@@ -143,7 +143,7 @@ def distance(
         nonfinite=nonfinite,
         bits=bits,
         rounding=rounding,
-        noise=noise_of(target.dtype, reference.dtype),
+        noise=noise_of(target.precision, reference.precision),
         limit=another_row(target, reference),
         columns=target.shape[1],
     )
@@ -151,7 +151,7 @@ def distance(
 
 def another_row(target: Matrix, reference: Matrix) -> float:
     """Relative distance from which on two rows of these matrices are different rows, not one row rounded."""
-    noise = noise_of(target.dtype, reference.dtype)
+    noise = noise_of(target.precision, reference.precision)
     return max(WRONG_ROW if target.shape[1] >= FEW_COLUMNS else min(WRONG_ROW, 2 * _ONE_ELEMENT * noise), noise)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .centred import stored_centred
+
 MEGATRON, MEGATRON_LEGACY, MINDFORMERS, MINDFORMERS_LEGACY = (
     "megatron", "megatron_legacy", "mindformers", "mindformers_legacy",
 )  # fmt: skip
@@ -48,6 +50,7 @@ class Numbers:
     experts: int | None = None
     vocabulary: int | None = None  #: without padding
     tied: bool | None = None  #: the head is the embedding
+    centred: bool | None = None  #: norms are stored as their distance from one
 
 
 #: Field -> its names in config.json (transformers, MindSpore Transformers) and in Megatron's arguments.
@@ -65,7 +68,7 @@ def numbers_of(settings: Mapping[str, Any]) -> Numbers:
     """The numbers in a configuration; those of a nested ``text_config`` count where the outer one is silent."""
     nested = settings.get("text_config")
     layers = [settings, nested if isinstance(nested, Mapping) else {}]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"centred": stored_centred(settings)}
     for field, spellings in _SPELLINGS.items():
         values = [layer[name] for layer in layers for name in spellings if type(layer.get(name)) is int]
         found[field] = next((value for value in values if value > 0), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..arrays import Ints
+from .centred import is_norm, uncentred
 from .conventions import accepted, expected, rope_reordered
 from .distance import Distance, distance
 from .families import Numbers
@@ -63,6 +64,20 @@ class _Fused:
 def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]) -> Laid | Misfit:
     """Find the order of a group's rows and compare all of them; a Misfit where shapes forbid it."""
     mine, theirs = _oriented(whole(group.target), whole(group.reference))
+    if not is_norm(group.path) or mine.shape != theirs.shape:
+        return _lay(group, mine, theirs, target, reference, done)
+    factors = uncentred(mine, theirs, (target.numbers.centred, reference.numbers.centred))
+    if factors is None:
+        return _lay(group, mine, theirs, target, reference, done)
+    laid = _lay(group, factors.target, factors.reference, target, reference, done)
+    if isinstance(laid, Misfit):
+        return laid
+    return replace(laid, layout=Described(SAME, (factors.order,)), right=factors.right)
+
+
+def _lay(
+    group: Group, mine: Matrix, theirs: Matrix, target: Side, reference: Side, done: Callable[[int], None]
+) -> Laid | Misfit:
     misfit = Misfit(f"{mine.shape[0]} x {mine.shape[1]} here, {theirs.shape[0]} x {theirs.shape[1]} there")
     part = _module(group.path)
     padding = mine.shape[0] - theirs.shape[0]

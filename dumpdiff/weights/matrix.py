@@ -7,31 +7,57 @@ so that comparing needs one thing alone: some rows of this beside some rows of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Union
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from ..arrays import AnyArray, Floats, Ints
-from ..checkpoints.elements import decode
+from ..checkpoints.elements import STORED, decode
 
 #: Elements that are held in memory at a time, of one side: 4 million float32 are 16 MB.
 CHUNK = 1 << 22
 
-Block = Union[AnyArray, "Matrix"]
+
+class Computed(Protocol):
+    """(rows, columns) elements that are worked out when they are asked for, see :mod:`.computed`."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+
+    @property
+    def T(self) -> Computed:
+        """The transpose."""
+
+    def take(self, rows: slice | Ints) -> AnyArray:
+        """(count, columns) raw elements of some rows."""
+
+    def rows(self, start: int, stop: int) -> Computed:
+        """Consecutive rows."""
+
+
+Block: TypeAlias = AnyArray | Computed
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """(rows, columns) elements of ``dtype``, as the blocks one below the other (axis 0) or side by side (axis 1).
 
-    Blocks are raw (see :mod:`dumpdiff.checkpoints.elements`): two-dimensional views of mapped files, or matrices.
+    Blocks are raw (see :mod:`dumpdiff.checkpoints.elements`): two-dimensional views of mapped files, matrices, or what
+    is computed from some.
     """
 
     blocks: tuple[Block, ...]
     dtype: str
     axis: int = 0
+    computed_from: str = ""  #: the dtype that the elements were last rounded to, where they are computed from others
+
+    @property
+    def precision(self) -> str:
+        """The dtype that says how exact the elements are."""
+        return self.computed_from or self.dtype
 
     @staticmethod
     def of(array: AnyArray, dtype: str) -> Matrix:
@@ -57,7 +83,7 @@ class Matrix:
     @cached_property
     def T(self) -> Matrix:
         """The transpose, a view."""
-        return Matrix(tuple(block.T for block in self.blocks), self.dtype, 1 - self.axis)
+        return replace(self, blocks=tuple(block.T for block in self.blocks), axis=1 - self.axis)
 
     @cached_property
     def _bounds(self) -> Ints:
@@ -72,7 +98,7 @@ class Matrix:
         if isinstance(rows, slice):
             return self._consecutive(rows)
         owner = np.searchsorted(self._bounds, rows, side="right") - 1
-        found = np.empty((len(rows), self.shape[1]), _stored(self))
+        found = np.empty((len(rows), self.shape[1]), STORED[self.dtype])
         for number in np.unique(owner).tolist():
             mine = owner == number
             found[mine] = _rows(self.blocks[number], rows[mine] - self._bounds[number])
@@ -92,12 +118,8 @@ class Matrix:
 
     def rows(self, start: int, stop: int) -> Matrix:
         """The matrix of consecutive rows."""
-        if len(self.blocks) == 1:
-            block = self.blocks[0]
-            part = block.rows(start, stop) if isinstance(block, Matrix) else block[start:stop]
-            return Matrix((part,), self.dtype, self.axis)
-        if self.axis == 1:
-            return Matrix(tuple(_part(block, start, stop) for block in self.blocks), self.dtype, 1)
+        if len(self.blocks) == 1 or self.axis == 1:
+            return replace(self, blocks=tuple(_part(block, start, stop) for block in self.blocks))
         parts = [
             _part(block, max(start - begin, 0), min(stop, end) - begin)
             for block, begin, end in zip(
@@ -105,7 +127,7 @@ class Matrix:
             )
             if begin < stop and start < end
         ]
-        return Matrix(tuple(parts), self.dtype)
+        return replace(self, blocks=tuple(parts))
 
     @property
     def chunk(self) -> int:
@@ -115,23 +137,17 @@ class Matrix:
 
 def below(matrices: Sequence[Matrix]) -> Matrix:
     """Matrices of equal width, one below the other."""
-    return matrices[0] if len(matrices) == 1 else Matrix(tuple(matrices), matrices[0].dtype)
+    return matrices[0] if len(matrices) == 1 else replace(matrices[0], blocks=tuple(matrices), axis=0)
 
 
 def beside(matrices: Sequence[Matrix]) -> Matrix:
     """Matrices of equal height, side by side."""
-    return matrices[0] if len(matrices) == 1 else Matrix(tuple(matrices), matrices[0].dtype, 1)
+    return matrices[0] if len(matrices) == 1 else replace(matrices[0], blocks=tuple(matrices), axis=1)
 
 
 def _rows(block: Block, rows: slice | Ints) -> AnyArray:
-    return block.take(rows) if isinstance(block, Matrix) else block[rows]
+    return block[rows] if isinstance(block, np.ndarray) else block.take(rows)
 
 
 def _part(block: Block, start: int, stop: int) -> Block:
-    return block.rows(start, stop) if isinstance(block, Matrix) else block[start:stop]
-
-
-def _stored(block: Block) -> np.dtype[np.generic]:
-    while isinstance(block, Matrix):
-        block = block.blocks[0]
-    return block.dtype
+    return block[start:stop] if isinstance(block, np.ndarray) else block.rows(start, stop)

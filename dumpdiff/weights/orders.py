@@ -19,7 +19,7 @@ from ..arrays import Ints
 class Order:
     """What an order of rows is: ``kind`` for programs, ``said`` for people."""
 
-    kind: str  #: same, concatenated, grouped, interleaved, exchanged, regrouped, shifted, blocks, scattered
+    kind: str  #: same, concatenated, grouped, interleaved, exchanged, regrouped, shifted, blocks, scattered, centred
     said: str
     groups: int = 1  #: of which the parts lie in turns
 

@@ -33,7 +33,7 @@ class Part:
     @property
     def noise(self) -> float:
         """Relative distance that rounding alone can cause."""
-        return noise_of(self.target.dtype, self.reference.dtype)
+        return noise_of(self.target.precision, self.reference.precision)
 
     def sample(self, among: Ints | None = None) -> Ints:
         """Rows of this part, spread evenly, as many as a guess is tried on."""

@@ -117,6 +117,31 @@ def megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
     return layouts.save_megatron(folder, ranks, {**ARGUMENTS, "pipeline_model_parallel_size": stages})
 
 
+def test_norms_that_are_not_centred_though_the_run_was_told_so(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
+    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 1)
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1, "apply_layernorm_1p": True}
+    result = compared(layouts.save_megatron(tmp_path, ranks, arguments), models / "llama")
+
+    assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
+    assert all("though the target keeps a norm's distance from one" in pair.mistake.said for pair in result.mistakes)
+    assert len(result.mistakes) == 9
+
+
+def test_one_norm_in_another_way_than_all_others_is_wrong(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
+    """Nobody says whether the target's norms are centred: all but the last seem to be, and so that is not the rule."""
+    weights, _ = hugging_face("llama")
+    norms = [name for name in weights if name.endswith("norm.weight")]
+    target = {name: value - np.float32(1) if name in norms[1:] else value for name, value in weights.items()}
+    result = compared(saved(tmp_path / "t.safetensors", target), models / "llama")
+
+    assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
+    assert len(result.mistakes) == len(norms) - 1
+
+
 def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
     ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 2)
     result = compared(megatron(tmp_path, {(0, 0): ranks[0, 1], (0, 1): ranks[0, 0]}), models / "llama")

@@ -217,3 +217,43 @@ def test_what_mindspore_writes(mindspore_files: Path, models: Path, file: str) -
 def test_what_megatron_core_writes(megatron_files: Path, models: Path, folder: str) -> None:
     """Two tensor-parallel ranks: their files as they are, and Megatron's own idea of the whole."""
     same(compared(megatron_files / folder, models / "llama"))
+
+
+def less_one(weights: Weights) -> Weights:
+    """Every norm as its distance from one, as Megatron-core keeps it with layernorm_zero_centered_gamma."""
+    return {name: value - np.float32(1) if name.endswith("norm.weight") else value for name, value in weights.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("settings", [{"apply_layernorm_1p": True}, {}], ids=["it says so", "values say so"])
+def test_norms_kept_as_their_distance_from_one(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace, settings: dict[str, bool], dtype: torch.dtype
+) -> None:
+    weights = layouts.mcore(*hugging_face("qwen3"))
+    place = tmp_path / "iter_0000001" / "mp_rank_00"
+    place.mkdir(parents=True)
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(v)).to(dtype) for name, v in less_one(weights).items()}
+    arguments = {"num_attention_heads": 8, "num_query_groups": 4, "group_query_attention": True, **settings}
+    torch.save({"args": Namespace(**arguments), "model": tensors}, place / "model_optim_rng.pt")
+    result = compared(tmp_path, models / "qwen3")
+
+    # near one, to take one away is exact in float32; the distance in bfloat16 has other bits than a weight rounded once
+    same(result, "equal" if dtype == torch.float32 else "noise")
+    norms = [pair for pair in result.pairs if "norm" in pair.path]
+    assert len(norms) == 9  # q_norm and k_norm among them
+    assert all("plus -1: the target keeps the distance of a norm's weight from one" in pair.layout for pair in norms)
+    assert {pair.dtypes for pair in norms} == {(str(dtype).removeprefix("torch."), "float32")}
+    assert any("norms: " in note and "(9 times)" in note for note in result.notes)
+
+
+def test_gemmas_own_norms_are_alike_on_both_sides_and_less_by_one_in_others(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
+    weights, config = hugging_face("llama")
+    for name, kept in (("llama", weights), ("gemma", less_one(weights)), ("gemma2", less_one(weights))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": name}))
+        saved(tmp_path / name / "model.safetensors", kept)
+    same(compared(tmp_path / "gemma", tmp_path / "gemma2"))
+    same(compared(tmp_path / "llama", tmp_path / "gemma"), "equal")
+    same(compared(tmp_path / "gemma", tmp_path / "llama"), "equal")
