@@ -1,4 +1,4 @@
-"""Both runs' curves as one SVG: losses, their distance, and the gradient norms, over steps."""
+"""Both runs' curves over steps as SVG: losses, their distance, gradient norms, learning rates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 
 from ..arrays import AnyArray
 from ..triage.logs import Curves, LogComparison
+from ..triage.logs.comparing import rates
 from ..triage.logs.standard import MEAN_ABSOLUTE
 
-_WIDTH, _LEFT, _RIGHT = 960, 70, 20  #: pixels; a column is the finest that is drawn
-_HEIGHT, _GAP = 200, 50
+_WIDTH, _NARROW = 960, 560  #: pixels of a drawing of its own, and of one beside others
+_LEFT, _RIGHT, _ABOVE, _BELOW = 70, 20, 25, 25
+_HEIGHT = 200
 _TICKS = 5
+_DOTS = 40  #: so many points are also drawn as dots: one point alone is no line
 
 _STYLE = """
 text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame { fill: none; stroke: #999 }
@@ -28,41 +31,67 @@ text.target { fill: #c33; stroke: none } text.reference { fill: #27c; stroke: no
 """
 
 
+Line = tuple[str, AnyArray, AnyArray]  #: class, steps, values
+
+
 @dataclass(frozen=True)
-class _Panel:
+class Panel:
     """One drawing: named lines over steps, a level to compare them with, on a linear or logarithmic scale."""
 
     title: str
-    lines: Sequence[tuple[str, AnyArray, AnyArray]]  #: (class, steps, values)
+    lines: Sequence[Line]
     logarithmic: bool = False
     level: float | None = None
 
 
 def write_svg(comparison: LogComparison, stream: IO[bytes]) -> None:
-    """Write the drawing: losses; |target - reference| with the limit of the mean; norms. A departure is marked."""
-    panels = [panel for panel in _panels(comparison) if panel.lines]
-    height = len(panels) * (_HEIGHT + _GAP) + 30
+    """Write all drawings below each other, as one file with its own style. A departure is marked."""
+    drawn = panels(comparison)
+    one = _ABOVE + _HEIGHT + _BELOW
+    height = len(drawn) * one + 5
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
         f"<title>{escape(comparison.stage().headline)}</title><style>{_STYLE}</style>",
     ]
-    first, last = int(comparison.steps[0]), int(comparison.steps[-1])
-    for i, panel in enumerate(panels):
-        parts += _drawn(panel, 25 + i * (_HEIGHT + _GAP), first, max(last, first + 1), comparison.departure)
+    for i, panel in enumerate(drawn):
+        parts += _drawn(panel, comparison, i * one + _ABOVE, _WIDTH)
     stream.write("\n".join([*parts, "</svg>\n"]).encode("utf-8"))
 
 
-def _panels(comparison: LogComparison) -> Iterator[_Panel]:
+def figures(comparison: LogComparison) -> tuple[str, ...]:
+    """Each drawing as an ``<svg>`` of class ``curves`` for a page, which styles the classes of its parts."""
+    head = f'<svg class="curves" viewBox="0 0 {_NARROW} {_ABOVE + _HEIGHT + _BELOW}" role="img"'
+    return tuple(
+        "\n".join(
+            [f'{head} aria-label="{escape(panel.title)}">', *_drawn(panel, comparison, _ABOVE, _NARROW), "</svg>"]
+        )
+        for panel in panels(comparison)
+    )
+
+
+def panels(comparison: LogComparison) -> tuple[Panel, ...]:
+    """Losses; |target - reference| with the limit of the mean; norms; learning rates; those that have a value."""
+    return tuple(panel for panel in _panels(comparison) if panel.lines)
+
+
+def _panels(comparison: LogComparison) -> Iterator[Panel]:
     steps = comparison.steps
-    both = [("target", steps, comparison.target_loss), ("reference", steps, comparison.reference_loss)]
-    yield _Panel("loss", both)
+
+    def both(mine: AnyArray, target: AnyArray, theirs: AnyArray, reference: AnyArray) -> list[Line]:
+        """The lines of both sides from the first to the last common step, without those that have no point there."""
+        sides = (("target", mine, target), ("reference", theirs, reference))
+        inside = [(name, at, values, (at >= steps[0]) & (at <= steps[-1])) for name, at, values in sides]
+        return [(name, at[kept], values[kept]) for name, at, values, kept in inside if kept.any()]
+
+    yield Panel("loss", both(steps, comparison.target_loss, steps, comparison.reference_loss))
     distance = np.abs(comparison.target_loss - comparison.reference_loss)
     seen = distance > 0
     if seen.any():
         line = ("distance", steps[seen], distance[seen])
-        yield _Panel("|target - reference|", [line], logarithmic=True, level=MEAN_ABSOLUTE)
-    norms = [("target", *_norms(comparison.target)), ("reference", *_norms(comparison.reference))]
-    yield _Panel("global norm", [line for line in norms if len(line[1])])
+        yield Panel("|target - reference|", [line], logarithmic=True, level=MEAN_ABSOLUTE)
+    yield Panel("global norm", both(*_norms(comparison.target), *_norms(comparison.reference)))
+    at, target, reference = rates(comparison.target, comparison.reference)
+    yield Panel("learning rate", both(at, target, at, reference))
 
 
 def _norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
@@ -70,7 +99,10 @@ def _norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
     return curves.steps[printed], curves.norm[printed]
 
 
-def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None) -> Iterator[str]:
+def _drawn(panel: Panel, comparison: LogComparison, top: int, width: int) -> Iterator[str]:
+    """The elements of one drawing, its frame ``top`` pixels down."""
+    first, departure = int(comparison.steps[0]), comparison.departure
+    last = max(int(comparison.steps[-1]), first + 1)
     scale = np.log10 if panel.logarithmic else np.asarray
     drawn = [(name, steps, scale(values)) for name, steps, values in panel.lines]
     lowest, highest = (float(end(np.concatenate([values for _, _, values in drawn]))) for end in (np.min, np.max))
@@ -78,8 +110,8 @@ def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None
         level = float(scale(panel.level))
         lowest, highest = min(lowest, level), max(highest, level)
     if highest <= lowest:
-        lowest, highest = lowest - 1, highest + 1
-    inner = _WIDTH - _LEFT - _RIGHT
+        lowest, highest = lowest - abs(lowest or 1) / 2, highest + abs(highest or 1) / 2
+    inner = width - _LEFT - _RIGHT
 
     def x(step: AnyArray | float) -> AnyArray:
         return np.round(_LEFT + inner * (np.asarray(step) - first) / (last - first), 1)
@@ -100,8 +132,11 @@ def _drawn(panel: _Panel, top: int, first: int, last: int, departure: int | None
         yield f'<line class="departure" x1="{x(departure)}" x2="{x(departure)}" y1="{top}" y2="{top + _HEIGHT}"/>'
     for i, (name, steps, values) in enumerate(drawn):
         at, kept = _thinned(steps, values, inner)
-        points = " ".join(f"{a:g},{b:g}" for a, b in zip(x(at), y(kept), strict=True))
-        yield f'<polyline class="{name}" points="{points}"/>'
+        points = [f"{a:g},{b:g}" for a, b in zip(x(at), y(kept), strict=True)]
+        yield f'<polyline class="{name}" points="{" ".join(points)}"/>'
+        for point in points if len(points) <= _DOTS else ():
+            across, down = point.split(",")
+            yield f'<circle class="{name}" cx="{across}" cy="{down}" r="2.5"/>'
         if name != "distance":
             yield f'<text class="{name}" x="{_LEFT + inner - 140 + 80 * i}" y="{top - 7}">{name}</text>'
 

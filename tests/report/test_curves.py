@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 from triage.logs.written import megatron
 
-from dumpdiff.report.curves import write_svg
+from dumpdiff.report.curves import figures, write_svg
 from dumpdiff.triage.logs import LogComparison, compare
 from dumpdiff.triage.logs import megatron as megatron_format
 
@@ -33,12 +33,12 @@ def lines(root: ElementTree.Element, kind: str) -> list[str]:
     return [line.attrib["points"] for line in root.iter(f"{SVG}polyline") if line.attrib["class"] == kind]
 
 
-def test_losses_their_distance_and_norms_are_drawn() -> None:
+def test_losses_their_distance_norms_and_rates_are_drawn() -> None:
     loss = np.linspace(8, 2, 50)
     root = drawn(comparison(loss + 0.001, loss))
     titles = [text.text for text in root.iter(f"{SVG}text") if text.attrib.get("class") == "title"]
-    assert titles == ["loss", "|target - reference|", "global norm"]
-    assert (len(lines(root, "target")), len(lines(root, "reference")), len(lines(root, "distance"))) == (2, 2, 1)
+    assert titles == ["loss", "|target - reference|", "global norm", "learning rate"]
+    assert (len(lines(root, "target")), len(lines(root, "reference")), len(lines(root, "distance"))) == (3, 3, 1)
 
 
 def test_runs_without_any_distance_have_no_drawing_of_it() -> None:
@@ -53,13 +53,32 @@ def test_a_departure_is_marked_in_every_drawing() -> None:
     found = comparison(target, loss)
     marks = [line for line in drawn(found).iter(f"{SVG}line") if line.attrib["class"] == "departure"]
     assert found.departure == 201
-    assert len(marks) == 3
+    assert len(marks) == 4
 
 
 def test_a_spike_of_a_long_run_is_not_thinned_away() -> None:
     loss = np.full(5000, 2.0)
     loss[3210] = 9.0
-    (points, _) = lines(drawn(comparison(loss, np.full(5000, 2.0))), "target")
+    points = lines(drawn(comparison(loss, np.full(5000, 2.0))), "target")[0]
     heights = [float(y) for y in re.findall(r",([\d.]+)", points)]
     assert len(heights) < 2000
     assert heights.count(min(heights)) == 1
+
+
+def test_a_few_steps_are_dots_too_and_none_lies_outside() -> None:
+    loss = np.array([6.5, 6.1])
+    sides = [megatron_format.parse(megatron(values), "a.log") for values in (loss, np.append(loss, [5.9, 5.7]))]
+    assert None not in sides
+    found = compare(*filter(None, sides))
+    dots = [dot.attrib for dot in drawn(found).iter(f"{SVG}circle")]
+    assert len(dots) == 4 + 4 + 2  # the rate beside a line is that of the next step
+    assert {float(dot["cx"]) for dot in dots} == {70, 940}
+
+
+def test_each_drawing_alone_is_an_element_of_a_page() -> None:
+    loss = np.linspace(8, 2, 50)
+    pieces = [ElementTree.fromstring(piece) for piece in figures(comparison(loss + 0.001, loss))]
+    assert [piece.attrib["aria-label"] for piece in pieces] == [
+        "loss", "|target - reference|", "global norm", "learning rate",
+    ]  # fmt: skip
+    assert all("style" not in element.attrib and element.tag != "style" for piece in pieces for element in piece.iter())

@@ -121,7 +121,7 @@ def _judged(
     both = np.isfinite(norms[0]) & np.isfinite(norms[1])
     digits = target.norm_resolution + reference.norm_resolution
     checks.append(standard.global_norm(norms[0][both], norms[1][both], digits))
-    checks.append(standard.learning_rate(*_rates(target, reference)))
+    checks.append(standard.learning_rate(*rates(target, reference)))
     checks += _accidents(target, reference)
     checks.append(standard.length(len(steps), least_steps))
     return checks
@@ -151,7 +151,7 @@ def _common(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyA
     return steps[both], mine[both], theirs[both]
 
 
-def _rates(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
+def rates(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Rates by the step that used them. Where a format does not say, the reading under which they agree better."""
     best: tuple[float, tuple[AnyArray, AnyArray, AnyArray]] | None = None
     for mine in _shifts(target):
@@ -243,10 +243,10 @@ def _notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[str]:
         lost = int(curves.nonfinite.sum()), int(curves.skipped.sum())
         if any(lost):
             yield f"{role}: {lost[0]} steps with a loss or norm that is not finite, {lost[1]} without an update"
-    rates = _rates(target, reference)
-    if len(rates[0]) and not np.any(rates[1]) and not np.any(rates[2]):
+    at, mine, theirs = rates(target, reference)
+    if len(at) and not np.any(mine) and not np.any(theirs):
         yield "the learning rate is 0: weights never change, so forward and backward alone are compared"
-    elif len(rates[0]) and rates[0][0] == 1 and not rates[1][0] and len(steps) > 1:
+    elif len(at) and at[0] == 1 and not mine[0] and len(steps) > 1:
         yield "step 1 used a learning rate of 0: the loss of step 2 does not test the optimizer"
     if steps[0] > 1:
         yield f"the first step that both print with a loss is {steps[0]}"
