@@ -5,6 +5,7 @@ from .cost import expected_mindspore, expected_msprobe
 from .dumps import align, read
 from .progress import Progress
 from .saved import convert, optimizer, weights
+from .triage import triage
 
 __all__ = [
     "Progress",
@@ -18,5 +19,6 @@ __all__ = [
     "optimizer",
     "read",
     "repeat",
+    "triage",
     "weights",
 ]

@@ -27,6 +27,7 @@ COMMANDS = {
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check the configuration of a dump."),
     "env": ("dumpdiff.cli.env:env", "Print the environment of a run that is dumped and repeats itself."),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
+    "triage": ("dumpdiff.cli.triage:triage", "Say where a mismatch comes from, from all there is of two runs."),
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
     "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),

@@ -1,21 +1,18 @@
-"""A result into files: one form each, the same for every command that has a result."""
+"""What was found into files: one form each, the same for every command that writes several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Any, Protocol
 
 from . import output
 
-if TYPE_CHECKING:
-    from ..result import Result
-
-Files = Mapping[str, str | None]  #: name of a module in report -> the file to write, None if it was not asked for
+Files = Mapping[str, str | None]  #: name of a module -> the file to write, None if it was not asked for
 
 
 class _Form(Protocol):
-    def write(self, result: Result, stream: IO[bytes]) -> None: ...
+    def write(self, found: Any, stream: IO[bytes]) -> None: ...
 
 
 def check(files: Files) -> None:
@@ -30,10 +27,13 @@ def check(files: Files) -> None:
         check_installed()
 
 
-def write(result: Result, files: Files) -> None:
-    """Write every form that was asked for. Raises DumpError that names the file if that fails half-way."""
+def write(found: object, files: Files, home: str = "dumpdiff.report") -> None:
+    """Write every form that was asked for, each by the module of its name in the package ``home``.
+
+    Raises DumpError that names the file if that fails half-way.
+    """
     for name, file in files.items():
         if file is not None:
-            form: _Form = import_module(f"dumpdiff.report.{name}")
+            form: _Form = import_module(f"{home}.{name}")
             with output.writing(file) as stream:
-                form.write(result, stream)
+                form.write(found, stream)

@@ -59,7 +59,7 @@ def _data(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.data is None:
         yield Advice("compare the batches: give data: (dataset or saved batch) or dump: of both runs")
         return
-    names = [getattr(run, "data") or run.dump for run in (case.target, case.reference)]
+    names = [run.data or run.dump for run in (case.target, case.reference)]
     decode = f" --tokenizer {shlex.quote(case.tokenizer)}" if case.tokenizer else ""
     yield Advice("give both runs the same batch; what differs in it:", (f"dumpdiff data {_joined(*names)}{decode} -v",))
 

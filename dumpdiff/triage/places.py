@@ -11,8 +11,8 @@ from .dumps import findings_of
 from .evidence import Evidence
 from .settings.comparing import Outcome
 from .settings.table import load_table
-from .symptom import first_loss, first_norm, second_loss
 from .stage import Stage, Verdict
+from .symptom import first_loss, first_norm, second_loss
 
 #: In the order in which the precision guide looks: what comes first makes the rest differ too.
 Place = Literal["data", "weights", "forward", "backward", "schedule", "optimizer", "long run"]

@@ -42,7 +42,7 @@ def first_loss(logs: LogComparison, settings: Settings | None) -> Check | None:
     """The loss of step 1, None if the logs begin later.
 
     The migration standard allows 0.5 %, which in float32 hides a wrong epsilon: where the settings tell the compute
-    dtype of both runs, losses must agree within 64 of its roundoffs, a mean over many tokens having less noise than one.
+    dtype of both runs, losses must agree within 64 of its roundoffs; a mean over many tokens has less noise than one.
     """
     check = _check(logs, "first loss") if int(logs.steps[0]) == 1 else None
     dtype = None if settings is None else _compute_dtype(settings)

@@ -1,0 +1,176 @@
+"""All stages of a triage in order, each on what the case has for it, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import DumpError
+from ..triage.case import PARTS, SIDES, Case, Run
+from ..triage.evidence import STAGES, Evidence
+from ..triage.stage import Stage, Verdict
+from .progress import Progress, say
+
+if TYPE_CHECKING:
+    from ..triage.triaged import Triaged
+
+_Read = TypeVar("_Read")
+_Found = tuple[Any, tuple[Stage, ...]]  #: what a comparison made, and what it says as stages
+
+_WEIGHTS: Mapping[str, Verdict] = {"same": "agree", "differ": "differ", "inconclusive": "unclear"}
+_MOVES: Mapping[str, Verdict] = {"same": "agree", "different": "differ", "cannot tell": "unclear"}
+
+
+class _LackingError(Exception):
+    """The case has nothing for a stage; the message says what."""
+
+
+def triage(case: Case, *, progress: Progress | None = None) -> Triaged:
+    """Where does a mismatch come from? Every stage that ``case`` has something for, and the conclusion.
+
+    A stage whose files cannot be read is told as one that cannot tell, with the reason; the others are looked at.
+    """
+    from ..triage.triaged import triaged
+
+    found: dict[str, Any] = {}
+    stages: dict[str, Stage] = {}
+    skipped: dict[str, str] = {}
+    for key, (names, look) in _STAGES.items():
+        say(progress, key, 0.0)
+        try:
+            found[key], said = look(case, found, progress)
+        except _LackingError as lacking:
+            skipped |= dict.fromkeys(names, str(lacking))
+        except DumpError as error:
+            stages |= {name: Stage(name, "unclear", str(error), (), (str(error),)) for name in names}
+        else:
+            stages |= {stage.name: stage for stage in said}
+    return triaged(
+        case,
+        Evidence(
+            stages=tuple(stages[name] for name in STAGES if name in stages),
+            skipped={name: skipped[name] for name in STAGES if name in skipped},
+            **found,
+        ),
+    )
+
+
+def _settings(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.settings import compare, read_settings
+
+    _both(case, "settings")
+    sides = [
+        read_settings(run.settings, run.version, run.model_config or None) for run in (case.target, case.reference)
+    ]
+    made = compare(*sides)
+    return made, (made.stage(),)
+
+
+def _checklist(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.checklist import check
+
+    if not {"settings", "logs"} & found.keys():
+        raise _LackingError("neither settings nor logs of both runs are given")
+    made = check(found.get("settings"), found.get("logs"))
+    return made, (made.stage(),)
+
+
+def _data(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.data import compare, read_batches
+
+    made = compare(*_each(case, ("data", "dump"), read_batches))
+    return made, (made.stage(),)
+
+
+def _logs(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.logs import compare, read_log
+
+    target, reference = (read_log(path) for path in _both(case, "log"))
+    made = compare(target, reference, [read_log(path) for path in case.baseline_logs], case.min_steps)
+    return made, (made.stage(),)
+
+
+def _norms(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.norms import compare, read_norms
+
+    made = compare(*_each(case, ("norms", "log", "dump"), read_norms))
+    return made, (made.stage(),)
+
+
+def _weights(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..report.weights_text import headline, told
+    from .saved import weights
+
+    made = weights(*_both(case, "weights"), rules=case.rules, progress=progress)
+    lines = (
+        *(f"{one.what}: {one.said}" for one in told(made.mistakes)),
+        *(f"{name}: missing" for name in made.missing),
+    )
+    missing = tuple(f"{name}: not in the reference" for name in made.unknown)
+    return made, (Stage("weights", _WEIGHTS[made.verdict], headline(made), lines, missing),)
+
+
+def _dumps(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..triage.dumps import stages_of
+    from .dumps import align
+
+    target, reference = _both(case, "dump")
+    made = align(target, reference, baseline=case.baseline_dump or None, rules=case.rules, progress=progress)
+    return made, stages_of(made)
+
+
+def _optimizer(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+    from ..optimizers.differences import compared
+    from ..optimizers.inputs import read_run
+    from ..report.optimizer import headline
+
+    target, reference = (read_run(path) for path in _both(case, "steps"))
+    made = compared(target, reference)
+    told = tuple(difference.text for difference in made.differences)
+    return made, (Stage("optimizer", _MOVES[made.verdict], headline(made), told),)
+
+
+#: Names of the stages that one comparison makes, and what makes it; the checklist rests on others.
+_STAGES: Mapping[str, tuple[tuple[str, ...], Callable[[Case, Mapping[str, Any], Progress | None], _Found]]] = {
+    "settings": (("settings",), _settings),
+    "logs": (("logs",), _logs),
+    "checklist": (("checklist",), _checklist),
+    "data": (("data",), _data),
+    "norms": (("norms",), _norms),
+    "weights": (("weights",), _weights),
+    "dumps": (("forward", "backward"), _dumps),
+    "optimizer": (("optimizer",), _optimizer),
+}
+
+
+def _both(case: Case, part: str) -> tuple[str, str]:
+    """One part of both runs, which a stage cannot do without."""
+    lacking = [side for side, path in zip(SIDES, case.both(part), strict=True) if not path]
+    if lacking:
+        raise _LackingError(f"no {PARTS[part]} of the {' and the '.join(lacking)}")
+    return case.both(part)
+
+
+def _each(case: Case, parts: tuple[str, ...], read: Callable[[str], _Read]) -> tuple[_Read, _Read]:
+    """Either run's first part that can be read; one that was given for this very stage must be readable."""
+    return _first(case.target, "target", parts, read), _first(case.reference, "reference", parts, read)
+
+
+def _first(run: Run, side: str, parts: tuple[str, ...], read: Callable[[str], _Read]) -> _Read:
+    own, *others = parts
+    if getattr(run, own):
+        return read(getattr(run, own))
+    refused = ""
+    for path in (getattr(run, part) for part in others if getattr(run, part)):
+        made = _tried(read, path)
+        if not isinstance(made, DumpError):
+            return made
+        refused = refused or str(made)
+    raise _LackingError(refused or f"no {' or '.join(PARTS[part] for part in parts)} of the {side}")
+
+
+def _tried(read: Callable[[str], _Read], path: str) -> _Read | DumpError:
+    try:
+        return read(path)
+    except DumpError as error:
+        return error
