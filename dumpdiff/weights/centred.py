@@ -86,8 +86,8 @@ def _with(target: Matrix, reference: Matrix, added: tuple[float, float], right: 
         total((1.0, matrix), constant=number) if number else matrix
         for matrix, number in zip((target, reference), added, strict=True)
     )
-    said = f"the reference's plus {added[1] - added[0]:g}: the {_side(added)} keeps the distance of a norm's weight from one"
-    return Centred(one, other, Order("centred", said), right)
+    kept = f"the {_side(added)} keeps the distance of a norm's weight from one"
+    return Centred(one, other, Order("centred", f"the reference's plus {added[1] - added[0]:g}: {kept}"), right)
 
 
 def _side(added: tuple[float, float]) -> str:

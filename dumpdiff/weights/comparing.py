@@ -22,6 +22,7 @@ from .part import Part
 from .result import RELATIONS, Checked, Mistake, Pair, Verdict, WeightsResult
 from .shards import side_of
 from .side import Side
+from .sums import added_up
 
 Progress = Callable[[str, float], None]
 
@@ -45,9 +46,10 @@ def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: P
     meter = _Meter(sides, progress)
     found, left_t, left_r = groups(*sides)
     more, left_t, left_r = byvalue.paired(left_t, left_r, meter.read)
+    sums = added_up([*found, *more], left_t, left_r, meter.read)
     laid: list[Laid] = []
-    pairs: list[Pair] = []
-    for group in (*found, *more):
+    pairs = list(sums.pairs)
+    for group in sums.groups:
         one = lay(group, *sides, meter.read)
         if isinstance(one, Misfit):
             pairs.append(_misfit(group, one.reason))
@@ -55,10 +57,10 @@ def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: P
             laid.append(one)
     laid = _voted(laid)
     parts = [(one, number, part) for one in laid for part, number in _parts(one)]
-    known = Known.of([*(part for _, _, part in parts), *map(_alone, left_r)])
+    known = Known.of([*(part for _, _, part in parts), *map(_alone, sums.reference)])
     pairs += [_pair(one, part, number, known) for one, number, part in parts]
-    rest = explained(sides, left_t, left_r)
-    return _result(sides, tuple(pairs), laid, rest)
+    rest = explained(sides, sums.target, sums.reference)
+    return _result(sides, tuple(pairs), laid, replace(rest, accounted=rest.accounted + sums.elements))
 
 
 class _Meter:
@@ -266,6 +268,9 @@ def _notes(laid: list[Laid]) -> Iterable[str]:
 
 def _by_value(pairs: Iterable[Pair]) -> Iterator[str]:
     """What was paired although names do not pair it; by how much layers are numbered apart."""
+    sums = sum(pair.evidence == "sum" for pair in pairs)
+    if sums:
+        yield f"{sums} parameters are the sum of others of the other side, found by their values"
     found = [pair for pair in pairs if pair.evidence == "value"]
     if found:
         yield f"{len(found)} parameters are paired by their values, where names do not pair them"

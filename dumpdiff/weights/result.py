@@ -32,7 +32,7 @@ class Pair:
     path: str  #: canonical name
     target: str
     reference: str
-    evidence: str  #: name, rule or value
+    evidence: str  #: name, rule, value; sum, where one side's name is a sum of several
     shape: tuple[int, int]  #: rows and columns compared
     dtypes: tuple[str, str]  #: of target and reference
     relation: Relation
@@ -86,5 +86,7 @@ class WeightsResult:
         return {
             pair.target: pair.reference
             for pair in self.pairs
-            if pair.mistake is None and all(seen[name] <= 1 + (name in own) for name in (pair.target, pair.reference))
+            if pair.mistake is None
+            and pair.evidence != "sum"
+            and all(seen[name] <= 1 + (name in own) for name in (pair.target, pair.reference))
         }
