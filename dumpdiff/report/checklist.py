@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from ..triage.checklist import Answer, Checklist
+from ..triage.checklist import Answer, Checklist, State
 from ..wording import printable
 from . import stages
+from .stages import Part, Rows
 
 _MARKS = {"holds": "[x]", "fails": "[!]", "advice": "[~]", "unknown": "[?]", "open": "[ ]", "unused": "[-]"}
 _COLOUR = {"holds": "green", "fails": "bold red", "advice": "yellow", "unknown": "yellow", "open": "", "unused": "dim"}
@@ -21,6 +22,7 @@ _WORDS = {
     "unknown": "*cannot be told*: ",
     "unused": "*not in these models*: ",
 }
+_AMISS: Mapping[State, str] = {"fails": "fails", "unknown": "cannot be told", "advice": "advised while aligning"}
 _LEGEND = "   ".join(
     f"{mark} {meaning}"
     for mark, meaning in zip(
@@ -47,6 +49,13 @@ def write(checklist: Checklist, console: Console, *, quiet: bool = False, verbos
                 console.print(Text(f"      {printable(said)}", style="dim"), soft_wrap=True)
     console.print()
     console.print(Text(_LEGEND, style="dim"))
+
+
+def parts(checklist: Checklist) -> Iterator[Part]:
+    """What is not as it should be, or cannot be told, with what is known of it; not what is left to tick off."""
+    for state, title in _AMISS.items():
+        answers = checklist.having(state)
+        yield Rows(title, ("what is known",), tuple((one.item.ask, "; ".join(one.evidence)) for one in answers))
 
 
 def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:

@@ -17,6 +17,16 @@ _PLAIN = re.compile(rf"(?![0-9a-f]{{7,40}}$)(?:[A-Za-z]+(?:[-'][A-Za-z]+)*[0-9]{
 _BULLET = re.compile(r"[-=]|[0-9]+[.)]")  # at the start of a line the sign of a list, or of a heading
 _WORD = re.compile(r"(\(?)(.+?)([,.;:]?)", re.DOTALL)  # an opening bracket, what it is about, punctuation
 _NAME, _SENTENCE = 240, 1500  # characters that are shown of one
+_ROOM = 60_000  # characters: one comment on GitHub holds 65,536
+
+
+def comment(parts: Iterable[str]) -> str:
+    """Parts that are Markdown already, as one text that fits into a comment; of those that do not it says so."""
+    said: list[str] = []
+    for part in parts:
+        room = _ROOM - sum(map(len, said))
+        said.append(part if len(part) < room else "*Left out here: too long for one comment.*")
+    return "\n\n".join(said) + "\n"
 
 
 def code(text: str, longest: int = _NAME) -> str:
@@ -56,6 +66,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[
     """A table of cells that are Markdown already; columns in ``right`` hold numbers."""
     rule = ["--:" if name in right else ":--" for name in header]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
+
+
+def block(lines: Iterable[str]) -> str:
+    """Lines for a shell, to be copied as they are."""
+    said = [printable(line) for line in lines]
+    longest = max((len(ticks) for line in said for ticks in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}sh", *said, fence])
 
 
 def details(summary: str, body: str) -> str:

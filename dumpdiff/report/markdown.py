@@ -8,13 +8,12 @@ from typing import IO
 from .. import __version__
 from ..result import Finding, Result, Side
 from ..wording import number
-from .gfm import code, details, items, prose, table
+from .gfm import code, comment, details, items, prose, table
 from .words import described, headline, percent, roles
 
 _FINDINGS = 10  # in the table
 _EXPLAINED = 3  # of them with all their evidence
 _LISTED = 10  # notes, problems, and lines of evidence
-_ROOM = 60_000  # characters: one comment on GitHub holds 65,536
 
 
 def write(result: Result, stream: IO[bytes]) -> None:
@@ -27,11 +26,7 @@ def to_markdown(result: Result) -> str:
 
     Names from the dumps are code, so that they mention nobody, link nowhere and break no table.
     """
-    said: list[str] = []
-    for part in _parts(result):
-        room = _ROOM - sum(map(len, said))
-        said.append(part if len(part) < room else "*Left out here: too long for one comment.*")
-    return "\n\n".join(said) + "\n"
+    return comment(_parts(result))
 
 
 def _parts(result: Result) -> Iterator[str]:

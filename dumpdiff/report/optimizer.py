@@ -39,6 +39,15 @@ def write(found: Moved | Comparison, console: Console, *, quiet: bool = False, v
     stages.write_parts(console, parts(found, verbose=verbose))
 
 
+def sides(found: Comparison) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _side(found.target), _side(found.reference)
+
+
+def _side(run: Moved) -> str:
+    return f"{_count(run)} parameters, {run.steps} step{'s' if run.steps > 1 else ''}, {run.path}"
+
+
 def parts(found: Moved | Comparison, *, verbose: bool = False) -> Iterator[Part]:
     """What is different, then each group with its rule, the next best rule, and what they leave."""
     if isinstance(found, Comparison):

@@ -23,8 +23,8 @@ from ..wording import printable
 #:   1.0  first published form
 SCHEMA_VERSION = "1.0"
 
-_COLOUR = {"agree": "bold green", "differ": "bold red", "unclear": "bold yellow"}
-_SAID = {"agree": "agree", "differ": "differ", "unclear": "cannot tell"}
+COLOUR = {"agree": "bold green", "differ": "bold red", "unclear": "bold yellow"}
+SPOKEN = {"agree": "agree", "differ": "differ", "unclear": "cannot tell"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ Part = Rows | Lines
 
 def write_headline(stage: Stage, console: Console) -> None:
     """The first line: what was looked at, the verdict, and what it rests on."""
-    line = f"{stage.name} {_SAID[stage.verdict]}: {stage.headline}"
-    console.print(Text(printable(line), style=_COLOUR[stage.verdict]), soft_wrap=True)
+    line = f"{stage.name} {SPOKEN[stage.verdict]}: {stage.headline}"
+    console.print(Text(printable(line), style=COLOUR[stage.verdict]), soft_wrap=True)
 
 
 def write_sides(console: Console, target: str, reference: str) -> None:

@@ -13,9 +13,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..result import Baseline, Finding, Result, Side
+from ..result import Baseline, Finding, Result
 from ..wording import number
-from .words import described, headline, percent, printable, roles
+from .words import described, headline, held, percent, printable, roles
 
 _COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _FEW = 3  #: problems, notes of a region and the like that are shown without -v
@@ -46,7 +46,7 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
         return
     console.print()
     for role, side in roles(result):
-        console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
+        console.print(Text.assemble((f"{role:<11}", "bold"), held(side)), soft_wrap=True)
     if result.baseline is not None:
         console.print(Text.assemble((f"{'baseline':<11}", "bold"), _baseline(result.baseline)), soft_wrap=True)
     for part in _parts(result, view):
@@ -71,11 +71,6 @@ def _parts(result: Result, view: View) -> Iterator[RenderableType]:
         yield _list("notes", result.notes)
     if result.target.problems or result.reference.problems:
         yield _problems(result, view)
-
-
-def _side(side: Side) -> str:
-    """One line: what it is, how much it holds, where it is."""
-    return f"{described(side.source)}: {side.ops} ops, {side.tensors} tensors, {printable(side.source.path)}"
 
 
 def _baseline(baseline: Baseline) -> str:

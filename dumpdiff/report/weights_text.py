@@ -14,6 +14,8 @@ from rich.text import Text
 
 from ..weights import Checked, Pair, WeightsResult
 from ..wording import number
+from . import stages
+from .stages import Lines
 from .words import percent, printable
 
 _COLOUR = {"same": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
@@ -108,21 +110,18 @@ def write(result: WeightsResult, console: Console, *, quiet: bool = False, verbo
     console.print(Text(printable(headline(result)), style=_COLOUR[result.verdict]), soft_wrap=True)
     if quiet:
         return
-    console.print()
-    for role, side in (("target", result.target), ("reference", result.reference)):
-        console.print(Text.assemble((f"{role:<11}", "bold"), _side(side)), soft_wrap=True)
-    for title, lines in _lists(result):
-        console.print()
-        console.print(Text(title, style="bold"))
-        for line in lines if verbose else lines[:_FEW]:
-            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
-        if len(lines) > _FEW and not verbose:
-            console.print(f"  ... and {len(lines) - _FEW} more (-v)")
+    stages.write_sides(console, *sides(result))
+    stages.write_parts(console, parts(result, verbose=verbose))
     console.print()
     console.print(_summary(result))
     if verbose:
         console.print()
         console.print(_table(result.pairs))
+
+
+def sides(result: WeightsResult) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _side(result.target), _side(result.reference)
 
 
 def _side(side: Checked) -> str:
@@ -135,26 +134,22 @@ def size(count: int) -> str:
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
 
 
-def _lists(result: WeightsResult) -> Iterator[tuple[str, list[str]]]:
+def parts(result: WeightsResult, *, verbose: bool = False) -> Iterator[Lines]:
+    """What is wrong, once for all layers, what is missing, and what is to be known besides."""
+    few = None if verbose else _FEW
     if result.layer_shift is not None:
         step = result.layer_shift
-        yield "layers", [f"layer i of the target holds layer i {'+' if step > 0 else '-'} {abs(step)} of the reference"]
-    if result.mistakes:
-        yield (
-            "wrong",
-            [
-                f"{one.what}{f' ({len(one.pairs)} parameters)' if len(one.pairs) > 1 else ''}: {one.said}"
-                for one in told(result.mistakes)
-            ],
-        )
-    if result.missing:
-        yield "missing in the target", list(result.missing)
-    if result.unknown:
-        yield "not in the reference", list(result.unknown)
-    if result.notes:
-        yield "notes", list(result.notes)
-    if result.problems:
-        yield "problems", [str(problem) for problem in result.problems]
+        said = f"layer i of the target holds layer i {'+' if step > 0 else '-'} {abs(step)} of the reference"
+        yield Lines("layers", (said,))
+    wrong = (
+        f"{one.what}{f' ({len(one.pairs)} parameters)' if len(one.pairs) > 1 else ''}: {one.said}"
+        for one in told(result.mistakes)
+    )
+    yield Lines("wrong", tuple(wrong), few)
+    yield Lines("missing in the target", result.missing, few)
+    yield Lines("not in the reference", result.unknown, few)
+    yield Lines("notes", result.notes, few)
+    yield Lines("problems", tuple(map(str, result.problems)), few)
 
 
 def _summary(result: WeightsResult) -> Text:

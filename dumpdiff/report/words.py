@@ -9,7 +9,7 @@ from ..result import Result, Side
 from ..trace import Source
 from ..wording import number, printable
 
-__all__ = ["described", "headline", "number", "percent", "place", "printable", "roles"]
+__all__ = ["described", "headline", "held", "number", "percent", "place", "printable", "roles"]
 
 
 def headline(result: Result) -> str:
@@ -34,6 +34,11 @@ def headline(result: Result) -> str:
 def roles(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
     """Both sides with what they are called."""
     return ("target", result.target), ("reference", result.reference)
+
+
+def held(side: Side) -> str:
+    """One line on a dump: what it is, how much it holds, where it is."""
+    return f"{described(side.source)}: {side.ops} ops, {side.tensors} tensors, {printable(side.source.path)}"
 
 
 def percent(share: float) -> str:
