@@ -31,6 +31,7 @@ COMMANDS = {
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
     "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),
+    "norms": ("dumpdiff.cli.norms:norms", "Compare the gradient norm of every parameter."),
     "weights": ("dumpdiff.cli.weights:weights", "Compare two checkpoints: are they the same weights?"),
     "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
 }

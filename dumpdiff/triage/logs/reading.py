@@ -18,7 +18,7 @@ _PARSERS: tuple[Callable[[str, str], Curves | None], ...] = (megatron.parse, min
 _LINES = "; ".join((megatron.ANCHOR, mindformers.ANCHOR, trainer.ANCHOR))
 
 _PREFIX = re.compile(r"^(?:\[(?:default|rank)?(\d+)\]: ?|(?:default|rank)?(\d+): )", re.MULTILINE)
-_LOG_NAMES = ("*.log", "*.jsonl", "trainer_state.json", "*.out", "*.txt")
+LOG_NAMES = ("*.log", "*.jsonl", "trainer_state.json", "*.out", "*.txt")
 _SAMPLE = 1 << 13  #: bytes at either end of a rank's log that are held against the rank that is read
 _LONGEST = 1 << 30  #: bytes of one file
 
@@ -36,28 +36,28 @@ def read_log(path: str | Path) -> Curves:
         return _folder(place)
     if not place.is_file():
         raise DumpError(f"{path}: there is no such file")
-    return _parsed(_text(place), str(path))
+    return _parsed(text_of(place), str(path))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A log's text, without what drives a terminal."""
     with path.open("rb") as stream:
         return plain(stream.read(_LONGEST).decode("utf-8", errors="replace"))
 
 
-def _parse(text: str, path: str) -> Curves | None:
+def parse(text: str, path: str) -> Curves | None:
     """The first format that finds its lines; a launcher's prefix does not hide them."""
     return next((curves for parse in _PARSERS if (curves := parse(text, path)) is not None), None)
 
 
 def _parsed(text: str, path: str) -> Curves:
-    by_rank = _by_rank(text)
-    found = [curves for part in by_rank if (curves := _parse(part, path)) is not None]
+    found = [curves for part in by_rank(text) if (curves := parse(part, path)) is not None]
     if not found:
         raise DumpError(f"{path}: no step of a training is printed in it; expected lines such as {_LINES}")
     return found[0] if len(found) == 1 else _joined(found, path)
 
 
-def _by_rank(text: str) -> list[str]:
+def by_rank(text: str) -> list[str]:
     """The lines of each rank where a launcher numbers them (torchrun, srun -l), else the text as it is."""
     head = text[: 1 << 16]
     if len(_PREFIX.findall(head)) < head.count("\n") // 2 or "\n" not in head:
@@ -71,17 +71,18 @@ def _by_rank(text: str) -> list[str]:
 
 
 def _folder(folder: Path) -> Curves:
-    files = sorted({file for name in _LOG_NAMES for file in folder.glob(name) if file.is_file()}, key=_rank_order)
+    files = sorted({file for name in LOG_NAMES for file in folder.glob(name) if file.is_file()}, key=rank_order)
     if not files:
-        raise DumpError(f"{folder}: no logs in this folder ({', '.join(_LOG_NAMES)}); give the log or its folder")
+        raise DumpError(f"{folder}: no logs in this folder ({', '.join(LOG_NAMES)}); give the log or its folder")
     for i in range(len(files) - 1, -1, -1):
-        curves = _parse(_text(files[i]), str(files[i]))
+        curves = parse(text_of(files[i]), str(files[i]))
         if curves is not None:
             return _with_others(curves, files[:i], folder)
     raise DumpError(f"{folder}: none of {len(files)} logs holds a step of a training; expected lines such as {_LINES}")
 
 
-def _rank_order(file: Path) -> tuple[int, str]:
+def rank_order(file: Path) -> tuple[int, str]:
+    """Sorts logs by the last number of their names."""
     numbers = re.findall(r"\d+", file.stem)
     return (int(numbers[-1]) if numbers else -1, file.name)
 
@@ -92,7 +93,7 @@ def _with_others(curves: Curves, others: Sequence[Path], folder: Path) -> Curves
     if not differing:
         said = f"{len(others) + 1} logs agree at both ends; {Path(curves.path).name} was read" if others else ""
         return replace(curves, path=str(folder), notes=(*curves.notes, *filter(None, [said])))
-    found = [other for file in others if (other := _parse(_text(file), str(file))) is not None]
+    found = [other for file in others if (other := parse(text_of(file), str(file))) is not None]
     return _joined([*found, curves], str(folder))
 
 
@@ -104,7 +105,7 @@ def _agrees(curves: Curves, file: Path) -> bool:
         ends = (head, stream.read(_SAMPLE))
     for end in ends:
         # The last record of the piece may be cut: it is left out.
-        sample = _parse(plain(end.decode("utf-8", errors="replace")).rpartition("\n")[0], str(file))
+        sample = parse(plain(end.decode("utf-8", errors="replace")).rpartition("\n")[0], str(file))
         if sample is None:
             continue
         _, mine, theirs = np.intersect1d(curves.steps, sample.steps, return_indices=True)

@@ -1,0 +1,93 @@
+"""A comparison of gradient norms for people and for programs, for ``dumpdiff norms``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from ..triage.norms import NormComparison, Norms, Row
+from ..wording import number
+from . import stages
+
+_STATES = {"agree": "", "differ": "differs", "unclear": "cannot tell", "coarse": "too few digits"}
+_BY = {"name": "name", "rule": "rule", "parts": "sum of squares", "order": "order", "value": "value"}
+_WORST = 10  #: rows that are shown without -v, the differing ones first
+_ALONE = 10  #: parameters without a partner that are named without -v
+
+
+def write(comparison: NormComparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
+    """Print the verdict, both sides, what the differing norms have in common, and the worst; all with ``verbose``."""
+    stages.write_headline(comparison.stage(), console)
+    if quiet:
+        return
+    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
+    pattern_lines = [f"{pattern.said}: {pattern.cause}" for pattern in comparison.patterns]
+    stages.write_list(console, "what they have in common", pattern_lines)
+    rows = comparison.rows if verbose else comparison.rows[:_WORST]
+    stages.write_table(
+        console, "parameter", ("target", "reference", "off by", "allowed", "", "paired by"), map(_cells, rows)
+    )
+    left = len(comparison.rows) - len(rows)
+    stages.write_list(console, "compared", [*_coverage(comparison), *([f"{left} more rows with -v"] if left else [])])
+    for role, alone in (("target", comparison.target_alone), ("reference", comparison.reference_alone)):
+        stages.write_list(console, f"of the {role} alone", alone, None if verbose else _ALONE)
+    stages.write_list(console, "notes", comparison.notes)
+
+
+def _cells(row: Row) -> Sequence[str]:
+    norms = f"{row.target_norm:.6g}", f"{row.reference_norm:.6g}"
+    return row.label, *norms, number(row.relative), number(row.tolerance), _STATES[row.state], _BY[row.by]
+
+
+def _described(side: Norms) -> str:
+    step = f", step {side.step}" if side.step is not None else ""
+    kind = "squares" if side.squared else "roots"
+    printed = f", global norm {side.total:.6g} printed" if side.total == side.total else ""
+    together = f"{len(side)} norms, together {side.sum:.6g}{printed}"
+    return f"{side.source}{step}: {together}; {kind} ({side.because}); {side.path}"
+
+
+def _coverage(comparison: NormComparison) -> list[str]:
+    first, second = (f"{100 * share:.3g} %" for share in comparison.coverage)
+    known = f"{comparison.precision}" if comparison.precision else "precision unknown"
+    lines = [
+        f"{len(comparison.rows)} pairs: {first} of the target's parameters, {second} of the reference's",
+        f"rounding is taken to move a norm by up to {number(comparison.noise)} ({known}), and digits are left open",
+    ]
+    if comparison.factor != 1:
+        lines.append(f"differences are those that remain after the factor {comparison.factor:.6g}")
+    return lines
+
+
+def to_json(comparison: NormComparison) -> dict[str, Any]:
+    """The comparison as plain data: every row, what is alone, patterns."""
+    return stages.document(
+        comparison.stage(),
+        target=_side(comparison.target),
+        reference=_side(comparison.reference),
+        noise=comparison.noise,
+        precision=comparison.precision,
+        factor=comparison.factor,
+        coverage={"target": comparison.coverage[0], "reference": comparison.coverage[1]},
+        patterns=[vars(pattern) for pattern in comparison.patterns],
+        rows=[vars(row) for row in comparison.rows],
+        alone={"target": comparison.target_alone, "reference": comparison.reference_alone},
+        ambiguous=comparison.ambiguous,
+        notes=comparison.notes,
+    )
+
+
+def _side(side: Norms) -> dict[str, Any]:
+    return {
+        "path": side.path,
+        "source": side.source,
+        "step": side.step,
+        "norms": len(side),
+        "squared": side.squared,
+        "because": side.because,
+        "global_norm": side.total,
+        "together": side.sum,
+        "precision": side.precision,
+    }
