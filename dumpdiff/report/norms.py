@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.console import Console
 from ..triage.norms import NormComparison, Norms, Row
 from ..wording import number
 from . import stages
+from .stages import Lines, Part, Rows
 
 _STATES = {"agree": "", "differ": "differs", "unclear": "cannot tell", "coarse": "too few digits"}
 _BY = {"name": "name", "rule": "rule", "parts": "sum of squares", "order": "order", "value": "value"}
@@ -22,21 +23,29 @@ def write(comparison: NormComparison, console: Console, *, quiet: bool = False, 
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
-    pattern_lines = [f"{pattern.said}: {pattern.cause}" for pattern in comparison.patterns]
-    stages.write_list(console, "what they have in common", pattern_lines)
+    stages.write_sides(console, *sides(comparison))
+    stages.write_parts(console, parts(comparison, verbose=verbose))
+
+
+def sides(comparison: NormComparison) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _described(comparison.target), _described(comparison.reference)
+
+
+def parts(comparison: NormComparison, *, verbose: bool = False) -> Iterator[Part]:
+    """What the differing norms have in common, the worst, what was compared, what is alone; all with ``verbose``."""
+    yield Lines("what they have in common", tuple(f"{one.said}: {one.cause}" for one in comparison.patterns))
     rows = comparison.rows if verbose else comparison.rows[:_WORST]
-    stages.write_table(
-        console, "parameter", ("target", "reference", "off by", "allowed", "", "paired by"), map(_cells, rows)
-    )
+    columns = ("target", "reference", "off by", "allowed", "", "paired by")
+    yield Rows("parameter", columns, tuple(map(_cells, rows)))
     left = len(comparison.rows) - len(rows)
-    stages.write_list(console, "compared", [*_coverage(comparison), *([f"{left} more rows with -v"] if left else [])])
+    yield Lines("compared", (*_coverage(comparison), *((f"{left} more rows with -v",) if left else ())))
     for role, alone in (("target", comparison.target_alone), ("reference", comparison.reference_alone)):
-        stages.write_list(console, f"of the {role} alone", alone, None if verbose else _ALONE)
-    stages.write_list(console, "notes", comparison.notes)
+        yield Lines(f"of the {role} alone", alone, None if verbose else _ALONE)
+    yield Lines("notes", comparison.notes)
 
 
-def _cells(row: Row) -> Sequence[str]:
+def _cells(row: Row) -> tuple[str, ...]:
     norms = f"{row.target_norm:.6g}", f"{row.reference_norm:.6g}"
     return row.label, *norms, number(row.relative), number(row.tolerance), _STATES[row.state], _BY[row.by]
 

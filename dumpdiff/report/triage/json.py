@@ -9,7 +9,7 @@ from typing import IO, Any
 from ... import __version__
 from ...triage.evidence import Evidence
 from ...triage.triaged import Triaged
-from .. import checklist, logs, optimizer, settings, weights_json
+from .. import checklist, logs, norms, optimizer, settings, weights_json
 from .. import json as dumps_json
 
 #: Major: a reader of the old form breaks. Minor: something was added.
@@ -45,6 +45,8 @@ def _results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "checklist", checklist.to_json(evidence.checklist)
     if evidence.logs is not None:
         yield "logs", logs.to_json(evidence.logs)
+    if evidence.norms is not None:
+        yield "norms", norms.to_json(evidence.norms)
     if evidence.weights is not None:
         yield "weights", weights_json.to_json(evidence.weights)
     if evidence.dumps is not None:

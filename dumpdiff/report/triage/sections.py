@@ -12,7 +12,7 @@ from ...triage.evidence import STAGES, Evidence
 from ...triage.stage import Stage
 from ...triage.triaged import Triaged
 from ...wording import number
-from .. import checklist, logs, optimizer, settings, weights_text
+from .. import checklist, logs, norms, optimizer, settings, weights_text
 from ..stages import SPOKEN, Lines, Part, Rows
 from ..words import held
 
@@ -48,6 +48,8 @@ def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Ite
         yield "checklist", None, checklist.parts(evidence.checklist)
     if evidence.logs is not None:
         yield "logs", logs.sides(evidence.logs), logs.parts(evidence.logs)
+    if evidence.norms is not None:
+        yield "norms", norms.sides(evidence.norms), norms.parts(evidence.norms)
     if evidence.weights is not None:
         yield "weights", weights_text.sides(evidence.weights), weights_text.parts(evidence.weights)
     if evidence.dumps is not None:
