@@ -1,0 +1,102 @@
+"""A Llama of any size as checkpoints: written a few layers at a time, so that it may be larger than memory.
+
+``python benchmarks/large_llama.py FOLDER KIND LAYERS`` with KIND safetensors (bfloat16), copy (the same in other
+files), wide (float32) or megatron (state dicts of Megatron-LM on two tensor-parallel ranks). All hold the same weights,
+drawn layer by layer from the layer's number.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, the layouts of other frameworks are used
+
+HIDDEN, FFN, HEADS, GROUPS, VOCABULARY = 2048, 5632, 16, 4, 32_000
+SETTINGS = {
+    "model_type": "llama", "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "hidden_size": HIDDEN,
+    "intermediate_size": FFN, "vocab_size": VOCABULARY, "tie_word_embeddings": False,
+}  # fmt: skip
+_LAYER = HIDDEN * (2 * HIDDEN + 2 * GROUPS * (HIDDEN // HEADS) + 3 * FFN) * 2  #: bytes of bfloat16
+_SHARD = 40  #: layers in one file: 3.5 GB
+
+_KEY = GROUPS * HIDDEN // HEADS
+_SHAPES = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (_KEY, HIDDEN), "self_attn.v_proj": (_KEY, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN),
+    "mlp.down_proj": (HIDDEN, FFN), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+}  # fmt: skip
+_OUTSIDE = {
+    "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
+    "lm_head.weight": (VOCABULARY, HIDDEN),
+}  # fmt: skip
+
+
+def layers_of(gigabytes: float) -> int:
+    """How many layers make a model of this size, two at least."""
+    return max(2, round((gigabytes * 1e9 - 4 * VOCABULARY * HIDDEN) / _LAYER))
+
+
+def _drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float32).mul_(0.02).bfloat16()
+        for name, shape in shapes.items()
+    }
+
+
+def _layer(number: int) -> dict:
+    return _drawn({f"model.layers.{number}.{part}.weight": shape for part, shape in _SHAPES.items()}, number + 1)
+
+
+def _safetensors(folder: Path, layers: int, wide: bool) -> None:
+    from safetensors.torch import save_file
+
+    index = {}
+    for first in range(0, layers, _SHARD):
+        shard = _drawn(_OUTSIDE, 0) if first == 0 else {}
+        for number in range(first, min(layers, first + _SHARD)):
+            shard |= _layer(number)
+        file = f"model-{first // _SHARD + 1:05d}.safetensors"
+        save_file({name: value.float() if wide else value for name, value in shard.items()}, folder / file)
+        index |= dict.fromkeys(shard, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "config.json").write_text(json.dumps({**SETTINGS, "num_hidden_layers": layers}))
+
+
+def _of_rank(rank: int, layers: int) -> Iterator[tuple[str, object]]:
+    """What one of two tensor-parallel ranks holds, as the bits of bfloat16."""
+    import torch
+
+    from tests.weights import layouts
+
+    outside = _drawn(_OUTSIDE, 0)
+    for number in range(layers):
+        own = _layer(number)
+        weights = layouts.mcore({n: v.view(torch.int16).numpy() for n, v in (outside | own).items()}, SETTINGS)
+        named = f"decoder.layers.{number}."
+        chosen = {name: value for name, value in weights.items() if number == 0 or name.startswith(named)}
+        # copies: a view would keep the other rank's half in memory
+        yield from ((name, value.copy()) for name, value in layouts.sharded(chosen, 2, 1)[rank, 0].items())
+
+
+def make(folder: Path, kind: str, layers: int) -> None:
+    """Write one checkpoint into a folder of its own."""
+    if kind != "megatron":
+        folder.mkdir()
+        _safetensors(folder, layers, kind == "wide")
+        return
+    from tests.weights import layouts
+
+    arguments = {"num_attention_heads": HEADS, "num_query_groups": GROUPS, "group_query_attention": True}
+    for rank in (0, 1):
+        state = {(rank, 0): dict(_of_rank(rank, layers))}
+        layouts.save_megatron(folder, state, {**arguments, "pipeline_model_parallel_size": 1}, "bfloat16")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
