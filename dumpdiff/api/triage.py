@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import DumpError
+from ..rules import load_rules
 from ..triage.case import PARTS, SIDES, Case, Run
 from ..triage.evidence import STAGES, Evidence
 from ..triage.stage import Stage, Verdict
@@ -93,7 +94,10 @@ def _logs(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _F
 def _norms(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
     from ..triage.norms import compare, read_norms
 
-    made = compare(*_each(case, ("norms", "log", "dump"), read_norms))
+    book = load_rules(case.rules)
+    target, reference = _each(case, ("norms", "log", "dump"), lambda path: read_norms(path, None, book))
+    settings = found.get("settings")
+    made = compare(target, reference, book, "" if settings is None else settings.compute_dtype)
     return made, (made.stage(),)
 
 

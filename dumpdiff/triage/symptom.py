@@ -45,8 +45,8 @@ def first_loss(logs: LogComparison, settings: Settings | None) -> Check | None:
     dtype of both runs, losses must agree within 64 of its roundoffs; a mean over many tokens has less noise than one.
     """
     check = _check(logs, "first loss") if int(logs.steps[0]) == 1 else None
-    dtype = None if settings is None else _compute_dtype(settings)
-    if check is None or check.verdict != "agree" or dtype is None:
+    dtype = "" if settings is None else settings.compute_dtype
+    if check is None or check.verdict != "agree" or not dtype:
         return check
     digits = logs.target.loss_resolution + logs.reference.loss_resolution
     limit = _ROUNDINGS * unit_roundoff(dtype) * abs(float(logs.reference_loss[0])) + digits
@@ -85,11 +85,3 @@ def first_norm(logs: LogComparison) -> Check | None:
 
 def _check(logs: LogComparison, name: str) -> Check | None:
     return next((check for check in logs.checks if check.name == name), None)
-
-
-def _compute_dtype(settings: Settings) -> str | None:
-    """The wider rounding of both sides' compute dtypes, None if one is not known."""
-    row = next((outcome for outcome in settings.outcomes if outcome.setting == "compute_dtype"), None)
-    if row is None or None in (row.target.value, row.reference.value):
-        return None
-    return max((str(row.target.value), str(row.reference.value)), key=unit_roundoff)

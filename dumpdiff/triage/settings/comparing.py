@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ...dtypes import unit_roundoff
 from ..stage import Stage, Verdict
 from . import values
 from .derive import CONDITIONS, OF_BOTH, derivation
@@ -61,6 +62,14 @@ class Comparison:
         if self.having("different", "unsupported", matters=True):
             return "differ"
         return "unclear" if self.having("unclear", matters=True) else "agree"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype that both runs compute in, of two the one that rounds more; '' if it is not known of both."""
+        row = next(outcome for outcome in self.outcomes if outcome.setting == "compute_dtype")
+        if row.target.value is None or row.reference.value is None:
+            return ""
+        return max((str(row.target.value), str(row.reference.value)), key=unit_roundoff)
 
     def stage(self) -> Stage:
         """The comparison as one stage of a triage."""
