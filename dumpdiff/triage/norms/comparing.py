@@ -234,6 +234,9 @@ def _notes(target: Norms, reference: Norms, pairing: Pairing) -> Iterator[str]:
         yield from (f"{role}: {problem}" for problem in side.problems)
     if target.step is not None and reference.step is not None and target.step != reference.step:
         yield f"step {target.step} of the target is compared with step {reference.step} of the reference"
-    yield from pairing.notes
+    for by, how in (("order", "their place in both lists"), ("value", "their size alone")):
+        count = sum(couple.by == by for couple in pairing.couples)
+        if count:
+            yield f"{count} norms were paired by {how}, since not both sides name them"
     if pairing.ambiguous:
-        yield f"{pairing.ambiguous} norms were paired by value although others would fit as well"
+        yield f"for {pairing.ambiguous} of them others would fit as well"

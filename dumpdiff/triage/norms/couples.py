@@ -28,4 +28,3 @@ class Pairing:
     target_alone: tuple[int, ...] = ()
     reference_alone: tuple[int, ...] = ()
     ambiguous: int = 0  #: couples by value for which another norm would fit as well
-    notes: tuple[str, ...] = ()

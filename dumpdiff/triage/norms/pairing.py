@@ -24,7 +24,7 @@ def pair(target: Norms, reference: Norms, rules: Rules) -> Pairing:
     rest = by_value(sides, left, (names[0], names[1]), rules)
     couples += rest.couples
     alone = _left(sides, couples)
-    return Pairing(tuple(couples), tuple(alone[0]), tuple(alone[1]), rest.ambiguous, rest.notes)
+    return Pairing(tuple(couples), tuple(alone[0]), tuple(alone[1]), rest.ambiguous)
 
 
 def _left(sides: tuple[Norms, Norms], couples: Sequence[Couple]) -> tuple[list[int], list[int]]:

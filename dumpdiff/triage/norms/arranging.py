@@ -1,0 +1,100 @@
+"""Lists of norms as the other side may hold them: fused parameters together, decayed ones first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ...rules import Rules
+from .side import Norms
+
+_MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
+
+Names = Mapping[int, str]  #: row -> canonical name
+
+
+@dataclass(frozen=True)
+class Item:
+    """A parameter, or parts of one that the other side may hold fused."""
+
+    rows: tuple[int, ...]
+    path: str  #: canonical name, '' if unknown
+    value: float
+    slack: float  #: relative: what the digits leave open
+    size: int  #: -1 if unknown
+    vector: int  #: 1 if it has one axis, 0 if more, -1 if unknown
+
+
+def items_of(side: Norms, rows: Sequence[int], names: Names) -> list[Item]:
+    """One item for each row."""
+    values, slack = side.values, side.slack
+    found = []
+    for row in rows:
+        path, value = names.get(row, ""), float(values[row])
+        vector = int(side.vectors[row]) if side.vectors[row] >= 0 or not path else _vector(path)
+        found.append(Item((row,), path, value, float(slack[row]) / max(value, 1e-30), int(side.sizes[row]), vector))
+    return found
+
+
+def _vector(path: str) -> int:
+    """Whether a name is that of a bias or of a norm's weight."""
+    module, _, leaf = path.rpartition(".")
+    return int(leaf == "bias" or module.endswith("norm"))
+
+
+def together(items: Sequence[Item], path: str = "") -> Item:
+    """Parts as one: squares add up, and so do sizes."""
+    value = float(np.sqrt(sum(item.value**2 for item in items)))
+    slack = sum(item.slack * item.value**2 for item in items) / max(value**2, 1e-30)
+    size = sum(item.size for item in items) if all(item.size >= 0 for item in items) else -1
+    return Item(tuple(row for item in items for row in item.rows), path, value, slack, size, items[0].vector)
+
+
+def arrangements(plain: tuple[list[Item], list[Item]], rules: Rules) -> Iterator[tuple[list[Item], list[Item]]]:
+    """Both lists as they stand, then each side as the other may list it."""
+    yield plain
+    for side in (0, 1):
+        named = all(item.path for item in plain[side])
+        for fused in _fusions(plain[side], rules) if named else [plain[side]]:
+            ways = [fused] if fused is not plain[side] else []
+            if all(item.vector >= 0 for item in fused):
+                ways.append(sorted(fused, key=lambda item: item.vector))  # what is decayed comes first
+            for way in ways:
+                yield (way, plain[1]) if side == 0 else (plain[0], way)
+
+
+def _fusions(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
+    """The list with each choice of fused parameters (QKV, gate and up) in the place of their first part."""
+    yield items
+    wholes: dict[str, list[list[int]]] = defaultdict(list)
+    places = {item.path: at for at, item in enumerate(items)}
+    for path in places:
+        stem, _, leaf = path.rpartition(".")
+        module, _, last = stem.rpartition(".")
+        for whole, ways in rules.parts.items():
+            for way in ways:
+                members = [".".join(filter(None, (module, part, leaf))) for part in way]
+                if last == way[0] and all(member in places for member in members):
+                    wholes[whole].append([places[member] for member in members])
+    kinds = sorted(wholes)[:_MOST_KINDS]
+    for count in range(1, len(kinds) + 1):
+        for chosen in combinations(kinds, count):
+            yield _fused(items, {kind: wholes[kind] for kind in chosen})
+
+
+def _fused(items: list[Item], wholes: Mapping[str, list[list[int]]]) -> list[Item]:
+    first: dict[int, Item] = {}
+    gone: set[int] = set()
+    for whole, groups in wholes.items():
+        for places in groups:
+            if gone.intersection(places):
+                continue
+            gone.update(places)
+            stem, _, leaf = items[places[0]].path.rpartition(".")
+            path = ".".join(filter(None, (stem.rpartition(".")[0], whole, leaf)))
+            first[min(places)] = together([items[place] for place in places], path)
+    return [first.get(at, item) for at, item in enumerate(items) if at in first or at not in gone]
