@@ -30,6 +30,7 @@ COMMANDS = {
     "triage": ("dumpdiff.cli.triage:triage", "Say where a mismatch comes from, from all there is of two runs."),
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
     "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
+    "data": ("dumpdiff.cli.data:data", "Compare the first batches of two runs: the same tokens?"),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),
     "norms": ("dumpdiff.cli.norms:norms", "Compare the gradient norm of every parameter."),
     "weights": ("dumpdiff.cli.weights:weights", "Compare two checkpoints: are they the same weights?"),

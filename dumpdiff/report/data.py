@@ -1,0 +1,97 @@
+"""A comparison of two batches for people and for programs, for ``dumpdiff data``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from ..arrays import AnyArray
+from ..triage.data import Batch, DataComparison
+from . import stages
+
+_SAID = {"holds": "agrees", "warns": "look at it", "differs": "differs", "unknown": "cannot tell"}
+_SHOWN = 12  #: ids of a sample that are printed
+_MOST = 8  #: samples of a side that are printed
+
+Texts = dict[str, str]  #: side -> the text of a sample
+
+
+def write(
+    comparison: DataComparison,
+    console: Console,
+    texts: Texts | None = None,
+    *,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Print what was found about both sides and each of them; ``verbose``: the first ids of every sample.
+
+    ``texts`` are decoded samples by side.
+    """
+    stages.write_headline(comparison.stage(), console)
+    if quiet:
+        return
+    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
+    for side, title in (("", "both"), ("target", "target"), ("reference", "reference")):
+        rows = [(found.name, _SAID[found.state], found.said) for found in comparison.findings if found.side == side]
+        stages.write_table(console, title, ("", "what was found"), rows)
+    if verbose:
+        for side, batch in _sides(comparison):
+            stages.write_table(console, f"sample of the {side}", ("rank", "first token ids"), _samples(batch))
+    for side, text in (texts or {}).items():
+        stages.write_list(console, f"text of the {side}", [text])
+    stages.write_list(console, "not looked at", comparison.missing)
+    notes = [f"{side}: {note}" for side, batch in _sides(comparison) for note in batch.notes]
+    stages.write_list(console, "notes", notes)
+
+
+def _sides(comparison: DataComparison) -> tuple[tuple[str, Batch], tuple[str, Batch]]:
+    return ("target", comparison.target), ("reference", comparison.reference)
+
+
+def _described(batch: Batch) -> str:
+    size = f"{batch.samples} x {batch.length} tokens" if batch.samples else "statistics only"
+    return f"{batch.source}: {size}, {batch.path}"
+
+
+def _samples(batch: Batch) -> list[tuple[str, str, str]]:
+    if batch.tokens is None:
+        return []
+    ranks = ["-"] * batch.samples if batch.ranks is None else [str(rank) for rank in batch.ranks]
+    return [(str(i), ranks[i], _ids(row)) for i, row in enumerate(batch.tokens[:_MOST])]
+
+
+def _ids(row: AnyArray) -> str:
+    more = f" ... ({len(row)})" if len(row) > _SHOWN else ""
+    return " ".join(map(str, row[:_SHOWN].tolist())) + more
+
+
+def to_json(comparison: DataComparison, texts: Texts | None = None) -> dict[str, Any]:
+    """The comparison as plain data."""
+    relation = comparison.relation
+    return stages.document(
+        comparison.stage(),
+        target=_side(comparison.target),
+        reference=_side(comparison.reference),
+        findings=[asdict(finding) for finding in comparison.findings],
+        relation=None if relation is None else relation.kind,
+        order=None if relation is None or not relation.order else list(relation.order),
+        first_difference=None if relation is None or relation.first is None else list(relation.first),
+        texts=texts or {},
+    )
+
+
+def _side(batch: Batch) -> dict[str, Any]:
+    return {
+        "path": batch.path,
+        "kind": batch.kind,
+        "source": batch.source,
+        "samples": batch.samples,
+        "length": batch.length,
+        "fields": [*batch.arrays, *batch.numbers],
+        "ranks": None if batch.ranks is None else batch.ranks.tolist(),
+        "vocabulary": batch.vocabulary,
+        "notes": batch.notes,
+    }

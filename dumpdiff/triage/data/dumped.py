@@ -1,0 +1,241 @@
+"""The batch as a network read it, found in a dump by who reads it: embeddings read tokens, losses read labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ... import readers
+from ...arrays import AnyArray, Ints
+from ...dtypes import is_discrete, is_floating, is_integer
+from ...errors import DumpError
+from ...readers.parts import Part
+from ...rules import load_rules
+from ...trace import FORWARD, Trace
+from .batch import Batch, Numbers, stacked
+
+_LOOKUP = "gather_rows"
+_PROBE = 64  #: columns of an embedding by which its rows are told apart
+_ROLLS = (1, 2, 3)  #: tokens moved on by so many are those of a further prediction head
+
+
+def read(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -> Batch:
+    """The batch of one step: of one rank, or of all ranks that are numbered, one after another.
+
+    Raises DumpError if nothing in the dump can be known as a batch.
+    """
+    first = readers.choose(parts, parts, step=step, rank=rank)[0]
+    numbers = sorted({part.rank for part in parts if part.step == first.step and part.rank is not None})
+    if rank is not None or first.anonymous or len(numbers) < 2:
+        return _of_trace(readers.read(first), path)
+    chosen = [readers.choose(parts, parts, step=first.step, rank=number)[0] for number in numbers]
+    found = [_of_trace(readers.read(part), path) for part in chosen]
+    source = f"{found[0].source.rpartition(', rank ')[0]}, {len(numbers)} ranks)"
+    return stacked(found, numbers, path, source)
+
+
+def _of_trace(trace: Trace, path: str) -> Batch:
+    seen = _Seen(trace)
+    tokens, vocabulary = seen.tokens()
+    notes = []
+    if tokens is None and (recovered := seen.recovered()) is not None:
+        tokens, vocabulary = recovered
+        notes.append("no ids were recorded: they are the rows of the table that the embedding gave out")
+    about = trace.source
+    said = [about.framework, about.format, *([f"step {about.step}"] if about.step is not None else [])]
+    if about.rank is not None:
+        said.append(f"{'process' if about.anonymous else 'rank'} {about.rank}")
+    source = f"dump ({', '.join(said)})"
+    if tokens is None:
+        numbers = seen.numbers()
+        if not numbers:
+            raise DumpError(f"{path}: no embedding reads integers in it, so that its token ids are not known")
+        return Batch(path, "dump", source, numbers=numbers, vocabulary=vocabulary)
+    found = {
+        "tokens": tokens,
+        "labels": seen.labels(tokens),
+        "loss_mask": seen.loss_mask(tokens),
+        "positions": seen.positions(tokens),
+    }
+    arrays = {name: array for name, array in found.items() if array is not None}
+    return Batch(path, "dump", source, arrays, vocabulary=vocabulary, notes=tuple(notes))
+
+
+class _Seen:
+    """The forward pass of a trace: its integers, in the order in which they were read."""
+
+    def __init__(self, trace: Trace) -> None:
+        rules = load_rules()
+        self._trace = trace
+        self._kinds = [rules.kind(kind) for kind in trace.ops["kind"]]
+        self._is_loss = [rules.kind_class(kind) == "loss" for kind in self._kinds]
+        ops = trace.tensors["op"].to_numpy()
+        forward = ((trace.ops["phase"] == FORWARD) & ~trace.ops["recomputed"]).to_numpy()
+        table = trace.tensors
+        usable = forward[ops] & ~table["constant"].to_numpy() & table["trusted"].to_numpy()
+        self._usable = np.flatnonzero(usable & (table["size"].to_numpy() != 1))
+        integer = table["dtype"].map(is_integer).to_numpy(dtype=bool)
+        self._integers: list[int] = self._usable[integer[self._usable]].tolist()
+        self._op, self._size = ops, table["size"].to_numpy()
+        self._role, self._shape = table["role"].tolist(), table["shape"].tolist()
+        self._dtype: list[str] = table["dtype"].tolist()
+
+    def tokens(self) -> tuple[AnyArray | None, int | None]:
+        """(samples, length) ids that embeddings read, micro-batches one after another; and the rows of the table."""
+        found: list[AnyArray] = []
+        vocabulary = None
+        for row in self._read_by_lookups():
+            array = self._array(row)
+            if array is None or counting(array):
+                continue
+            shaped = self._shaped(array)
+            if all(not _again(shaped, other) for other in found):
+                found.append(shaped)
+                vocabulary = vocabulary or self._table_rows(self._op[row])
+        if not found:
+            return None, next(
+                (rows for row in self._read_by_lookups() if (rows := self._table_rows(self._op[row]))), None
+            )
+        alike = [array for array in found if array.shape[1] == found[0].shape[1]]
+        return np.concatenate(alike), vocabulary
+
+    def recovered(self) -> tuple[AnyArray, int] | None:
+        """The ids by the rows of a table that its embedding gave out, where the recorder left integers out."""
+        for op in dict.fromkeys(self._op[self._usable].tolist()):
+            if self._kinds[op] != _LOOKUP:
+                continue
+            rows = [row for row in self._usable.tolist() if self._op[row] == op and is_floating(self._dtype[row])]
+            tables = [row for row in rows if self._role[row] != "output" and len(self._shape[row] or ()) == 2]
+            outputs = [row for row in rows if self._role[row] == "output"]
+            for table, output in ((table, output) for table in tables for output in outputs):
+                weights, taken = self._array(table), self._array(output)
+                if weights is None or taken is None or taken.shape[-1] != weights.shape[1] or taken.ndim < 2:
+                    continue
+                ids = _rows_of(weights, taken)
+                if ids is not None and not counting(ids):
+                    return ids.reshape(-1, taken.shape[-2]), len(weights)
+        return None
+
+    def labels(self, tokens: AnyArray) -> AnyArray | None:
+        """What the loss reads; without an operator that is a loss, the first other integers of as many tokens."""
+        samples, length = tokens.shape
+        sizes = (tokens.size, samples * (length - 1))
+        rows = [row for row in self._integers if self._role[row] == "input" and self._size[row] in sizes]
+        of_loss = [row for row in rows if self._is_loss[self._op[row]]]
+        for row in of_loss or rows:
+            array = self._array(row)
+            if array is None or counting(array) or (not of_loss and np.array_equal(array.ravel(), tokens.ravel())):
+                continue
+            return array.reshape(samples, -1).astype(np.int64)
+        return None
+
+    def loss_mask(self, tokens: AnyArray) -> AnyArray | None:
+        """Zeros and ones, one for each token, that are multiplied with as many numbers."""
+        chosen = self._usable[self._size[self._usable] == tokens.size]
+        by_op: dict[int, list[int]] = {}
+        for row in chosen.tolist():
+            if self._role[row] == "input" and self._kinds[self._op[row]] == "mul":
+                by_op.setdefault(int(self._op[row]), []).append(row)
+        for rows in by_op.values():
+            arrays = [self._array(row) for row in rows]
+            if len(rows) != 2 or any(array is None for array in arrays):
+                continue
+            flags = [array for array in arrays if array is not None and np.isin(array, (0, 1)).all()]
+            if len(flags) == 1:
+                return flags[0].reshape(tokens.shape).astype(np.float64)
+        return None
+
+    def positions(self, tokens: AnyArray) -> AnyArray | None:
+        """Integers that count, as long as a sample."""
+        samples, length = tokens.shape
+        for row in self._integers:
+            shape = self._shape[row] or ()
+            if self._size[row] not in (tokens.size, length) or not shape or shape[-1] not in (length, tokens.size):
+                continue
+            array = self._array(row)
+            if array is not None and counting(array.reshape(-1, length)):
+                return np.broadcast_to(array.reshape(-1, length), (samples, length)).astype(np.int64)
+        return None
+
+    def numbers(self) -> dict[str, Numbers]:
+        """Statistics of the tokens and labels."""
+        found: dict[str, Numbers] = {}
+        for row in self._read_by_lookups():
+            found.setdefault("tokens", self._statistics(row))
+        for row in self._integers:
+            if self._is_loss[self._op[row]] and self._role[row] == "input":
+                found.setdefault("labels", self._statistics(row))
+        return {name: numbers for name, numbers in found.items() if numbers.known}
+
+    def _read_by_lookups(self) -> Iterator[int]:
+        for row in self._integers:
+            if self._role[row] == "input" and self._kinds[self._op[row]] == _LOOKUP:
+                yield row
+
+    def _table_rows(self, op: int) -> int | None:
+        """Rows of the matrix that an operator picks from."""
+        for row in np.flatnonzero(self._op == op).tolist():
+            shape = self._shape[row]
+            if self._role[row] != "output" and is_floating(self._dtype[row]) and shape and len(shape) == 2:
+                return int(shape[0])
+        return None
+
+    def _shaped(self, array: AnyArray) -> AnyArray:
+        """The ids as (samples, length): in the shape in which they occur elsewhere, if here they are flat."""
+        ids = array.astype(np.int64)
+        if array.ndim == 2:
+            return ids
+        for row in self._integers:
+            shape = self._shape[row]
+            if self._size[row] == ids.size and shape and len(shape) == 2 and min(shape) > 1:
+                other = self._array(row)
+                if other is not None and np.array_equal(other.ravel(), ids.ravel()):
+                    return ids.reshape(shape)
+        return ids.reshape(-1, array.shape[-1]) if array.ndim > 1 else ids.reshape(1, -1)
+
+    def _array(self, row: int) -> AnyArray | None:
+        if row not in self._loaded:
+            try:
+                array = self._trace.array(row)
+                shape = self._shape[row]
+                self._loaded[row] = array.reshape(shape) if shape and array.size else array if array.size else None
+            except (DumpError, KeyError, OSError, ValueError):
+                self._loaded[row] = None
+        return self._loaded[row]
+
+    @cached_property
+    def _loaded(self) -> dict[int, AnyArray | None]:
+        return {}
+
+    def _statistics(self, row: int) -> Numbers:
+        said = self._trace.tensors.iloc[row]
+        high, low, norm = (float(said[name]) for name in ("max", "min", "norm"))
+        return Numbers(said["shape"], said["dtype"], high, low, norm, said["hash"])
+
+
+def counting(ids: AnyArray) -> bool:
+    """Whether every row counts up by one, beginning anew at 0 wherever it likes: these are positions, no tokens."""
+    rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
+    if rows.shape[1] < 2 or not (is_discrete(str(rows.dtype))) or rows.dtype == np.bool_:
+        return False
+    return bool(((np.diff(rows.astype(np.int64), axis=1) == 1) | (rows[:, 1:] == 0)).all()) and bool(rows.any())
+
+
+def _again(ids: AnyArray, other: AnyArray) -> bool:
+    """The same ids, or the same moved on by a few."""
+    if ids.shape != other.shape:
+        return False
+    return any(np.array_equal(ids[:, : ids.shape[1] - k], other[:, k:]) for k in (0, *_ROLLS) if k < ids.shape[1])
+
+
+def _rows_of(table: AnyArray, taken: AnyArray) -> Ints | None:
+    """The row of ``table`` that each row of ``taken`` is; None if one is in none, or in several."""
+    columns = min(_PROBE, table.shape[1])
+    places = {np.ascontiguousarray(row).tobytes(): i for i, row in enumerate(table[:, :columns])}
+    if len(places) < len(table):
+        return None
+    wanted = taken[..., :columns].reshape(-1, columns)
+    found = [places.get(np.ascontiguousarray(row).tobytes(), -1) for row in wanted]
+    return None if -1 in found else np.array(found, dtype=np.int64)
