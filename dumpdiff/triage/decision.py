@@ -115,6 +115,7 @@ def _located(
     said = rows[0].reason if rows else first.said
     shown = f"; it shows at {_NAMES[first.place]}: {first.said}" if rows else ""
     reasons = [row.reason for row in (*rows, *own)]
+    further = (line for line in first.evidence if line != first.said)
     others = [f"{_NAMES[answer.place]}: {answer.said}" for answer in parted[1:]]
     return Decision(
         verdict="differ",
@@ -122,7 +123,7 @@ def _located(
         cause=cause,
         candidates=(),
         headline=f"{_SAID[cause]}: {said}{shown}",
-        evidence=tuple(dict.fromkeys((*reasons, f"{_by(first)}: {first.said}", *first.evidence))),
+        evidence=tuple(dict.fromkeys((*reasons, f"{_by(first)}: {first.said}", *further))),
         also=tuple(others),
         ruled_out=_ruled_out(known, first.place),
         missing=_missing(evidence, known, first.place),
