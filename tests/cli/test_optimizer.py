@@ -5,31 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+from optimizers.saved import train
 
 from .conftest import Run
-
-SHAPES = {"layers.0.weight": (24, 16), "layers.0.bias": (24,)}
-
-
-def train(folder: Path, *, rate: float = 0.1, momentum: float = 0.0, steps: int = 2, lost: bool = False) -> Path:
-    """Steps of SGD in float32; with ``lost`` other gradients are saved than were used."""
-    made = np.random.default_rng(0)
-    folder.mkdir()
-
-    def draw() -> dict[str, np.ndarray]:
-        return {name: made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-
-    now, buffer = draw(), {name: np.float32(0) for name in SHAPES}
-    np.savez(folder / "weights_0.npz", **now)
-    for step in range(1, steps + 1):
-        gradients = draw()
-        buffer = {name: np.float32(momentum) * buffer[name] + gradients[name] for name in SHAPES}
-        now = {name: now[name] - np.float32(rate) * buffer[name] for name in SHAPES}
-        np.savez(folder / f"gradients_{step}.npz", **(draw() if lost else gradients))
-        np.savez(folder / f"weights_{step}.npz", **now)
-    return folder
 
 
 def test_one_run(run: Run, tmp_path: Path) -> None:

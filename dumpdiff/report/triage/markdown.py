@@ -34,7 +34,7 @@ def _parts(triaged: Triaged) -> Iterator[str]:
         if advice.commands:
             yield block(advice.commands)
     yield table(("stage", "", "what it found"), [_state(row) for row in overview(triaged.evidence).rows])
-    for part in conclusion(decision):
+    for part in conclusion(triaged):
         yield details(part.title.capitalize(), _lines(part))
     for section in sections(triaged.evidence):
         if section.stage.verdict != "agree" and section.parts:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...result import Finding, Result
-from ...triage.decision import SYMPTOMS, Decision
+from ...triage.decision import SYMPTOMS
 from ...triage.dumps import PHASES, findings_of
 from ...triage.evidence import STAGES, Evidence
 from ...triage.stage import Stage
@@ -49,7 +49,7 @@ def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Ite
     if evidence.logs is not None:
         yield "logs", logs.sides(evidence.logs), logs.parts(evidence.logs)
     if evidence.norms is not None:
-        yield "norms", norms.sides(evidence.norms), norms.parts(evidence.norms)
+        yield "norms", norms.sides(evidence.norms), norms.parts(evidence.norms, verbose=True)
     if evidence.weights is not None:
         yield "weights", weights_text.sides(evidence.weights), weights_text.parts(evidence.weights)
     if evidence.dumps is not None:
@@ -96,14 +96,19 @@ def overview(evidence: Evidence) -> Rows:
     return Rows("stage", ("", "what it found"), tuple(rows))
 
 
-def conclusion(decision: Decision) -> tuple[Lines, ...]:
-    """What the conclusion rests on, what else differs, what was ruled out and by what, what nobody looked at."""
+def conclusion(triaged: Triaged) -> tuple[Lines, ...]:
+    """What the conclusion rests on, what else differs, what was ruled out and by what, what is not known.
+
+    That a stage was given nothing is said by the :func:`overview` of all stages.
+    """
+    decision = triaged.decision
     ruled = tuple(f"{one.place}, by {one.by}: {one.said}" for one in decision.ruled_out)
+    not_given = {f"{name}: {why}" for name, why in triaged.evidence.skipped.items()}
     parts = (
         Lines("because", decision.evidence),
         Lines("also different", decision.also),
         Lines("ruled out", ruled),
-        Lines("not known", decision.missing),
+        Lines("not known", tuple(line for line in decision.missing if line not in not_given)),
     )
     return tuple(filter(_full, parts))
 

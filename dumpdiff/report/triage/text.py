@@ -18,7 +18,7 @@ def write(triaged: Triaged, console: Console, *, quiet: bool = False, verbose: b
     console.print(Text(printable(line), style=stages.COLOUR[decision.verdict]), soft_wrap=True)
     if quiet:
         return
-    stages.write_parts(console, conclusion(decision))
+    stages.write_parts(console, conclusion(triaged))
     stages.write_parts(console, [overview(triaged.evidence)])
     _write_advice(triaged, console)
     for section in sections(triaged.evidence) if verbose else ():

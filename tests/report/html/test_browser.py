@@ -13,7 +13,8 @@ from selenium.webdriver.common.keys import Keys
 from dumpdiff.report.words import headline
 from dumpdiff.result import Result
 
-from .conftest import Browser, written
+from ..browser import Browser
+from .conftest import written
 from .test_page import hostile
 
 #: The first divergence of the demo pair: its row in the table of pairs, and its op on both sides.

@@ -16,7 +16,7 @@ from dumpdiff.report import weights_html
 from dumpdiff.report.html.weights import layers
 from dumpdiff.weights import WeightsResult
 
-from .conftest import Browser
+from ..browser import Browser
 from .test_page import HOSTILE, policy
 
 Weights = dict[str, np.ndarray]

@@ -73,15 +73,7 @@ class Report {
     const again = this.pairs.wanted !== undefined;
     if (choose(this.pairs, CHOICES, settings, "pairs-count") && moved && again) $("pairs").scrollIntoView();
     this.showPair(rowOf(this.pairs, settings.pair));
-    const element = place && $(place);
-    if (moved && element) this.reveal(element);
-  }
-
-  reveal(element) {
-    if (element.classList.contains("finding")) element.open = true;
-    element.scrollIntoView();
-    document.querySelector(".finding.target")?.classList.remove("target");
-    element.classList.add("target");
+    if (moved) reveal(place);
   }
 
   showPair(row) {
@@ -108,22 +100,13 @@ class Report {
   }
 
   keys() {
+    const findings = this.data.findings.map((finding) => `finding-${finding.rank}`);
     return {
-      n: () => this.step(1),
-      p: () => this.step(-1),
+      n: () => step(findings, 1),
+      p: () => step(findings, -1),
       "/": () => $("search").focus(),
       ...walking(this.pairs, this.pair, (row) => this.open(row)),
     };
-  }
-
-  /* To the next or the previous finding. */
-  step(by) {
-    const ranks = this.data.findings.map((finding) => `finding-${finding.rank}`);
-    const at = ranks.indexOf(view.read().place);
-    const next = ranks[Math.min(ranks.length - 1, Math.max(0, at + by))];
-    if (!next) return;
-    view.write({}, next);
-    this.reveal($(next));
   }
 
   /* The chart is drawn anew in the colours of paper, and of the screen after it. */

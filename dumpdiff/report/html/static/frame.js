@@ -30,6 +30,24 @@ function go(page, changes, place) {
   page.show(false);
 }
 
+/* Brings a place of the page on screen, unfolded; '' or what the page does not have is no place. */
+function reveal(place) {
+  const element = place && $(place);
+  if (!element) return;
+  if (element.matches("details")) element.open = true;
+  element.scrollIntoView();
+  document.querySelector(".finding.target")?.classList.remove("target");
+  element.classList.add("target");
+}
+
+/* To the place that follows the address's in ``places``, or stands before it. */
+function step(places, by) {
+  const next = places[Math.min(places.length - 1, Math.max(0, places.indexOf(view.read().place) + by))];
+  if (!next) return;
+  view.write({}, next);
+  reveal(next);
+}
+
 /* Esc closes, ? helps, the page's own keys do what it says; none of it while something is written. */
 function pressed(page, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -57,10 +57,7 @@ class Report {
     const { place, settings } = view.read();
     choose(this.table, CHOICES, settings, "count");
     this.showRow(rowOf(this.table, settings.parameter));
-    const element = place && $(place);
-    if (!moved || !element) return;
-    if (element.classList.contains("finding")) element.open = true;
-    element.scrollIntoView();
+    if (moved) reveal(place);
   }
 
   showRow(row) {
