@@ -65,7 +65,8 @@ def classify(graph: Joined, rules: Rules) -> States:
     running it again where that can be done), and that is not as near to the exact result as the reference's, is
     introduced if no comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs
     by more than ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to
-    inputs: what has no agreement of its own but feeds only agreement is healed.
+    inputs: what has no agreement of its own but feeds only agreement is healed; but no value of the forward pass that
+    was compared, if that would leave gradients that part without a cause.
     """
     pairs = graph.comparison.pairs
     error, tolerance, comparable = (pairs[name].tolist() for name in ("error", "tolerance", "comparable"))
@@ -104,8 +105,12 @@ def classify(graph: Joined, rules: Rules) -> States:
                 forward_parted.append(node)
     noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=False)]
     strained = [e > t for e, t in zip(error, tolerance, strict=True)]
-    _heal(graph, state, _surely_other(graph), error, noticed, strained)
-    return States(np.array(state, dtype=object), tuple(above), again)
+    sure = _surely_other(graph)
+    healed = _healed(graph, state, sure, error, noticed, strained)
+    if _without_cause(graph, healed):
+        sure = [one or (node < len(pairs) and not backward[node]) for node, one in enumerate(sure)]
+        healed = _healed(graph, state, sure, error, noticed, strained)
+    return States(np.array(healed, dtype=object), tuple(above), again)
 
 
 def _carried(allowed: float, factor: float, given: float, again: Recomputed | None) -> float:
@@ -175,10 +180,28 @@ def _surely_other(graph: Joined) -> list[bool]:
     return sure + [False] * (graph.nodes - len(pairs))
 
 
-def _heal(
-    graph: Joined, state: list[str], sure: list[bool], error: list[float], noticed: list[float], strained: list[bool]
-) -> None:
-    """Mark what does not agree itself but feeds something, and nothing that does not agree or heal in its turn.
+def _without_cause(graph: Joined, state: list[str]) -> bool:
+    """Something parts, and nothing that it depends on is introduced.
+
+    So it is where gradients part since the forward pass does, and the forward pass was healed because what follows in
+    it is equal, or looks equal in a coarse dtype and by statistics alone. But gradients follow from it, too.
+    """
+    introduced = {node for node, name in enumerate(state) if name == INTRODUCED}
+    if any(graph.phase[node] == FORWARD for node in introduced):
+        return False
+    caused: set[int] = set()
+    for node in graph.order:
+        if node in introduced or not caused.isdisjoint(graph.parents[node]):
+            caused.add(node)
+        elif state[node] in (PROPAGATED, AMPLIFIED):
+            return True
+    return False
+
+
+def _healed(
+    graph: Joined, given: list[str], sure: list[bool], error: list[float], noticed: list[float], strained: list[bool]
+) -> list[str]:
+    """The states, with what feeds something, and nothing that does not agree or heal in its turn, marked as healed.
 
     A value that was compared and is off is healed only if its error would have been noticed: if, carried on, it is
     more than what some agreeing value below is off or may be (``noticed``). A loss of one number vouches for little,
@@ -186,6 +209,7 @@ def _heal(
     is, is never healed, nor is what is ``sure``. What agrees by what its inputs carry in alone (``strained``) vouches
     for nothing unless what is computed from it agrees, too.
     """
+    state = list(given)
     children: list[list[int]] = [[] for _ in range(graph.nodes)]
     for node, parents in enumerate(graph.parents):
         for parent in parents:
@@ -204,3 +228,4 @@ def _heal(
         elif below and all(below) and not sure[node] and (state[node] == UNKNOWN or not error[node] <= least[node]):
             state[node] = HEALED
             sound[node] = True
+    return state

@@ -70,3 +70,14 @@ class TestWholeTensorsWithoutGraph:
 
     def test_the_wrong_weight_is_found(self, without_graph, dump, compared, reference):
         assert_weight_found(compared(without_graph("ms_graph_bug_w1"), dump(reference)))
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["target", "reference"])
+def test_a_mask_that_is_not_added_is_found_in_statistics_of_bfloat16(dump, compared, swapped):
+    """Activation and logits look equal, as far as statistics in bfloat16 can tell; nearly no gradient does."""
+    pair = dump("pt_gpt2_no_mask"), dump("pt_gpt2")
+    result = compared(*(reversed(pair) if swapped else pair))
+    first = located(result)
+    names = (first.reference_ops, first.target_ops)[swapped]
+    assert names == ("Tensor.__add__.4.forward", "Functional.softmax.1.forward"), said(result)
+    assert first.scope == "layers.1.attention"

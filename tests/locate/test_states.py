@@ -19,6 +19,7 @@ from traces import (
 
 FIRST, SILU, SOFTMAX = "Tensor.__add__.1.forward", "Functional.silu.1.forward", "Functional.softmax.1.forward"
 GATE, DOWN = "Functional.linear.11.forward", "Functional.linear.13.forward"
+PRODUCT, RESIDUAL = "Tensor.__mul__.1.forward", "Tensor.__add__.5.forward"
 
 
 def state(target, reference, name, slot="output.0"):
@@ -107,10 +108,40 @@ class TestHealing:
         whole = trace("pt_none")
         assert state(scaled(whole, "Tensor.add_.3.forward", 1.1), whole, "Tensor.add_.3.forward") == "introduced"
 
+    def test_what_gradients_alone_show_is_not_healed(self, trace):
+        """All that follows in the forward pass looks equal; the backward pass does not, and nothing else is why."""
+        whole = trace("pt_none")
+        gradients = np.flatnonzero((whole.ops["phase"] == "backward").to_numpy()[whole.tensors["op"]])
+        assert state(times(scaled(whole, SILU, 1.05), gradients, 1.1), whole, SILU) == "introduced"
+
     def test_a_parameter_that_differs_is_not_healed(self, trace):
         whole = trace("pt_none")
         target = times(whole, like(whole, GATE, "input.1"), 1.01)
         assert state(target, whole, GATE, "input.1") == "introduced"
+
+
+class TestWhoVouches:
+    """What agrees below heals what is off above it only if it would have noticed."""
+
+    @pytest.mark.parametrize(("error", "found"), [(1e-3, "healed"), (2e-4, "introduced")])
+    def test_a_sum_notices_a_branch_by_its_share(self, trace, error, found):
+        """The branch is 1/270 of the sum, whose tolerance is 1.9e-6: it shows from 5e-4 on."""
+        whole = scaled(trace("pt_none"), RESIDUAL, 100)
+        assert state(scaled(whole, DOWN, 1 + error), whole, DOWN) == found
+
+    @pytest.mark.parametrize(("off", "below", "found"), [
+        (0, 1.07, "healed"),
+        (6e-6, 1.0, "healed"),
+        (6e-6, 1.07, "incomparable"),
+    ])  # fmt: skip
+    def test_what_agrees_by_its_inputs_errors_alone_vouches_only_if_what_follows_agrees(self, trace, off, below, found):
+        """The gate is within its tolerance, its product three times beyond: allowed, for a product of what is off."""
+        whole = trace("pt_none")
+        target = scaled(scaled(scaled(whole, GATE, 1 + 1.5e-6), PRODUCT, 1 + off), DOWN, below, and_after=True)
+        graph, states = classified(without_tensors(target, like(whole, SILU, "output.0")), whole)
+        reference = graph.comparison.alignment.reference
+        at = {name: graph.node_r[value(reference, name, "output.0")] for name in (SILU, PRODUCT)}
+        assert (states.state[at[PRODUCT]], states.state[at[SILU]]) == ("agreeing", found)
 
 
 class TestNothingToCompare:
