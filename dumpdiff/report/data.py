@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from ..arrays import AnyArray
 from ..triage.data import Batch, DataComparison
 from . import stages
+from .stages import Lines, Part, Rows
 
 _SAID = {"holds": "agrees", "warns": "look at it", "differs": "differs", "unknown": "cannot tell"}
 _SHOWN = 12  #: ids of a sample that are printed
@@ -33,18 +35,28 @@ def write(
     stages.write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, _described(comparison.target), _described(comparison.reference))
+    stages.write_sides(console, *sides(comparison))
+    stages.write_parts(console, parts(comparison, texts, verbose=verbose))
+
+
+def sides(comparison: DataComparison) -> tuple[str, str]:
+    """What target and reference are, a line each."""
+    return _described(comparison.target), _described(comparison.reference)
+
+
+def parts(comparison: DataComparison, texts: Texts | None = None, *, verbose: bool = False) -> Iterator[Part]:
+    """What was found about both sides and each of them, texts of samples; ``verbose``: the first ids of every sample."""
     for side, title in (("", "both"), ("target", "target"), ("reference", "reference")):
-        rows = [(found.name, _SAID[found.state], found.said) for found in comparison.findings if found.side == side]
-        stages.write_table(console, title, ("", "what was found"), rows)
+        rows = ((found.name, _SAID[found.state], found.said) for found in comparison.findings if found.side == side)
+        yield Rows(title, ("", "what was found"), tuple(rows))
     if verbose:
         for side, batch in _sides(comparison):
-            stages.write_table(console, f"sample of the {side}", ("rank", "first token ids"), _samples(batch))
+            yield Rows(f"sample of the {side}", ("rank", "first token ids"), _samples(batch))
     for side, text in (texts or {}).items():
-        stages.write_list(console, f"text of the {side}", [text])
-    stages.write_list(console, "not looked at", comparison.missing)
-    notes = [f"{side}: {note}" for side, batch in _sides(comparison) for note in batch.notes]
-    stages.write_list(console, "notes", notes)
+        yield Lines(f"text of the {side}", (text,))
+    yield Lines("not looked at", comparison.missing)
+    notes = (f"{side}: {note}" for side, batch in _sides(comparison) for note in batch.notes)
+    yield Lines("notes", tuple(notes))
 
 
 def _sides(comparison: DataComparison) -> tuple[tuple[str, Batch], tuple[str, Batch]]:
@@ -56,11 +68,11 @@ def _described(batch: Batch) -> str:
     return f"{batch.source}: {size}, {batch.path}"
 
 
-def _samples(batch: Batch) -> list[tuple[str, str, str]]:
+def _samples(batch: Batch) -> tuple[tuple[str, ...], ...]:
     if batch.tokens is None:
-        return []
+        return ()
     ranks = ["-"] * batch.samples if batch.ranks is None else [str(rank) for rank in batch.ranks]
-    return [(str(i), ranks[i], _ids(row)) for i, row in enumerate(batch.tokens[:_MOST])]
+    return tuple((str(i), ranks[i], _ids(row)) for i, row in enumerate(batch.tokens[:_MOST]))
 
 
 def _ids(row: AnyArray) -> str:

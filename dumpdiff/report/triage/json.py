@@ -9,7 +9,7 @@ from typing import IO, Any
 from ... import __version__
 from ...triage.evidence import Evidence
 from ...triage.triaged import Triaged
-from .. import checklist, logs, norms, optimizer, settings, weights_json
+from .. import checklist, data, logs, norms, optimizer, settings, weights_json
 from .. import json as dumps_json
 
 #: Major: a reader of the old form breaks. Minor: something was added.
@@ -43,6 +43,8 @@ def _results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "settings", settings.to_json(evidence.settings)
     if evidence.checklist is not None:
         yield "checklist", checklist.to_json(evidence.checklist)
+    if evidence.data is not None:
+        yield "data", data.to_json(evidence.data)
     if evidence.logs is not None:
         yield "logs", logs.to_json(evidence.logs)
     if evidence.norms is not None:

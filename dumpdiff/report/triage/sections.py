@@ -12,7 +12,7 @@ from ...triage.evidence import STAGES, Evidence
 from ...triage.stage import Stage
 from ...triage.triaged import Triaged
 from ...wording import number
-from .. import checklist, logs, norms, optimizer, settings, weights_text
+from .. import checklist, data, logs, norms, optimizer, settings, weights_text
 from ..stages import SPOKEN, Lines, Part, Rows
 from ..words import held
 
@@ -46,6 +46,8 @@ def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Ite
         yield "settings", settings.sides(evidence.settings), settings.parts(evidence.settings)
     if evidence.checklist is not None:
         yield "checklist", None, checklist.parts(evidence.checklist)
+    if evidence.data is not None:
+        yield "data", data.sides(evidence.data), data.parts(evidence.data)
     if evidence.logs is not None:
         yield "logs", logs.sides(evidence.logs), logs.parts(evidence.logs)
     if evidence.norms is not None:
