@@ -95,9 +95,14 @@ def _norms(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _
     from ..triage.norms import compare, read_norms
 
     book = load_rules(case.rules)
-    target, reference = _each(case, ("norms", "log", "dump"), lambda path: read_norms(path, None, book))
+    sides = _each(case, ("norms", "log", "dump"), lambda path: read_norms(path, None, book))
+    if not all(side.named for side in sides) and all(case.both("dump")):
+        # Lists that name nothing are paired by value at best; dumps of the same step name their gradients.
+        dumped = [_tried(lambda path: read_norms(path, None, book), path) for path in case.both("dump")]
+        named = [side for side in dumped if not isinstance(side, DumpError) and side.named]
+        sides = (named[0], named[1]) if len(named) == len(sides) else sides
     settings = found.get("settings")
-    made = compare(target, reference, book, "" if settings is None else settings.compute_dtype)
+    made = compare(*sides, book, "" if settings is None else settings.compute_dtype)
     return made, (made.stage(),)
 
 

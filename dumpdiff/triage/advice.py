@@ -28,7 +28,11 @@ def advise(case: Case, evidence: Evidence, decision: Decision) -> tuple[Advice, 
 
 
 def _advice(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
-    if decision.cause in ("settings", "precision") and evidence.settings is not None and evidence.stage("settings"):
+    if (
+        decision.cause in ("settings", "precision")
+        and evidence.settings is not None
+        and evidence.settings.verdict != "agree"
+    ):
         sides = _sides(case, "settings")
         yield Advice("set both alike, and run again; every row:", (f"dumpdiff settings {sides} -v",))
     places = decision.candidates or _places(decision)

@@ -108,11 +108,12 @@ def _located(
     rows = [row for row in settings if row in rows_at(evidence, *places)]
     own = rows_at(evidence, first.place) if first.place in ("schedule", "optimizer") else []
     cause: Cause = first.place
+    why = ""
     if rows:
         cause = "precision" if all(row.effect == "precision" for row in rows) else "settings"
-    elif _of_precision(evidence, first.place):
+    elif why := _low_precision(evidence, first.place):
         cause = "precision"
-    said = rows[0].reason if rows else first.said
+    said = rows[0].reason if rows else why or first.said
     shown = f"; it shows at {_NAMES[first.place]}: {first.said}" if rows else ""
     reasons = [row.reason for row in (*rows, *own)]
     further = (line for line in first.evidence if line != first.said)
@@ -192,13 +193,16 @@ def _quiet(evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom) 
     )
 
 
-def _of_precision(evidence: Evidence, place: Place) -> bool:
-    """Whether a narrower dtype explains what differs there."""
-    if place in ("forward", "backward") and evidence.dumps is not None:
-        found = findings_of(evidence.dumps, place)
-        if found:
-            return any(cause.name == _LOW_PRECISION for cause in found[0].causes[:1])
-    return place == "backward" and evidence.norms is not None and evidence.norms.pattern == "precision"
+def _low_precision(evidence: Evidence, place: Place) -> str:
+    """How a narrower dtype explains what differs there, '' if it does not."""
+    found = findings_of(evidence.dumps, place) if evidence.dumps is not None else []
+    if found and found[0].causes:
+        cause = found[0].causes[0]
+        return cause.text if cause.name == _LOW_PRECISION else ""
+    if place == "backward" and evidence.norms is not None and evidence.norms.pattern == "precision":
+        pattern = evidence.norms.patterns[0]
+        return f"{pattern.said}: {pattern.cause}"
+    return ""
 
 
 def _ruled_out(known: Mapping[Place, Answer], before: Place) -> tuple[RuledOut, ...]:

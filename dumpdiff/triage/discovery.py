@@ -12,6 +12,7 @@ from ..errors import DumpError
 from ..optimizers.inputs import read_steps
 from .case import PARTS, SIDES, Case, Run
 from .logs import read_log
+from .norms import read_norms
 from .settings import read_settings
 
 _DEEPEST = 3  #: folders below the run's own in which something is looked for
@@ -24,7 +25,7 @@ _SAVED = (".safetensors", ".ckpt", ".pt", ".bin")
 
 def discover(target: str | Path, reference: str | Path) -> Case:
     """The case that two folders make, one per run. Raises DumpError for a folder in which nothing is found."""
-    return Case(*(_found(Path(folder)) for folder in (target, reference)))
+    return Case(_found(Path(target)), _found(Path(reference)))
 
 
 def _found(root: Path) -> Run:
@@ -94,6 +95,11 @@ def _settings(path: Path) -> bool:
     return path.is_file() and path.suffix in _SETTINGS and _is(path, read_settings)
 
 
+def _norms(path: Path) -> bool:
+    """A file of norms alone; a training log that has some too is known as a log."""
+    return path.is_file() and path.suffix in _LOGS and _is(path, read_norms) and not _is(path, read_log)
+
+
 def _dataset(path: Path) -> bool:
     return path.suffix == ".idx" and path.with_suffix(".bin").is_file()
 
@@ -104,6 +110,7 @@ _KINDS = {
     "dump": _dump,
     "weights": _weights,
     "log": lambda path: _log_folder(path) or _log(path),
+    "norms": _norms,
     "settings": _settings,
     "data": _dataset,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..result import Finding
@@ -51,11 +51,11 @@ def rows_at(evidence: Evidence, *places: Place) -> list[Outcome]:
 
 def _first_sure(place: Place, said: list[Answer | None]) -> Answer:
     """A difference counts, whoever saw it; else the first that agrees; else what is unclear."""
-    given = [answer for answer in said if answer is not None]
     for verdict in ("differ", "agree", "unclear"):
-        for answer in given:
-            if answer.verdict == verdict:
-                return answer
+        same = [answer for answer in said if answer is not None and answer.verdict == verdict]
+        if same:
+            others = tuple(line for answer in same[1:] for line in (f"{answer.by}: {answer.said}", *answer.evidence))
+            return replace(same[0], evidence=(*same[0].evidence, *others))
     return Answer(place, "unseen")
 
 
@@ -78,7 +78,7 @@ def _before(place: Place) -> Callable[[Evidence], Answer | None]:
     def ask(evidence: Evidence) -> Answer | None:
         if evidence.dumps is None:
             return None
-        found = [f for f in findings_of(evidence.dumps, "forward") if _BEFORE.get(f.kind) == place]
+        found = [finding for finding in findings_of(evidence.dumps, "forward") if _given(finding, evidence) == place]
         if found:
             return Answer(place, "differ", found[0].title, _titles(found), "forward")
         names = evidence.dumps.parameters
@@ -89,12 +89,23 @@ def _before(place: Place) -> Callable[[Evidence], Answer | None]:
     return ask
 
 
+def _given(finding: Finding, evidence: Evidence) -> Place | None:
+    """Where a finding stands that tells of what the forward pass was given.
+
+    What differs although the weights are known to agree is no weight but a constant that the model made, as the angles
+    of a rotary embedding; so it is with the data.
+    """
+    place = _BEFORE.get(finding.kind)
+    stage = evidence.stage(place) if place is not None else None
+    return None if stage is not None and stage.verdict == "agree" else place
+
+
 def _forward(evidence: Evidence) -> Answer | None:
     """The dumps' forward pass, without what is told of tokens and weights; those stand at their own places."""
     stage = evidence.stage("forward")
     if stage is None or evidence.dumps is None or stage.verdict != "differ":
         return _told("forward", stage)
-    found = [finding for finding in findings_of(evidence.dumps, "forward") if finding.kind not in _BEFORE]
+    found = [finding for finding in findings_of(evidence.dumps, "forward") if _given(finding, evidence) is None]
     if not found:
         return Answer("forward", "unclear", "what differs in the forward pass follows from what it was given")
     return Answer("forward", "differ", found[0].title, (*_titles(found), *_causes(found)), "forward")
@@ -146,7 +157,7 @@ def _long_run(evidence: Evidence) -> Answer | None:
     if evidence.logs.begins == "later":
         stage = evidence.logs.stage()
         return Answer("long run", "differ", stage.headline, stage.evidence, "logs")
-    verdict = "agree" if evidence.logs.verdict == "agree" else "unclear"
+    verdict: Verdict = "agree" if evidence.logs.verdict == "agree" else "unclear"
     return Answer("long run", verdict, evidence.logs.stage().headline, (), "logs")
 
 
