@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dumpdiff.arrays import AnyArray
+from dumpdiff.explain.hypotheses import ALL
+from dumpdiff.explain.judge import causes
+from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
 from dumpdiff.operators.attention import attention, causal
 from dumpdiff.operators.linear import linear
@@ -99,6 +104,39 @@ def test_biases() -> None:
     assert first(linear(X, WEIGHT.T, BETA), plain, operands) == "weight-transposed"
 
 
+def projected(biases: int) -> dict[str, AnyArray]:
+    """Tokens, the weight and bias of the queries, and queries of 4 heads to which the bias is added so often."""
+    random = np.random.default_rng(8)
+    x, weight, bias = (random.standard_normal(shape) / 6 for shape in ((2, 12, 32), (32, 32), 32))
+    q = linear(x, weight, biases * bias).reshape(2, 12, 4, 8).swapaxes(1, 2)
+    return {"x": x, "q.weight": weight, "q.bias": bias, "q": q}
+
+
+@pytest.mark.parametrize(("target", "reference", "side", "cause"), [
+    (1, 0, "reference", "bias-missing"),
+    (0, 1, "target", "bias-missing"),
+    (1, 2, "reference", "bias-doubled"),
+    (2, 1, "target", "bias-doubled"),
+])  # fmt: skip
+@pytest.mark.parametrize("after", [False, True], ids=["in the product", "in the scores made from it"])
+def test_which_side_has_not_one_bias_is_seen_from_its_own_product(
+    target: int, reference: int, side: str, cause: str, after: bool
+) -> None:
+    both = [projected(biases) for biases in (target, reference)]
+    keys = HEADS[1].swapaxes(2, 3)
+    calls = [Call("matmul", (operands["q"], keys), {}, (2, 4, 12, 12)) for operands in both]
+    values = [call.inputs[0] @ keys if after else call.inputs[0].swapaxes(1, 2).reshape(2, 12, 32) for call in calls]
+    seen = [
+        replace(
+            situation(values[ours], values[theirs], both[theirs], call=calls[theirs] if after else None),
+            departing_role=("target", "reference")[ours],
+        )
+        for ours, theirs in ((0, 1), (1, 0))
+    ]
+    role, found = causes(seen, ALL)
+    assert (role, found[0].name) == (side, cause)
+
+
 @pytest.mark.parametrize(("change", "cause"), [
     (lambda w: 1.01 * w, "weight-scaled"),
     (lambda w: w.T, "weight-transposed"),
@@ -150,8 +188,6 @@ def test_router_weights() -> None:
     ({"learning_rate": 3e-3}, "learning-rate"),
 ])  # fmt: skip
 def test_the_optimizer_step(change: dict[str, float], cause: str) -> None:
-    from dataclasses import replace
-
     from dumpdiff.explain.hypotheses.optimizers import Rule
 
     rule, gradient = Rule(1e-3), 0.01 * X
