@@ -9,7 +9,7 @@ import numpy as np
 
 from ..stage import Stage, Verdict
 from .batch import FIELDS, Batch, Numbers
-from .checks import NO_IDS, Finding, Ids, State, checked, counted
+from .checks import NO_IDS, Finding, Ids, State, checked, counted, shift_of
 from .relating import Relation, related, spoken
 
 _SPOKEN = {"tokens": "token ids", "labels": "labels", "loss_mask": "loss mask", "positions": "positions"}
@@ -162,6 +162,7 @@ def _labels(target: Batch, reference: Batch) -> Iterator[_Said]:
         told = (first >= 0) & (second >= 0)
         if told.sum() >= 2 and np.array_equal(first[told], second[told]):
             said = f"the target's are the reference's moved {'on' if shift > 0 else 'back'} by {abs(shift)}"
+            said += _ahead(target, reference)
             if target.kind == reference.kind == "dump":
                 yield "differs", said
             else:
@@ -171,6 +172,15 @@ def _labels(target: Batch, reference: Batch) -> Iterator[_Said]:
     i, j = (int(x) for x in np.argwhere(differing)[0])
     where = f"first at sample {i}, place {j}: {mine[i, j]} against {theirs[i, j]}"
     yield "differs", f"{int(differing.sum())} of {differing.size} differ, {where}"
+
+
+def _ahead(target: Batch, reference: Batch) -> str:
+    """How far either side's labels are ahead of its tokens, where that can be told."""
+    shifts = [
+        shift_of(batch.tokens, batch.labels) if batch.tokens is not None and batch.labels is not None else None
+        for batch in (target, reference)
+    ]
+    return "" if None in shifts else f" ({shifts[0]} ahead of the inputs, against {shifts[1]})"
 
 
 def _covered(target: Batch, reference: Batch) -> bool:

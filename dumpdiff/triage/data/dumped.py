@@ -38,26 +38,26 @@ def read(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -
 
 def _of_trace(trace: Trace, path: str) -> Batch:
     seen = _Seen(trace)
-    tokens, vocabulary = seen.tokens()
+    micro, vocabulary = seen.tokens()
     notes = []
-    if tokens is None and (recovered := seen.recovered()) is not None:
-        tokens, vocabulary = recovered
+    if not micro and (recovered := seen.recovered()) is not None:
+        micro, vocabulary = [recovered[0]], recovered[1]
         notes.append("no ids were recorded: they are the rows of the table that the embedding gave out")
     about = trace.source
     said = [about.framework, about.format, *([f"step {about.step}"] if about.step is not None else [])]
     if about.rank is not None:
         said.append(f"{'process' if about.anonymous else 'rank'} {about.rank}")
     source = f"dump ({', '.join(said)})"
-    if tokens is None:
+    if not micro:
         numbers = seen.numbers()
         if not numbers:
             raise DumpError(f"{path}: no embedding reads integers in it, so that its token ids are not known")
         return Batch(path, "dump", source, numbers=numbers, vocabulary=vocabulary)
     found = {
-        "tokens": tokens,
-        "labels": seen.labels(tokens),
-        "loss_mask": seen.loss_mask(tokens),
-        "positions": seen.positions(tokens),
+        "tokens": np.concatenate(micro),
+        "labels": seen.labels(micro),
+        "loss_mask": seen.loss_mask(micro),
+        "positions": seen.positions(micro),
     }
     arrays = {name: array for name, array in found.items() if array is not None}
     return Batch(path, "dump", source, arrays, vocabulary=vocabulary, notes=tuple(notes))
@@ -82,24 +82,20 @@ class _Seen:
         self._role, self._shape = table["role"].tolist(), table["shape"].tolist()
         self._dtype: list[str] = table["dtype"].tolist()
 
-    def tokens(self) -> tuple[AnyArray | None, int | None]:
-        """(samples, length) ids that embeddings read, micro-batches one after another; and the rows of the table."""
+    def tokens(self) -> tuple[list[AnyArray], int | None]:
+        """The ids that embeddings read, (samples, length) for each micro-batch; and the rows of the table."""
         found: list[AnyArray] = []
         vocabulary = None
         for row in self._read_by_lookups():
+            vocabulary = vocabulary or self._table_rows(self._op[row])
             array = self._array(row)
             if array is None or counting(array):
                 continue
             shaped = self._shaped(array)
-            if all(not _again(shaped, other) for other in found):
+            if not found or (shaped.shape == found[0].shape and not any(_again(shaped, other) for other in found)):
+                vocabulary = vocabulary if found else self._table_rows(self._op[row])
                 found.append(shaped)
-                vocabulary = vocabulary or self._table_rows(self._op[row])
-        if not found:
-            return None, next(
-                (rows for row in self._read_by_lookups() if (rows := self._table_rows(self._op[row]))), None
-            )
-        alike = [array for array in found if array.shape[1] == found[0].shape[1]]
-        return np.concatenate(alike), vocabulary
+        return found, vocabulary
 
     def recovered(self) -> tuple[AnyArray, int] | None:
         """The ids by the rows of a table that its embedding gave out, where the recorder left integers out."""
@@ -118,46 +114,50 @@ class _Seen:
                     return ids.reshape(-1, taken.shape[-2]), len(weights)
         return None
 
-    def labels(self, tokens: AnyArray) -> AnyArray | None:
+    def labels(self, micro: Sequence[AnyArray]) -> AnyArray | None:
         """What the loss reads; without an operator that is a loss, the first other integers of as many tokens."""
-        samples, length = tokens.shape
-        sizes = (tokens.size, samples * (length - 1))
-        rows = [row for row in self._integers if self._role[row] == "input" and self._size[row] in sizes]
+        samples, length = micro[0].shape
+        rows = self._inputs(self._integers, (samples * length, samples * (length - 1)))
         of_loss = [row for row in rows if self._is_loss[self._op[row]]]
+        given = {array.tobytes() for array in micro}
+        found: dict[bytes, AnyArray] = {}
         for row in of_loss or rows:
             array = self._array(row)
-            if array is None or counting(array) or (not of_loss and np.array_equal(array.ravel(), tokens.ravel())):
+            if array is None or counting(array):
                 continue
-            return array.reshape(samples, -1).astype(np.int64)
-        return None
+            labels = array.reshape(samples, -1).astype(np.int64)
+            if of_loss or labels.tobytes() not in given:
+                found.setdefault(labels.tobytes(), labels)
+        return _joined(list(found.values()), len(micro))
 
-    def loss_mask(self, tokens: AnyArray) -> AnyArray | None:
+    def loss_mask(self, micro: Sequence[AnyArray]) -> AnyArray | None:
         """Zeros and ones, one for each token, that are multiplied with as many numbers."""
-        chosen = self._usable[self._size[self._usable] == tokens.size]
         by_op: dict[int, list[int]] = {}
-        for row in chosen.tolist():
-            if self._role[row] == "input" and self._kinds[self._op[row]] == "mul":
+        for row in self._inputs(self._usable.tolist(), (micro[0].size,)):
+            if self._kinds[self._op[row]] == "mul":
                 by_op.setdefault(int(self._op[row]), []).append(row)
+        masks = []
         for rows in by_op.values():
-            arrays = [self._array(row) for row in rows]
-            if len(rows) != 2 or any(array is None for array in arrays):
+            arrays = [array for row in rows if (array := self._array(row)) is not None]
+            flags = [array for array in arrays if np.isin(array, (0, 1)).all()]
+            if len(arrays) == 2 and len(flags) == 1:
+                masks.append(flags[0].reshape(micro[0].shape).astype(np.float64))
+        return _joined(masks, len(micro))
+
+    def positions(self, micro: Sequence[AnyArray]) -> AnyArray | None:
+        """Integers that count, as long as a sample; one row of them may serve all samples."""
+        length = micro[0].shape[1]
+        for row in self._integers:
+            array = self._array(row) if self._size[row] in (micro[0].size, length) else None
+            if array is None or array.ndim == 0 or not counting(array.reshape(-1, length)):
                 continue
-            flags = [array for array in arrays if array is not None and np.isin(array, (0, 1)).all()]
-            if len(flags) == 1:
-                return flags[0].reshape(tokens.shape).astype(np.float64)
+            rows = array.reshape(-1, length).astype(np.int64)
+            tiled: AnyArray = np.tile(rows, (len(micro) * len(micro[0]) // len(rows), 1))
+            return tiled
         return None
 
-    def positions(self, tokens: AnyArray) -> AnyArray | None:
-        """Integers that count, as long as a sample."""
-        samples, length = tokens.shape
-        for row in self._integers:
-            shape = self._shape[row] or ()
-            if self._size[row] not in (tokens.size, length) or not shape or shape[-1] not in (length, tokens.size):
-                continue
-            array = self._array(row)
-            if array is not None and counting(array.reshape(-1, length)):
-                return np.broadcast_to(array.reshape(-1, length), (samples, length)).astype(np.int64)
-        return None
+    def _inputs(self, rows: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        return [row for row in rows if self._role[row] == "input" and self._size[row] in sizes]
 
     def numbers(self) -> dict[str, Numbers]:
         """Statistics of the tokens and labels."""
@@ -221,6 +221,14 @@ def counting(ids: AnyArray) -> bool:
     if rows.shape[1] < 2 or not (is_discrete(str(rows.dtype))) or rows.dtype == np.bool_:
         return False
     return bool(((np.diff(rows.astype(np.int64), axis=1) == 1) | (rows[:, 1:] == 0)).all()) and bool(rows.any())
+
+
+def _joined(found: Sequence[AnyArray], count: int) -> AnyArray | None:
+    """The first ``count``, one for each micro-batch, one after another; None if there are fewer or they differ."""
+    if len(found) < count or len({array.shape for array in found[:count]}) > 1:
+        return None
+    whole: AnyArray = np.concatenate(found[:count])
+    return whole
 
 
 def _again(ids: AnyArray, other: AnyArray) -> bool:
