@@ -45,7 +45,7 @@ def sides(comparison: DataComparison) -> tuple[str, str]:
 
 
 def parts(comparison: DataComparison, texts: Texts | None = None, *, verbose: bool = False) -> Iterator[Part]:
-    """What was found about both sides and each of them, texts of samples; ``verbose``: the first ids of every sample."""
+    """What was found about both sides and each of them, and texts; with ``verbose`` the first ids of every sample."""
     for side, title in (("", "both"), ("target", "target"), ("reference", "reference")):
         rows = ((found.name, _SAID[found.state], found.said) for found in comparison.findings if found.side == side)
         yield Rows(title, ("", "what was found"), tuple(rows))

@@ -65,12 +65,12 @@ def write_parts(console: Console, parts: Iterable[Part]) -> None:
     """Tables and lists, a blank line before each; nothing of those that are empty."""
     for part in parts:
         if isinstance(part, Rows):
-            write_table(console, part.title, part.columns, part.rows)
+            _write_table(console, part.title, part.columns, part.rows)
         else:
-            write_list(console, part.title, part.lines, part.few)
+            _write_list(console, part.title, part.lines, part.few)
 
 
-def write_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _write_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table under a blank line; the first column is headed by ``title``. Nothing is printed without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in (title, *columns):
@@ -82,7 +82,7 @@ def write_table(console: Console, title: str, columns: Sequence[str], rows: Iter
         console.print(table)
 
 
-def write_list(console: Console, title: str, lines: Sequence[str], limit: int | None = None) -> None:
+def _write_list(console: Console, title: str, lines: Sequence[str], limit: int | None = None) -> None:
     """Lines under a title; those beyond ``limit`` are counted. Nothing is printed without lines."""
     if not lines:
         return
