@@ -28,8 +28,8 @@ def decode(raw: AnyArray, dtype: str) -> AnyArray:
     """The values of raw elements: bfloat16 and float8 as float32, everything else as it is."""
     if dtype == "bfloat16":
         return decode_bfloat16(raw)
-    if dtype in _FLOAT8:
-        exponent, mantissa = _FLOAT8[dtype]
+    if dtype in FLOAT8:
+        exponent, mantissa = FLOAT8[dtype]
         table = _float8(exponent, mantissa)
         values: AnyArray = table[raw]
         return values
@@ -37,7 +37,7 @@ def decode(raw: AnyArray, dtype: str) -> AnyArray:
 
 
 #: Widths of exponent and mantissa (OCP 8-bit floating point specification v1.0, section 5).
-_FLOAT8 = {"float8_e4m3fn": (4, 3), "float8_e5m2": (5, 2)}
+FLOAT8 = {"float8_e4m3fn": (4, 3), "float8_e5m2": (5, 2)}
 
 
 def _float8(exponent: int, mantissa: int) -> AnyArray:

@@ -125,8 +125,12 @@ def _check_known(side: Side, name: str, path: str) -> None:
         raise DumpError(f"{side.checkpoint.path}: {name} belongs to multi-token prediction, which is not converted")
     if _STACK.search(path):
         raise DumpError(f"{side.checkpoint.path}: how many experts does {name} hold? Nothing says so: --experts N")
+    if path.endswith("_scale_inv"):
+        raise DumpError(
+            f"{side.checkpoint.path}: {name} scales 8-bit weights, which are not converted; decode them first"
+        )
     known = side.canonical_of(name) != name or path in side.canonical
-    if not known or path.endswith("_scale_inv"):
+    if not known:
         raise DumpError(f"{side.checkpoint.path}: no rule knows {name}; name it with --rules FILE")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..arrays import AnyArray
-from ..checkpoints.elements import decode
+from ..checkpoints.elements import FLOAT8, decode
 from ..compare.rounding import round_to
 from ..dtypes import unit_roundoff
 
@@ -52,6 +52,32 @@ _CASTS: Mapping[str, Mapping[str, Callable[[AnyArray], AnyArray]]] = {
     "float16": {NEAREST: _nearest("float16"), "twice: to bfloat16, then to float16": _twice("bfloat16", "float16")},
     "float32": {NEAREST: _nearest("float32")},
 }
+
+
+def fits_float8(values: AnyArray, steps: AnyArray, rounded: AnyArray, dtype: str) -> bool:
+    """Whether ``rounded`` is ``values`` rounded to nearest in an 8-bit dtype with a scale for each element (``steps``).
+
+    What is rounded is the quotient; that is itself a float32, and which one depends on whether the scale was divided
+    by or its reciprocal multiplied with. Both neighbours count.
+    """
+    with np.errstate(all="ignore"):
+        quotient = values.astype(np.float32) / steps
+        ways = [_to_float8(quotient * np.float32(1 + slack), dtype) * steps for slack in (-(2.0**-22), 2.0**-22)]
+    return bool(np.all(np.logical_or(*(way == rounded for way in ways)) | (np.isnan(values) & np.isnan(rounded))))
+
+
+#: Largest number of the 8-bit dtypes; beyond it they are cut off (OCP 8-bit floating point specification v1.0).
+_LARGEST_FLOAT8 = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+
+
+def _to_float8(values: AnyArray, dtype: str) -> AnyArray:
+    """float32 rounded to nearest even in an 8-bit dtype, and cut off at its largest."""
+    exponent, mantissa = FLOAT8[dtype]
+    least = 2.0 ** (2 - (1 << (exponent - 1)))  # below it, all numbers are as far apart as there
+    spacing = np.exp2(np.floor(np.log2(np.maximum(np.abs(values), least))) - mantissa)
+    largest = _LARGEST_FLOAT8[dtype]
+    found: AnyArray = np.clip(np.rint(values / spacing) * spacing, -largest, largest)
+    return found
 
 
 def candidates(target: str, reference: str) -> list[tuple[str, str, bool]]:

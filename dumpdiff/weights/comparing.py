@@ -20,6 +20,7 @@ from .mistakes import Known, named
 from .orders import SAME, Described
 from .part import Part
 from .result import RELATIONS, Checked, Mistake, Pair, Verdict, WeightsResult
+from .scaled import as_they_stand_for
 from .shards import side_of
 from .side import Side
 from .sums import added_up
@@ -42,7 +43,7 @@ def compare(target: Checkpoint, reference: Checkpoint, rules: Rules, progress: P
 
     Raises DumpError if a file turns out to be cut short.
     """
-    sides = side_of(target, rules), side_of(reference, rules)
+    sides = as_they_stand_for(side_of(target, rules)), as_they_stand_for(side_of(reference, rules))
     meter = _Meter(sides, progress)
     found, left_t, left_r = groups(*sides)
     more, left_t, left_r = byvalue.paired(left_t, left_r, meter.read)
@@ -143,7 +144,7 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     rounding = ""
     if relation == "rounded" and found.rounding is not None:
         dtype, way, on_target = found.rounding
-        twice = casts.detour(dtype, part.target.dtype, part.reference.dtype)
+        twice = casts.detour(dtype, part.target.precision, part.reference.precision)
         rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
         if way != casts.NEAREST or (twice and part.target.dtype in casts.NARROW):
             mistake = Mistake("rounding", rounding + (" on the way" if twice else ""))
@@ -237,7 +238,7 @@ def _result(sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid],
         pairs=tuple(sorted(pairs, key=lambda pair: _natural(pair.path))),
         missing=rest.missing,
         unknown=rest.unknown,
-        notes=(*_notes(laid), *_by_value(pairs), *rest.notes),
+        notes=(*_read(sides), *_notes(laid), *_by_value(pairs), *rest.notes),
         coverage=coverage,
         layer_shift=_layer_shift(pairs),
         problems=(*sides[0].problems, *sides[1].problems),
@@ -247,6 +248,12 @@ def _result(sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid],
 def _checked(side: Side) -> Checked:
     checkpoint = side.checkpoint
     return Checked(str(checkpoint.path), checkpoint.format, side.family, len(side.tensors), checkpoint.size)
+
+
+def _read(sides: tuple[Side, Side]) -> Iterator[str]:
+    """How either side was read."""
+    for role, side in zip(("target", "reference"), sides, strict=True):
+        yield from (f"{role}: {note}" for note in side.notes)
 
 
 def _notes(laid: list[Laid]) -> Iterable[str]:

@@ -11,6 +11,7 @@ from ..arrays import AnyArray, Flags, Floats, Ints
 from ..checkpoints.elements import decode
 from ..dtypes import unit_roundoff
 from . import casts
+from .computed import steps
 from .matrix import Matrix
 from .result import Relation
 
@@ -103,6 +104,8 @@ def distance(
     rows = target.shape[0]
     unequal, gap, norm, along = np.zeros(rows, np.int64), np.zeros(rows), np.zeros(rows), np.zeros(rows)
     ways = casts.candidates(target.dtype, reference.dtype)
+    scales = [(on_target, matrix.precision, found) for on_target, matrix in ((True, target), (False, reference))
+              if (found := steps(matrix)) is not None]  # fmt: skip
     largest, elements, nonfinite, alike = 0.0, 0, 0, target.dtype == reference.dtype
     bits = np.full(rows, alike)
     step = min(target.chunk, reference.chunk)
@@ -125,11 +128,19 @@ def distance(
             norm[mine] = np.nan
             continue
         chunk, ways = _compare(a, b, ways)
+        scales = [
+            (on_target, dtype, found)
+            for on_target, dtype, found in scales
+            if casts.fits_float8(
+                b if on_target else a, found.take(mine if on_target else theirs), a if on_target else b, dtype
+            )
+        ]
         unequal[mine], gap[mine], norm[mine], along[mine] = chunk.unequal, chunk.gap, chunk.norm, chunk.along
         largest, nonfinite = max(largest, chunk.largest), nonfinite + chunk.nonfinite
     # the norm of rows that are equal was not worth computing: that of the others stands for it
     known = norm[np.isfinite(norm) & (norm > 0)]
     norm[np.isnan(norm)] = np.sqrt((known**2).mean()) if len(known) else 1.0
+    ways += [(dtype, casts.NEAREST, on_target) for on_target, dtype, _ in scales]
     rounding = ways[0] if ways and elements else None
     if not unequal.any():
         rounding = None

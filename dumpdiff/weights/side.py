@@ -46,6 +46,7 @@ class Side:
     tensors: Mapping[str, Tensor]
     problems: tuple[Problem, ...]
     rules: Rules
+    notes: tuple[str, ...] = ()  #: how its tensors were read, where not as they are stored
 
     @cached_property
     def canonical(self) -> Mapping[str, str]:
