@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from .side import Norms
 _NEAR = 0.02
 #: Two lists are in one order if so many are near entry by entry, or if their logarithms correlate so well ...
 _IN_ORDER, _CORRELATED = 0.4, 0.95
-#: ... unless so many more are near when they may move by some places, as modules of one layer do.
-_MORE, _LAYER = 0.3, 12
+#: ... unless they are so much closer when they may move by some places, as modules of one layer do.
+_MORE, _LAYER, _NEARER = 0.3, 12, 0.1
+#: Places that a norm may move where nearly all differ, and what each costs, as much as a distance of that.
+_MODULES, _MOVE = 4, 0.05
 #: Distance at which value says nothing more: lists of equal length, lists of which some must stay alone, named ones.
 _LOOSE, _TIGHT, _STRICT = 0.2, 0.02, 0.01
 _FINE = 1e-4  #: distances below this are one
@@ -98,20 +101,77 @@ def _matched(lists: _Lists, scale: float) -> _Match:
         assigned = _assigned(lists, scale, _LOOSE if equal else _TIGHT)
     if not equal:
         return assigned
-    far = np.array([_distances([t], [r], scale)[0, 0] for t, r in zip(*lists, strict=True)])
-    if not np.isfinite(far).all():
+    if not np.isfinite(_diagonal(lists, scale, range(longest))).all():
         return assigned
-    near, correlation = float(np.mean(far <= _NEAR)), _correlation(lists)
-    if (near >= _IN_ORDER or correlation >= _CORRELATED) and assigned.score < near + _MORE:
-        pairs = tuple((i, i) for i in range(longest))
-        return _Match(lists, pairs, "order", scale, near + _MORE * max(correlation, 0.0) - 0.01 * (scale != 0))
+    for partners in (_exchanged(lists, scale), _nearby(lists, scale)):
+        far = _diagonal(lists, scale, partners)
+        near, close = float(np.mean(far <= _NEAR)), float(np.mean(1 - _cost(far, _LOOSE)))
+        correlation = _correlation(lists, partners)
+        if (near >= _IN_ORDER or correlation >= _CORRELATED) and assigned.score < close + _MORE:
+            score = close + _MORE * max(correlation, 0.0) - 0.01 * (scale != 0)
+            return _Match(lists, tuple(enumerate(partners)), "order", scale, score)
     return assigned
 
 
-def _correlation(lists: _Lists) -> float:
-    """Of the logarithms of two lists entry by entry; 0 where there is nothing to correlate."""
-    logs = np.log(np.maximum([[item.value for item in side] for side in lists], 1e-30))
-    if logs.shape[1] < 5 or not np.isfinite(logs).all() or not np.all(logs.std(axis=1) > 0):
+def _diagonal(lists: _Lists, scale: float, partners: Sequence[int]) -> Floats:
+    """The distance of each place of the target's list from its partner."""
+    return np.array([_distances([lists[0][i]], [lists[1][j]], scale)[0, 0] for i, j in enumerate(partners)])
+
+
+def _exchanged(lists: _Lists, scale: float) -> list[int]:
+    """The partner of each place of two lists in one order, where some of a layer stand in another order.
+
+    Norms change places among themselves if all that do are ten times nearer to their new partners.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    partner = list(range(len(lists[0])))
+    far = _diagonal(lists, scale, partner)
+    places = np.flatnonzero(far > _FINE)
+    if not 1 < len(places) <= _MOST:
+        return partner
+    t, r = ([side[place] for place in places] for side in lists)
+    distances = _distances(t, r, scale)
+    near: Flags = (distances <= np.maximum(_FINE, _NEARER * far[places])[:, None]) & (
+        np.abs(places[:, None] - places[None, :]) <= _LAYER
+    )
+    cost = np.where(near, distances, 1.0)
+    np.fill_diagonal(cost, 1.0 - _NEAR)  # to stay is better than to go where nothing is near
+    moved = linear_sum_assignment(cost)[1].tolist()
+    seen: set[int] = set()
+    for start in range(len(places)):
+        circle = []
+        at = start
+        while at not in seen:
+            seen.add(at)
+            circle.append(at)
+            at = moved[at]
+        if len(circle) > 1 and all(near[one, moved[one]] for one in circle):
+            for one in circle:
+                partner[int(places[one])] = int(places[moved[one]])
+    return partner
+
+
+def _nearby(lists: _Lists, scale: float) -> list[int]:
+    """The partner of each place, at most some places away: for lists of one order but for the modules of each layer."""
+    from scipy.optimize import linear_sum_assignment
+
+    count = len(lists[0])
+    if count > _MOST:
+        return list(range(count))
+    moved = np.abs(np.arange(count)[:, None] - np.arange(count)[None, :])
+    cost = np.minimum(_distances(*lists, scale), 1.0) + _MOVE * moved
+    cost = np.where(moved <= _MODULES, cost, 1e3)
+    partners: list[int] = linear_sum_assignment(cost)[1].tolist()
+    return partners
+
+
+def _correlation(lists: _Lists, partners: Sequence[int]) -> float:
+    """Of the logarithms of partners; 0 of too few. Zeros, infinities and NaN are left out."""
+    values = np.array([[item.value for item in lists[0]], [lists[1][place].value for place in partners]])
+    values = values[:, np.all(np.isfinite(values) & (values > 0), axis=0)]
+    logs = np.log(values)
+    if logs.shape[1] < 5 or not np.all(logs.std(axis=1) > 0):
         return 0.0
     return float(np.corrcoef(logs)[0, 1])
 
@@ -137,16 +197,20 @@ def _assigned(lists: _Lists, scale: float, limit: float) -> _Match:
     t, r = lists
     far = _distances(t, r, scale)
     moved = np.abs(np.arange(len(t))[:, None] - np.linspace(0, len(t) - 1, len(r))[None, :])
-    cost = np.log1p(np.minimum(far, limit) / _FINE) / np.log1p(limit / _FINE)
-    cost = np.where(np.isfinite(far), cost + _PLACE * np.minimum(moved / _LAYER, 1), 1e6)
+    cost = np.where(np.isfinite(far), _cost(far, limit) + _PLACE * np.minimum(moved / _LAYER, 1), 1e6)
     table = np.zeros((len(t) + len(r),) * 2)
     table[: len(t), : len(r)] = cost
     table[: len(t), len(r) :] = _ALONE
     table[len(t) :, : len(r)] = _ALONE
     rows, columns = linear_sum_assignment(table)
     pairs = [(i, j) for i, j in zip(rows.tolist(), columns.tolist(), strict=True) if i < len(t) and j < len(r)]
-    near = sum(bool(far[i, j] <= _NEAR and moved[i, j] <= _LAYER) for i, j in pairs)
-    return _Match(lists, tuple(pairs), "value", scale, near / max(len(t), len(r)) - 0.01 * (scale != 0))
+    close = sum(float(1 - _cost(far[i, j], _LOOSE)) for i, j in pairs if moved[i, j] <= _LAYER)
+    return _Match(lists, tuple(pairs), "value", scale, close / max(len(t), len(r)) - 0.01 * (scale != 0))
+
+
+def _cost(far: Any, limit: float) -> Any:
+    """What a distance costs, from 0 to 1: by its logarithm, so that an exact match counts more than a near one."""
+    return np.log1p(np.minimum(far, limit) / _FINE) / np.log1p(limit / _FINE)
 
 
 def _couples(match: _Match) -> Iterator[Couple]:

@@ -10,9 +10,18 @@ from itertools import combinations
 import numpy as np
 
 from ...rules import Rules
+from .row import LAST_BACK, depth_of, kind_of
 from .side import Norms
 
+_MOST_SIZES = 40  #: sizes of which each is tried as the largest of a vector
 _MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
+
+#: Modules in the order in which most models list their parameters; in some, a layer's are in another.
+_ORDER = (
+    "embedding", "position_embedding", "input_norm", "attention.q", "attention.k", "attention.v", "attention.qkv",
+    "attention.q_norm", "attention.k_norm", "attention.out", "post_attention_norm", "mlp.router", "mlp.gate_proj",
+    "mlp.up_proj", "mlp.gate_up_proj", "mlp.down_proj", "final_norm", "head",
+)  # fmt: skip
 
 Names = Mapping[int, str]  #: row -> canonical name
 
@@ -58,13 +67,37 @@ def arrangements(plain: tuple[list[Item], list[Item]], rules: Rules) -> Iterator
     """Both lists as they stand, then each side as the other may list it."""
     yield plain
     for side in (0, 1):
-        named = all(item.path for item in plain[side])
-        for fused in _fusions(plain[side], rules) if named else [plain[side]]:
-            ways = [fused] if fused is not plain[side] else []
-            if all(item.vector >= 0 for item in fused):
-                ways.append(sorted(fused, key=lambda item: item.vector))  # what is decayed comes first
-            for way in ways:
+        for fused in _as_model(plain[side], rules):
+            for way in (*([fused] if fused is not plain[side] else []), *_decayed_first(fused)):
                 yield (way, plain[1]) if side == 0 else (plain[0], way)
+
+
+def _as_model(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
+    """The list, and if all have names also in the model's order (a graph lists them otherwise), with parts fused."""
+    if not all(item.path for item in items):
+        yield items
+        return
+    in_order = sorted(items, key=_place)
+    for way in (items,) if in_order == items else (items, in_order):
+        yield from _fusions(way, rules)
+
+
+def _place(item: Item) -> tuple[int, int]:
+    """Where a parameter stands in its model."""
+    depth = depth_of(item.path)
+    module = kind_of(item.path).rpartition(".")[0]
+    return LAST_BACK if depth is None else depth, _ORDER.index(module) if module in _ORDER else len(_ORDER)
+
+
+def _decayed_first(items: list[Item]) -> Iterator[list[Item]]:
+    """The list with vectors behind matrices; where only sizes are known, each size may be the largest of a vector."""
+    if all(item.vector >= 0 for item in items):
+        yield sorted(items, key=lambda item: item.vector)
+        return
+    sizes = sorted({item.size for item in items})
+    if sizes[0] >= 0 and len(sizes) <= _MOST_SIZES:
+        for largest in sizes[:-1]:
+            yield sorted(items, key=lambda item: item.size <= largest)
 
 
 def _fusions(items: list[Item], rules: Rules) -> Iterator[list[Item]]:

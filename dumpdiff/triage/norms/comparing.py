@@ -234,7 +234,7 @@ def _notes(target: Norms, reference: Norms, pairing: Pairing) -> Iterator[str]:
         yield from (f"{role}: {problem}" for problem in side.problems)
     if target.step is not None and reference.step is not None and target.step != reference.step:
         yield f"step {target.step} of the target is compared with step {reference.step} of the reference"
-    for by, how in (("order", "their place in both lists"), ("value", "their size alone")):
+    for by, how in (("order", "their place in both lists"), ("value", "their values")):
         count = sum(couple.by == by for couple in pairing.couples)
         if count:
             yield f"{count} norms were paired by {how}, since not both sides name them"

@@ -40,7 +40,7 @@ _FORMS = (
 EXPECTED = (
     "lines 'step:[1] local_norm/NAME: NORM', a block 'local_norm: [...]', a list '[tensor(...), ...]' under a line with"
     " 'local norm', 'dump local norm: NAME NORM', lines with a parameter's name and its norm, or numbers alone (text,"
-    " CSV, JSON)"
+    " CSV, JSON); 'dumpdiff snippet local-norm' prints code for a training"
 )
 
 

@@ -108,6 +108,7 @@ def _cause_of(factor: float) -> str:
 
 def _of_places(rows: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], rules: Rules) -> Iterator[Pattern]:
     """Where in the model the differing ones are."""
+    yield from _first_alone(rows)
     off = [row for row in rows if row.state == "differ" and row.path]
     fine = [row for row in rows if row.state == "agree" and row.path]
     if not off:
@@ -121,6 +122,17 @@ def _of_places(rows: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], 
     else:
         yield from _by_kind(off, fine)
         yield from _by_layer(off, fine)
+
+
+def _first_alone(rows: Sequence[Row]) -> Iterator[Pattern]:
+    """Of lists without names the first parameter is the embedding, in every model that has one."""
+    off = [row for row in rows if row.state == "differ"]
+    if len(off) == 1 < len(rows) and not off[0].path and off[0].target == off[0].reference == "#1":
+        kind: Kind = "precision" if off[0].relative <= _LOW else "embedding"
+        worst = number(off[0].relative)
+        yield _pattern(
+            kind, f"only the first norm of both lists, which have no names, differs, by {worst}: the embedding"
+        )
 
 
 def _tied(off: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], rules: Rules) -> bool:

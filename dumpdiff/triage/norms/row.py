@@ -17,6 +17,27 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 FIRST_BACK, LAST_BACK = 1 << 30, -1  #: depth of the head and the final norm, and of the embeddings
 
 
+def layer_of(path: str) -> int | None:
+    """The number of the layer in a canonical name, None if there is none."""
+    match = _LAYER.search(path)
+    return int(match[1]) if match else None
+
+
+def depth_of(path: str) -> int | None:
+    """A parameter's place in the model: the backward pass goes from the largest to the least. None if nobody knows."""
+    layer = layer_of(path)
+    if layer is not None:
+        return layer
+    if "embedding" in path:
+        return LAST_BACK
+    return FIRST_BACK if path.startswith(("head.", "final_norm.")) else None
+
+
+def kind_of(path: str) -> str:
+    """A canonical name without the layer: ``attention.q.weight``."""
+    return _LAYER.sub(lambda match: "" if match.start() == 0 else ".", path)
+
+
 @dataclass(frozen=True)
 class Row:
     """A parameter's gradient norms, the roots; of a fused parameter the parts' together."""
@@ -57,22 +78,17 @@ class Row:
     @property
     def layer(self) -> int | None:
         """The number of its layer, None if it is in none."""
-        match = _LAYER.search(self.path)
-        return int(match[1]) if match else None
+        return layer_of(self.path)
 
     @property
     def depth(self) -> int | None:
-        """Its place in the model: the backward pass goes from the largest to the least. None if nobody knows."""
-        if self.layer is not None:
-            return self.layer
-        if "embedding" in self.path:
-            return LAST_BACK
-        return FIRST_BACK if self.path.startswith(("head.", "final_norm.")) else None
+        """Its place in the model, see :func:`depth_of`."""
+        return depth_of(self.path)
 
     @property
     def kind(self) -> str:
-        """Its name without the layer: ``attention.q.weight``."""
-        return _LAYER.sub(lambda match: "" if match.start() == 0 else ".", self.path)
+        """Its name without the layer, see :func:`kind_of`."""
+        return kind_of(self.path)
 
     @property
     def vector(self) -> bool:
