@@ -1,0 +1,48 @@
+"""Ten pairs of real trainings, each triaged from all that its runs left: the cause, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dumpdiff.cli import main
+
+from . import triage_cases
+
+pytestmark = pytest.mark.record
+
+#: Case -> exit code, and what the first line must say beside the cause.
+EXPECTED = {
+    "none": (0, "no cause found: the data, the weights, the forward pass, the backward pass"),
+    "setting": (11, "rotary base: 500000"),
+    "weights": (13, "mlp.gate_proj.weight: the reference's layers.*.mlp.up_proj.weight"),
+    "batch": (12, "token ids: another batch"),
+    "label-shift": (12, "labels: the target's are the reference's moved on by 1"),
+    "forward": (14, "layers.1.attention"),
+    "backward": (15, "layers.1.mlp"),
+    "optimizer": (16, "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW)"),
+    "schedule": (17, "learning rates part at step "),
+    "precision": (18, "only the embedding's norm differs"),
+}
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_the_cause_of_a_recorded_case(case: str, triage_run: Callable[..., Path], tmp_path: Path) -> None:
+    target, reference = triage_cases.runs(triage_run, case)
+    arguments = ["triage", "--init", str(target), str(reference), "-o", str(tmp_path / "case.yaml")]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    steps = str(triage_cases.STEPS[case])
+    files = [f"--{form}={tmp_path / form}" for form in ("json", "html", "markdown", "junit")]
+    result = CliRunner().invoke(main, ["triage", str(tmp_path / "case.yaml"), "--min-steps", steps, *files])
+    code, said = EXPECTED[case]
+    first, _, rest = result.stdout.partition("\n")
+    assert (result.exit_code, first.startswith("triage: ")) == (code, True), result.output
+    assert said in first
+    assert "next\n" in rest
+    written = json.loads((tmp_path / "json").read_text())
+    assert len(written["stages"]) == 9, "every stage had something to look at"
+    assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
