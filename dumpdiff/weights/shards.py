@@ -20,6 +20,7 @@ from ..checkpoints.megatron import FORMAT
 from ..rules import Rules
 from ..trace import Problem
 from .families import family_of, numbers_of
+from .grouped_experts import is_grouped, one_by_one, other_of
 from .matrix import Matrix, below, beside
 from .side import Side, Tensor, equal_everywhere, in_one_piece
 
@@ -49,7 +50,10 @@ def side_of(checkpoint: Checkpoint, rules: Rules) -> Side:
         pieces[name].append(_Piece(entry, entry.rank))
     numbers, family = numbers_of(checkpoint.settings), family_of(pieces, checkpoint.format)
     joined = _Joining(checkpoint, rules, pieces)
-    tensors = {name: joined.tensor(name, found) for name, found in pieces.items()}
+    tensors: dict[str, Tensor] = {}
+    for name, found in pieces.items():
+        apart = joined.experts(name, found, numbers.experts)
+        tensors |= {one.name: one for one in apart or [joined.tensor(name, found)]}
     checkpoint.release()
     return Side(checkpoint, family, numbers, tensors, (*checkpoint.problems, *joined.problems), rules)
 
@@ -99,6 +103,24 @@ class _Joining:
     def __init__(self, checkpoint: Checkpoint, rules: Rules, pieces: Mapping[str, list[_Piece]]) -> None:
         self._checkpoint, self._rules, self._pieces = checkpoint, rules, pieces
         self.problems: list[Problem] = []
+
+    def experts(self, name: str, pieces: list[_Piece], count: int | None) -> Iterable[Tensor] | None:
+        """The experts of Megatron-core's grouped weights, where these are split; None for all else."""
+        places = {(piece.rank.expert, piece.rank.tensor): piece.entry for piece in reversed(pieces)}
+        if self._checkpoint.format != FORMAT or len(places) < 2 or not is_grouped(name):
+            return None
+        settings = self._checkpoint.settings
+        own = settings.get("expert_tensor_parallel_size")
+        alike = own in (None, settings.get("tensor_model_parallel_size"), 1 + max(tensor for _, tensor in places))
+        both = [self._pieces.get(which, []) for which in sorted((name, other_of(name)))]
+        apart = None
+        if count and alike and all(both):
+            widths = both[0][0].entry.shape[-1], both[1][0].entry.shape[0]
+            raws = {place: self._checkpoint.raw(entry) for place, entry in places.items()}
+            apart = one_by_one(name, pieces[0].entry.dtype, raws, widths, count)
+        if apart is None:
+            self.problems.append(Problem(pieces[0].entry.file, f"{name}: how its experts are split, nothing says"))
+        return apart
 
     def tensor(self, name: str, pieces: list[_Piece]) -> Tensor:
         first = pieces[0].entry

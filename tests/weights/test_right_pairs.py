@@ -164,6 +164,29 @@ def test_expert_parallel_ranks(tmp_path: Path, models: Path, hugging_face: Huggi
     same(compared(saved_ranks(tmp_path, ranks, arguments), models / "mixtral"))
 
 
+@pytest.mark.parametrize(("tensor", "experts"), [(2, 1), (1, 2), (2, 2)])
+def test_grouped_experts_split_over_ranks(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace, tensor: int, experts: int
+) -> None:
+    """Megatron-core's GroupedMLP: of each rank the bytes of [E, H, 2I] and [E, I, H], declared as matrices."""
+    weights = layouts.mcore(*hugging_face("mixtral"), grouped_experts=True)
+    ranks: dict[str, dict[str, Weights]] = {}
+    for rank in range(experts):
+        for (shard, _), model in layouts.sharded(weights, tensor, 1).items():
+            own = dict(model)
+            for name in [name for name in model if ".experts.weight" in name]:
+                stack = np.split(weights[name], experts)[rank]
+                if name.endswith("weight1"):
+                    gate, up = (np.split(half, tensor, axis=2)[shard] for half in np.split(stack, 2, axis=2))
+                    own[name] = np.concatenate([gate, up], axis=2).reshape(64, -1)
+                else:
+                    own[name] = np.split(stack, tensor, axis=1)[shard].reshape(-1, 64)
+            folder = f"mp_rank_{shard:02d}" + (f"_{rank:03d}" if experts > 1 else "")
+            ranks[folder] = {"model": own}
+    arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1, "num_experts": 4}
+    same(compared(saved_ranks(tmp_path, ranks, arguments), models / "mixtral"))
+
+
 @pytest.mark.parametrize(
     ("change", "relation"),
     [
