@@ -61,7 +61,7 @@ def prefix_of(path: str | Path) -> Path | None:
 
 
 def open_indexed(prefix: Path) -> Indexed:
-    """The dataset of a prefix. Raises DumpError if the index is none, is cut short or says what cannot be."""
+    """The dataset of a prefix. Raises DumpError if a file is missing or cut short, or the index cannot be right."""
     index, data = _named(prefix, ".idx"), _named(prefix, ".bin")
     if not data.is_file():
         raise DumpError(f"{data}: is missing, {index.name} lies beside it; copy both files")
@@ -78,8 +78,11 @@ def open_indexed(prefix: Path) -> Indexed:
     for first in range(0, sequences, _BLOCK):
         if lengths[first : first + _BLOCK].min() < 0:
             raise DumpError(f"{index}: holds a negative length; preprocess again")
+    size, needed = data.stat().st_size, int(lengths.sum(dtype=np.int64)) * dtype.itemsize
+    if needed > size:
+        raise DumpError(f"{data}: cut short, {size:,} of {needed:,} bytes; copy it again")
     modes = None if length == least else np.memmap(index, "i1", "r", least, (sequences,))
-    return Indexed(prefix, dtype, lengths, places, max(borders - 1, 0), modes, data.stat().st_size)
+    return Indexed(prefix, dtype, lengths, places, max(borders - 1, 0), modes, size)
 
 
 def _header(index: Path) -> tuple[np.dtype[np.generic], int, int]:

@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
-sys.path.insert(0, str(FIXTURES))
-import model_spec
-
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.data import compare, read_batches
 from dumpdiff.triage.data.dumped import counting
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "fixtures"))
+
+import model_spec
+
 Dump = Callable[[str], Path]
-FIRST_MODEL = ["ms_graph", "v6.0_api_stack", "v4.0.T2_api_stack"]
 
 
 @pytest.mark.parametrize("name", ["demo_mindspore", "demo_pytorch"])
@@ -31,10 +30,9 @@ def test_tokens_and_labels_are_those_that_the_script_gave(dump: Dump, name: str)
     assert batch.vocabulary == 128
 
 
-@pytest.mark.parametrize("name", FIRST_MODEL)
-@pytest.mark.parametrize("other", FIRST_MODEL)
-def test_all_dumps_of_one_model_hold_one_batch(dump: Dump, name: str, other: str) -> None:
-    comparison = compare(read_batches(dump(name)), read_batches(dump(other)))
+@pytest.mark.parametrize("name", ["ms_graph_bug_w1", "v6.0_api_stack", "v4.0.T2_api_stack"])
+def test_all_dumps_of_one_model_hold_one_batch(dump: Dump, name: str) -> None:
+    comparison = compare(read_batches(dump("ms_graph")), read_batches(dump(name)))
     said = {(finding.name, finding.state) for finding in comparison.findings if not finding.side}
     assert (comparison.verdict, said) == ("agree", {("token ids", "holds"), ("labels", "holds")})
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Megatron says what is not installed for GPUs
@@ -20,12 +21,12 @@ with warnings.catch_warnings():
 VOCABULARY = 500
 
 
-class Tokenizer:
+class Ids:
     """What Megatron's dataset asks of a tokenizer."""
 
     vocab_size = VOCABULARY
     eod = eos = 0
-    unique_identifiers: dict[str, str] = {"class": "Tokenizer"}  # noqa: RUF012
+    unique_identifiers: dict[str, str] = {"class": "Ids"}  # noqa: RUF012
     special_tokens_dict: dict[str, int] = {}  # noqa: RUF012
 
     def __init__(self, pad: int = -1) -> None:
@@ -56,7 +57,7 @@ def drawn(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first tokens and labels that Megatron's own dataset gives, (count, length) each."""
     config = GPTDatasetConfig(
-        random_seed=seed, sequence_length=length, blend=blend, split=split, tokenizer=Tokenizer(pad),
+        random_seed=seed, sequence_length=length, blend=blend, split=split, tokenizer=Ids(pad),
         reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False, create_attention_mask=False,
     )  # fmt: skip
     sizes: list[Any] = [samples, 0, 0]
@@ -86,3 +87,15 @@ def index(
     path.with_name(f"{path.name}.idx").write_bytes(header + b"".join(array.tobytes() for array in arrays) + end)
     path.with_name(f"{path.name}.bin").write_bytes(np.arange(min(max(sum(lengths), 0), 99), dtype="<u2").tobytes())
     return path
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """A byte-level tokenizer.json, trained on a line; <pad> is 0, </s> is 1."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "</s>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(["did both runs see the same batch, token by token?"], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
