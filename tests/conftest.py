@@ -61,18 +61,38 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     @cache
     def record(framework: str, *options: str, **environment: str) -> Path:
         out = tmp_path_factory.mktemp("recorded") / framework
-        script = FIXTURES / f"record_{framework}.py"
-        run = subprocess.run(
-            [sys.executable, str(script), str(out), *options],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | environment,
-        )
-        assert run.returncode == 0, f"{script.name} {' '.join(options)} failed:\n{run.stdout}\n{run.stderr}"
-        return out
+        return _run_fixture(f"record_{framework}.py", out, *options, **environment)
 
     return record
+
+
+@pytest.fixture(scope="session")
+def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``triage_run("mindspore", "backward")``: the folder of a short training with a fault of fixtures/training.py.
+
+    Logs, settings, checkpoint, weights and gradients of the first steps, dump of step 1; made now by
+    fixtures/train_mindspore.py or train_pytorch.py, once per session. Mark such tests ``@pytest.mark.record``.
+    """
+
+    @cache
+    def train(framework: str, fault: str = "none", steps: int = 4) -> Path:
+        out = tmp_path_factory.mktemp("triage") / f"{framework}_{fault}"
+        return _run_fixture(f"train_{framework}.py", out, "--fault", fault, "--steps", str(steps))
+
+    return train
+
+
+def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> Path:
+    """``out``, after a script of fixtures/ has filled it."""
+    run = subprocess.run(
+        [sys.executable, str(FIXTURES / script), str(out), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert run.returncode == 0, f"{script} {' '.join(options)} failed:\n{run.stdout}\n{run.stderr}"
+    return out
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

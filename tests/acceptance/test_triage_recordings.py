@@ -1,0 +1,129 @@
+"""Every recording that is triaged is what it claims: the fault shows where it acts, and nowhere before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from training import FAULTS
+
+from dumpdiff.cli import main
+
+from . import triage_cases
+
+pytestmark = pytest.mark.record
+
+#: Case -> the first step whose loss the fault changes.
+PARTS_AT = {
+    "setting": 1, "weights": 1, "batch": 1, "label-shift": 1, "forward": 1,
+    "backward": 2, "optimizer": 2, "precision": 2, "schedule": 8,
+}  # fmt: skip
+#: Case -> what the stages that read files other than dumps say of it beyond "agree".
+DIFFER = {
+    "none": set(),
+    "setting": {"settings", "logs", "norms"},
+    "weights": {"weights", "logs", "norms"},
+    "batch": {"data", "logs", "norms"},
+    "label-shift": {"data", "logs", "norms"},
+    "forward": {"logs", "norms"},
+    "backward": {"logs", "norms"},
+    "optimizer": {"settings", "logs"},
+    "schedule": {"logs"},
+    "precision": {"norms"},
+}
+#: Stage -> what of a run's folder it takes, on either side.
+TAKES = {
+    "settings": ("settings.yaml", "train.sh"),
+    "logs": ("train.log", "train.log"),
+    "data": ("dump", "dump"),
+    "norms": ("local_norms.log", "local_norms.log"),
+    "weights": ("checkpoint", "checkpoint"),
+}
+
+
+@pytest.fixture(scope="session")
+def pair(triage_run: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
+    """``pair("backward")``: the folders of both runs."""
+    return lambda case: triage_cases.runs(triage_run, case)
+
+
+def exit_code(*arguments: object) -> int:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments]).exit_code
+
+
+def gradients(run: Path) -> list[tuple[str, np.ndarray]]:
+    with np.load(run / "steps" / "gradients_1.npz") as file:
+        return [(name, file[name]) for name in file]
+
+
+@pytest.mark.parametrize("steps_of", ["none", "schedule"])
+def test_without_a_fault_both_frameworks_train_alike(triage_run, steps_of):
+    steps = triage_cases.STEPS[steps_of]
+    target, reference = triage_run("mindspore", "none", steps), triage_run("pytorch", "none", steps)
+    assert len(triage_cases.losses(target)) == steps
+    np.testing.assert_allclose(triage_cases.losses(target), triage_cases.losses(reference), rtol=3e-6)
+    np.testing.assert_allclose(triage_cases.global_norms(target), triage_cases.global_norms(reference), atol=6e-4)
+
+
+@pytest.mark.parametrize("case", [name for name in FAULTS if name != "none"])
+def test_the_loss_parts_at_the_step_where_the_fault_acts(pair, case):
+    target, reference = map(np.array, map(triage_cases.losses, pair(case)))
+    off = np.abs(target / reference - 1)
+    assert (off[: PARTS_AT[case] - 1] < 3e-6).all()
+    assert off[PARTS_AT[case] - 1] > 1e-4
+
+
+def test_a_fault_that_the_migration_standard_must_see_is_beyond_it(pair):
+    seen = [case for case in PARTS_AT if PARTS_AT[case] <= 2 and case != "precision"]
+    for case in seen:
+        target, reference = (triage_cases.losses(run)[PARTS_AT[case] - 1] for run in pair(case))
+        assert abs(target - reference) > max(0.005, 0.005 * reference), case
+
+
+@pytest.mark.parametrize("framework", ["mindspore", "pytorch"])
+def test_printed_local_norms_are_squares_that_sum_to_the_global_norm(triage_run, framework):
+    run = triage_run(framework)
+    assert len(triage_cases.local_norms(run)) == len(gradients(run))
+    np.testing.assert_allclose(sum(triage_cases.local_norms(run)), triage_cases.global_norms(run)[0] ** 2, rtol=2e-4)
+
+
+def test_the_backward_fault_leaves_one_weight_without_a_gradient(pair):
+    target, reference = map(gradients, pair("backward"))
+    assert [name for name, array in target if not array.any()] == ["backbone.layers.1.mlp.w1.weight"]
+    assert all(array.any() for _, array in reference)
+
+
+def test_only_the_norm_of_the_embedding_tells_the_two_precisions_apart(pair):
+    target, reference = map(dict, map(gradients, pair("precision")))
+    bf16, fp32 = (
+        np.linalg.norm(of[name])
+        for of, name in ((reference, "model.embed_tokens.weight"), (target, "backbone.embedding.embedding_table"))
+    )
+    assert 2e-3 < abs(bf16 / fp32 - 1) < 2e-2
+    squares = [sorted(float(np.square(array).sum()) for array in of.values()) for of in (target, reference)]
+    assert sum(not np.isclose(*both, rtol=1e-5) for both in zip(*squares, strict=True)) == 1
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_each_stage_sees_the_fault_that_it_looks_for(pair, case):
+    target, reference = pair(case)
+    said = {}
+    for stage, (of_target, of_reference) in TAKES.items():
+        more = ("--min-steps", triage_cases.STEPS[case]) if stage == "logs" else ()
+        said[stage] = exit_code(stage, target / of_target, reference / of_reference, *more)
+    assert said == {stage: int(stage in DIFFER[case]) for stage in TAKES}
+
+
+@pytest.mark.parametrize(("case", "expected"), [("none", 0), ("optimizer", 1)])
+def test_the_rule_that_moved_the_weights_is_told(pair, case, expected):
+    target, reference = pair(case)
+    assert exit_code("optimizer", target / "steps", reference / "steps") == expected
+
+
+@pytest.mark.parametrize(("case", "expected"), [("none", 0), ("forward", 1), ("backward", 1), ("optimizer", 0)])
+def test_dumps_of_step_1_show_a_fault_in_the_network_and_no_other(pair, case, expected):
+    target, reference = pair(case)
+    assert exit_code("align", target / "dump", reference / "dump", "-q") == expected
