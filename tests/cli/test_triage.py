@@ -1,0 +1,91 @@
+"""``dumpdiff triage`` as a user runs it; tests/acceptance/test_triage.py has the ten recorded cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.triage.case import Run as RunOfCase
+from dumpdiff.triage.case import load_case
+
+from .conftest import Run
+
+DATA = Path(__file__).parents[1] / "triage" / "data"
+NEW, OLD = DATA / "logs" / "megatron_0.17.log", DATA / "logs" / "megatron_0.12.log"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two runs as they lie about: settings and a log each."""
+    for name, settings, log in (("ms", "llama.yaml", NEW), ("pt", "llama_megatron.sh", OLD)):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        (tmp_path / name / settings).write_text((DATA / settings).read_text())
+        (tmp_path / name / "logs" / "train.log").write_text(log.read_text())
+    return tmp_path / "ms", tmp_path / "pt"
+
+
+def test_init_writes_a_case_that_can_be_read(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    assert run("triage", "--init", *folders, "-o", tmp_path / "case.yaml").exit_code == 0
+    text = (tmp_path / "case.yaml").read_text()
+    assert "  log: ms/logs " in text
+    assert "  # dump: dump " in text
+    case = load_case(tmp_path / "case.yaml")
+    assert case.target == RunOfCase(settings=str(tmp_path / "ms" / "llama.yaml"), log=str(tmp_path / "ms" / "logs"))
+
+
+def test_init_overwrites_nothing(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "case.yaml").write_text("mine")
+    refused = run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
+    assert (refused.exit_code, (tmp_path / "case.yaml").read_text()) == (2, "mine")
+    assert "is there already" in refused.stderr
+
+
+def test_a_case_two_folders_and_options_say_the_same(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    target, reference = folders
+    run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
+    options = ("-t", f"log={target}/logs", "-t", f"settings={target}/llama.yaml")
+    options += ("-r", f"log={reference}/logs", "-r", f"settings={reference}/llama_megatron.sh")
+    said = [run("triage", *given, "--min-steps", 6, "-q") for given in ((tmp_path / "case.yaml",), folders, options)]
+    assert {(result.exit_code, result.stdout) for result in said} == {(said[0].exit_code, said[0].stdout)}
+    assert said[0].stdout.startswith("triage: ")
+    assert said[0].stdout.count("\n") == 1
+
+
+def test_a_wrong_setting_has_its_exit_code(run: Run, folders: tuple[Path, Path]) -> None:
+    yaml = folders[0] / "llama.yaml"
+    yaml.write_text(yaml.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
+    result = run("triage", *folders, "--min-steps", 6, "--json", "-")
+    assert result.exit_code == 11
+    assert json.loads(result.stdout)["schema_version"]
+    assert "the settings differ: norm epsilon: 1e-06" in result.stderr
+
+
+def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(run: Run, folders: tuple[Path, Path]) -> None:
+    (folders[0] / "empty.pt").write_bytes(b"")
+    result = run(
+        "triage", "-t", f"log={folders[0]}/logs", "-r", f"log={folders[1]}/logs", "--min-steps", 6,
+        "-t", f"weights={folders[0]}/empty.pt", "-r", f"weights={folders[0]}/empty.pt",
+    )  # fmt: skip
+    assert result.exit_code == 3
+    assert "empty.pt" in result.stdout
+    assert "6 steps within the migration standard" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give a case file, or two folders, or parts"),
+        (("a", "b", "c"), "give a case file, or two folders, or parts"),
+        (("-t", "log"), "'log' has no value"),
+        (("-t", "log=a", "-t", "log=b"), "a key can be given once for each run"),
+        (("nowhere.yaml",), "there is no such file"),
+        (("--init", "one"), "--init takes two folders"),
+        (("nowhere", "nowhere"), "there is no such folder"),
+    ],
+)
+def test_wrong_usage(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    result = run("triage", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
