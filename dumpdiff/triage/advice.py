@@ -28,13 +28,12 @@ def advise(case: Case, evidence: Evidence, decision: Decision) -> tuple[Advice, 
 
 
 def _advice(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
-    if (
-        decision.cause in ("settings", "precision")
-        and evidence.settings is not None
-        and evidence.settings.verdict != "agree"
-    ):
-        sides = _sides(case, "settings")
-        yield Advice("set both alike, and run again; every row:", (f"dumpdiff settings {sides} -v",))
+    if decision.cause in ("settings", "precision"):
+        if evidence.settings is not None and evidence.settings.verdict == "differ":
+            sides = _sides(case, "settings")
+            yield Advice("set both alike, and run again; every row:", (f"dumpdiff settings {sides} -v",))
+        elif decision.cause == "precision":
+            yield Advice("no setting tells it: look for casts in the model's code, and give both sides the wider dtype")
     places = decision.candidates or _places(decision)
     for place in places:
         yield from _LOOK[place](case, evidence)
