@@ -68,7 +68,8 @@ def _plain_folder(given: Path, folder: Path, files: list[Path]) -> Checkpoint:
         if found:
             if kind == mindspore_ckpt.FORMAT:
                 return _one_model(given, folder, [max(found, key=_natural)], len(found))
-            models = [file for file in found if _MODEL_FILE.fullmatch(file.name)]
+            # An .npy file is called after its parameter, and many a parameter's name begins with 'model.'
+            models = [file for file in found if kind != numpy_files.FORMAT and _MODEL_FILE.fullmatch(file.name)]
             return _one_model(given, folder, models or found)
     raise DumpError(f"{given}: expected {_EXPECTED}, found none")
 

@@ -255,6 +255,11 @@ class TestNumPy:
             for name, array in arrays.items():
                 np.testing.assert_array_equal(opened.array(name), array)
 
+    def test_parameters_beside_those_of_a_module_called_model(self, tmp_path: Path) -> None:
+        for name in ("model.norm.weight", "lm_head.weight"):
+            np.save(tmp_path / f"{name}.npy", np.ones(3))
+        assert set(checkpoints.open(tmp_path).names) == {"model.norm.weight", "lm_head.weight"}
+
     def test_a_compressed_archive(self, tmp_path: Path) -> None:
         np.savez_compressed(tmp_path / "m.npz", a=np.ones(3))
         with pytest.raises(DumpError, match="compressed"):

@@ -12,7 +12,7 @@ from ...arrays import Floats
 from ..logs.numbers import number
 
 #: A printed number, also nan and inf.
-NUMBER = r"[+-]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
+NUMBER = r"[+-]?(?:(?i:nan|inf(?:inity)?)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from .block import NUMBER, Block
 from .mindspore import by_turns
 
 _NUMBER = re.compile(NUMBER, re.IGNORECASE)
+_FIRST = re.compile(r"^\s*[^#\s][^\n]*", re.MULTILINE)  #: the first line that is no comment
+_END = re.compile(r"[\dnf][\s,;)\]]*$", re.IGNORECASE)  #: of a number, also nan and inf
 _ONLY = re.compile(rf"(?:tensor\()?\[?\s*({NUMBER})\s*\]?\)?", re.IGNORECASE)
 #: A parameter's name: dotted, with a last segment that frameworks give to weights.
 _LEAF = r"(?:[a-z_]*(?:weight|bias)\d*|gamma|beta|embedding_table|\w*_embedding|weight[12])"
@@ -21,8 +23,10 @@ _NAMED = re.compile(
     rf"([^0-9\n]{{0,60}}?(?:(?:l2|norm2|\^2|\*\*2|pow2)[^0-9\n]{{0,40}}?)?)(?<![\w.])({NUMBER})(?![\w.]*\w)",
     re.IGNORECASE,
 )
+_SIGN = re.compile(r"weight|bias|gamma|beta|embedding")  #: what a line with a parameter's name holds
 _SQUARED = re.compile(r"squar|norm2\b|\^\s*2|\*\*\s*2|norm_sq|sq_norm|pow2|sumsq|sum_of_sq", re.IGNORECASE)
 _LONGEST = 1_000_000  #: values of one list
+_WIDEST = 10_000  #: characters of a table's header
 _NORM_KEYS = ("local_norm", "local norm", "grad_norm", "grad norm", "norm", "l2", "value")
 _NAME_KEYS = ("name", "param", "parameter", "key", "weight")
 
@@ -36,7 +40,10 @@ def named_lines(text: str) -> tuple[list[Block], bool | None]:
     """Lines of any log that hold a parameter's name and then a number; and whether they speak of squares."""
     found: list[tuple[str, str]] = []
     words: set[str] = set()
-    for match in _NAMED.finditer(text):
+    if _SIGN.search(text) is None:
+        return [], None
+    lines = "\n".join(line for line in text.split("\n") if _SIGN.search(line))
+    for match in _NAMED.finditer(lines):
         found.append((match[1], match[3]))
         words.add(match[2])
     return list(by_turns(iter(found))), says_squared(" ".join(words))
@@ -47,6 +54,9 @@ def plain_list(text: str) -> Block | None:
 
     A number's line may hold several, with blanks or commas between, in brackets or not; lines with ``#`` are comments.
     """
+    first = _FIRST.search(text)
+    if first is None or _END.search(first[0]) is None:
+        return None  # most logs end here, before all of their text is looked at
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines or len(lines) > _LONGEST:
@@ -72,22 +82,27 @@ def _two(line: str) -> tuple[str, str] | None:
 
 def table(text: str) -> tuple[Block, bool | None] | None:
     """A CSV with a header: a column of norms, maybe one of names; None if it is none."""
-    first = text.lstrip("\ufeff \n").partition("\n")[0]
-    delimiter = next((mark for mark in ",\t;" if mark in first), None)
-    if delimiter is None:
-        return None
-    rows = [row for row in csv.reader(io.StringIO(text.lstrip("\ufeff")), delimiter=delimiter) if row]
-    head = [cell.strip().lower() for cell in rows[0]]
+    text = text.lstrip("\ufeff \n")
+    first = text.partition("\n")[0]
+    delimiter = next((mark for mark in ",\t;" if mark in first), ",")
+    head = [cell.strip().lower() for cell in first.split(delimiter)]
     at = _column(head, _NORM_KEYS)
-    if at is None or _NUMBER.fullmatch(head[at]) or len(rows) < 2:
+    if at is None or len(first) > _WIDEST:
         return None
     name = _column([cell if i != at else "" for i, cell in enumerate(head)], _NAME_KEYS)
-    body = [row for row in rows[1:] if len(row) > max(at, name or 0)]
-    texts = tuple(row[at].strip() for row in body)
-    if not all(_NUMBER.fullmatch(text) for text in texts):
+    texts: list[str] = []
+    names: list[str] = []
+    rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+    try:
+        next(rows)
+        for row in filter(None, rows):
+            if len(row) <= max(at, name or 0) or _NUMBER.fullmatch(row[at].strip()) is None:
+                return None
+            texts.append(row[at].strip())
+            names += [row[name].strip()] if name is not None else []
+    except csv.Error:
         return None
-    names = tuple(row[name].strip() for row in body) if name is not None else ()
-    return Block(texts, names), says_squared(rows[0][at])
+    return (Block(tuple(texts), tuple(names)), says_squared(head[at])) if texts else None
 
 
 def _column(head: list[str], keys: Iterable[str]) -> int | None:

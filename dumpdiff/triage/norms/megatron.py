@@ -15,7 +15,7 @@ import numpy as np
 from .block import NUMBER, Block, rounding_of
 
 _LIST = re.compile(r"\[\s*tensor\([^\[\]]{0,4000000}\]")
-_VALUE = re.compile(rf"tensor\(\s*({NUMBER})", re.IGNORECASE)
+_VALUE = re.compile(rf"tensor\(\s*({NUMBER})")
 _TITLE = re.compile(r"local[ _-]?norm", re.IGNORECASE)
 _ABOVE = 600  #: characters before a list in which its title stands; warnings may fall between
 _SAME = 0.02  #: spread of the ratios of two lists, one of which is the other after clipping: their digits
@@ -26,7 +26,7 @@ _CLIP = re.compile(r"^\s*clip_grad \.+ ([\d.e+-]+)\s*$", re.MULTILINE)
 def patch_blocks(text: str) -> list[Block]:
     """The first list of every step; those that follow it, equal or smaller by one factor, are the same gradients."""
     found: list[Block] = []
-    for match in _LIST.finditer(text):
+    for match in _LIST.finditer(text) if "tensor(" in text else ():
         if _TITLE.search(text, max(match.start() - _ABOVE, 0), match.start()) is None:
             continue
         texts = tuple(_VALUE.findall(match[0]))

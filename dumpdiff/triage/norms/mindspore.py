@@ -17,21 +17,19 @@ from .block import NUMBER, Block
 _BLOCK = re.compile(r"^local_norm:\s*\[([^\]]{0,4000000})\]", re.MULTILINE)
 _SIZES = re.compile(r"norm_size:\s*[(\[]([\d,\s]{0,4000000})[)\]]")
 _BEFORE = 1 << 22  #: characters before a block in which its sizes stand
-_LINE = re.compile(
-    r"(?:Epoch:\[\s*(\d{1,9})/\s*\d+\],\s*)?step:\[\s*(\d{1,9})(?:/\s*(\d{1,9}))?\],?[ \t]+"
-    rf"local_norm/([^\s:]{{1,400}}):[ \t]*(\[?{NUMBER}\]?)",
-    re.IGNORECASE,
-)
+#: Patterns begin with plain text, which is found many times faster; what stands before it is looked at afterwards.
+_LINE = re.compile(rf"local_norm/([^\s:]{{1,400}}):[ \t]*(\[?{NUMBER}\]?)")
+_STEP = re.compile(r"(?:Epoch:\[\s*(\d{1,9})/\s*\d+\],\s*)?step:\[\s*(\d{1,9})(?:/\s*(\d{1,9}))?\],?[ \t]+$")
+_HEAD = 80  #: characters before a norm that hold its step
 _DUMPED = re.compile(
-    rf"dump local norm:[ \t]*\r?\n?\s*([\w./\-]{{1,400}})\s+(?:Tensor\([^\n]{{0,200}}?value=\s*)?\[?({NUMBER})",
-    re.IGNORECASE,
+    rf"dump local norm:[ \t]*\r?\n?\s*([\w./\-]{{1,400}})\s+(?:Tensor\([^\n]{{0,200}}?value=\s*)?\[?({NUMBER})"
 )
 
 
 def trainer_blocks(text: str) -> list[Block]:
     """Blocks of MindSpore Transformers, without steps: those are on the lines that follow."""
-    found = []
-    for match in _BLOCK.finditer(text):
+    found: list[Block] = []
+    for match in _BLOCK.finditer(text) if "local_norm:" in text else ():
         before = text.rfind("norm_size:", max(match.start() - _BEFORE, 0), match.start())
         sizes = _SIZES.match(text, before) if before >= 0 else None
         counts = tuple(map(int, re.findall(r"\d+", sizes[1]))) if sizes is not None else ()
@@ -54,12 +52,15 @@ def monitor_blocks(text: str) -> list[Block]:
     steps: dict[int, dict[str, str]] = {}
     again: set[int] = set()
     for match in _LINE.finditer(text):
-        epoch, step, length = int(match[1] or 1), int(match[2]), int(match[3] or 0)
+        head = _STEP.search(text[max(match.start() - _HEAD, 0) : match.start()])
+        if head is None:
+            continue
+        epoch, step, length = int(head[1] or 1), int(head[2]), int(head[3] or 0)
         at = (max(epoch, 1) - 1) * length + step
         named = steps.setdefault(at, {})
-        if match[4] in named:
+        if match[1] in named:
             again.add(at)  # a process that began anew: what it printed last counts
-        named[match[4]] = match[5].strip("[]")
+        named[match[1]] = match[2].strip("[]")
     return [
         Block(
             tuple(named.values()),
