@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION)
 
-#: Without a process group the PyTorch recorders number a process by its id (or id + 100000) in place of a rank.
-SMALLEST_PROCESS_ID = 1000
-
 #: One row per executed operator, API call or module call, in execution order
 #: (topological order where a graph was read). The row number is the op's id.
 OP_COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -87,15 +84,16 @@ class Source:
     framework: str  #: mindspore or pytorch
     step: int | None = None
     rank: int | None = None
+    process: int | None = None  #: its number, where the recorder knew no rank
     graph: int | None = None
     resolution: float = 1e-7  #: relative resolution of the recorded statistics (6 printed digits: 1e-6)
     low_precision_statistics: bool = False  #: mean and norm were computed in the tensor's own dtype
     details: Mapping[str, Any] = field(default_factory=dict)  #: versions, level, task, verified edges, ...
 
     @property
-    def anonymous(self) -> bool:
-        """``rank`` is a process id: without a process group the PyTorch recorders know no rank."""
-        return self.rank is not None and self.rank >= SMALLEST_PROCESS_ID
+    def number(self) -> int | None:
+        """What ``--rank`` asks for it by: the rank, else the number of the process."""
+        return self.process if self.rank is None else self.rank
 
 
 @dataclass(frozen=True)

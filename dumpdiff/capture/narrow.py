@@ -114,7 +114,7 @@ def _msprobe(role: str, source: Source, names: tuple[str, ...], folder: Path) ->
         task="tensor",
         level=str(source.details.get("level", "mix")),
         steps=(str(source.step or 0),),
-        ranks=() if source.rank is None or source.anonymous else (str(source.rank),),
+        ranks=() if source.rank is None else (str(source.rank),),
         names=names,
     )
     file = f"{role}_config.json"

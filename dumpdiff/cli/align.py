@@ -39,7 +39,7 @@ _NUMBER = click.IntRange(min=0)
 @click.argument("target")
 @click.argument("reference")
 @click.option("--step", type=_NUMBER, help="Training step; default: the first that both dumps have.")
-@click.option("--rank", type=_NUMBER, help="Device; default: the first that both dumps have.")
+@click.option("--rank", type=_NUMBER, help="Device, or process; default: the first that both dumps have.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first.")
 @click.option(
     "--baseline", metavar="DUMP", help="A second run of REFERENCE; what the two differ by is allowed to TARGET."

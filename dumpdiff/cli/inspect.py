@@ -24,7 +24,7 @@ _NUMBER = click.IntRange(min=0)
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dump")
 @click.option("--step", type=_NUMBER, help="Training step to read; default: the first.")
-@click.option("--rank", type=_NUMBER, help="Device to read; default: the first.")
+@click.option("--rank", type=_NUMBER, help="Device, or process, to read; default: the first.")
 @click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first.")
 @click.option("--json", "json_file", metavar="FILE", help="Write JSON; - for standard output.")
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
@@ -42,7 +42,8 @@ def inspect(
 
     parts = readers.find(dump)
     asked = {key: value for key, value in (("step", step), ("rank", rank), ("graph", graph)) if value is not None}
-    fitting = [part for part in parts if all(getattr(part, key) == value for key, value in asked.items())]
+    names = {"step": "step", "rank": "number", "graph": "graph"}
+    fitting = [part for part in parts if all(getattr(part, names[key]) == value for key, value in asked.items())]
     if not fitting:
         wanted = ", ".join(f"{key} {value}" for key, value in asked.items())
         raise DumpError(f"{dump}: has no {wanted}; it holds: {'; '.join(map(str, parts))}")

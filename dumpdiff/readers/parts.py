@@ -7,32 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DumpError
-from ..trace import SMALLEST_PROCESS_ID
 
 
 @dataclass(frozen=True)
 class Part:
-    """One step of one rank (of one compiled graph) in one format; ``path`` is what the format's reader opens.
-
-    ``rank`` is the id of the process where the recorder knew no rank.
-    """
+    """One step of one rank (of one compiled graph) in one format; ``path`` is what the format's reader opens."""
 
     format: str
     path: Path
     step: int | None = None
     rank: int | None = None
+    process: int | None = None  #: its number: without a process group the PyTorch recorders know no rank
     graph: int | None = None
     whole: bool = False  #: whole tensors lie beside the statistics
 
     @property
     def anonymous(self) -> bool:
         """Whether no rank is known: a run of one process, which may be compared with any rank."""
-        return self.rank is None or self.rank >= SMALLEST_PROCESS_ID
+        return self.rank is None
+
+    @property
+    def number(self) -> int | None:
+        """What ``--rank`` asks for it by: the rank, else the number of the process."""
+        return self.process if self.rank is None else self.rank
 
     def __str__(self) -> str:
-        said = [f"{key} {value}" for key in ("step", "graph") if (value := getattr(self, key)) is not None]
-        if self.rank is not None:
-            said.insert(len(said) and self.step is not None, f"{'process' if self.anonymous else 'rank'} {self.rank}")
+        where = ("step", "rank", "process", "graph")
+        said = [f"{key} {value}" for key in where if (value := getattr(self, key)) is not None]
         return f"{self.path} ({', '.join([self.format, *said, *(['whole tensors'] if self.whole else [])])})"
 
 
@@ -47,7 +48,7 @@ def choose(
 ) -> tuple[Part, Part]:
     """The two parts to compare: what was asked for, else the first common step, the first common rank, the first graph.
 
-    A part without a step (or rank) matches any; so does the only process of a step that is numbered by its process id.
+    A part without a step (or rank) matches any; ``rank`` may also be the number of a process that has none.
     Of several dumps of one step and rank, the one with whole tensors. Raises DumpError when the two dumps have no step
     or rank in common, when the graph is in neither, or when several dumps remain, listing what each has; it calls the
     two by their ``roles``.
@@ -92,13 +93,15 @@ def _first_step(parts: list[Part]) -> list[Part]:
 
 
 def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
-    has = {side: {part.rank for part in parts} for side, parts in sides.items()}
+    has = {side: {part.number for part in parts} for side, parts in sides.items()}
     if rank is not None:
         if not (rank == 0 or any(rank in ranks for ranks in has.values())):
             raise DumpError(f"rank {rank} is in neither dump: {_listing('rank', has)}")
-        a_process = rank >= SMALLEST_PROCESS_ID  # asked of the side that has it; the other keeps its default
+        everything = [part for parts in sides.values() for part in parts]
+        # A process is asked of the side that has it; the other keeps its default.
+        a_process = rank in {part.process for part in everything} - {part.rank for part in everything}
         sides = {
-            side: [part for part in parts if part.rank == rank]
+            side: [part for part in parts if part.number == rank]
             or [part for part in parts if a_process or part.anonymous]
             for side, parts in sides.items()
         }

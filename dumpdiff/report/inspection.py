@@ -21,7 +21,8 @@ from .words import described, printable
 #: As for results: major breaks readers of the old form, minor adds.
 #: History:
 #:   1.0  first published form
-SCHEMA_VERSION = "1.0"
+#:   1.1  process, of a part and of what was read; rank is its number as before
+SCHEMA_VERSION = "1.1"
 
 _FEW = 3  #: problems and parts that are listed without -v
 
@@ -34,16 +35,17 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
         "path": str(path),
         "bytes": _bytes_on_disk(Path(path)),
         "steps": _values(parts, "step"),
-        "ranks": _values(parts, "rank"),
+        "ranks": _values(parts, "number"),
         "graphs": _values(parts, "graph"),
-        "parts": [{**vars(part), "path": str(part.path)} for part in parts],
+        "parts": [{**vars(part), "path": str(part.path), "rank": part.number} for part in parts],
         "read": {
             "path": source.path,
             "format": source.format,
             "era": source.era,
             "framework": source.framework,
             "step": source.step,
-            "rank": source.rank,
+            "rank": source.number,
+            "process": source.process,
             "graph": source.graph,
             "ops": _ops(trace),
             "tensors": len(trace.tensors),
@@ -74,8 +76,10 @@ def write(path: str | Path, parts: Sequence[Part], trace: Trace, console: Consol
 def _facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:
     yield "path", str(path)
     yield "on disk", f"{_bytes_on_disk(Path(path)):,} bytes"
-    for key in ("step", "rank", "graph"):
-        yield f"{key}s", ", ".join(map(str, _values(parts, key))) or "not said"
+    for key, name in (("step", "steps"), ("rank", "ranks"), ("process", "processes"), ("graph", "graphs")):
+        numbers = ", ".join(map(str, _values(parts, key)))
+        if numbers or key != "process":
+            yield name, numbers or "not said"
     phases = ", ".join(f"{count} {phase}" for phase, count in _ops(trace).items() if count)
     yield "ops", f"{len(trace.ops)} ({phases or 'none'})"
     yield "tensors", f"{len(trace.tensors)}, {_whole(trace)} of them with a file of their own"

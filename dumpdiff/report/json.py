@@ -18,7 +18,8 @@ from ..trace import Source
 #: History:
 #:   1.0  first published form
 #:   1.1  baseline: the second run of the reference; of a finding side, causes and unexplained
-SCHEMA_VERSION = "1.1"
+#:   1.2  process of a dump without ranks; rank is its number as before, which --rank takes
+SCHEMA_VERSION = "1.2"
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def _source(source: Source) -> dict[str, Any]:
         "format": source.format,
         "era": source.era,
         "step": source.step,
-        "rank": source.rank,
+        "rank": source.number,
+        "process": source.process,
         "graph": source.graph,
         "details": source.details,
     }

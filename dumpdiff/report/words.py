@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from ..result import Result, Side
 from ..trace import Source
@@ -68,6 +67,5 @@ def described(source: Source) -> str:
 
 def place(source: Source) -> list[str]:
     """Which step, rank and graph, as far as known."""
-    rank = "process" if source.anonymous else "rank"
-    said: Mapping[str, int | None] = {"step": source.step, rank: source.rank, "graph": source.graph}
-    return [f"{key} {value}" for key, value in said.items() if value is not None]
+    where = ("step", "rank", "process", "graph")
+    return [f"{key} {value}" for key in where if (value := getattr(source, key)) is not None]

@@ -63,7 +63,7 @@ def test_the_first_line_says_what_it_is(run: Run, dump: Dump) -> None:
 
 def test_json_on_standard_output_moves_the_text_to_standard_error(run: Run, dump: Dump) -> None:
     result = run("inspect", dump("pt_none"), "--json", "-")
-    assert json.loads(result.stdout)["schema_version"] == "1.0"
+    assert json.loads(result.stdout)["schema_version"] == "1.1"
     assert result.stderr.startswith("pytorch, msprobe")
 
 
@@ -80,6 +80,20 @@ def test_several_parts_are_listed_and_one_is_read(run: Run, dump: Dump, tmp_path
     assert document["steps"] == [0, 1]
     assert [part["step"] for part in document["parts"]] == [0, 1]
     assert document["read"]["step"] == 1
+
+
+def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(run: Run, dump: Dump, tmp_path: Path) -> None:
+    for process in (57, 17620):
+        copytree(dump("pt_none") / "statistics_mix" / "step0" / "proc17620", tmp_path / "step0" / f"proc{process}")
+    document = inspected(run, tmp_path, "--rank", "57")
+    assert document["ranks"] == [57, 17620]
+    assert [(part["rank"], part["process"]) for part in document["parts"]] == [(57, 57), (17620, 17620)]
+    assert (document["read"]["rank"], document["read"]["process"]) == (57, 57)
+    said = run("inspect", tmp_path, "--rank", "57").stdout
+    assert "step 0, process 57" in said
+    assert [line.split() for line in said.splitlines() if line.startswith(("ranks", "processes"))] == [
+        ["ranks", "not", "said"], ["processes", "57,", "17620"],
+    ]  # fmt: skip
 
 
 def test_a_step_that_is_not_there_lists_what_is(run: Run, dump: Dump) -> None:

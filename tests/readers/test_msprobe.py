@@ -72,7 +72,7 @@ def test_both_frameworks_are_read_completely(pytorch: Trace, mindspore: Trace):
 def test_step_and_process_come_from_the_folders(dump: Dump):
     (part,) = readers.find(dump("pt_none"))
 
-    assert (part.step, part.rank, part.anonymous, part.whole) == (0, 17620, True, False)
+    assert (part.step, part.rank, part.process, part.whole) == (0, None, 17620, False)
     assert readers.find(part.path) == readers.find(part.path.parent) == [part]
 
 
@@ -84,10 +84,9 @@ def test_a_process_is_no_rank_however_small_its_id(number: int, tmp_path: Path):
     written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
     (part,) = readers.find(tmp_path)
 
-    assert part.anonymous
-    assert readers.read(part).source.anonymous
-    assert part.rank == (number if number >= 1000 else 100_000 + number)
-    assert f"process {part.rank}" in str(part)
+    assert (part.rank, part.process, part.number) == (None, number, number)
+    assert (readers.read(part).source.rank, readers.read(part).source.process) == (None, number)
+    assert f"process {number}" in str(part)
     assert readers.choose([part], [replace(part, rank=2)])[1].rank == 2
 
 
@@ -97,7 +96,7 @@ def test_a_folder_of_a_rank_goes_before_one_of_a_process(tmp_path: Path):
     written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
     (part,) = readers.find(tmp_path)
 
-    assert (part.rank, part.anonymous) == (3, False)
+    assert (part.rank, part.process, part.number) == (3, None, 3)
 
 
 def test_kinds_are_spelled_as_the_framework_does(pytorch: Trace, mindspore: Trace):

@@ -41,19 +41,33 @@ def test_a_part_without_step_matches_any():
     assert (target.step, reference.step) == (3, None)
 
 
-@pytest.mark.parametrize("process", [None, 8336, 108488])
+def processes(*values: int | None) -> list[Part]:
+    return [part(step=0, process=value) for value in values]
+
+
+@pytest.mark.parametrize("process", [None, 57, 8336, 108488])
 def test_a_process_without_rank_matches_any_rank(process: int | None):
-    alone = [part(step=0, rank=process)]
+    alone = processes(process)
 
     assert choose(alone, ranks(2, 3))[1].rank == 2
-    assert choose(ranks(0), alone)[1].rank == process
+    assert choose(ranks(0), alone)[1].process == process
     assert choose(alone, alone, rank=0) == (alone[0], alone[0])
 
 
 def test_a_process_can_be_asked_for_by_its_id():
-    target, reference = choose(ranks(17620, 17848), ranks(0), rank=17848)
+    for number in (473, 17848):
+        target, reference = choose(processes(17620, number), ranks(0), rank=number)
 
-    assert (target.rank, reference.rank) == (17848, 0)
+        assert (target.process, reference.rank) == (number, 0)
+
+
+def test_a_number_that_is_a_rank_asks_for_the_rank():
+    """Process 2 of one side is not meant where the other side has a rank 2; a run of one process goes with any rank."""
+    target, reference = choose(processes(2), ranks(1, 2), rank=2)
+
+    assert (target.process, reference.rank) == (2, 2)
+    with pytest.raises(DumpError, match="rank 3 is in neither dump: the target has rank 2"):
+        choose(processes(2), ranks(1, 2), rank=3)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +99,7 @@ def test_the_first_graph_is_the_default_and_only_the_side_with_graphs_is_asked()
 
 
 def test_of_two_recordings_of_one_run_the_one_with_whole_tensors_is_taken():
-    both = [part("statistics_mix", step=0, rank=17620), part("tensor_mix", step=0, rank=17848, whole=True)]
+    both = [part("statistics_mix", step=0, process=17620), part("tensor_mix", step=0, process=17848, whole=True)]
 
     assert choose(both, ranks(0))[0].path == Path("tensor_mix")
 

@@ -61,8 +61,8 @@ def test_run_root_step_rank_folder_and_file_are_all_accepted(dump: Dump, depth: 
     file = next(root.rglob("*.pkl"))
     (part,) = readers.find([root, *file.parents[:3]][depth] if depth < 3 else file)
 
-    assert (part.format, part.step, part.rank, part.path.name) == ("ptdbg", 0, 109002, "api_stack_dump.pkl")
-    assert part.anonymous  # the recorder had no rank and wrote the process id
+    assert (part.format, part.step, part.process, part.path.name) == ("ptdbg", 0, 109002, "api_stack_dump.pkl")
+    assert part.rank is None  # the recorder had no rank and wrote the process id
 
 
 def test_statistics_are_those_of_the_whole_tensors(dump: Dump):

@@ -140,3 +140,13 @@ def test_the_baseline_says_what_it_is_and_how_far_the_two_runs_part() -> None:
 
 def test_without_a_baseline_there_is_none() -> None:
     assert written(make())["baseline"] is None
+
+
+def test_a_process_stands_beside_the_rank_that_it_is_asked_for_by() -> None:
+    """Readers of earlier forms know the rank alone."""
+    one = make()
+    source = replace(one.reference.source, process=473)
+    document = written(replace(one, reference=replace(one.reference, source=source)))
+    check(document)
+    assert (document["reference"]["rank"], document["reference"]["process"]) == (473, 473)
+    assert (document["target"]["rank"], document["target"]["process"]) == (0, None)

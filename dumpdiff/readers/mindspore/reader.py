@@ -85,7 +85,7 @@ def _part(path: Path, folder: Path, whole: bool) -> Part:
     step = int(folder.name) if _NUMBER.fullmatch(folder.name) else None
     graph = int(folder.parent.name) if step is not None and _NUMBER.fullmatch(folder.parent.name) else None
     ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
-    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph, whole)
+    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph=graph, whole=whole)
 
 
 def _order(part: Part) -> tuple[int, str, int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ...errors import DumpError
-from ...trace import OPTIMIZER, SMALLEST_PROCESS_ID, Problem, Source, Trace, op_table
+from ...trace import OPTIMIZER, Problem, Source, Trace, op_table
 from .. import calls
 from ..files import head, load_tensor, number_in, text_files
 from ..frames import NOWHERE, Site, from_text
@@ -32,15 +32,10 @@ def find(path: Path) -> list[Part]:
     for file in text_files(path):
         if is_dump(head(file, 4096)):
             rank = number_in(file, "rank")
-            rank = _process(number_in(file, "proc")) if rank is None else rank
+            process = number_in(file, "proc") if rank is None else None
             whole = _holds_files(file.parent / FOLDER)
-            parts.append(Part(FORMAT, file, number_in(file, "step"), rank, whole=whole))
+            parts.append(Part(FORMAT, file, number_in(file, "step"), rank, process, whole=whole))
     return parts
-
-
-def _process(number: int | None) -> int | None:
-    """An id that no rank has: in a container a process may be the 57th, and is then numbered as ptdbg_ascend would."""
-    return number + 100_000 if number is not None and number < SMALLEST_PROCESS_ID else number
 
 
 def read(part: Part) -> Trace:
@@ -63,6 +58,7 @@ def read(part: Part) -> Trace:
         framework=framework,
         step=part.step,
         rank=part.rank,
+        process=part.process,
         low_precision_statistics=framework == "pytorch",
         details={key: header[key] for key in ("task", "level") if isinstance(header.get(key), str)},
     )

@@ -29,6 +29,7 @@ FORMAT = "ptdbg"
 
 _API = re.compile(r"(Tensor|Torch|Functional|VF|NPU|Distributed|Aten|NN|Mint|Ops)[._](.+)")
 _MODULE = re.compile(r"(?:(?P<scope>.+)[._])?(?P<type>[A-Za-z]\w*)")
+_SMALLEST_PROCESS = 1000  #: a folder rankN of so large a number is called by the id of a process
 _ERAS = {
     8: "troubleshooter's API dump: 8 items a line with MD5 and norm",
     5: "overflow dump: 5 items a line, no statistics",
@@ -41,10 +42,16 @@ _normalise = lru_cache(maxsize=None)(normalise)
 def find(path: Path) -> list[Part]:
     """Every ptdbg_ascend file at or below ``path``; step and rank come from folders called ``stepN`` and ``rankR``."""
     return [
-        Part(FORMAT, file, number_in(file, "step"), number_in(file, "rank"), whole=bool(_tensor_folders(file)))
+        Part(FORMAT, file, number_in(file, "step"), *_rank(file), whole=bool(_tensor_folders(file)))
         for file in text_files(path)
         if is_dump(head(file))
     ]
+
+
+def _rank(file: Path) -> tuple[int | None, int | None]:
+    """(rank, process): the folder of a process without a rank is called by its id, or its id + 100000."""
+    number = number_in(file, "rank")
+    return (number, None) if number is None or number < _SMALLEST_PROCESS else (None, number)
 
 
 def read(part: Part) -> Trace:
@@ -69,6 +76,7 @@ def read(part: Part) -> Trace:
         framework="pytorch" if any(record.dtype.startswith("torch.") for record in grouped.records) else "mindspore",
         step=part.step,
         rank=part.rank,
+        process=part.process,
         low_precision_statistics=True,
         details={"file": path.name, "task": _task(grouped, files)},
     )

@@ -45,8 +45,8 @@ def _of_trace(trace: Trace, path: str) -> Batch:
         notes.append("no ids were recorded: they are the rows of the table that the embedding gave out")
     about = trace.source
     said = [about.framework, about.format, *([f"step {about.step}"] if about.step is not None else [])]
-    if about.rank is not None:
-        said.append(f"{'process' if about.anonymous else 'rank'} {about.rank}")
+    if about.number is not None:
+        said.append(f"{'process' if about.rank is None else 'rank'} {about.number}")
     source = f"dump ({', '.join(said)})"
     if not micro:
         numbers = seen.numbers()
