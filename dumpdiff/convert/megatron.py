@@ -9,22 +9,30 @@ from __future__ import annotations
 from .apart import Apart
 from .target import Fusion, Target
 
-_MLP = {
-    "mlp.gate_up_proj": "mlp.linear_fc1",
-    "mlp.down_proj": "mlp.linear_fc2",
-    "mlp.router": "mlp.router",
-    "mlp.shared_experts.gate_up_proj": "mlp.shared_experts.linear_fc1",
-    "mlp.shared_experts.down_proj": "mlp.shared_experts.linear_fc2",
-    "mlp.shared_gate.weight": "mlp.shared_experts.gate_weight",
-}
-_LOCAL = {
+#: Of one layer, what MindSpore Transformers has from here too.
+BLOCK = {
     "input_norm": "input_layernorm",
     "post_attention_norm": "pre_mlp_layernorm",
     "attention.qkv": "self_attention.linear_qkv",
     "attention.out": "self_attention.linear_proj",
     "attention.q_norm": "self_attention.q_layernorm",
     "attention.k_norm": "self_attention.k_layernorm",
-    **_MLP,
+    "mlp.gate_up_proj": "mlp.linear_fc1",
+    "mlp.down_proj": "mlp.linear_fc2",
+    "mlp.router": "mlp.router",
+    "mlp.shared_experts.gate_up_proj": "mlp.shared_experts.linear_fc1",
+    "mlp.shared_experts.down_proj": "mlp.shared_experts.linear_fc2",
+}
+#: Outside of the layers, likewise.
+MODEL = {
+    "embedding": "embedding.word_embeddings",
+    "position_embedding": "embedding.position_embeddings",
+    "final_norm": "decoder.final_layernorm",
+    "head": "output_layer",
+}
+_LOCAL = {
+    **BLOCK,
+    "mlp.shared_gate.weight": "mlp.shared_experts.gate_weight",
     "mlp.experts.{}.gate_up_proj": "mlp.experts.local_experts.{}.linear_fc1",
     "mlp.experts.{}.down_proj": "mlp.experts.local_experts.{}.linear_fc2",
 }
@@ -48,12 +56,6 @@ _TE_MLA = {
     "attention.q_norm.weight": "self_attention.linear_q_up_proj.layer_norm_weight",
     "attention.k_norm.weight": "self_attention.linear_kv_up_proj.layer_norm_weight",
 }
-_MODEL = {
-    "embedding": "embedding.word_embeddings",
-    "position_embedding": "embedding.position_embeddings",
-    "final_norm": "decoder.final_layernorm",
-    "head": "output_layer",
-}
 _GATE_UP = Fusion("gate_up_proj", ("gate_proj", "up_proj"), "concatenated")
 _QKV = Fusion("qkv", ("q", "k", "v"), "grouped")
 
@@ -68,7 +70,7 @@ def core(model: Apart, transformer_engine: bool) -> Target:
         "Megatron-core",
         "decoder.layers.{}.",
         block,
-        _MODEL,
+        MODEL,
         dense=_TE_MLP if transformer_engine else {},
         fusions=(_QKV, _GATE_UP),
         whole=frozenset({"q_a", "kv_a"} if transformer_engine else ()),

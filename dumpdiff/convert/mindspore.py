@@ -7,30 +7,15 @@ moe/ffn.py; models/llama/*.py; research/deepseek3/convert_weight.py of 1.6.
 from __future__ import annotations
 
 from .apart import Turns
+from .megatron import BLOCK, MODEL
 from .target import Fusion, Target
 
 _CORE = {
-    "input_norm": "input_layernorm",
-    "post_attention_norm": "pre_mlp_layernorm",
-    "attention.qkv": "self_attention.linear_qkv",
-    "attention.out": "self_attention.linear_proj",
-    "attention.q_norm": "self_attention.q_layernorm",
-    "attention.k_norm": "self_attention.k_layernorm",
+    **BLOCK,
     "attention.q_b": "self_attention.linear_qb",
     "attention.kv_b": "self_attention.linear_kvb",
-    "mlp.gate_up_proj": "mlp.linear_fc1",
-    "mlp.down_proj": "mlp.linear_fc2",
-    "mlp.router": "mlp.router",
     "mlp.router.expert_bias": "mlp.router.expert_bias",
-    "mlp.shared_experts.gate_up_proj": "mlp.shared_experts.linear_fc1",
-    "mlp.shared_experts.down_proj": "mlp.shared_experts.linear_fc2",
     "mlp.shared_gate": "mlp.shared_experts.shared_experts_gate",
-}
-_CORE_MODEL = {
-    "embedding": "embedding.word_embeddings",
-    "position_embedding": "embedding.position_embeddings",
-    "final_norm": "decoder.final_layernorm",
-    "head": "output_layer",
 }
 _EXPERTS = r".*\.experts\.\d+"
 
@@ -46,7 +31,7 @@ def core(qkv: Turns, gate_up: Turns) -> Target:
         "MindSpore Transformers",
         "decoder.layers.{}.",
         _CORE,
-        _CORE_MODEL,
+        MODEL,
         fusions=(
             Fusion("qkv", ("q", "k", "v"), qkv),
             Fusion("qkv", ("q_a", "kv_a"), "concatenated"),

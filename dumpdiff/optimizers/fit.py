@@ -61,17 +61,23 @@ class Fit:
         return self.excess <= 1
 
 
-def fit(
-    rule: Rule,
-    clipping: Clipping,
-    data: Data,
-    numbers: Numbers,
-    rates: Sequence[float] | None = None,
-    decay: float | None = None,
-    by_step: bool = False,
-) -> Fit:
-    """The rule with these numbers; a learning rate (one, or one ``by_step``) and a linear decay are solved if None."""
-    each, found, linear = _equations(rule, clipping, data, numbers, rates, decay, by_step)
+@dataclass(frozen=True)
+class Attempt:
+    """A rule with its numbers, to be held against data; what is None of rates and decay is solved for."""
+
+    rule: Rule
+    clipping: Clipping
+    data: Data
+    numbers: Numbers
+    rates: Sequence[float] | None = None  #: learning rates, one for each step
+    decay: float | None = None  #: one that enters linearly
+    by_step: bool = False  #: solve for a learning rate of each step, not for one
+
+
+def fit(attempt: Attempt) -> Fit:
+    """The rule with these numbers, and what is solved for as it leaves least."""
+    rule, numbers = attempt.rule, attempt.numbers
+    each, found, linear = _equations(attempt)
     left = [piece.left(found, linear) for piece in each]
     precision = rule.precision(numbers)
     total = _length([piece.moved for piece in each])
@@ -79,7 +85,7 @@ def fit(
     worst = max(piece.excess(part, precision) for piece, part in zip(each, left, strict=True))
     return Fit(
         rule,
-        clipping,
+        attempt.clipping,
         {**numbers, "decay": numbers["decay"] if "decay" in rule.numbers else linear},
         tuple(float(rate) for rate in found),
         _length(left) / total if total else 0.0,
@@ -88,41 +94,26 @@ def fit(
     )
 
 
-def leftover(
-    rule: Rule,
-    clipping: Clipping,
-    data: Data,
-    numbers: Numbers,
-    rates: Sequence[float] | None = None,
-    decay: float | None = None,
-    by_step: bool = False,
-) -> Floats:
+def leftover(attempt: Attempt) -> Floats:
     """What :func:`fit` leaves, element by element, as a share of all movement: its length is the residual."""
-    each, found, linear = _equations(rule, clipping, data, numbers, rates, decay, by_step)
+    each, found, linear = _equations(attempt)
     left = np.concatenate([piece.left(found, linear).reshape(-1) for piece in each])
     total = _length([piece.moved for piece in each])
     share: Floats = left / total if total else left
     return share
 
 
-def _equations(
-    rule: Rule,
-    clipping: Clipping,
-    data: Data,
-    numbers: Numbers,
-    rates: Sequence[float] | None,
-    decay: float | None,
-    by_step: bool,
-) -> tuple[list[_Piece], Floats, float]:
+def _equations(attempt: Attempt) -> tuple[list[_Piece], Floats, float]:
     """The equations of every parameter, learning rate of each step, and the decay that enters linearly."""
+    rule, data, rates, decay = attempt.rule, attempt.data, attempt.rates, attempt.decay
     each = []
     for history in (known.sampled if rule.elementwise else known for known in data.histories):
-        factors = clipping.factors(history, data.norms, numbers)
-        each.append(_Piece(history, rule.moves(history, factors, numbers)))
+        factors = attempt.clipping.factors(history, data.norms, attempt.numbers)
+        each.append(_Piece(history, rule.moves(history, factors, attempt.numbers)))
     if all(piece.decayed is None for piece in each):
         decay = 0.0
     if rates is None or decay is None:
-        found, decay = _solved(each, rates, decay, by_step)
+        found, decay = _solved(each, rates, decay, attempt.by_step)
     else:
         found = np.asarray(rates, dtype=np.float64)
     return each, found, decay

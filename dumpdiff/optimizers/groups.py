@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .clipping import GLOBAL, Clipping
-from .fit import Data, Fit, fit
+from .fit import Attempt, Data, Fit, fit
 from .history import THIN, History
 from .rule import NO_DECAY, NUMBERS, Rule
 from .search import FINE, RULES, Known, applies, candidates
@@ -69,7 +69,7 @@ def explained(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> tuple[
 def applied(known: Fit, data: Data) -> Fit:
     """The same rule with the same numbers, nothing solved for, on other data."""
     decay = known.numbers["decay"]
-    return fit(known.rule, known.clipping, data, known.numbers, known.rates, decay)
+    return fit(Attempt(known.rule, known.clipping, data, known.numbers, known.rates, decay))
 
 
 def _merged(groups: Sequence[Group], data: Data) -> list[Group]:
@@ -190,7 +190,8 @@ def _ancestors(rule: Rule) -> Iterable[Rule]:
 def _again(one: Fit, data: Data, known: Known) -> Fit:
     """Learning rate and linear decay solved for on all of the group; as it was if that explains less."""
     by_step = len(set(one.rates)) > 1
-    again = fit(one.rule, one.clipping, data, one.numbers, known.rates, known.numbers.get("decay"), by_step)
+    decay = known.numbers.get("decay")
+    again = fit(Attempt(one.rule, one.clipping, data, one.numbers, known.rates, decay, by_step))
     best = min((applied(one, data), again), key=lambda fitted: fitted.excess)
     return _rounded(best, data) if any(history.narrow for history in data.histories) else best
 
@@ -275,7 +276,7 @@ def _others(name: str, best: Fit) -> tuple[float, ...]:
 def _leaves_no_more(best: Fit, name: str, value: float, data: Data, known: Known) -> bool:
     by_step = len(set(best.rates)) > 1
     numbers, decay = {**best.numbers, name: value}, best.numbers["decay"]
-    other = fit(best.rule, best.clipping, data, numbers, known.rates, decay, by_step)
+    other = fit(Attempt(best.rule, best.clipping, data, numbers, known.rates, decay, by_step))
     return other.explains and other.residual <= _RIVAL * max(best.residual, _FLOOR)
 
 

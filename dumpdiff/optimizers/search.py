@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from ..arrays import Floats
 from . import adam, muon, sgd
 from .clipping import EACH, FACTOR, FREE, GLOBAL, NOTHING, Clipping
-from .fit import Data, Fit, fit, leftover
+from .fit import Attempt, Data, Fit, fit, leftover
 from .rule import NUMBERS, Number, Numbers, Rule
 
 RULES: tuple[Rule, ...] = (*sgd.kinds(), *adam.kinds(), *muon.kinds())
@@ -147,11 +146,11 @@ class _Search:
         return Number(name, 1.0, powers, 1e-30, 1e30, name)
 
     def at(self, numbers: Numbers) -> Fit:
-        return fit(*self._asked(numbers))
+        return fit(self._attempt(numbers))
 
-    def _asked(self, numbers: Numbers) -> Any:
+    def _attempt(self, numbers: Numbers) -> Attempt:
         decay = self.known.numbers.get("decay")
-        return self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step
+        return Attempt(self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step)
 
     def best(self) -> Fit:
         """Scanned, and refined if that is not good enough and not hopeless."""
@@ -190,7 +189,7 @@ class _Search:
 
         inward = np.array([_inward(number, start[number.name]) for number in self.open])
         solution = least_squares(
-            lambda x: leftover(*self._asked(numbers(x))),
+            lambda x: leftover(self._attempt(numbers(x))),
             inward, diff_step=1e-5, max_nfev=30, xtol=1e-8, ftol=1e-5, gtol=1e-12,
         )  # fmt: skip
         return min((found, self.at(numbers(solution.x))), key=lambda one: one.residual)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
 from dumpdiff.optimizers.clipping import EACH, FREE, GLOBAL, Clipping
-from dumpdiff.optimizers.fit import Data, fit
+from dumpdiff.optimizers.fit import Attempt, Data, fit
 from dumpdiff.optimizers.history import History, half_ulp, history, stored_type
 from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonal
 from dumpdiff.optimizers.rule import DECOUPLED, L2, Numbers, Rule
@@ -161,7 +161,7 @@ def test_learning_rate_and_decoupled_decay_are_solved_for(seed: int, rate: float
     for t in range(STEPS):
         now = drawn(seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))]))
         weights.append(weights[-1] - rate * moves(rule, now, **numbers)[t])
-    found = fit(rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers)
+    found = fit(Attempt(rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers))
     assert found.rates == pytest.approx([rate] * STEPS, rel=1e-6)
     assert found.numbers["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
     assert found.residual < 1e-6
