@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import DumpError
@@ -77,9 +78,15 @@ def _checklist(case: Case, found: Mapping[str, Any], progress: Progress | None) 
 
 
 def _data(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..triage.data import compare, read_batches
+    from ..triage.data import Packing, compare, packings_of, read_batches
 
-    made = compare(*_each(case, ("data", "dump"), read_batches))
+    settings = found.get("settings")
+    packings = (Packing(), Packing()) if settings is None else packings_of(settings)
+    runs = zip(SIDES, (case.target, case.reference), packings, strict=True)
+    target, reference = (
+        _first(run, side, ("data", "dump"), partial(read_batches, packing=packing)) for side, run, packing in runs
+    )
+    made = compare(target, reference)
     return made, (made.stage(),)
 
 

@@ -6,10 +6,11 @@
 'agree'
 """
 
+from .asked import packings_of
 from .batch import Batch
 from .checks import Finding, Ids
 from .comparing import DataComparison, compare
 from .packing import Packing
 from .reading import read_batches
 
-__all__ = ["Batch", "DataComparison", "Finding", "Ids", "Packing", "compare", "read_batches"]
+__all__ = ["Batch", "DataComparison", "Finding", "Ids", "Packing", "compare", "packings_of", "read_batches"]

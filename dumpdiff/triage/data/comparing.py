@@ -10,7 +10,8 @@ import numpy as np
 from ..stage import Stage, Verdict
 from .batch import FIELDS, Batch, Numbers
 from .checks import NO_IDS, Finding, Ids, State, checked, counted, shift_of
-from .relating import Relation, related, spoken
+from .dealt import judged
+from .relating import Relation, related
 
 _SPOKEN = {"tokens": "token ids", "labels": "labels", "loss_mask": "loss mask", "positions": "positions"}
 _LABEL_SHIFTS = (1, -1, 2, -2)
@@ -39,11 +40,12 @@ class DataComparison:
         telling = [_line(finding) for finding in self.findings if finding.state == wanted]
         warned = [_line(finding) for finding in self.findings if finding.state == "warns"]
         others = [_line(finding) for finding in self.findings if finding.state == "holds" and not finding.side]
-        headline = telling[0] if telling else "nothing that both hold could be compared"
+        headline = _line(self.findings[0]) if self.verdict == "agree" else telling[0]
         if len(telling) > 1 and self.verdict == "differ":
             headline += f"; {len(telling) - 1} more"
-        if self.verdict == "agree" and warned:
-            headline += f"; {len(warned)} to look at: {warned[0]}"
+        left = [line for line in warned if line != headline]
+        if self.verdict == "agree" and left:
+            headline += f"; {len(left)} to look at: {left[0]}"
         evidence = dict.fromkeys((*telling, *warned, *others))
         unknown = [_line(finding) for finding in self.findings if finding.state == "unknown"]
         return Stage("data", self.verdict, headline, tuple(evidence), (*unknown, *self.missing))
@@ -56,7 +58,7 @@ def compare(target: Batch, reference: Batch, ids: Ids = NO_IDS) -> DataCompariso
     missing: list[str] = []
     if target.tokens is not None and reference.tokens is not None:
         relation = related(target.tokens, reference.tokens)
-        findings += _tokens(target, reference, relation)
+        findings += judged(target, reference, relation)
         pairs = _paired(target, reference, relation)
         if pairs is not None:
             for name, compared in (("labels", _labels), ("loss_mask", _masks), ("positions", _positions)):
@@ -73,46 +75,6 @@ def compare(target: Batch, reference: Batch, ids: Ids = NO_IDS) -> DataCompariso
 
 def _line(finding: Finding) -> str:
     return f"{finding.side}, {finding.name}: {finding.said}" if finding.side else f"{finding.name}: {finding.said}"
-
-
-def _tokens(target: Batch, reference: Batch, relation: Relation) -> Iterator[Finding]:
-    """The relation of the tokens, judged by what the two sources are."""
-    state: State = "holds" if relation.kind == "same" else "differs"
-    said = relation.said
-    if relation.kind == "part":
-        few, many = (target, reference) if target.samples < reference.samples else (reference, target)
-        owners = _owners(relation, target, many)
-        if few.kind == "dump" and (_whole_rank(few, many, owners) or (many.kind != "dump" and len(owners) <= 1)):
-            state = "holds"
-            said += f": those of rank {owners[0]}" if owners else ""
-        elif len(owners) > 1:
-            said += f", where they go to ranks {spoken(owners)}"
-    if relation.kind == "longer" and abs(target.length - reference.length) == 1:
-        state = "holds"
-        said += ", as where the model cuts inputs and labels out of one row"
-    yield Finding("token ids", state, said)
-    if relation.kind in ("same", "order") and target.ranks is not None and reference.ranks is not None:
-        theirs = reference.ranks[list(relation.order)]
-        wrong = np.flatnonzero(target.ranks != theirs)
-        if len(wrong):
-            i = int(wrong[0])
-            where = f"first sample {i}: rank {target.ranks[i]} against rank {theirs[i]}"
-            yield Finding("ranks", "differs", f"{len(wrong)} of {target.samples} samples go to another rank, {where}")
-        elif len(set(target.ranks.tolist())) > 1:
-            yield Finding("ranks", "holds", "every sample goes to the same rank")
-
-
-def _owners(relation: Relation, target: Batch, many: Batch) -> list[int]:
-    """Ranks of the larger side that hold the smaller side's samples."""
-    if many.ranks is None:
-        return []
-    numbers = [i for i, at in enumerate(relation.order) if at >= 0] if many is target else list(relation.order)
-    return sorted({int(many.ranks[i]) for i in numbers})
-
-
-def _whole_rank(few: Batch, many: Batch, owners: list[int]) -> bool:
-    """Whether the smaller side is all that one rank of the larger side holds."""
-    return many.ranks is not None and len(owners) == 1 and int((many.ranks == owners[0]).sum()) == few.samples
 
 
 _Pair = tuple[Batch, Batch]

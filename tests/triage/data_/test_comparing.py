@@ -102,11 +102,24 @@ def test_samples_on_other_ranks_are_named() -> None:
     comparison = compare(batch(ranks=np.array([0, 1, 2, 0, 1, 2])), batch(ranks=ranks))
     assert both(comparison)["ranks"] == (
         "differs",
-        "4 of 6 samples go to another rank, first sample 1: rank 1 against rank 0",
+        "4 of 6 samples go to another rank, first sample 1: rank 1 against rank 0; the mean loss of the step is the"
+        " same",
     )
-    order = [4, 5, 0, 1, 2, 3]
-    moved = compare(batch(TEXT[order], ranks=ranks[order]), batch(ranks=ranks))
-    assert both(moved)["ranks"] == ("holds", "every sample goes to the same rank")
+
+
+def test_loaders_that_deal_out_one_batch_in_two_ways_lose_nothing_but_the_order() -> None:
+    ranks = np.array([0, 0, 1, 1, 2, 2])
+    comparison = compare(batch(kind="dataset", ranks=np.arange(6) % 3), batch(kind="dataset", ranks=ranks))
+    assert comparison.verdict == "agree"
+    assert "1 to look at: ranks: 4 of 6 samples go to another rank" in comparison.stage().headline
+
+
+def test_dumps_of_all_ranks_are_the_dataset_by_ranks() -> None:
+    order = [0, 3, 1, 4, 2, 5]
+    dumped = batch(TEXT[order], ranks=np.array([0, 0, 2, 2, 4, 4]))  # of six devices, two for each sample
+    comparison = compare(dumped, batch(kind="dataset", ranks=np.arange(6) % 3))
+    assert comparison.stage().headline == "token ids: the same 6 samples, dealt out to the same ranks"
+    assert both(comparison)["ranks"] == ("holds", "every sample goes to the same rank")
 
 
 def test_the_dump_of_one_rank_is_a_part_of_the_global_batch() -> None:
