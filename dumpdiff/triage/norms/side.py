@@ -53,9 +53,8 @@ class Norms:
         if not self.squared:
             return self.rounding * self.undone
         with np.errstate(invalid="ignore"):
-            high = np.sqrt(self.given + self.rounding)
-            low = np.sqrt(np.maximum(self.given - self.rounding, 0))
-        return np.asarray(np.maximum(high - np.sqrt(self.given), np.sqrt(self.given) - low) * self.undone, dtype=float)
+            root = np.sqrt(self.given)  # the square is as far from its neighbours below as above, the root is farther
+            return np.asarray((root - np.sqrt(np.maximum(self.given - self.rounding, 0))) * self.undone, dtype=float)
 
     @property
     def sum(self) -> float:

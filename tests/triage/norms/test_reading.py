@@ -55,9 +55,7 @@ def test_the_middle_that_numpy_leaves_out_is_counted(tmp_path: Path) -> None:
     log = text(tmp_path, "norm_size: (9, 8, 7, 6, 5, 4)\nlocal_norm:\n[1.5 2.5 ...\n 4.5 5.5]\n")
     norms = read_norms(log)
     assert norms.sizes.tolist() == [9, 8, 5, 4]
-    assert norms.notes == (
-        "2 of 6 norms are left out of the print; set numpy.set_printoptions(threshold=sys.maxsize)",
-    )
+    assert norms.notes == ("2 of 6 norms are left out of the print; set numpy.set_printoptions(threshold=sys.maxsize)",)
 
 
 # --- Megatron-LM with the guide's patch
@@ -85,7 +83,9 @@ def test_a_list_that_was_clipped_is_put_right(tmp_path: Path) -> None:
 
 
 def test_devices_and_dtypes_in_a_list_are_no_norms(tmp_path: Path) -> None:
-    said = "local norm:\n[tensor(0.5, device='cuda:0'), tensor(4.e-3, device='npu:1', dtype=torch.float32), tensor(nan)]"
+    said = (
+        "local norm:\n[tensor(0.5, device='cuda:0'), tensor(4.e-3, device='npu:1', dtype=torch.float32), tensor(nan)]"
+    )
     assert read_norms(text(tmp_path, said)).given == pytest.approx([0.5, 4e-3, np.nan], nan_ok=True)
 
 
@@ -259,7 +259,11 @@ def test_norms_of_saved_gradients_are_computed(
     random = np.random.default_rng(3)
     gradients = {
         name: random.normal(0, 1, shape).astype(np.float32)
-        for name, shape in (("model.embed_tokens.weight", (7, 5)), ("lm_head.weight", (5, 7)), ("model.norm.bias", (5,)))
+        for name, shape in (
+            ("model.embed_tokens.weight", (7, 5)),
+            ("lm_head.weight", (5, 7)),
+            ("model.norm.bias", (5,)),
+        )
     }
     norms = read_norms(save(tmp_path, gradients))
     assert set(norms.names) == set(gradients)
@@ -269,7 +273,8 @@ def test_norms_of_saved_gradients_are_computed(
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "framework"), [("ms_graph", 39, "MindSpore"), ("pt_none", 48, "PyTorch"), ("ms_mf_none", 48, "MindSpore")]
+    ("name", "count", "framework"),
+    [("ms_graph", 39, "MindSpore"), ("pt_none", 48, "PyTorch"), ("ms_mf_none", 48, "MindSpore")],
 )
 def test_a_dump_holds_the_gradient_of_every_parameter(
     dump: Callable[[str], Path], name: str, count: int, framework: str
@@ -301,7 +306,9 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["", "hello\n", '{"a": {"b": "c"}}', "a,b\n1,2\n", "\n".join(["x"] * 50)])
 def test_a_text_without_norms(tmp_path: Path, said: str) -> None:
-    assert "no gradient norms are in it; expected lines 'step:[1] local_norm/NAME: NORM'" in refused(text(tmp_path, said))
+    assert "no gradient norms are in it; expected lines 'step:[1] local_norm/NAME: NORM'" in refused(
+        text(tmp_path, said)
+    )
 
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
