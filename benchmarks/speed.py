@@ -91,10 +91,11 @@ def record(script: str, out: Path, *options: str) -> None:
 
 
 def measure(command: Sequence[str], log: Path) -> Measurement:
-    """Run a command to its end; what it prints goes to a file."""
+    """Run a command to its end, with the bytecode that an installed program has; what it prints goes to a file."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with log.open("wb") as output:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -132,6 +133,7 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
 
+    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
     print("| pair | program | seconds | peak MB | exit | msprobe / dumpdiff |\n|---|---|--:|--:|--:|--:|", flush=True)
     for name in args.only or CASES:
         pair = CASES[name](args.work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
@@ -14,7 +15,7 @@ from ..result import PAIR_COLUMNS, Result
 #: What makes a spreadsheet take a text cell for a formula (OWASP, "CSV Injection"); the apostrophe itself is
 #: escaped too, so that dropping one leading apostrophe always gives the recorded text back.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
-_QUOTED = (",", '"', "\r", "\n")  #: RFC 4180: what puts a cell in quotes
+_QUOTED = re.compile('[,"\r\n]').search  #: RFC 4180: what puts a cell in quotes
 _LINES = 10_000  #: written at once
 
 
@@ -61,7 +62,8 @@ def _numbers(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        value = f"'{value}"
-    text = "" if pd.isna(value) else str(value)
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in _QUOTED) else text
+    if isinstance(value, str):
+        text = f"'{value}" if value.startswith(_FORMULA) else value
+    else:
+        text = "" if pd.isna(value) else str(value)
+    return '"' + text.replace('"', '""') + '"' if _QUOTED(text) else text
