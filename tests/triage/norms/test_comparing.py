@@ -253,18 +253,18 @@ def test_what_differs_beyond_the_factor_is_found(ms: Norms, pt: Norms) -> None:
 @pytest.mark.parametrize(
     ("effect", "pattern", "said"),
     [
-        (lambda path: 1.02 if path == "embedding.weight" else 1, "precision", "only the embedding's norm differs, by 2.0e-2"),
-        (lambda path: 3.0 if path == "embedding.weight" else 1, "embedding", "only the embedding's norm differs, by 2.0e0"),
+        (lambda path: 1.02 if path == "embedding.weight" else 1, "precision", "only the embedding's norm differs, by 2.0e-2"),  # noqa: E501
+        (lambda path: 3.0 if path == "embedding.weight" else 1, "embedding", "only the embedding's norm differs, by 2.0e0"),  # noqa: E501
         (
             lambda path: 1.05 if depth(path) <= 1 else 1, "layer",
             "norms differ from layer 1 down to the embedding, and agree above it",
         ),
         (
             lambda path: 1.05 if depth(path) <= 2 and path != "layers.2.mlp.down_proj.weight" else 1, "layer",
-            "norms differ from layer 2 down to the embedding, and agree above it; of it still right: mlp.down_proj.weight",
+            "norms differ from layer 2 down to the embedding, and agree above it; of it still right: mlp.down_proj.weight",  # noqa: E501
         ),
         (lambda path: 1.05 if "norm" in path else 1, "vectors", "only biases and norm weights differ, 18 of 18"),
-        (lambda path: 1.05 if path.endswith("attention.q.weight") else 1, "module", "only attention.q.weight differ, in 4 layers"),
+        (lambda path: 1.05 if path.endswith("attention.q.weight") else 1, "module", "only attention.q.weight differ, in 4 layers"),  # noqa: E501
         (
             lambda path: 1.05 if path == "layers.2.mlp.up_proj.weight" else 1, "one-layer",
             "only layer 2 differs: mlp.up_proj.weight",

@@ -32,8 +32,8 @@ edits = st.lists(st.tuples(st.integers(0, 5999), st.integers(0, 40), st.sampled_
 @given(text=st.sampled_from(TEXTS), edits=edits)
 def test_damage_is_no_crash(tmp_path: Path, text: str, edits: list[tuple[int, int, str]]) -> None:
     for at, length, odd in edits:
-        at %= len(text) + 1
-        text = text[:at] + odd + text[at + length :]
+        begin = at % (len(text) + 1)
+        text = text[:begin] + odd + text[begin + length :]
     file = tmp_path / "damaged.log"
     file.write_text(text)
     try:
