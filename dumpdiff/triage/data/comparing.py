@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from .dealt import judged
 from .relating import Relation, related
 
 _SPOKEN = {"tokens": "token ids", "labels": "labels", "loss_mask": "loss mask", "positions": "positions"}
+_TELLING: Mapping[Verdict, State] = {"differ": "differs", "unclear": "unknown", "agree": "holds"}
 _LABEL_SHIFTS = (1, -1, 2, -2)
 _CLOSE = 1e-5  #: relative: norms of the same integers, summed in float32 in any order
 
@@ -36,8 +37,7 @@ class DataComparison:
 
     def stage(self) -> Stage:
         """The comparison as one stage of a triage."""
-        wanted: State = {"differ": "differs", "unclear": "unknown", "agree": "holds"}[self.verdict]  # type: ignore[assignment]
-        telling = [_line(finding) for finding in self.findings if finding.state == wanted]
+        telling = [_line(finding) for finding in self.findings if finding.state == _TELLING[self.verdict]]
         warned = [_line(finding) for finding in self.findings if finding.state == "warns"]
         others = [_line(finding) for finding in self.findings if finding.state == "holds" and not finding.side]
         headline = _line(self.findings[0]) if self.verdict == "agree" else telling[0]
