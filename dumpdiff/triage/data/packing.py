@@ -3,8 +3,8 @@
 The sequences of the training split are put into a random order, epoch by epoch, and are read as one stream; sample k
 is tokens k n to k n + n (n the sequence length, one token more for the labels); samples are drawn in a second random
 order. A last epoch of which less than 80 % is needed is shuffled on its own. All of it follows from the seed (read in
-megatron-core 0.16.1, gpt_dataset.py, blended_megatron_dataset_builder.py, helpers.cpp; MindSpore Transformers, master of
-2026, dataset/blended_datasets; other versions were not read).
+megatron-core 0.16.1, gpt_dataset.py, blended_megatron_dataset_builder.py, helpers.cpp; MindSpore Transformers, master
+of 2026, dataset/blended_datasets; other versions were not read).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from ...rules import Rules
 from ...wording import number
 from .row import FIRST_BACK, LAST_BACK, Row
@@ -19,6 +21,7 @@ Kind = Literal[
 
 _MOST = 0.7  #: share of the norms below a layer that differ, for the backward pass to depart there
 _NEARLY = 0.8  #: share of a kind, or of all, that differs, for it to be that kind, or all
+_CONTRAST = 0.1  #: norms nearer the head than this share of the typical difference are not of the same fault
 _LOW = 0.2  #: beyond this, no precision makes the norm of an embedding's gradient differ: sums in bfloat16 lose less
 _LOSS_SCALE = 256  #: least power of two that is rather a loss scale than a count
 
@@ -111,17 +114,19 @@ def _of_places(rows: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], 
     yield from _first_alone(rows)
     off = [row for row in rows if row.state == "differ" and row.path]
     fine = [row for row in rows if row.state == "agree" and row.path]
+    unclear = [row for row in rows if row.state == "unclear" and row.path]
     if not off:
         return
     if _tied(off, alone, rules):
         yield _pattern("tied", "the embedding's norm differs, and only one side has a head of its own")
-    elif all(row.depth == LAST_BACK for row in off) and fine:
+    elif all(row.depth == LAST_BACK for row in off) and len(fine) > len(unclear):
         worst = max(row.relative for row in off)
         kind: Kind = "precision" if worst <= _LOW else "embedding"
         yield _pattern(kind, f"only the embedding's norm differs, by {number(worst)}")
     else:
-        yield from _by_kind(off, fine)
-        yield from _by_layer(off, fine)
+        if not unclear:
+            yield from _by_kind(off, fine)
+        yield from _by_layer(off, fine, unclear)
 
 
 def _first_alone(rows: Sequence[Row]) -> Iterator[Pattern]:
@@ -153,16 +158,20 @@ def _by_kind(off: Sequence[Row], fine: Sequence[Row]) -> Iterator[Pattern]:
         yield _pattern("module", f"only {' and '.join(sorted(kinds))} differ, in {len(layers)} layers")
 
 
-def _by_layer(off: Sequence[Row], fine: Sequence[Row]) -> Iterator[Pattern]:
-    """From where on the way back."""
+def _by_layer(off: Sequence[Row], fine: Sequence[Row], unclear: Sequence[Row]) -> Iterator[Pattern]:
+    """From where on the way back. Norms that cannot be told apart from rounding are no evidence of agreement."""
     top = max((row.depth for row in off if row.depth is not None), default=None)
     if top is None:
         return
-    if top == FIRST_BACK:
-        if len(off) >= _NEARLY * (len(off) + len(fine)) and len(off) > 1:
+    doubtful = [row for row in unclear if row.depth is not None and row.depth > top]
+    if top == FIRST_BACK or doubtful:
+        apart = len(off) + len(unclear)
+        typical = float(np.median([row.relative for row in off]))
+        near = top == FIRST_BACK or max(row.relative for row in doubtful) >= _CONTRAST * typical
+        if near and apart >= _NEARLY * (apart + len(fine)) and apart > 1:
             yield _pattern("everything", "norms differ everywhere, the head's or the final norm's too")
         return
-    below = [row for row in (*off, *fine) if row.depth is not None and row.depth < top]
+    below = [row for row in (*off, *fine, *unclear) if row.depth is not None and row.depth < top]
     wrong = [row for row in below if row.state == "differ"]
     if not wrong and below and {row.layer for row in off} == {top}:
         yield _pattern("one-layer", f"only layer {top} differs: {_few([row.kind for row in off])}", top)

@@ -32,7 +32,7 @@ class Printed(nn.Cell):
         self.print = ops.Print()
 
     def construct(self, gradients):
-        for name, gradient in zip(self.names, gradients, strict=True):
+        for name, gradient in zip(self.names, gradients):  # noqa: B905 graph mode knows no `strict`
             self.print("dump local norm: ", name, ops.sqrt(ops.reduce_sum(ops.square(gradient))))
         return self.reducer(gradients)
 
