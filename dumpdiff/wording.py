@@ -19,6 +19,21 @@ def number(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def percent(share: float) -> str:
+    """A share in 0..1 as percent, rounded down: only everything is 100 %.
+
+    >>> percent(0.98215), percent(0.99999), percent(1.0), percent(float("nan"))
+    ('98.2 %', '99.9 %', '100 %', '-')
+    """
+    if math.isnan(share):
+        return "-"
+    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as 56.9 %.
+    tenths = math.floor(share * 1000 + 1e-9)
+    if share < 1:
+        tenths = min(tenths, 999)
+    return f"{tenths / 10:g} %"
+
+
 def printable(text: str) -> str:
     r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
 

@@ -10,7 +10,7 @@ from ..errors import DumpError
 from ..rules import load_rules
 from ..triage.case import PARTS, SIDES, Case, Run
 from ..triage.evidence import STAGES, Evidence
-from ..triage.stage import Stage, Verdict
+from ..triage.stage import Stage
 from .progress import Progress, say
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 _Read = TypeVar("_Read")
 _Found = tuple[Any, tuple[Stage, ...]]  #: what a comparison made, and what it says as stages
-
-_WEIGHTS: Mapping[str, Verdict] = {"same": "agree", "differ": "differ", "inconclusive": "unclear"}
-_MOVES: Mapping[str, Verdict] = {"same": "agree", "different": "differ", "cannot tell": "unclear"}
 
 
 class _LackingError(Exception):
@@ -114,16 +111,11 @@ def _norms(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _
 
 
 def _weights(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..report.weights_text import headline, told
+    from ..triage.saved import weights_stage
     from .saved import weights
 
     made = weights(*_both(case, "weights"), rules=case.rules, progress=progress)
-    lines = (
-        *(f"{one.what}: {one.said}" for one in told(made.mistakes)),
-        *(f"{name}: missing" for name in made.missing),
-    )
-    missing = tuple(f"{name}: not in the reference" for name in made.unknown)
-    return made, (Stage("weights", _WEIGHTS[made.verdict], headline(made), lines, missing),)
+    return made, (weights_stage(made),)
 
 
 def _dumps(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
@@ -138,12 +130,11 @@ def _dumps(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _
 def _optimizer(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
     from ..optimizers.differences import compared
     from ..optimizers.inputs import read_run
-    from ..report.optimizer import headline
+    from ..triage.saved import optimizer_stage
 
     target, reference = (read_run(path) for path in _both(case, "steps"))
     made = compared(target, reference)
-    told = tuple(difference.text for difference in made.differences)
-    return made, (Stage("optimizer", _MOVES[made.verdict], headline(made), told),)
+    return made, (optimizer_stage(made),)
 
 
 #: Names of the stages that one comparison makes, and what makes it; the checklist rests on others.

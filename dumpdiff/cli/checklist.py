@@ -59,7 +59,7 @@ def checklist(
     if target is not None and reference is None:
         raise click.UsageError("give the settings of both runs, or of none")
 
-    from ..report import checklist as report
+    from ..report.stages import checklist as report
     from ..triage import checklist as triage
     from ..triage import logs as curves
     from ..triage import settings

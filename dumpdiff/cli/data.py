@@ -102,7 +102,7 @@ def data(
     """
     output.check_writable(json_file)
 
-    from ..report import data as report
+    from ..report.stages import data as report
     from ..triage.data import Ids, Packing, compare, read_batches
     from ..triage.data.decoding import decoded, open_tokenizer, special_ids
 

@@ -54,7 +54,7 @@ def logs(
     """
     output.check_writable(json_file, svg_file)
 
-    from ..report import logs as report
+    from ..report.stages import logs as report
     from ..triage.logs import compare, read_log
 
     with output.progress() as progress:
@@ -66,7 +66,7 @@ def logs(
     comparison = compare(read[0], read[1], read[2:], min_steps)
     report.write(comparison, output.console(json_file, svg_file), quiet=quiet, verbose=verbose)
     if svg_file is not None:
-        from ..report.curves import write_svg
+        from ..report.stages.curves import write_svg
 
         with output.writing(svg_file) as stream:
             write_svg(comparison, stream)

@@ -58,7 +58,7 @@ def norms(
     """
     output.check_writable(json_file)
 
-    from ..report import norms as report
+    from ..report.stages import norms as report
     from ..rules import load_rules
     from ..triage.norms import compare, read_norms
 

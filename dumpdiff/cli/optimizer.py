@@ -61,7 +61,7 @@ def optimizer(
 
     from .. import api
     from ..report import json
-    from ..report import optimizer as report
+    from ..report.stages import optimizer as report
 
     with output.progress() as progress:
         found = api.optimizer(target, reference, settings=settings_file, progress=progress)

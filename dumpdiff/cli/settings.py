@@ -53,7 +53,7 @@ def settings(
     """
     output.check_writable(json_file)
 
-    from ..report import settings as report
+    from ..report.stages import settings as report
     from ..triage.settings import compare, read_settings
 
     sides = (target, target_version, target_config), (reference, reference_version, reference_config)

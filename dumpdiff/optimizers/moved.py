@@ -42,6 +42,11 @@ class Moved:
         return self.data.steps
 
     @property
+    def parameters(self) -> int:
+        """How many there are."""
+        return len(self.data.histories)
+
+    @property
     def norms(self) -> tuple[float, ...]:
         """L2 norm of all recorded gradients together, at each step."""
         return tuple(float(norm) for norm in self.data.norms)

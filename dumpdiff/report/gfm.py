@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from .words import printable
+from ..wording import printable
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
 #: A word, number or sign as sentences have them. A long hexadecimal word can be a link to a commit.

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from ..readers.parts import Part
 from ..trace import PHASES, Trace
-from .words import described, printable
+from ..wording import printable
+from .words import described
 
 #: As for results: major breaks readers of the old form, minor adds.
 #: History:

@@ -14,8 +14,8 @@ import pandas as pd
 
 from ..result import Finding, Result
 from ..trace import PHASES
-from ..wording import number
-from .words import described, headline, percent, roles
+from ..wording import number, percent
+from .words import described, headline, roles
 from .xunit import ends, suite, testcase, write_suites
 
 _OUTSIDE = "outside of layers"  #: the case of values whose place in the model is not known

@@ -7,9 +7,9 @@ from typing import IO
 
 from .. import __version__
 from ..result import Finding, Result, Side
-from ..wording import number
+from ..wording import number, percent
 from .gfm import code, comment, details, items, prose, table
-from .words import described, headline, percent, roles
+from .words import described, headline, roles
 
 _FINDINGS = 10  # in the table
 _EXPLAINED = 3  # of them with all their evidence

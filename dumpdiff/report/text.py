@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..result import Baseline, Finding, Result
-from ..wording import number
-from .words import described, headline, held, percent, printable, roles
+from ..wording import number, percent, printable
+from .words import described, headline, held, roles
 
 _COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _FEW = 3  #: problems, notes of a region and the like that are shown without -v

@@ -6,7 +6,7 @@ import math
 
 from ..result import Result, Side
 from ..trace import Source
-from ..wording import number, printable
+from ..wording import number, percent, printable
 
 __all__ = ["described", "headline", "held", "number", "percent", "place", "printable", "roles"]
 
@@ -38,21 +38,6 @@ def roles(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
 def held(side: Side) -> str:
     """One line on a dump: what it is, how much it holds, where it is."""
     return f"{described(side.source)}: {side.ops} ops, {side.tensors} tensors, {printable(side.source.path)}"
-
-
-def percent(share: float) -> str:
-    """A share in 0..1 as percent, rounded down: only everything is 100 %.
-
-    >>> percent(0.98215), percent(0.99999), percent(1.0), percent(float("nan"))
-    ('98.2 %', '99.9 %', '100 %', '-')
-    """
-    if math.isnan(share):
-        return "-"
-    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as 56.9 %.
-    tenths = math.floor(share * 1000 + 1e-9)
-    if share < 1:
-        tenths = min(tenths, 999)
-    return f"{tenths / 10:g} %"
 
 
 def described(source: Source) -> str:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 from triage.logs.written import megatron
 
-from dumpdiff.report.curves import figures, write_svg
+from dumpdiff.report.stages.curves import figures, write_svg
 from dumpdiff.triage.logs import LogComparison, compare
 from dumpdiff.triage.logs import megatron as megatron_format
 

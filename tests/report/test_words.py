@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from results import make
 
-from dumpdiff.report.words import described, headline, number, percent, printable
+from dumpdiff.report.words import described, headline
 from dumpdiff.trace import Source
+from dumpdiff.wording import number, percent, printable
 
 
 def test_diverged_names_the_first_divergence() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.report.weights_text import told
+from dumpdiff.weights.telling import told
 
 from . import layouts
 from .conftest import compared, padded, saved

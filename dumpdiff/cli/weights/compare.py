@@ -73,20 +73,21 @@ def compare(
     with output.progress() as progress:
         result = api.weights(target, reference, rules=rules, progress=progress)
 
-    from ...report import weights_csv, weights_json, weights_rules, weights_text
+    from ...report.weights import csv, json, text
+    from ...report.weights.rules import rules_of
 
     console = output.console(json_file, csv_file, html_file, rules_out)
-    weights_text.write(result, console, quiet=quiet, verbose=verbose)
-    for file, form in ((json_file, weights_json), (csv_file, weights_csv)):
+    text.write(result, console, quiet=quiet, verbose=verbose)
+    for file, form in ((json_file, json), (csv_file, csv)):
         if file is not None:
             with output.writing(file) as stream:
                 form.write(result, stream)
     if html_file is not None:
-        from ...report import weights_html
+        from ...report.weights import html
 
         with output.writing(html_file) as stream:
-            weights_html.write(result, stream)
+            html.write(result, stream)
     if rules_out is not None:
         with output.writing(rules_out) as stream:
-            stream.write(weights_rules.rules_of(result, rules).encode())
+            stream.write(rules_of(result, rules).encode())
     ctx.exit(EXIT_CODES[result.verdict])

@@ -97,7 +97,7 @@ def convert(ctx: click.Context, /, source: str, **options: Any) -> None:
     output.check_writable(json_file)
 
     from ... import api
-    from ...report import convert_json, convert_text
+    from ...report.convert import json, text
 
     with output.progress() as progress:
         result = api.convert(
@@ -111,10 +111,10 @@ def convert(ctx: click.Context, /, source: str, **options: Any) -> None:
             rules=options["rules"],
             progress=progress,
         )
-    convert_text.write(result, output.console(json_file), quiet=options["quiet"])
+    text.write(result, output.console(json_file), quiet=options["quiet"])
     if json_file is not None:
         with output.writing(json_file) as stream:
-            convert_json.write(result, stream)
+            json.write(result, stream)
     ctx.exit(1 if result.verified is False else 0)
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ...result import Result, Side
-from ...wording import number
-from ..words import headline, percent, place, roles
+from ...wording import number, percent
+from ..words import headline, place, roles
 from . import tables
 from .findings import shown
 from .heat import grids

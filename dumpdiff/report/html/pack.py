@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..words import printable
+from ...wording import printable
 
 #: float columns become float32 (a report shows six digits at most), integers int32, text codes into the strings.
 Column: TypeAlias = "npt.ArrayLike | pd.Series[Any]"

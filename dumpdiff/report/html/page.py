@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...wording import number
-from ..words import percent, printable
+from ...wording import number, percent, printable
 from . import assets
 from .pack import Table, pack
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ...weights import Checked, Pair, WeightsResult
-from ..weights_text import headline, size, told
+from ...weights.telling import headline, told
+from ..weights.text import size
 from .heat import Cell, Grid, grid
 from .pack import Table
 from .page import Page

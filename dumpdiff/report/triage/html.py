@@ -10,9 +10,9 @@ from ...triage.decision import LEADS, SYMPTOMS
 from ...triage.evidence import STAGES
 from ...triage.places import Place, answers
 from ...triage.triaged import Triaged
-from ..curves import figures
 from ..html.page import Page, render
-from ..stages import SPOKEN, Rows
+from ..stages.curves import figures
+from ..stages.parts import SPOKEN, Rows
 from .bars import WIDTH, bars
 from .markdown import to_markdown
 from .sections import NOT_GIVEN, conclusion, sections, symptom

@@ -9,8 +9,9 @@ from typing import IO, Any
 from ... import __version__
 from ...triage.evidence import Evidence
 from ...triage.triaged import Triaged
-from .. import checklist, data, logs, norms, optimizer, settings, weights_json
 from .. import json as dumps_json
+from ..stages import checklist, data, logs, norms, optimizer, settings
+from ..weights import json as weights_json
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 #: History:

@@ -8,7 +8,7 @@ from typing import IO
 from ... import __version__
 from ...triage.triaged import Triaged
 from ..gfm import block, comment, details, items, prose, shortened, table
-from ..stages import SPOKEN, Lines, Part
+from ..stages.parts import SPOKEN, Lines, Part
 from .sections import Section, conclusion, overview, sections
 
 _SHOWN = 10  # rows of a table, and lines of a list

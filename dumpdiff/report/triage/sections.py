@@ -12,8 +12,9 @@ from ...triage.evidence import STAGES, Evidence
 from ...triage.stage import Stage
 from ...triage.triaged import Triaged
 from ...wording import number
-from .. import checklist, data, logs, norms, optimizer, settings, weights_text
-from ..stages import SPOKEN, Lines, Part, Rows
+from ..stages import checklist, data, logs, norms, optimizer, settings
+from ..stages.parts import SPOKEN, Lines, Part, Rows
+from ..weights import text as weights
 from ..words import held
 
 NOT_GIVEN = "not given"  #: the state of a stage that had nothing to look at
@@ -53,7 +54,7 @@ def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Ite
     if evidence.norms is not None:
         yield "norms", norms.sides(evidence.norms), norms.parts(evidence.norms, verbose=True)
     if evidence.weights is not None:
-        yield "weights", weights_text.sides(evidence.weights), weights_text.parts(evidence.weights)
+        yield "weights", weights.sides(evidence.weights), weights.parts(evidence.weights)
     if evidence.dumps is not None:
         for phase in PHASES:
             dumps = evidence.dumps

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...triage.triaged import Triaged
 from ...wording import printable
-from .. import stages
+from ..stages.parts import COLOUR, write_headline, write_parts, write_sides
 from .sections import conclusion, overview, sections
 
 
@@ -15,19 +15,19 @@ def write(triaged: Triaged, console: Console, *, quiet: bool = False, verbose: b
     """Print it, with ``verbose`` also all of each stage; the first line is the conclusion, unbroken on any console."""
     decision = triaged.decision
     line = f"triage: {decision.headline}"
-    console.print(Text(printable(line), style=stages.COLOUR[decision.verdict]), soft_wrap=True)
+    console.print(Text(printable(line), style=COLOUR[decision.verdict]), soft_wrap=True)
     if quiet:
         return
-    stages.write_parts(console, conclusion(triaged))
-    stages.write_parts(console, [overview(triaged.evidence)])
+    write_parts(console, conclusion(triaged))
+    write_parts(console, [overview(triaged.evidence)])
     _write_advice(triaged, console)
     for section in sections(triaged.evidence) if verbose else ():
         console.print()
         console.rule(section.stage.name, align="left", characters="-")
-        stages.write_headline(section.stage, console)
+        write_headline(section.stage, console)
         if section.sides is not None:
-            stages.write_sides(console, *section.sides)
-        stages.write_parts(console, section.parts)
+            write_sides(console, *section.sides)
+        write_parts(console, section.parts)
 
 
 def _write_advice(triaged: Triaged, console: Console) -> None:

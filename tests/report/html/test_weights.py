@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from selenium.webdriver.common.keys import Keys
 
 import dumpdiff.api
-from dumpdiff.report import weights_html
 from dumpdiff.report.html.weights import layers
+from dumpdiff.report.weights import html as weights_html
 from dumpdiff.weights import WeightsResult
 
 from ..browser import Browser

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from dumpdiff import report
-from dumpdiff.report import logs, norms, optimizer, settings, weights_json
+from dumpdiff.report.stages import logs, norms, optimizer, settings
 from dumpdiff.report.triage import json as triage_json
+from dumpdiff.report.weights import json as weights_json
 from dumpdiff.triage.evidence import STAGES
 from dumpdiff.triage.triaged import Triaged
 

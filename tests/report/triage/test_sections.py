@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dumpdiff.report import logs, settings
-from dumpdiff.report.stages import Lines, Rows
+from dumpdiff.report.stages import logs, settings
+from dumpdiff.report.stages.parts import Lines, Rows
 from dumpdiff.report.triage.sections import overview, sections, states
 from dumpdiff.triage.evidence import STAGES, Evidence
 from dumpdiff.triage.stage import Stage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import IO
 
-from ..weights import Pair, WeightsResult
-from .csv import rows_of
+from ...weights import Pair, WeightsResult
+from ..csv import rows_of
 
 COLUMNS = (
     "path", "target", "reference", "evidence", "rows", "columns", "target_dtype", "reference_dtype", "relation",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
-from .. import __version__
-from . import weights_json
-from .json import write_document
+from ... import __version__
+from ..json import write_document
+from ..weights.json import to_json as comparison_to_json
 
 if TYPE_CHECKING:
-    from ..convert import Converted
+    from ...convert import Converted
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 SCHEMA_VERSION = "1.0"
@@ -36,7 +36,7 @@ def to_json(result: Converted) -> dict[str, Any]:
         ],
         "left_out": list(result.plan.left_out),
         "notes": list(result.plan.notes),
-        "comparison": None if result.checked is None else weights_json.to_json(result.checked),
+        "comparison": None if result.checked is None else comparison_to_json(result.checked),
     }
 
 

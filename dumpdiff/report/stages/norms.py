@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..triage.norms import NormComparison, Norms, Row
-from ..wording import number
-from . import stages
-from .stages import Lines, Part, Rows
+from ...triage.norms import NormComparison, Norms, Row
+from ...wording import number
+from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
 
 _STATES = {"agree": "", "differ": "differs", "unclear": "cannot tell", "coarse": "too few digits"}
 _BY = {"name": "name", "rule": "rule", "parts": "sum of squares", "order": "order", "value": "value"}
@@ -20,11 +19,11 @@ _ALONE = 10  #: parameters without a partner that are named without -v
 
 def write(comparison: NormComparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print the verdict, both sides, what the differing norms have in common, and the worst; all with ``verbose``."""
-    stages.write_headline(comparison.stage(), console)
+    write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, *sides(comparison))
-    stages.write_parts(console, parts(comparison, verbose=verbose))
+    write_sides(console, *sides(comparison))
+    write_parts(console, parts(comparison, verbose=verbose))
 
 
 def sides(comparison: NormComparison) -> tuple[str, str]:
@@ -72,7 +71,7 @@ def _coverage(comparison: NormComparison) -> list[str]:
 
 def to_json(comparison: NormComparison) -> dict[str, Any]:
     """The comparison as plain data: every row, what is alone, patterns."""
-    return stages.document(
+    return document(
         comparison.stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),

@@ -8,10 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..arrays import AnyArray
-from ..triage.data import Batch, DataComparison
-from . import stages
-from .stages import Lines, Part, Rows
+from ...arrays import AnyArray
+from ...triage.data import Batch, DataComparison
+from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
 
 _SAID = {"holds": "agrees", "warns": "look at it", "differs": "differs", "unknown": "cannot tell"}
 _SHOWN = 12  #: ids of a sample that are printed
@@ -32,11 +31,11 @@ def write(
 
     ``texts`` are decoded samples by side.
     """
-    stages.write_headline(comparison.stage(), console)
+    write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, *sides(comparison))
-    stages.write_parts(console, parts(comparison, texts, verbose=verbose))
+    write_sides(console, *sides(comparison))
+    write_parts(console, parts(comparison, texts, verbose=verbose))
 
 
 def sides(comparison: DataComparison) -> tuple[str, str]:
@@ -83,7 +82,7 @@ def _ids(row: AnyArray) -> str:
 def to_json(comparison: DataComparison, texts: Texts | None = None) -> dict[str, Any]:
     """The comparison as plain data."""
     relation = comparison.relation
-    return stages.document(
+    return document(
         comparison.stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),

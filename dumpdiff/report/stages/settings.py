@@ -7,23 +7,22 @@ from typing import Any
 
 from rich.console import Console
 
-from ..triage.settings import Comparison, Outcome, Seen, Settings
-from ..triage.settings.comparing import spoken_places
-from ..triage.settings.given import SPOKEN
-from ..triage.settings.values import spoken
-from . import stages
-from .stages import Lines, Part, Rows
+from ...triage.settings import Comparison, Outcome, Seen, Settings
+from ...triage.settings.comparing import spoken_places
+from ...triage.settings.given import SPOKEN
+from ...triage.settings.values import spoken
+from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
 
 _FEW = 5  #: lines of a list that are shown without -v
 
 
 def write(comparison: Comparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print what differs and what cannot be told; with ``verbose`` every row of the table."""
-    stages.write_headline(comparison.stage(), console)
+    write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, *sides(comparison))
-    stages.write_parts(console, parts(comparison, verbose=verbose))
+    write_sides(console, *sides(comparison))
+    write_parts(console, parts(comparison, verbose=verbose))
 
 
 def sides(comparison: Comparison) -> tuple[str, str]:
@@ -68,7 +67,7 @@ def _described(settings: Settings) -> str:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain data: every row with both values, places and the reason."""
-    return stages.document(
+    return document(
         comparison.stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),

@@ -9,10 +9,9 @@ from typing import IO, Any
 from rich.console import Console
 from rich.text import Text
 
-from ..triage.checklist import Answer, Checklist, State
-from ..wording import printable
-from . import stages
-from .stages import Part, Rows
+from ...triage.checklist import Answer, Checklist, State
+from ...wording import printable
+from .parts import Part, Rows, document, write_headline
 
 _MARKS = {"holds": "[x]", "fails": "[!]", "advice": "[~]", "unknown": "[?]", "open": "[ ]", "unused": "[-]"}
 _COLOUR = {"holds": "green", "fails": "bold red", "advice": "yellow", "unknown": "yellow", "open": "", "unused": "dim"}
@@ -36,7 +35,7 @@ _FEW = 3  #: lines of evidence of an item that are shown without -v
 
 def write(checklist: Checklist, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print every item by section with its mark; evidence where something is not as it should be, or ``verbose``."""
-    stages.write_headline(checklist.stage(), console)
+    write_headline(checklist.stage(), console)
     if quiet:
         return
     for title, answers in _sections(checklist):
@@ -85,7 +84,7 @@ def _evidence(answer: Answer, verbose: bool) -> tuple[str, ...]:
 
 def to_json(checklist: Checklist) -> dict[str, Any]:
     """The checklist as plain data."""
-    return stages.document(
+    return document(
         checklist.stage(),
         items=[
             {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import IO
 
-from ..weights import WeightsResult
-from .html.page import render
-from .html.weights import page
+from ...weights import WeightsResult
+from ..html.page import render
+from ..html.weights import page
 
 
 def write(result: WeightsResult, stream: IO[bytes]) -> None:

@@ -9,10 +9,10 @@ from typing import IO
 
 import numpy as np
 
-from ..arrays import AnyArray
-from ..triage.logs import Curves, LogComparison
-from ..triage.logs.comparing import rates
-from ..triage.logs.standard import MEAN_ABSOLUTE
+from ...arrays import AnyArray
+from ...triage.logs import Curves, LogComparison
+from ...triage.logs.comparing import rates
+from ...triage.logs.standard import MEAN_ABSOLUTE
 
 _WIDTH, _NARROW = 960, 560  #: pixels of a drawing of its own, and of one beside others
 _LEFT, _RIGHT, _ABOVE, _BELOW = 70, 20, 25, 25

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import IO, Any
 
-from .. import __version__
-from ..weights import WeightsResult
-from .json import write_document
+from ... import __version__
+from ...weights import WeightsResult
+from ..json import write_document
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 SCHEMA_VERSION = "1.0"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..rules import load_rules
-from ..weights import WeightsResult
-from .naming import missing_lines
-from .suggestions import plain_comment, scope_lines
+from ...rules import load_rules
+from ...weights import WeightsResult
+from ..naming import missing_lines
+from ..suggestions import plain_comment, scope_lines
 
 _HEAD = """\
 # What two checkpoints of one model taught about names, where their values agree. Give it with --rules;

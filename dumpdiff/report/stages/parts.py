@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
-from ..triage.stage import Stage
-from ..wording import printable
+from ... import __version__
+from ...triage.stage import Stage
+from ...wording import printable
 
 #: Of the JSON of every stage. Major: a reader of the old form breaks. Minor: something was added.
 #: History:

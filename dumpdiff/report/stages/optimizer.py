@@ -8,17 +8,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from .. import __version__
-from ..optimizers.clipping import NOTHING
-from ..optimizers.differences import DIFFERENT, SAME, Comparison, rates, scaled
-from ..optimizers.fit import Fit
-from ..optimizers.groups import AMBIGUOUS, EXPLAINED, STILL, UNEXPLAINED, Group
-from ..optimizers.moved import Moved
-from ..optimizers.rule import NUMBERS
-from ..wording import number
-from . import stages
-from .stages import Lines, Part, Rows
-from .words import printable
+from ... import __version__
+from ...optimizers.differences import Comparison
+from ...optimizers.fit import Fit
+from ...optimizers.groups import UNEXPLAINED, Group
+from ...optimizers.moved import Moved
+from ...optimizers.rule import NUMBERS
+from ...optimizers.telling import described, headline, listed, roles
+from ...wording import number, printable
+from .parts import Lines, Part, Rows, write_parts
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 #: History:
@@ -36,7 +34,7 @@ def write(found: Moved | Comparison, console: Console, *, quiet: bool = False, v
     console.print(Text(printable(line), style=colour), soft_wrap=True)
     if quiet:
         return
-    stages.write_parts(console, parts(found, verbose=verbose))
+    write_parts(console, parts(found, verbose=verbose))
 
 
 def sides(found: Comparison) -> tuple[str, str]:
@@ -45,7 +43,7 @@ def sides(found: Comparison) -> tuple[str, str]:
 
 
 def _side(run: Moved) -> str:
-    return f"{_count(run)} parameters, {run.steps} step{'s' if run.steps > 1 else ''}, {run.path}"
+    return f"{run.parameters} parameters, {run.steps} step{'s' if run.steps > 1 else ''}, {run.path}"
 
 
 def parts(found: Moved | Comparison, *, verbose: bool = False) -> Iterator[Part]:
@@ -53,73 +51,24 @@ def parts(found: Moved | Comparison, *, verbose: bool = False) -> Iterator[Part]
     if isinstance(found, Comparison):
         said = (f"{d.name}: {d.text}{_whose(d.parameters, found.paired)}" for d in found.differences)
         yield Lines("differences", tuple(said))
-    for role, run in _roles(found):
+    for role, run in roles(found):
         columns = ("rule", "residual", "next best", "residual")
         rows = tuple(_row(group, run, verbose) for group in run.groups)
         yield Rows(f"{role}, {run.steps} step{'s' if run.steps > 1 else ''}", columns, rows)
         yield Lines(f"notes on the {role}", tuple(_notes(run)))
 
 
-def headline(found: Moved | Comparison) -> str:
-    """The answer in one line."""
-    if isinstance(found, Moved):
-        return _one_side(found)
-    if found.verdict == SAME:
-        return f"same rule: {_one_side(found.target)}"
-    if found.verdict == DIFFERENT:
-        more = f" (and {len(found.differences) - 1} more)" if len(found.differences) > 1 else ""
-        return f"different rules: {found.differences[0].text}{more}"
-    if not found.paired:
-        return "cannot tell: no parameter of the one run could be paired with one of the other"
-    unsure = [(role, run) for role, run in _roles(found) if run.state != EXPLAINED]
-    role, run = unsure[0] if unsure else ("target", found.target)
-    return f"cannot tell: {role}: {_one_side(run).removeprefix('cannot tell: ')}"
-
-
-def _one_side(run: Moved) -> str:
-    """What moved one run's weights, or why nobody can say."""
-    if run.state == STILL:
-        return "cannot tell: no weight moved"
-    if run.state == UNEXPLAINED:
-        lost = [group for group in run.groups if group.state == UNEXPLAINED]
-        count = sum(len(group.parameters) for group in lost)
-        nearest = lost[0].fit
-        near = f"; nearest is {nearest.rule.name}, residual {number(nearest.residual)}" if nearest else ""
-        return f"cannot tell: no rule explains {count} of {_count(run)} parameters{near}"
-    if run.state == AMBIGUOUS:
-        group = next(group for group in run.groups if group.state == AMBIGUOUS)
-        names = [fit.rule.name for fit in (group.fit, *group.same) if fit is not None]
-        advice = "record a second step" if run.steps == 1 else "give the learning rates with --settings"
-        return f"cannot tell: {_listed(names)} explain these steps equally well; {advice}"
-    moving = [group for group in run.groups if group.state == EXPLAINED]
-    return "; ".join(_said(group, moving, _count(run)) for group in moving if group.fit is not None)
-
-
-def _said(group: Group, groups: Sequence[Group], count: int) -> str:
-    """A group's rule, numbers and share."""
-    return f"{described(group.fit, group.unseen)} ({len(group.parameters)} of {count} parameters)" if group.fit else ""
-
-
-def described(fit: Fit, unseen: Sequence[str] = ()) -> str:
-    """A rule with its numbers; those in ``unseen`` are left out."""
-    said = [fit.rule.name, f"learning rate {rates(fit)}"]
-    said += [f"{NUMBERS[name].said} {fit.numbers[name]:.4g}" for name in fit.rule.numbers
-             if name != "decay" and name not in unseen]  # fmt: skip
-    said += [f"weight decay {fit.numbers['decay']:.3g}"] if fit.numbers["decay"] else []
-    return ", ".join(said + ([scaled(fit, unseen)] if fit.clipping.kind != NOTHING else []))
-
-
 def _row(group: Group, run: Moved, verbose: bool) -> tuple[str, str, str, str, str]:
     names = group.parameters if verbose else group.parameters[:_FEW]
     more = f", ... {len(group.parameters) - len(names)} more" if len(names) < len(group.parameters) else ""
-    who = f"{len(group.parameters)} of {_count(run)}: {', '.join(names)}{more}"
+    who = f"{len(group.parameters)} of {run.parameters}: {', '.join(names)}{more}"
     if group.fit is None:
         return who, "did not move", "", "", ""
     rule = described(group.fit, group.unseen)
     if group.state == UNEXPLAINED:
         rule = f"no rule explains this; nearest: {rule}"
     if group.same:
-        rule += f"; or {_listed([described(fit) for fit in group.same])}"
+        rule += f"; or {listed([described(fit) for fit in group.same])}"
     other = group.runner_up
     return (
         who,
@@ -142,7 +91,7 @@ def _notes(run: Moved) -> list[str]:
     for at, group in enumerate(run.groups):
         who = f"{len(group.parameters)} parameters from {group.parameters[0]}"
         if group.unseen:
-            notes.append(f"{who}: these data say nothing of {_listed([NUMBERS[n].said for n in group.unseen])}")
+            notes.append(f"{who}: these data say nothing of {listed([NUMBERS[n].said for n in group.unseen])}")
         if at in run.copies:
             notes.append(f"{who}: {_copies(run, at)}")
     return [*notes, *run.problems]
@@ -163,20 +112,6 @@ def _whose(names: Sequence[str], paired: int) -> str:
     if not names or len(names) == paired:
         return ""
     return f" (for {', '.join(names[:_FEW])}{f', ... {len(names) - _FEW} more' if len(names) > _FEW else ''})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _count(run: Moved) -> int:
-    return len(run.data.histories)
-
-
-def _roles(found: Moved | Comparison) -> list[tuple[str, Moved]]:
-    if isinstance(found, Moved):
-        return [("run", found)]
-    return [("target", found.target), ("reference", found.reference)]
 
 
 def to_json(found: Moved | Comparison) -> dict[str, Any]:

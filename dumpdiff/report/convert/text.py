@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from . import weights_text
-from .words import printable
+from ...weights.telling import headline as headline_of_weights
+from ...wording import printable
 
 if TYPE_CHECKING:
-    from ..convert import Converted
-    from ..convert.plan import File
+    from ...convert import Converted
+    from ...convert.plan import File
 
 _MOST = 3  #: sources of a tensor that are listed
 
@@ -30,7 +30,7 @@ def headline(result: Converted) -> str:
     kept = f" ({result.kept} files were there)" if result.kept else ""
     if result.checked is None:
         return f"written, not compared: {what}{kept}"
-    said = weights_text.headline(result.checked)
+    said = headline_of_weights(result.checked)
     return f"written: {what}{kept}; {said}" if result.verified else f"written, and wrong: {said}"
 
 

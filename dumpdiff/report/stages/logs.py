@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..triage.logs import Curves, LogComparison
-from ..wording import number
-from . import stages
-from .stages import Lines, Part, Rows
+from ...triage.logs import Curves, LogComparison
+from ...wording import number
+from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
 
 _SAID = {"agree": "agrees", "differ": "differs", "unclear": "cannot tell"}
 _SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers", "trainer": "Trainer"}
@@ -19,11 +18,11 @@ _FEW = 5  #: spikes that are named
 
 def write(comparison: LogComparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
-    stages.write_headline(comparison.stage(), console)
+    write_headline(comparison.stage(), console)
     if quiet:
         return
-    stages.write_sides(console, *sides(comparison))
-    stages.write_parts(console, parts(comparison, verbose=verbose))
+    write_sides(console, *sides(comparison))
+    write_parts(console, parts(comparison, verbose=verbose))
 
 
 def sides(comparison: LogComparison) -> tuple[str, str]:
@@ -70,7 +69,7 @@ def _shape(comparison: LogComparison) -> Iterator[str]:
 def to_json(comparison: LogComparison) -> dict[str, Any]:
     """The comparison as plain data: criteria, shape, and both curves at the common steps."""
     wander = comparison.wander
-    return stages.document(
+    return document(
         comparison.stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),
