@@ -131,9 +131,12 @@ class _Piece:
         self.move = moves.move
         self.decayed = moves.decayed
 
+    def whole(self, decay: float) -> Floats:
+        """(n, N) what the learning rate stands before."""
+        return self.move if self.decayed is None or decay == 0 else self.move + decay * self.decayed
+
     def made(self, rates: Floats, decay: float) -> Floats:
-        whole = self.move if self.decayed is None or decay == 0 else self.move + decay * self.decayed
-        made: Floats = rates[:, None] * whole
+        made: Floats = rates[:, None] * self.whole(decay)
         return made
 
     def left(self, rates: Floats, decay: float) -> Floats:
@@ -148,8 +151,8 @@ class _Piece:
 
     def excess(self, left: Floats, precision: float) -> float:
         noise = _EDGE * self.history.half_ulp if self.history.narrow else self.history.noise
-        sums = np.sum(left**2, axis=1)
-        allowed = np.sum((ALLOWED * noise) ** 2 + (precision * self.moved) ** 2 * np.ones_like(left), axis=1)
+        sums = _products(left, left)
+        allowed = ALLOWED**2 * _products(noise, noise) + precision**2 * _products(self.moved, self.moved)
         ratios = np.divide(sums, allowed, out=np.where(sums > 0, np.inf, 0.0), where=allowed > 0)
         return float(np.sqrt(np.max(ratios)))
 
@@ -188,14 +191,14 @@ def _least(
     sides = np.zeros((steps, 2))
     for piece, goal in zip(each, goals, strict=True):
         weight = 1 / np.maximum(np.mean(piece.history.noise**2, axis=1), 1e-60)
-        a = piece.move
-        b = np.zeros_like(a) if piece.decayed is None else piece.decayed
+        bases = [piece.move] if piece.decayed is None else [piece.move, piece.decayed]
         if decay is not None:
-            a, b = a + decay * b, np.zeros_like(a)
-        for i, left in enumerate((a, b)):
-            sides[:, i] += weight * np.sum(left * goal, axis=1)
-            for j, right in enumerate((a, b)):
-                sums[:, i, j] += weight * np.sum(left * right, axis=1)
+            bases = [piece.whole(decay)]
+        for i, left in enumerate(bases):
+            sides[:, i] += weight * _products(left, goal)
+            for j, right in enumerate(bases[: i + 1]):
+                sums[:, i, j] += weight * _products(left, right)
+    sums[:, 0, 1] = sums[:, 1, 0]
     if rates is not None:  # rate decay decayed = goal - rate move
         given = np.asarray(rates, dtype=np.float64)
         above = float(np.sum(given * (sides[:, 1] - given * sums[:, 0, 1])))
@@ -207,6 +210,12 @@ def _least(
         return pairs[:, 0], float(common)
     rate, product = _two(sums.sum(axis=0), sides.sum(axis=0))
     return np.full(steps, rate), float(_ratio(product, rate)) if decay is None else decay
+
+
+def _products(left: Floats, right: Floats) -> Floats:
+    """(n,) inner product of each step."""
+    products: Floats = np.einsum("ij,ij->i", left, right)
+    return products
 
 
 def _two(sums: Floats, side: Floats) -> Floats:

@@ -190,7 +190,7 @@ class _Search:
         inward = np.array([_inward(number, start[number.name]) for number in self.open])
         solution = least_squares(
             lambda x: leftover(self._attempt(numbers(x))),
-            inward, diff_step=1e-5, max_nfev=30, xtol=1e-8, ftol=1e-5, gtol=1e-12,
+            inward, diff_step=1e-5, max_nfev=30, xtol=1e-8, ftol=1e-3, gtol=1e-12,
         )  # fmt: skip
         return min((found, self.at(numbers(solution.x))), key=lambda one: one.residual)
 

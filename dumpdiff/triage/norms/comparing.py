@@ -13,9 +13,8 @@ from ...rules import Rules, load_rules
 from ...wording import number
 from ..stage import Stage, Verdict
 from . import judging
-from .couples import Pairing
 from .judging import Judged
-from .pairing import pair
+from .pairing import Pairing, pair
 from .patterns import Pattern, patterns
 from .row import Row
 from .side import Norms

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...rules import Rules
 from ...wording import number
-from .row import FIRST_BACK, LAST_BACK, Row
+from .place import FIRST_BACK, LAST_BACK
+from .row import Row
 
 Kind = Literal[
     "nonfinite", "factor", "no-gradient", "tied", "precision", "embedding", "vectors", "module", "one-layer", "layer",

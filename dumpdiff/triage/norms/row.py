@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from ...wording import number
-from .couples import By
+from .pairing import By
+from .place import depth_of, is_vector, kind_of, layer_of
 
 #: unclear: beyond what float32 does, within what the whole pair does; coarse: too few digits to tell anything.
 State = Literal["agree", "differ", "unclear", "coarse"]
-
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-FIRST_BACK, LAST_BACK = 1 << 30, -1  #: depth of the head and the final norm, and of the embeddings
-
-
-def layer_of(path: str) -> int | None:
-    """The number of the layer in a canonical name, None if there is none."""
-    match = _LAYER.search(path)
-    return int(match[1]) if match else None
-
-
-def depth_of(path: str) -> int | None:
-    """A parameter's place in the model: the backward pass goes from the largest to the least. None if nobody knows."""
-    layer = layer_of(path)
-    if layer is not None:
-        return layer
-    if "embedding" in path:
-        return LAST_BACK
-    return FIRST_BACK if path.startswith(("head.", "final_norm.")) else None
-
-
-def kind_of(path: str) -> str:
-    """A canonical name without the layer: ``attention.q.weight``."""
-    return _LAYER.sub(lambda match: "" if match.start() == 0 else ".", path)
 
 
 @dataclass(frozen=True)
@@ -92,6 +68,5 @@ class Row:
 
     @property
     def vector(self) -> bool:
-        """Whether it is a bias or the weight of a norm, which have one axis."""
-        module, _, leaf = self.path.rpartition(".")
-        return leaf == "bias" or module.endswith("norm")
+        """Whether it has one axis, see :func:`is_vector`."""
+        return is_vector(self.path)

@@ -11,9 +11,22 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.capture.snippets import snippet
+from dumpdiff.triage.norms import Norms, read_norms
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parents[2] / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def ms(dump: Callable[[str], Path]) -> Norms:
+    """Gradients of the second model in MindSpore: 4 layers, names of MindSpore Transformers."""
+    return read_norms(dump("ms_mf_none"))
+
+
+@pytest.fixture(scope="session")
+def pt(dump: Callable[[str], Path]) -> Norms:
+    """The same in PyTorch, names of Hugging Face."""
+    return read_norms(dump("pt_none"))
 
 
 @pytest.fixture(scope="session")

@@ -9,21 +9,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.errors import DumpError
-from dumpdiff.rules import load_rules
 from dumpdiff.triage.norms import compare, read_norms
+from tests.triage.norms.sides import MEGATRON, MINDFORMERS, RULES
 
-RULES = load_rules()
-DATA = Path(__file__).parents[1] / "data"
 TEXTS = [
-    (DATA / "norms" / "megatron_0.12_local_norm.log").read_text()[:4000],
-    (DATA / "logs" / "mindformers_1.8_resumed.log").read_text()[:6000],
+    MEGATRON.read_text()[:4000],
+    MINDFORMERS.read_text()[:6000],
     "step:[1] local_norm/a.weight: 0.5\nstep:[1] local_norm/b.weight: 0.25\n" * 3,
     "dump local norm: \na.weight\n0.5\ndump local norm: \nb.bias\n0.25\n",
     "parameter,norm\nlayers.0.wq.weight,0.5\nlayers.1.wq.weight,0.25\n",
     '{"norms": {"a": 0.5, "b": [1, 2], "c": {"d": 3}}}',
     "0.5\n0.25\n1e-3\n",
 ]
+
+
 ODD = ["9" * 400, "nan", "-inf", "1e99999", "1e-99999", "...", "[", "]", "(", ",", ":", "{", "\n", "\r", "\0", '"', "-"]
+
 
 edits = st.lists(st.tuples(st.integers(0, 5999), st.integers(0, 40), st.sampled_from(ODD)), max_size=6)
 

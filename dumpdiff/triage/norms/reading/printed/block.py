@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...arrays import Floats
-from ..logs.numbers import number
+from .....arrays import Floats
+from ....logs.numbers import number
 
 #: A printed number, also nan and inf.
 NUMBER = r"[+-]?(?:(?i:nan|inf(?:inity)?)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DumpError
-from ..logs.curves import Curves
-from ..logs.reading import LOG_NAMES, by_rank, parse, rank_order, text_of
+from .....errors import DumpError
+from ....logs.curves import Curves
+from ....logs.reading import LOG_NAMES, by_rank, parse, rank_order, text_of
+from ...side import Norms, norms_of
 from . import lists, megatron, mindspore
 from .block import Block, rounding_of
-from .side import Norms, norms_of
 
 _STEP = re.compile(
     r"iteration\s+(\d{1,9})\s*/\s*\d+\s*\||(?:Epoch:\[\s*(\d{1,9})/\s*\d+\],\s*)?step:\[\s*(\d{1,9})/\s*(\d{1,9})\],"

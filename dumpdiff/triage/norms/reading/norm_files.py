@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DumpError
-from ...readers.npy import open_array
-from .side import Norms, norms_of
+from ....errors import DumpError
+from ....readers.npy import open_array
+from ..side import Norms, norms_of
 
 _FILE = re.compile(r"local_norm__(.+)_(float\d+|bfloat16)_(\d+)\.npy")
 _RANK = re.compile(r"rank_(\d+)")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ... import readers
-from ...errors import DumpError
-from ...graph import flow_of, gradients
-from ...readers.parts import Part, choose
-from ...rules import Rules
-from .side import Norms, norms_of
+from .... import readers
+from ....errors import DumpError
+from ....graph import flow_of, gradients
+from ....readers.parts import Part, choose
+from ....rules import Rules
+from ..side import Norms, norms_of
 
 
 def parts_of(path: str) -> list[Part]:

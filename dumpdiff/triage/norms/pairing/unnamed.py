@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import Flags, Floats
-from ...rules import Rules
+from ....arrays import Flags, Floats
+from ....rules import Rules
+from ..side import Norms
 from .arranging import Item, Names, arrangements, items_of, together
-from .couples import By, Couple, Pairing
-from .side import Norms
+from .couple import By, Couple, Pairing
 
 #: Two norms this near, beyond their digits, are as good as equal; of many norms few are so by chance.
 _NEAR = 0.02

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...wording import number
-from .side import Norms
+from ....wording import number
+from ..side import Norms
 
 #: How near the sum of the local norms must come to the global norm to be it: the global norm's own digits aside.
 _NEAR = 0.02

@@ -1,45 +1,19 @@
-"""Which norms of both sides are of the same parameters: by name and rule, what is left by value and order."""
+"""Pairing norms of which both sides have names: the same name, what means the same, a fused parameter and its parts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ...optimizers.inputs import clean
-from ...rules import Rules
-from .anonymous import by_value
-from .couples import Couple, Pairing
-from .side import Norms
+from ....optimizers.inputs import clean
+from ....rules import Rules
+from ..side import Norms
+from .couple import Couple
 
 _EXPERTS = re.compile(r"^(.*\bmlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)\.(weight|bias)$")
 
 
-def pair(target: Norms, reference: Norms, rules: Rules) -> Pairing:
-    """Pair two sides, of both of which roots are given or meant."""
-    sides = target, reference
-    paths = _paths(target, rules), _paths(reference, rules)
-    couples = _by_name(sides, paths, rules)
-    left = _left(sides, couples)
-    names = tuple({row: path for path, row in side.items()} for side in paths)
-    rest = by_value(sides, left, (names[0], names[1]), rules)
-    couples += rest.couples
-    alone = _left(sides, couples)
-    return Pairing(tuple(couples), tuple(alone[0]), tuple(alone[1]), rest.ambiguous)
-
-
-def _left(sides: tuple[Norms, Norms], couples: Sequence[Couple]) -> tuple[list[int], list[int]]:
-    """The rows of both sides that no couple has."""
-    taken = (
-        {row for couple in couples for row in couple.target},
-        {row for couple in couples for row in couple.reference},
-    )
-    first, second = (
-        [row for row in range(len(side)) if row not in done] for side, done in zip(sides, taken, strict=True)
-    )
-    return first, second
-
-
-def _paths(side: Norms, rules: Rules) -> dict[str, int]:
+def canonical(side: Norms, rules: Rules) -> dict[str, int]:
     """Canonical name, or the name itself where no rule knows it -> row."""
     names = [clean(name) for name in side.names]
     canonical = rules.parameters(names)
@@ -50,7 +24,8 @@ def _paths(side: Norms, rules: Rules) -> dict[str, int]:
     return found
 
 
-def _by_name(sides: tuple[Norms, Norms], paths: tuple[dict[str, int], dict[str, int]], rules: Rules) -> list[Couple]:
+def by_name(sides: tuple[Norms, Norms], paths: tuple[dict[str, int], dict[str, int]], rules: Rules) -> list[Couple]:
+    """Couples of parameters of one name, and of a parameter with those that together hold the same."""
     found: list[Couple] = []
     taken: tuple[set[int], set[int]] = set(), set()
     for path, row in paths[0].items():

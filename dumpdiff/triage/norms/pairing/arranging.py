@@ -9,9 +9,9 @@ from itertools import combinations
 
 import numpy as np
 
-from ...rules import Rules
-from .row import LAST_BACK, depth_of, kind_of
-from .side import Norms
+from ....rules import Rules
+from ..place import LAST_BACK, depth_of, is_vector, kind_of
+from ..side import Norms
 
 _MOST_SIZES = 40  #: sizes of which each is tried as the largest of a vector
 _MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
@@ -44,15 +44,9 @@ def items_of(side: Norms, rows: Sequence[int], names: Names) -> list[Item]:
     found = []
     for row in rows:
         path, value = names.get(row, ""), float(values[row])
-        vector = int(side.vectors[row]) if side.vectors[row] >= 0 or not path else _vector(path)
+        vector = int(side.vectors[row]) if side.vectors[row] >= 0 or not path else int(is_vector(path))
         found.append(Item((row,), path, value, float(slack[row]) / max(value, 1e-30), int(side.sizes[row]), vector))
     return found
-
-
-def _vector(path: str) -> int:
-    """Whether a name is that of a bias or of a norm's weight."""
-    module, _, leaf = path.rpartition(".")
-    return int(leaf == "bias" or module.endswith("norm"))
 
 
 def together(items: Sequence[Item], path: str = "") -> Item:

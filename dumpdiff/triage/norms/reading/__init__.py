@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import DumpError
-from ...readers.files import head
-from ...rules import Rules, load_rules
-from . import arrays, dumped, files, logged
+from ....errors import DumpError
+from ....readers.files import head
+from ....rules import Rules, load_rules
+from ..side import Norms
+from . import dumped, gradients, norm_files, printed
 from .settling import settled
-from .side import Norms
 
 _ARRAYS = (".npy", ".npz", ".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
@@ -29,33 +29,33 @@ def read_norms(path: str | Path, step: int | None = None, rules: Rules | None = 
 
 
 def _folder(place: Path, said: str, step: int | None, rules: Rules) -> Norms:
-    ranks = files.found(place)
+    ranks = norm_files.found(place)
     if ranks:
-        return files.read(said, ranks, step)
+        return norm_files.read(said, ranks, step)
     parts = dumped.parts_of(said)
     if parts:
         return dumped.read(said, parts, step, rules)
     held = [file for file in place.iterdir() if file.suffix in _ARRAYS]
-    if held or arrays.numbered(place):
-        return arrays.read(said, step, rules)
-    logs = logged.logs_of(place)
-    norms = logged.read(said, logs, step)
+    if held or gradients.numbered(place):
+        return gradients.read(said, step, rules)
+    logs = printed.logs_of(place)
+    norms = printed.read(said, logs, step)
     if norms is None:
         within = f"none of {len(logs)} logs holds local norms" if logs else "holds no logs, gradients or dump"
-        raise DumpError(f"{said}: {within}; expected {logged.EXPECTED}")
+        raise DumpError(f"{said}: {within}; expected {printed.EXPECTED}")
     return norms
 
 
 def _file(place: Path, said: str, step: int | None, rules: Rules) -> Norms:
     if _is_text(place):
-        norms = logged.read(said, [place], step)
+        norms = printed.read(said, [place], step)
         if norms is not None:
             return norms
         parts = dumped.parts_of(said)
         if parts:
             return dumped.read(said, parts, step, rules)
-        raise DumpError(f"{said}: no gradient norms are in it; expected {logged.EXPECTED}")
-    return arrays.read(said, step, rules)
+        raise DumpError(f"{said}: no gradient norms are in it; expected {printed.EXPECTED}")
+    return gradients.read(said, step, rules)
 
 
 def _is_text(place: Path) -> bool:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ... import checkpoints
-from ...dtypes import is_floating
-from ...errors import DumpError
-from ...optimizers.inputs import clean
-from ...rules import Rules
-from ...weights.groups import is_state
-from ...weights.matrix import Matrix
-from ...weights.shards import side_of
-from .side import Norms, norms_of
+from .... import checkpoints
+from ....dtypes import is_floating
+from ....errors import DumpError
+from ....optimizers.inputs import clean
+from ....rules import Rules
+from ....weights.groups import is_state
+from ....weights.matrix import Matrix
+from ....weights.shards import side_of
+from ..side import Norms, norms_of
 
 _NUMBERED = re.compile(r"gradients[_-]?(\d+)(\.\w+)?")
 
