@@ -9,7 +9,7 @@ import numpy as np
 from ...arrays import AnyArray
 
 _RISE = np.log(3.0)  #: a lasting departure is at least this much larger, on average, than what was before it
-_TELLING = 25.0  #: and its gain is this many times the variance within both parts (a t of 5)
+_TELLING = 25.0  #: and its gain is this many times the variance within both parts (a t of 5); so is the likelihood
 _FEWEST = 4  #: steps on either side of a departure
 _WINDOW = 21  #: steps whose median a spike stands out of
 _STANDS_OUT = 8.0  #: times the usual distance from that median
@@ -20,9 +20,11 @@ def lasting_departure(difference: AnyArray, floor: float) -> int | None:
 
     The split of log |d| into two means that explains most of its variance (maximum likelihood for one change of the
     mean of normal values); logarithms, since a departure grows by factors. It counts if the second part is three times
-    the first and the change is beyond five standard errors. ``floor`` is what the log's rounding alone leaves.
+    the first and the change is beyond five standard errors, of the logarithms and of the sizes themselves: a few values
+    that happen to lie near zero have logarithms far down. ``floor`` is what the log's rounding alone leaves.
     """
-    values = np.log(np.maximum(np.abs(difference), max(floor, 1e-300)))
+    sizes = np.maximum(np.abs(difference), max(floor, 1e-300))
+    values = np.log(sizes)
     count = len(values)
     if count < 2 * _FEWEST or not np.isfinite(values).all():
         return None
@@ -34,7 +36,14 @@ def lasting_departure(difference: AnyArray, floor: float) -> int | None:
     gain[second - first < _RISE] = 0.0
     best = int(np.argmax(gain))
     within = (np.square(values - values.mean()).sum() - gain[best]) / max(count - 2, 1)
-    return int(before[best]) if gain[best] > _TELLING * within and gain[best] > 0 else None
+    telling = gain[best] > max(_TELLING * within, 0.0) and _likelihood(sizes, int(before[best])) > _TELLING
+    return int(before[best]) if telling else None
+
+
+def _likelihood(sizes: AnyArray, split: int) -> float:
+    """Twice the log of the likelihood ratio of two means to one, of exponential values: chi-squared, one degree."""
+    parts = (sizes[:split], sizes[split:])
+    return float(2 * (len(sizes) * np.log(sizes.mean()) - sum(len(part) * np.log(part.mean()) for part in parts)))
 
 
 @dataclass(frozen=True)
