@@ -67,7 +67,7 @@ def judge(values: tuple[Floats, Floats, Floats], precision: str) -> Judged:
     dust = _DUST * float(np.sqrt(np.nansum(reference[np.isfinite(reference)] ** 2)))
     least, most = _LIMITS.get(precision, _LIMITS[""])
     fine = np.isfinite(relative) & (open_ <= _COARSE)
-    excess = np.maximum(relative - open_, 0)[fine]
+    excess = np.maximum(relative[fine] - open_[fine], 0)
     own = _MEDIANS * float(np.median(excess)) if len(excess) else 0.0
     noise = max(least, min(own, most))
     sure = noise if precision else max(least, min(own, _LIMITS["float32"][1]))

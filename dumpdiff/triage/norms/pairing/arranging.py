@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-import numpy as np
-
 from ....rules import Rules
-from ..place import LAST_BACK, depth_of, is_vector, kind_of
-from ..side import Norms
+from ..place import LAST_BACK, depth_of, kind_of
+from .item import Item, Lists, together
 
 _MOST_SIZES = 40  #: sizes of which each is tried as the largest of a vector
 _MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
@@ -23,41 +20,8 @@ _ORDER = (
     "mlp.up_proj", "mlp.gate_up_proj", "mlp.down_proj", "final_norm", "head",
 )  # fmt: skip
 
-Names = Mapping[int, str]  #: row -> canonical name
 
-
-@dataclass(frozen=True)
-class Item:
-    """A parameter, or parts of one that the other side may hold fused."""
-
-    rows: tuple[int, ...]
-    path: str  #: canonical name, '' if unknown
-    value: float
-    slack: float  #: relative: what the digits leave open
-    size: int  #: -1 if unknown
-    vector: int  #: 1 if it has one axis, 0 if more, -1 if unknown
-
-
-def items_of(side: Norms, rows: Sequence[int], names: Names) -> list[Item]:
-    """One item for each row."""
-    values, slack = side.values, side.slack
-    found = []
-    for row in rows:
-        path, value = names.get(row, ""), float(values[row])
-        vector = int(side.vectors[row]) if side.vectors[row] >= 0 or not path else int(is_vector(path))
-        found.append(Item((row,), path, value, float(slack[row]) / max(value, 1e-30), int(side.sizes[row]), vector))
-    return found
-
-
-def together(items: Sequence[Item], path: str = "") -> Item:
-    """Parts as one: squares add up, and so do sizes."""
-    value = float(np.sqrt(sum(item.value**2 for item in items)))
-    slack = sum(item.slack * item.value**2 for item in items) / max(value**2, 1e-30)
-    size = sum(item.size for item in items) if all(item.size >= 0 for item in items) else -1
-    return Item(tuple(row for item in items for row in item.rows), path, value, slack, size, items[0].vector)
-
-
-def arrangements(plain: tuple[list[Item], list[Item]], rules: Rules) -> Iterator[tuple[list[Item], list[Item]]]:
+def arrangements(plain: Lists, rules: Rules) -> Iterator[Lists]:
     """Both lists as they stand, then each side as the other may list it."""
     yield plain
     for side in (0, 1):

@@ -16,11 +16,11 @@ _EXPERTS = re.compile(r"^(.*\bmlp\.experts\.)(gate_up_proj|gate_proj|up_proj|dow
 def canonical(side: Norms, rules: Rules) -> dict[str, int]:
     """Canonical name, or the name itself where no rule knows it -> row."""
     names = [clean(name) for name in side.names]
-    canonical = rules.parameters(names)
+    known = rules.parameters(names)
     found: dict[str, int] = {}
     for row, name in enumerate(names):
         if name:
-            found.setdefault(canonical.get(name, name), row)
+            found.setdefault(known.get(name, name), row)
     return found
 
 
