@@ -5,7 +5,8 @@
 'differ'
 """
 
-from .comparing import NormComparison, compare
+from .comparing import compare
+from .comparison import NormComparison
 from .patterns import Pattern
 from .reading import read_norms
 from .row import Row

@@ -75,9 +75,10 @@ def norms_of(
     rounding: Floats | None = None,
     sizes: Ints | None = None,
     vectors: Ints | None = None,
-    **known: object,
+    squared: bool | None = None,
+    because: str = "",
 ) -> Norms:
-    """Norms with neutral values for what is not known."""
+    """Norms with neutral values for what is not known; ``names`` may be empty."""
     count = len(given)
     return Norms(
         path=path,
@@ -87,5 +88,6 @@ def norms_of(
         rounding=np.zeros(count) if rounding is None else np.asarray(rounding, dtype=float),
         sizes=np.full(count, -1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64),
         vectors=np.full(count, -1, dtype=np.int64) if vectors is None else np.asarray(vectors, dtype=np.int64),
-        **known,  # type: ignore[arg-type]
+        squared=squared,
+        because=because,
     )

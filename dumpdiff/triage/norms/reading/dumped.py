@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def read(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:
             said = ", ".join(str(number + 1) for number in steps[:12])
             raise DumpError(f"{path}: has no step {step}; it has step{'s' if len(steps) > 1 else ''} {said} (from 1)")
         parts = [part for part in parts if part.step == step - 1]
-    part = choose(parts, parts)[0]
+    part = choose(parts, parts, roles=("dump", "same dump"))[0]
     trace = readers.read(part)
     flow = flow_of(trace)
     of = gradients(flow, [rules.kind(kind) for kind in trace.ops["kind"]]).of
@@ -45,7 +46,7 @@ def read(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:
     missing = len(weights) - len(known)
     values = np.array([norms[of[value]] for value in known])
     framework = {"mindspore": "MindSpore", "pytorch": "PyTorch"}.get(trace.source.framework, trace.source.framework)
-    return norms_of(
+    found = norms_of(
         path,
         f"gradients in a dump of {framework}",
         tuple(names[value] for value in known),
@@ -55,6 +56,9 @@ def read(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:
         vectors=np.array([_is_vector(shapes[int(tensor[value])]) for value in known]),
         squared=False,
         because="norms of the gradients themselves",
+    )
+    return replace(
+        found,
         step=None if part.step is None else part.step + 1,
         precision=flow.coarsest,
         notes=(f"the dump holds no gradient of {missing} of {len(weights)} parameters",) if missing else (),

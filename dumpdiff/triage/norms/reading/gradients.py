@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def read(path: str, step: int | None, rules: Rules) -> Norms:
             side.release()
     if not names:
         raise DumpError(f"{place}: holds no floating-point tensors; expected the gradient of every parameter")
-    return norms_of(
+    norms = norms_of(
         path,
         f"saved gradients ({side.checkpoint.format})",
         tuple(names),
@@ -55,9 +56,8 @@ def read(path: str, step: int | None, rules: Rules) -> Norms:
         vectors=np.array(vectors),
         squared=False,
         because="norms of the gradients themselves",
-        step=at,
-        problems=side.problems,
     )
+    return replace(norms, step=at, problems=side.problems)
 
 
 def _norm(matrix: Matrix) -> float:

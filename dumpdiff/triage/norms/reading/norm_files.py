@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +50,16 @@ def read(path: str, ranks: dict[int, Path], step: int | None) -> Norms:
         values.append(float(np.asarray(array, dtype=np.float64).reshape(-1)[0]))
     notes = [f"rank {rank} of {len(ranks)} was read"] if len(ranks) > 1 else []
     short = len(by_name) - len(order)
-    return norms_of(
+    norms = norms_of(
         path,
         "MindSpore, files of dump_local_norm_path",
         tuple(name for _, name in order),
         np.array(values),
         squared=False,
         because="MindSpore writes roots",
+    )
+    return replace(
+        norms,
         step=turn + 1,
         notes=(*notes, *([f"{short} parameters have no file of step {turn + 1}"] if short else [])),
     )

@@ -120,7 +120,7 @@ def _chosen(
 
 def _norms(block: Block, source: str, squared: bool | None, path: str, text: str) -> Norms:
     said = {True: "squares", False: "roots", None: ""}[squared]
-    return norms_of(
+    norms = norms_of(
         path,
         source,
         block.names,
@@ -129,6 +129,9 @@ def _norms(block: Block, source: str, squared: bool | None, path: str, text: str
         sizes=np.array(block.sizes) if block.sizes else None,
         squared=squared,
         because=f"that form prints {said}" if said else "",
+    )
+    return replace(
+        norms,
         step=block.step,
         precision=megatron.precision_of(text),
         clip=megatron.clip_of(text),
