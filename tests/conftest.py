@@ -25,9 +25,12 @@ settings.load_profile("same")
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
-#: With all that msprobe imports when its debugger is made, which takes 8 of the 9 seconds of a recording. MindSpore
-#: is another matter: two seconds, and threads.
-PYTORCH = Warm("torch", "msprobe.pytorch", "megatron.core.pipeline_parallel.schedules")
+#: Framework -> a process that has imported it, with all that msprobe imports when its debugger is made: eight of the
+#: nine seconds of a recording with PyTorch, two of five with MindSpore, which looks for a dump's configuration later.
+WARM = {
+    "pytorch": Warm("torch", "msprobe.pytorch", "megatron.core.pipeline_parallel.schedules"),
+    "mindspore": Warm("mindspore"),
+}
 
 
 @pytest.fixture(scope="session")
@@ -91,13 +94,14 @@ def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> Path:
     """``out``, after a script of fixtures/ has filled it."""
-    if "pytorch" in script and not environment:
-        code, said = PYTORCH.run(FIXTURES / script, str(out), *options)
-    else:
+    if environment:  # it may have to be there when a framework is imported
         command = [sys.executable, str(FIXTURES / script), str(out), *options]
         merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         run = subprocess.run(command, **merged, text=True, check=False, env=os.environ | environment)
         code, said = run.returncode, run.stdout
+    else:
+        framework = script.removesuffix(".py").split("_")[1]
+        code, said = WARM[framework].run(FIXTURES / script, str(out), *options)
     assert code == 0, f"{script} {' '.join(options)} failed:\n{said}"
     return out
 
