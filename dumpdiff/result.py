@@ -12,7 +12,8 @@ from .closeup import Closeup
 from .trace import Problem, Source
 
 Verdict = Literal["aligned", "diverged", "inconclusive"]
-Kind = Literal["introduced", "region", "parameter", "input", "nonfinite", "dtype", "shape", "missing"]
+#: parameter, constant (a table that no training moves) and input: given to the run; the others: made by it.
+Kind = Literal["introduced", "region", "parameter", "constant", "input", "nonfinite", "dtype", "shape", "missing"]
 
 #: One row per pair of aligned tensors, in the order of the target's execution.
 PAIR_COLUMNS: Mapping[str, str] = {
@@ -89,6 +90,11 @@ class Finding:
     side: str = ""  #: which departs: target, reference, both or unknown; '' if not asked
     causes: tuple[Cause, ...] = ()  #: hypotheses that explain it, best first
     unexplained: str = ""  #: why there are no causes; '' if there are some, or if not asked
+
+    @property
+    def held(self) -> bool:
+        """It is of what the model holds: a parameter or a constant."""
+        return self.kind in ("parameter", "constant")
 
 
 @dataclass(frozen=True)

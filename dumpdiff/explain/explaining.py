@@ -84,7 +84,7 @@ def _by_statistics(around: Surroundings, finding: Finding, sought: Sought) -> Fi
 
 def _names(finding: Finding) -> tuple[str, str]:
     """What zeros and a factor are called there."""
-    if finding.kind == "parameter":
+    if finding.held:
         return "zeroed", "weight-scaled"
     if finding.phase == FORWARD:
         return "zeroed", "constant-factor"

@@ -85,7 +85,7 @@ def situations(around: Surroundings, finding: Finding, sought: Sought) -> Iterat
             dtype=str(flow.column("dtype")[value]),
             call=_call(around, faithful, value),
             loss_near=near_loss,
-            parameters=tuple(_parameters(around, faithful, arrays[0].size)) if finding.kind == "parameter" else (),
+            parameters=tuple(_parameters(around, faithful, arrays[0].size)) if finding.held else (),
         )
 
 

@@ -62,7 +62,7 @@ class Situation:
     @property
     def given(self) -> bool:
         """A parameter, a table or the batch: nothing computed it."""
-        return self.finding.kind in ("parameter", "input")
+        return self.finding.held or self.finding.kind == "input"
 
     @property
     def forward(self) -> bool:

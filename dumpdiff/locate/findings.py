@@ -12,11 +12,13 @@ from ..dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
 from ..result import Finding, Kind
 from ..trace import PHASES
 from ..wording import number
+from .constants import is_constant, is_immediate
 from .joined import Joined
-from .place import Place, SideOf, place
+from .place import Place, place
 from .states import INTRODUCED, States
 
-_FIRST: Mapping[Kind, int] = {"input": 0, "parameter": 1}  # they explain everything after them; the rest by place
+#: They explain everything after them; the rest by place.
+_FIRST: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
 _NAMED = 24  # ops of a region that are named
 _MEASURES = {"relative_l2": "relative L2", "statistics": "statistics differ by", "mismatches": "share of elements"}
 _COPIED = (
@@ -52,7 +54,10 @@ def kind_of(graph: Joined, at: Place) -> Kind:
     if graph.comparison.pairs["nonfinite_mismatch"].iat[at.node] > 0:
         return "nonfinite"
     if at.target.given and at.reference.given:
-        return "parameter" if _is_parameter(at) else "input"
+        if not _is_held(at):
+            return "input"
+        alignment = graph.comparison.alignment
+        return "constant" if is_constant(at, (alignment.kinds_t, alignment.kinds_r)) else "parameter"
     if _coarser_type(graph, at):
         return "dtype"
     if missing(at):
@@ -69,16 +74,12 @@ def missing(at: Place) -> tuple[str, ...]:
     return tuple((theirs - ours).elements()) if at.between and ours and not ours - theirs else ()
 
 
-def _is_parameter(at: Place) -> bool:
-    """It has a parameter's name, is a constant of the graph, or floats that are nobody's first input."""
+def _is_held(at: Place) -> bool:
+    """The model holds it: it has a parameter's name, is a constant of the graph, or floats, nobody's first input."""
     if at.target.parameter or at.reference.parameter:
         return True
     floating = is_floating(str(at.reference.flow.column("dtype")[at.reference.value]))
-    return floating and (_is_constant(at.target) or _is_constant(at.reference) or "input.0" not in at.reference.slots)
-
-
-def _is_constant(side: SideOf) -> bool:
-    return bool(side.flow.tensors["constant"].iat[int(side.flow.column("tensor")[side.value])])
+    return floating and (is_immediate(at.target) or is_immediate(at.reference) or "input.0" not in at.reference.slots)
 
 
 def _coarser_type(graph: Joined, at: Place) -> str:
@@ -130,9 +131,10 @@ def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[s
     row = graph.comparison.pairs.iloc[at.node]
     ours, theirs = (side.names[-1] if side.names else "nothing" for side in (at.target, at.reference))
     amount = f"{_MEASURES.get(str(row['metric']), 'error')} {number(float(row['error']))}"
-    if kind == "parameter":
+    if kind in ("parameter", "constant"):
         name = at.target.parameter or at.reference.parameter
-        what = f"parameter {name}" if name else "a constant table"
+        unnamed = {"parameter": "a parameter without a name", "constant": "a constant table"}
+        what = f"parameter {name}" if name else unnamed[kind]
         return f"{what} differs, read by {ours} vs {theirs}: {amount}"
     if kind == "input":
         return f"an input of {ours} vs {theirs} differs: {amount}"

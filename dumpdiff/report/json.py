@@ -19,7 +19,8 @@ from ..trace import Source
 #:   1.0  first published form
 #:   1.1  baseline: the second run of the reference; of a finding side, causes and unexplained
 #:   1.2  process of a dump without ranks; rank is its number as before, which --rank takes
-SCHEMA_VERSION = "1.2"
+#:   1.3  findings of kind constant: tables that no training moves, which were of kind parameter
+SCHEMA_VERSION = "1.3"
 
 
 def to_json(result: Result) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def _before(place: Place) -> Callable[[Evidence], Answer | None]:
 def _given(finding: Finding, evidence: Evidence) -> Place | None:
     """Where a finding stands that tells of what the forward pass was given.
 
-    What differs although the weights are known to agree is no weight but a constant that the model made, as the angles
-    of a rotary embedding; so it is with the data.
+    Constants that the model made, as the angles of a rotary embedding, belong to the forward pass. So does what cannot
+    be told from a weight and differs although the weights are known to agree; so it is with the data.
     """
     place = _BEFORE.get(finding.kind)
     stage = evidence.stage(place) if place is not None else None

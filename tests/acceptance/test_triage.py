@@ -46,3 +46,13 @@ def test_the_cause_of_a_recorded_case(case: str, triage_run: Callable[..., Path]
     written = json.loads((tmp_path / "json").read_text())
     assert len(written["stages"]) == 9, "every stage had something to look at"
     assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
+
+
+def test_a_constant_that_differs_between_dumps_is_no_weight(triage_run: Callable[..., Path]) -> None:
+    """The dumps of the setting's case alone: no settings name the rotary base, no checkpoints vouch for the weights."""
+    target, reference = triage_cases.runs(triage_run, "setting")
+    result = CliRunner().invoke(main, ["triage", "-t", f"dump={target / 'dump'}", "-r", f"dump={reference / 'dump'}"])
+    assert result.exit_code == 14, result.output
+    assert result.stdout.startswith("triage: the forward pass differs: a constant table differs")
+    assert "behaves as base 500000; the reference has 10000" in result.stdout
+    assert "weights, by forward: 21 parameters in the dumps agree" in result.stdout

@@ -68,7 +68,7 @@ def factor_name(s: Situation) -> str:
 
 def zeros(s: Situation) -> Iterator[Candidate]:
     """t = 0."""
-    if s.plain.dtype.kind == "f" and s.finding.kind != "parameter" and np.any(s.plain):
+    if s.plain.dtype.kind == "f" and not s.finding.held and np.any(s.plain):
         stopped = s.phase != FORWARD
         yield Candidate(
             np.zeros_like(s.plain),

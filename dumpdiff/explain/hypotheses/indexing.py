@@ -39,7 +39,7 @@ def other_rows(s: Situation) -> Iterator[Candidate]:
 
 def positions(s: Situation) -> Iterator[Candidate]:
     """A table in use whose rows are those of the other side from another one on; ends are not judged."""
-    if not s.discrete or s.plain.size < 3 or s.finding.kind not in ("input", "parameter", "introduced", "region"):
+    if not s.discrete or s.plain.size < 3 or not (s.given or s.finding.kind in ("introduced", "region")):
         return
     step = float(s.departing.flat[0] - s.plain.flat[0])
     counting = np.array_equal(np.unique(np.diff(s.plain.reshape(-1, s.plain.shape[-1]), axis=-1)), [1.0])

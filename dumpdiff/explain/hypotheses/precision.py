@@ -43,7 +43,7 @@ def rounded_inputs(s: Situation) -> Iterator[Candidate]:
 
 def representable(s: Situation) -> Iterator[Candidate]:
     """Every element is a number of a narrower type, and within a few of its units of what it should be."""
-    if s.plain.size < 8 or s.finding.kind == "parameter":
+    if s.plain.size < 8 or s.finding.held:
         return
     largest = float(np.abs(s.plain).max())
     for dtype in _NARROW:

@@ -17,7 +17,7 @@ _EXPERTS = ("expert", "moe")
 
 
 def _given(s: Situation) -> bool:
-    return s.finding.kind == "parameter" and not s.discrete
+    return s.finding.held and not s.discrete
 
 
 def constant(s: Situation) -> Iterator[Candidate]:
@@ -97,7 +97,7 @@ def moved_rows(s: Situation) -> Iterator[Candidate]:
         if np.all(shift == shift[0]) and min(shift[0], len(order) - shift[0]) == 1:
             step = 1 if shift[0] == 1 else -1
             yield Candidate(made, f"{side} shifted by {-step}", "", {"shift": float(-step)}, s.plain, "row-shift")
-        elif s.plain.ndim == 3 and axis == 0 and s.finding.kind == "parameter":
+        elif s.plain.ndim == 3 and axis == 0 and s.finding.held:
             yield Candidate(made, f"experts in the order {order.tolist()}", "", {}, s.plain, "experts-permuted")
         elif s.finding.kind == "input":
             yield Candidate(made, f"{side} in another order", "", {}, s.plain, "row-shift")
