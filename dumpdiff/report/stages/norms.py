@@ -33,7 +33,7 @@ def sides(comparison: NormComparison) -> tuple[str, str]:
 
 def parts(comparison: NormComparison, *, verbose: bool = False) -> Iterator[Part]:
     """What the differing norms have in common, the worst, what was compared, what is alone; all with ``verbose``."""
-    yield Lines("what they have in common", tuple(f"{one.said}: {one.cause}" for one in comparison.patterns))
+    yield Lines("what they have in common", tuple(f"{one.said}. Likely: {one.cause}" for one in comparison.patterns))
     rows = comparison.rows if verbose else comparison.rows[:_WORST]
     columns = ("target", "reference", "off by", "allowed", "", "paired by")
     yield Rows("parameter", columns, tuple(map(_cells, rows)))
@@ -59,14 +59,21 @@ def _described(side: Norms) -> str:
 
 def _coverage(comparison: NormComparison) -> list[str]:
     first, second = (f"{100 * share:.3g} %" for share in comparison.coverage)
-    known = f"{comparison.precision}" if comparison.precision else "precision unknown"
     lines = [
         f"{len(comparison.rows)} pairs: {first} of the target's parameters, {second} of the reference's",
-        f"rounding is taken to move a norm by up to {number(comparison.noise)} ({known}), and digits are left open",
+        f"allowed for rounding: {number(comparison.allowed)}{_doubt(comparison)}; what digits leave open besides",
     ]
     if comparison.factor != 1:
         lines.append(f"differences are those that remain after the factor {comparison.factor:.6g}")
     return lines
+
+
+def _doubt(comparison: NormComparison) -> str:
+    """The precision, or what cannot be told without it."""
+    if comparison.precision:
+        return f" ({comparison.precision})"
+    unsure = f"; up to {number(comparison.noise)} cannot be told" if comparison.noise > comparison.allowed else ""
+    return f"{unsure} (precision unknown, see --precision)"
 
 
 def to_json(comparison: NormComparison) -> dict[str, Any]:
@@ -75,6 +82,7 @@ def to_json(comparison: NormComparison) -> dict[str, Any]:
         comparison.stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),
+        allowed=comparison.allowed,
         noise=comparison.noise,
         precision=comparison.precision,
         factor=comparison.factor,

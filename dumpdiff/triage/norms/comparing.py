@@ -37,6 +37,7 @@ def compare(target: Norms, reference: Norms, rules: Rules | None = None, precisi
         target_alone=target_alone,
         reference_alone=reference_alone,
         ambiguous=sides.pairing.ambiguous,
+        allowed=judged.allowed,
         noise=judged.noise,
         precision=judged.precision,
         factor=judged.factor,

@@ -28,7 +28,8 @@ class NormComparison:
     target_alone: tuple[str, ...]  #: parameters of the target without a partner
     reference_alone: tuple[str, ...]
     ambiguous: int  #: rows paired by value for which another norm would fit as well
-    noise: float  #: relative: what rounding is taken to do to this pair
+    allowed: float  #: relative: what rounding is taken to do to this pair, so that norms agree
+    noise: float  #: beyond this they differ; more than ``allowed`` where the precision is not known
     precision: str  #: float32, bfloat16 or float16 where it is known or was said, else ''
     factor: float  #: all norms of the target are this many times the reference's; 1 if they are not
     coverage: tuple[float, float]  #: share of the parameters of target and reference that were compared

@@ -29,7 +29,8 @@ _COARSE = 0.1
 _ALL, _LEAST, _SPREAD = 0.8, 4, 1e-3
 #: Units roundoff of float32 of the global norm below which a norm is rounding alone: sums over thousands of tokens.
 _DUST = 8 * unit_roundoff("float32")
-#: The gradient of a key's bias is zero but for rounding, since softmax does not change if all scores of a query move.
+#: The gradient of a key's bias is zero but for rounding, since softmax does not change if all scores of a query move;
+#: not so where positions rotate keys. So it counts as zero if it is this share of the query's bias on both sides.
 _VANISHES, _LEFT = "attention.k.bias", 1e-2
 
 
@@ -42,7 +43,8 @@ class Judged:
     relative: Floats
     tolerance: Floats
     states: tuple[State, ...]
-    noise: float
+    allowed: float  #: what rounding surely does, relative: up to it norms agree
+    noise: float  #: what it may do in the least exact precision that they may have: beyond it norms differ
     factor: float
     precision: str
 
@@ -64,34 +66,21 @@ def judge(values: tuple[Floats, Floats, Floats], precision: str) -> Judged:
         factor = _factor(target, reference, open_)
         gap = np.abs(target / factor - reference)
         relative = np.where(gap == 0, 0.0, gap / reference)  # infinite where the reference is zero
-    dust = _DUST * float(np.sqrt(np.nansum(reference[np.isfinite(reference)] ** 2)))
+    dust = gap <= _DUST * float(np.sqrt(np.sum(reference[np.isfinite(reference)] ** 2)))
     least, most = _LIMITS.get(precision, _LIMITS[""])
     fine = np.isfinite(relative) & (open_ <= _COARSE)
     excess = np.maximum(relative[fine] - open_[fine], 0)
     own = _MEDIANS * float(np.median(excess)) if len(excess) else 0.0
     noise = max(least, min(own, most))
-    sure = noise if precision else max(least, min(own, _LIMITS["float32"][1]))
-    with np.errstate(all="ignore"):
-        dusty = np.where(reference > 0, dust / reference, np.inf if dust else 0.0)
-        dusty = np.where(gap <= dust, dusty, 0.0)
-    tolerance = open_ + sure
-    loose = open_ + noise
-    states = tuple(
-        _state(relative[i], tolerance[i] + dusty[i], loose[i] + dusty[i], open_[i] > _COARSE)
-        for i in range(len(relative))
+    allowed = noise if precision else max(least, min(own, _LIMITS["float32"][1]))
+    tolerance = open_ + allowed
+    finite = np.isfinite(target).astype(int) + np.isfinite(reference)
+    states = np.select(
+        [finite == 0, finite == 1, (relative > open_ + noise) & ~dust, open_ > _COARSE, (relative <= tolerance) | dust],
+        ["unclear", "differ", "differ", "coarse", "agree"],
+        "unclear",
     )
-    return Judged(target, reference, relative, tolerance, states, noise, factor, precision)
-
-
-def _state(relative: float, tolerance: float, loose: float, coarse: bool) -> State:
-    """NaN stands for a norm that is not finite: on both sides nobody can tell, on one side they differ."""
-    if np.isnan(relative):
-        return "differ"
-    if relative > loose:
-        return "differ"
-    if coarse:
-        return "coarse"
-    return "agree" if relative <= tolerance else "unclear"
+    return Judged(target, reference, relative, tolerance, tuple(states.tolist()), allowed, noise, factor, precision)
 
 
 def _factor(target: Floats, reference: Floats, open_: Floats) -> float:

@@ -48,7 +48,7 @@ class Pattern:
 
     kind: Kind
     said: str  #: one line for a person
-    cause: str  #: what is likely, and where to look
+    cause: str  #: what most likely makes such a difference
     layer: int | None = None  #: where the backward pass departs, or the only layer that differs
 
 
@@ -73,14 +73,14 @@ def _of_values(rows: Sequence[Row], factor: float) -> Iterator[Pattern]:
         lost = [row for row in rows if not math.isfinite(row.norm(side)) and math.isfinite(row.norm(other))]
         if lost:
             first = max(lost, key=lambda row: -2 if row.depth is None else row.depth)
-            said = f"{len(lost)} norms are not finite on the {side} alone, the first on the way back {first.label}"
+            said = f"not finite on the {side} alone: {len(lost)} norms, the first on the way back {first.label}"
             yield _pattern("nonfinite", said)
     if factor != 1:
         yield Pattern("factor", f"all norms are {_times(factor)} the reference's", _cause_of(factor))
     for side in ("target", "reference"):
         gone = [row.label for row in rows if row.state == "differ" and row.norm(side) == 0]
         if gone:
-            yield _pattern("no-gradient", f"{len(gone)} parameters get no gradient on the {side}: {_few(gone)}")
+            yield _pattern("no-gradient", f"no gradient on the {side} for {_few(gone)}")
 
 
 def _whole(factor: float) -> int:
@@ -115,7 +115,7 @@ def _of_places(rows: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], 
     yield from _first_alone(rows)
     off = [row for row in rows if row.state == "differ" and row.path]
     fine = [row for row in rows if row.state == "agree" and row.path]
-    unclear = [row for row in rows if row.state == "unclear" and row.path]
+    unclear = [row for row in rows if row.state == "unclear" and row.path and math.isfinite(row.relative)]
     if not off:
         return
     if _tied(off, alone, rules):
@@ -170,7 +170,7 @@ def _by_layer(off: Sequence[Row], fine: Sequence[Row], unclear: Sequence[Row]) -
         typical = float(np.median([row.relative for row in off]))
         near = top == FIRST_BACK or max(row.relative for row in doubtful) >= _CONTRAST * typical
         if near and apart >= _NEARLY * (apart + len(fine)) and apart > 1:
-            yield _pattern("everything", "norms differ everywhere, the head's or the final norm's too")
+            yield _pattern("everything", "everywhere, the head's or the final norm's too")
         return
     below = [row for row in (*off, *fine, *unclear) if row.depth is not None and row.depth < top]
     wrong = [row for row in below if row.state == "differ"]
@@ -178,5 +178,5 @@ def _by_layer(off: Sequence[Row], fine: Sequence[Row], unclear: Sequence[Row]) -
         yield _pattern("one-layer", f"only layer {top} differs: {_few([row.kind for row in off])}", top)
     elif wrong and len(wrong) >= _MOST * len(below):
         right = sorted(row.kind for row in fine if row.layer == top)
-        still = f"; of it still right: {_few(right)}" if right else ""
-        yield _pattern("layer", f"norms differ from layer {top} down to the embedding, and agree above it{still}", top)
+        still = f"; of layer {top} still right: {_few(right)}" if right else ""
+        yield _pattern("layer", f"from layer {top} down to the embedding, those above it agree{still}", top)

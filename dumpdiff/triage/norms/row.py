@@ -34,22 +34,24 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The canonical name, else what the reference calls it."""
-        return self.path or (self.reference if self.target.startswith("#") else self.target)
+        """The canonical name, else the name of the side that has one, else the places in both lists: ``#17/#13``."""
+        bare = self.target.startswith("#")
+        if self.path or not (bare and self.reference.startswith("#")):
+            return self.path or (self.reference if bare else self.target)
+        return self.target if self.target == self.reference else f"{self.target}/{self.reference}"
 
     @property
     def said(self) -> str:
         """One line for a person."""
-        off = "" if math.isinf(self.relative) else f", off by {number(self.relative)}"
+        off = f", off by {number(self.relative)}" if math.isfinite(self.relative) else ""
         return f"{self.label}: {self.target_norm:.5g} against {self.reference_norm:.5g}{off}"
 
     @property
     def beyond(self) -> float:
         """How many times the tolerance it is off; what cannot be told comes after what differs."""
-        if math.isnan(self.relative):
-            return math.inf
+        times = self.relative / max(self.tolerance, 1e-300)
         rank = {"differ": 2e9, "unclear": 1e9}.get(self.state, 0.0)
-        return rank + min(self.relative / max(self.tolerance, 1e-300), 1e8)
+        return rank + (min(times, 1e8) if math.isfinite(times) else 2e8)
 
     @property
     def layer(self) -> int | None:

@@ -51,3 +51,12 @@ def test_the_gradient_of_a_keys_bias_is_rounding_alone() -> None:
     one, other = (norms_of("a", "", names, np.array([1.0, key, 2.0]), squared=False) for key in (3e-8, 9e-9))
     assert compare(one, other).verdict == "agree"
     assert compare(one, replace(other, given=np.array([1.0, 0.5, 2.0]))).verdict == "differ"
+
+
+def test_what_is_finite_on_neither_side_cannot_be_told(ms: Norms, pt: Norms) -> None:
+    lost = [times(side, lambda path: np.inf if path == "layers.2.mlp.up_proj.weight" else 1.0) for side in (ms, pt)]
+    comparison = compare(*lost)
+    (row,) = comparison.of_state("unclear")
+    assert (comparison.verdict, row.path) == ("unclear", "layers.2.mlp.up_proj.weight")
+    assert comparison.stage().headline == "1 norms are not finite on both sides"
+    assert compare(lost[0], pt).pattern == "nonfinite"

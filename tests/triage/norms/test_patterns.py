@@ -36,39 +36,42 @@ def test_what_differs_beyond_the_factor_is_found(ms: Norms, pt: Norms) -> None:
     assert [found.path for found in comparison.of_state("differ")] == ["embedding.weight"]
 
 
+def only(path: str, factor: float = 1.05) -> Callable[[str], float]:
+    """An effect on the parameters whose name ends so."""
+    return lambda name: factor if name.endswith(path) else 1.0
+
+
 @pytest.mark.parametrize(
     ("effect", "pattern", "said"),
     [
-        (lambda path: 1.02 if path == "embedding.weight" else 1, "precision", "only the embedding's norm differs, by 2.0e-2"),  # noqa: E501
-        (lambda path: 3.0 if path == "embedding.weight" else 1, "embedding", "only the embedding's norm differs, by 2.0e0"),  # noqa: E501
+        (only("embedding.weight", 1.02), "precision", "only the embedding's norm differs, by 2.0e-2"),
+        (only("embedding.weight", 3.0), "embedding", "only the embedding's norm differs, by 2.0e0"),
         (
-            lambda path: 1.05 if depth(path) <= 1 else 1, "layer",
-            "norms differ from layer 1 down to the embedding, and agree above it",
+            lambda path: 1.05 if depth(path) <= 1 else 1,
+            "layer",
+            "from layer 1 down to the embedding, those above it agree",
         ),
         (
-            lambda path: 1.05 if depth(path) <= 2 and path != "layers.2.mlp.down_proj.weight" else 1, "layer",
-            "norms differ from layer 2 down to the embedding, and agree above it; of it still right: mlp.down_proj.weight",  # noqa: E501
+            lambda path: 1.05 if depth(path) <= 2 and path != "layers.2.mlp.down_proj.weight" else 1,
+            "layer",
+            "from layer 2 down to the embedding, those above it agree; of layer 2 still right: mlp.down_proj.weight",
         ),
         (lambda path: 1.05 if "norm" in path else 1, "vectors", "only biases and norm weights differ, 18 of 18"),
-        (lambda path: 1.05 if path.endswith("attention.q.weight") else 1, "module", "only attention.q.weight differ, in 4 layers"),  # noqa: E501
+        (only("attention.q.weight"), "module", "only attention.q.weight differ, in 4 layers"),
+        (only("layers.2.mlp.up_proj.weight"), "one-layer", "only layer 2 differs: mlp.up_proj.weight"),
+        (lambda path: 1.01 + len(path) % 7 / 20, "everything", "everywhere, the head's or the final norm's too"),
         (
-            lambda path: 1.05 if path == "layers.2.mlp.up_proj.weight" else 1, "one-layer",
-            "only layer 2 differs: mlp.up_proj.weight",
+            only("layers.2.mlp.up_proj.weight", 0.0),
+            "no-gradient",
+            "no gradient on the target for layers.2.mlp.up_proj.weight",
         ),
         (
-            lambda path: 1.01 + len(path) % 7 / 20, "everything",
-            "norms differ everywhere, the head's or the final norm's too",
-        ),
-        (
-            lambda path: 0.0 if path == "layers.2.mlp.up_proj.weight" else 1, "no-gradient",
-            "1 parameters get no gradient on the target: layers.2.mlp.up_proj.weight",
-        ),
-        (
-            lambda path: np.nan if depth(path) <= 1 else 1, "nonfinite",
-            "23 norms are not finite on the target alone, the first on the way back layers.1.",
+            lambda path: np.nan if depth(path) <= 1 else 1,
+            "nonfinite",
+            "not finite on the target alone: 23 norms, the first on the way back layers.1.",
         ),
     ],
-)  # fmt: skip
+)
 def test_where_the_differing_ones_are(
     ms: Norms, pt: Norms, effect: Callable[[str], float], pattern: str, said: str
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....arrays import Flags, Floats
-from .item import Lists, distances, distances_beside
+from .item import Item, Lists, distances, distances_beside
 from .match import FINE, LAYER, LOOSE, MOST, NEAR, Match, cost, scored
 
 #: Two lists are in one order if so many are near entry by entry, or if their logarithms correlate so well ...
@@ -41,7 +41,8 @@ def ordered(lists: Lists, scale: float, other: float) -> Match | None:
 def _exchanged(lists: Lists, scale: float) -> list[int]:
     """The partner of each place where most norms agree, and those that do not may stand in another's place.
 
-    Norms change places among themselves if all that do are ten times nearer to their new partners.
+    Norms change places among themselves if all that do are ten times nearer to their new partners. A norm of zero, of a
+    gradient that is cut off, is near to nothing: it goes where another's leaving makes room.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -52,17 +53,21 @@ def _exchanged(lists: Lists, scale: float) -> list[int]:
         return partner
     t, r = ([side[place] for place in places] for side in lists)
     between = distances(t, r, scale)
-    near: Flags = (between <= np.maximum(FINE, _NEARER * far[places])[:, None]) & (
-        np.abs(places[:, None] - places[None, :]) <= LAYER
-    )
-    worth = np.where(near, between, 1.0)
+    in_reach: Flags = np.abs(places[:, None] - places[None, :]) <= LAYER
+    near = in_reach & (between <= np.maximum(FINE, _NEARER * far[places])[:, None])
+    cut = in_reach & (_zeros(t)[:, None] | _zeros(r)[None, :])
+    worth = np.where(cut, 1.0 - NEAR, np.where(near, between, 1.0))
     np.fill_diagonal(worth, 1.0 - NEAR)  # to stay is better than to go where nothing is near
     moved = linear_sum_assignment(worth)[1].tolist()
     for circle in _circles(moved):
-        if len(circle) > 1 and all(near[one, moved[one]] for one in circle):
+        if len(circle) > 1 and all((near | cut)[one, moved[one]] for one in circle):
             for one in circle:
                 partner[int(places[one])] = int(places[moved[one]])
     return partner
+
+
+def _zeros(items: Sequence[Item]) -> Flags:
+    return np.array([item.value == 0 for item in items])
 
 
 def _circles(moved: Sequence[int]) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dumpdiff.triage.norms import Norms, compare
+from dumpdiff.triage.norms.side import norms_of
 from tests.triage.norms.sides import RULES, bare, decayed_first, depth, fused, times, wrongly_paired
 
 
@@ -64,3 +65,16 @@ def test_parts_are_found_without_any_names(ms: Norms, pt: Norms) -> None:
     comparison = compare(fused(ms, named=False), bare(pt))
     assert comparison.verdict == "agree"
     assert sum(found.by == "parts" for found in comparison.rows) == 8
+
+
+def test_a_weight_without_a_gradient_takes_the_place_that_is_left(ms: Norms) -> None:
+    cut = times(ms, lambda path: 0.0 if path == "layers.2.mlp.gate_proj.weight" else 1.0)
+    paths = [RULES.parameter(name) for name in ms.names]
+    order = list(range(len(ms)))
+    gate, up = (paths.index(f"layers.2.mlp.{module}.weight") for module in ("gate_proj", "up_proj"))
+    order[gate], order[up] = up, gate
+    bare_cut = norms_of("list.txt", "a list", (), cut.values[order], squared=False)
+    comparison = compare(bare_cut, bare(ms))
+    (differing,) = comparison.of_state("differ")
+    assert (differing.target, differing.reference) == (f"#{up + 1}", f"#{gate + 1}")
+    assert comparison.stage().headline.startswith(f"no gradient on the target for #{up + 1}/#{gate + 1}")

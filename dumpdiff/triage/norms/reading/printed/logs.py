@@ -155,7 +155,9 @@ def _joined(found: Sequence[Norms]) -> Norms:
     rows = list(place.values())
     notes = [f"{len(found)} ranks hold {len(rows)} parameters together"]
     if apart:
-        notes.append(f"{apart} norms differ between ranks (each its own data, before they exchange): the first's count")
+        notes.append(
+            f"of {apart} parameters ranks print other norms (before they exchange gradients): the first's count"
+        )
     return replace(
         first,
         names=tuple(place),

@@ -36,4 +36,4 @@ def test_logs_of_ranks_with_data_of_their_own_are_told_apart(tmp_path: Path) -> 
         text(tmp_path, f"step:[1] local_norm/wq.weight: 0.{5 + rank}00", f"worker_{rank}.log")
     norms = read_norms(tmp_path)
     assert norms.given.tolist() == [0.5]
-    assert "1 norms differ between ranks" in norms.notes[1]
+    assert "of 1 parameters ranks print other norms" in norms.notes[1]
