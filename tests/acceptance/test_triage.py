@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from schemas import check
 
 from dumpdiff.cli import main
 
@@ -44,6 +45,7 @@ def test_the_cause_of_a_recorded_case(case: str, triage_run: Callable[..., Path]
     assert said in first
     assert "next\n" in rest
     written = json.loads((tmp_path / "json").read_text())
+    check(written)
     assert len(written["stages"]) == 9, "every stage had something to look at"
     assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from schemas import check
+
 from dumpdiff.triage.checklist import load_items
 
 from .conftest import Run
@@ -51,6 +53,7 @@ def test_logs_are_taken_into_account(run: Run) -> None:
 
 def test_the_json_holds_every_item(run: Run) -> None:
     document = json.loads(run("checklist", *PAIR, "--json", "-").stdout)
+    check(document, "checklist")
     assert (document["name"], document["verdict"], len(document["items"])) == (
         "checklist",
         "agree",

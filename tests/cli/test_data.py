@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from schemas import check
 from triage.data_.written import drawn, token_files, tokenizer_file
 
 from .conftest import Run
@@ -79,6 +80,7 @@ def test_the_json_holds_findings_order_and_first_place(run: Run, tmp_path: Path)
     np.savez(tmp_path / "a.npz", text=text)
     np.savez(tmp_path / "b.npz", text=text[[2, 0, 1]])
     document = json.loads(run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--json", "-").stdout)
+    check(document, "data")
     assert (document["name"], document["verdict"], document["relation"]) == ("data", "agree", "order")
     assert document["order"] == [1, 2, 0]
     assert document["headline"].startswith("token ids: the same 3 samples in another order: 1, 2, 0; the mean loss")
@@ -86,6 +88,7 @@ def test_the_json_holds_findings_order_and_first_place(run: Run, tmp_path: Path)
     text[1, 4] += 1
     np.savez(tmp_path / "b.npz", text=text)
     document = json.loads(run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--json", "-").stdout)
+    check(document, "data")
     assert document["first_difference"] == [1, 4]
     assert document["findings"][0]["state"] == "differs"
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from schemas import check
 
 from .conftest import Run
 
@@ -41,6 +42,7 @@ def test_a_baseline_is_read(run: Run) -> None:
 
 def test_the_json_holds_criteria_and_curves(run: Run) -> None:
     document = json.loads(run("logs", NEW, OLD, "--json", "-", "--min-steps", 6).stdout)
+    check(document, "logs")
     assert (document["name"], document["verdict"], document["begins"]) == ("logs", "agree", "never")
     assert [check["name"] for check in document["checks"]][:2] == ["first loss", "second loss"]
     assert document["curves"]["step"] == [1, 2, 3, 4, 5, 6]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from schemas import check
 
 from .conftest import Run
 
@@ -63,6 +64,7 @@ def test_a_step_is_chosen(run: Run) -> None:
 
 def test_the_json_holds_every_row(run: Run, dump: Dump) -> None:
     document = json.loads(run("norms", dump("ms_mf_attn_scale"), dump("pt_none"), "--json", "-").stdout)
+    check(document, "norms")
     assert (document["name"], document["verdict"], document["precision"]) == ("norms", "differ", "float32")
     assert [pattern["kind"] for pattern in document["patterns"]] == ["everything"]
     assert len(document["rows"]) == 48

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from optimizers.saved import train
+from schemas import check
 
 from .conftest import Run
 
@@ -28,6 +29,7 @@ def test_two_rules(run: Run, tmp_path: Path) -> None:
     assert told.exit_code == 1
     assert told.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
     document = json.loads((tmp_path / "o.json").read_text())
+    check(document, "optimizer")
     assert (document["verdict"], document["paired"]) == ("different", 2)
     (difference,) = document["differences"]
     assert difference["name"] == "learning-rate"
@@ -68,7 +70,9 @@ def test_a_learning_rate_that_is_wrong_may_be_a_scale(run: Run, tmp_path: Path) 
 
 def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_path: Path) -> None:
     told = run("optimizer", train(tmp_path / "a"), "--json", "-")
-    assert json.loads(told.stdout)["verdict"] == "explained"
+    document = json.loads(told.stdout)
+    check(document, "optimizer")
+    assert (document["verdict"], document["reference"]) == ("explained", None)
     assert told.stderr.startswith("SGD, learning rate 0.1")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from schemas import check
+
 from .conftest import Run
 
 DATA = Path(__file__).parents[1] / "triage" / "data"
@@ -40,6 +42,7 @@ def test_verbose_lists_every_row_that_means_something(run: Run) -> None:
 def test_the_json_holds_every_row(run: Run) -> None:
     result = run("settings", YAML, SCRIPT, "--json", "-")
     document = json.loads(result.stdout)
+    check(document, "settings")
     assert (document["name"], document["verdict"]) == ("settings", "agree")
     rows = {row["setting"]: row for row in document["settings"]}
     assert rows["norm_epsilon"]["target"] == {

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from schemas import check
 
 from dumpdiff.triage.case import Run as RunOfCase
 from dumpdiff.triage.case import load_case
@@ -58,7 +59,7 @@ def test_a_wrong_setting_has_its_exit_code(run: Run, folders: tuple[Path, Path])
     yaml.write_text(yaml.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
     result = run("triage", *folders, "--min-steps", 6, "--json", "-")
     assert result.exit_code == 11
-    assert json.loads(result.stdout)["schema_version"]
+    check(json.loads(result.stdout))
     assert "the settings differ: norm epsilon: 1e-06" in result.stderr
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from schemas import check
 
 from .conftest import Run
 
@@ -62,6 +63,7 @@ def test_a_plan_writes_nothing(run: Run, source: Path, tmp_path: Path) -> None:
 def test_json(run: Run, source: Path, tmp_path: Path) -> None:
     told = run("weights", "convert", source, "--to", "mindspore", *HEADS, "-o", tmp_path / "out", "--json", "-")
     document = json.loads(told.stdout)
+    check(document, "convert")
     assert document["verified"] is True
     assert document["comparison"]["verdict"] == "same"
     assert document["files"][0]["name"] == "model.safetensors"
