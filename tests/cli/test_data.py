@@ -102,10 +102,13 @@ def test_the_sample_that_differs_is_printed_as_text(run: Run, tmp_path: Path) ->
     other[1, -1] = 1
     np.savez(tmp_path / "a.npz", tokens=ids)
     np.savez(tmp_path / "b.npz", tokens=other)
-    result = run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--tokenizer", file)
+    result = run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--tokenizer", file, "--json", tmp_path / "data.json")
     assert "text of the target, sample 1\n  same batch\n" in result.stdout
     assert "text of the reference, sample 1\n  same" in result.stdout
     assert "</s> (1) 1 times" in result.stdout
+    document = json.loads((tmp_path / "data.json").read_text())
+    check(document, "data")
+    assert document["texts"]["target, sample 1"] == "same batch"
 
 
 def test_wrong_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A conversion as JSON: docs/weights.md says what is in it."""
+"""A conversion as JSON: docs/triage.schema.json says what is in it."""
 
 from __future__ import annotations
 

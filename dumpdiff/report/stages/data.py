@@ -16,7 +16,7 @@ _SAID = {"holds": "agrees", "warns": "look at it", "differs": "differs", "unknow
 _SHOWN = 12  #: ids of a sample that are printed
 _MOST = 8  #: samples of a side that are printed
 
-Texts = dict[str, str]  #: side -> the text of a sample
+Texts = dict[str, str]  #: "target, sample 3" -> its text
 
 
 def write(
@@ -29,7 +29,7 @@ def write(
 ) -> None:
     """Print what was found about both sides and each of them; ``verbose``: the first ids of every sample.
 
-    ``texts`` are decoded samples by side.
+    ``texts`` are decoded samples.
     """
     write_headline(comparison.stage(), console)
     if quiet:

@@ -115,7 +115,7 @@ def _whose(names: Sequence[str], paired: int) -> str:
 
 
 def to_json(found: Moved | Comparison) -> dict[str, Any]:
-    """All of it as plain data; docs/optimizer.md says what is in it."""
+    """All of it as plain data; docs/triage.schema.json says what is in it, docs/optimizer.md what it means."""
     head = {"schema_version": SCHEMA_VERSION, "dumpdiff_version": __version__, "headline": headline(found)}
     if isinstance(found, Moved):
         return {**head, "verdict": found.state, "target": _run(found), "reference": None, "differences": []}

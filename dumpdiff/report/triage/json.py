@@ -1,4 +1,4 @@
-"""A triage as JSON, for programs: docs/triage.md says what is in it."""
+"""A triage as JSON, for programs: docs/triage.schema.json says what is in it."""
 
 from __future__ import annotations
 

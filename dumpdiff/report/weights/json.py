@@ -1,4 +1,4 @@
-"""The comparison of two checkpoints as JSON: docs/weights.md says what is in it."""
+"""The comparison of two checkpoints as JSON: docs/triage.schema.json says what is in it, docs/weights.md what it means."""
 
 from __future__ import annotations
 
