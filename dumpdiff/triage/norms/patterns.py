@@ -28,7 +28,7 @@ _LOSS_SCALE = 256  #: least power of two that is rather a loss scale than a coun
 
 _CAUSES: dict[Kind, str] = {
     "nonfinite": "an overflow on the way back, there or above",
-    "no-gradient": "they are frozen, or the way back to them is cut (stop_gradient, detach, a missing bprop)",
+    "no-gradient": "frozen, or the way back is cut (stop_gradient, detach, a missing bprop)",
     "tied": "the head shares the embedding's weight on one side, whose gradient is then the sum of both",
     "precision": "one side computes or accumulates the embedding in FP32, the other in BF16; the rows of frequent"
     " tokens are sums of many gradients",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ....rules import Rules
@@ -13,12 +13,14 @@ from .item import Item, Lists, together
 _MOST_SIZES = 40  #: sizes of which each is tried as the largest of a vector
 _MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
 
-#: Modules in the order in which most models list their parameters; in some, a layer's are in another.
-_ORDER = (
+#: Modules in the order in which most models list their parameters ...
+_USUAL = (
     "embedding", "position_embedding", "input_norm", "attention.q", "attention.k", "attention.v", "attention.qkv",
     "attention.q_norm", "attention.k_norm", "attention.out", "post_attention_norm", "mlp.router", "mlp.gate_proj",
     "mlp.up_proj", "mlp.gate_up_proj", "mlp.down_proj", "final_norm", "head",
 )  # fmt: skip
+#: ... and as megatron-core does, whose Attention makes linear_proj before its subclass makes linear_qkv.
+_CORE = (*_USUAL[:3], "attention.out", *(module for module in _USUAL[3:] if module != "attention.out"))
 
 
 def arrangements(plain: Lists, rules: Rules) -> Iterator[Lists]:
@@ -31,20 +33,30 @@ def arrangements(plain: Lists, rules: Rules) -> Iterator[Lists]:
 
 
 def _as_model(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
-    """The list, and if all have names also in the model's order (a graph lists them otherwise), with parts fused."""
+    """The list, and if all have names also in the order of either framework's model, with parts fused.
+
+    A graph lists parameters in an order of its own.
+    """
     if not all(item.path for item in items):
         yield items
         return
-    in_order = sorted(items, key=_place)
-    for way in (items,) if in_order == items else (items, in_order):
+    ways = [items]
+    for in_order in (_sorted(items, _USUAL), _sorted(items, _CORE)):
+        if in_order not in ways:
+            ways.append(in_order)
+    for way in ways:
         yield from _fusions(way, rules)
 
 
-def _place(item: Item) -> tuple[int, int]:
-    """Where a parameter stands in its model."""
-    depth = depth_of(item.path)
-    module = kind_of(item.path).rpartition(".")[0]
-    return LAST_BACK if depth is None else depth, _ORDER.index(module) if module in _ORDER else len(_ORDER)
+def _sorted(items: list[Item], modules: Sequence[str]) -> list[Item]:
+    """As a model lists its parameters that has the modules of a layer in that order."""
+
+    def place(item: Item) -> tuple[int, int]:
+        depth = depth_of(item.path)
+        module = kind_of(item.path).rpartition(".")[0]
+        return LAST_BACK if depth is None else depth, modules.index(module) if module in modules else len(modules)
+
+    return sorted(items, key=place)
 
 
 def _decayed_first(items: list[Item]) -> Iterator[list[Item]]:
