@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..result import Result
+from ..result import Finding, Result
+from . import commands
 from .case import Case
 from .decision import Decision
-from .dumps import findings_of
+from .dumps import PHASES
 from .evidence import Evidence
-from .places import Place
+from .places import Place, findings_at
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ def advise(case: Case, evidence: Evidence, decision: Decision) -> tuple[Advice, 
 def _advice(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
     if decision.cause in ("settings", "precision"):
         if evidence.settings is not None and evidence.settings.verdict == "differ":
-            sides = _sides(case, "settings")
-            yield Advice("set both alike, and run again; every row:", (f"dumpdiff settings {sides} -v",))
+            yield Advice("set both alike, and run again; every row:", (commands.settings(case, "-v"),))
         elif decision.cause == "precision":
             yield Advice("no setting tells it: look for casts in the model's code, and give both sides the wider dtype")
     places = decision.candidates or _places(decision)
@@ -52,30 +51,49 @@ def _places(decision: Decision) -> tuple[Place, ...]:
 
 def _unlooked(case: Case, evidence: Evidence) -> Iterator[Advice]:
     """Nothing differs and too little was given: what would tell most."""
-    if evidence.logs is None:
+    unread = [_unreadable(evidence, stage.name) for stage in evidence.stages]
+    yield from dict.fromkeys(one for one in unread if one is not None)
+    if evidence.logs is None and evidence.stage("logs") is None:
         yield Advice("give the training logs of both runs: they show at which step the runs part (log: in the case)")
-    if evidence.dumps is None:
+    if evidence.dumps is None and evidence.stage("forward") is None:
         yield from _forward(case, evidence)
 
 
+def _unreadable(evidence: Evidence, name: str) -> Advice | None:
+    """What to do about a stage that was given something and could not read it; None if it read all, or had nothing."""
+    stage = evidence.stage(name)
+    result = "dumps" if name in PHASES else name
+    if stage is None or stage.verdict != "unclear" or getattr(evidence, result) is not None:
+        return None
+    return Advice(f"what was given of {result} could not be used; put it right, and triage again: {stage.headline}")
+
+
 def _data(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    if evidence.data is None:
-        yield Advice("compare the batches: give data: (dataset or saved batch) or dump: of both runs")
-        return
-    names = [run.data or run.dump for run in (case.target, case.reference)]
-    decode = f" --tokenizer {shlex.quote(case.tokenizer)}" if case.tokenizer else ""
-    yield Advice("give both runs the same batch; what differs in it:", (f"dumpdiff data {_joined(*names)}{decode} -v",))
+    if evidence.data is not None:
+        yield Advice("give both runs the same batch; what differs in it:", (commands.data(case, evidence, "-v"),))
+    else:
+        what = "compare the batches: give data: (dataset or saved batch) or dump: of both runs"
+        yield _unreadable(evidence, "data") or Advice(what)
+    yield from _seen_in_dumps(case, evidence, "data")
 
 
 def _weights(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    if evidence.weights is None:
-        yield Advice("compare the checkpoints: give weights: of both runs, as they were before step 1")
-        return
-    sides = _sides(case, "weights")
-    yield Advice(
-        "convert the reference's weights again, every bit is checked; parameter by parameter:",
-        (f"dumpdiff weights {sides} -v --html weights.html", "dumpdiff weights convert --help"),
-    )
+    if evidence.weights is not None:
+        yield Advice(
+            "convert the reference's weights again, every bit is checked; parameter by parameter:",
+            (commands.weights(case, "-v", "--html", "weights.html"), "dumpdiff weights convert --help"),
+        )
+    else:
+        what = "compare the checkpoints: give weights: of both runs, as they were before step 1"
+        yield _unreadable(evidence, "weights") or Advice(what)
+    yield from _seen_in_dumps(case, evidence, "weights")
+
+
+def _seen_in_dumps(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
+    """What the dumps say of tokens or weights."""
+    found = findings_at(evidence, place)
+    if found:
+        yield Advice(f"look at {_first(found)}:", (commands.align(case, "--html", "report.html"),))
 
 
 def _forward(case: Case, evidence: Evidence) -> Iterator[Advice]:
@@ -94,82 +112,92 @@ def _backward(case: Case, evidence: Evidence) -> Iterator[Advice]:
     yield from _pass(case, evidence, "backward")
 
 
-def _pass(case: Case, evidence: Evidence, phase: str) -> Iterator[Advice]:
+def _pass(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
     """A dump of statistics, then one of whole tensors around the first finding, then its explanation."""
     if evidence.dumps is None:
-        yield Advice(
+        yield _unreadable(evidence, place) or Advice(
             "dump the statistics of step 1 in both runs, then 'dumpdiff triage' again with dump: of both:",
-            (
-                "dumpdiff dump-config mindspore --saved-data statistic --stat max,min,avg,l2norm -o dump.json",
-                'eval "$(dumpdiff env dump.json)"   # in the MindSpore run',
-                "dumpdiff dump-config msprobe --framework pytorch --task statistics -o config.json",
-                "dumpdiff snippet dump --framework pytorch --config config.json   # into the PyTorch script",
-            ),
+            _dumped(0),
         )
         return
-    found = findings_of(evidence.dumps, phase)
+    found = findings_at(evidence, place)
     if not found:
-        yield Advice("the dumps do not show it; dump both again with higher coverage", (_align(case, ""),))
-        return
-    if any(finding.causes for finding in found[:1]):
-        yield Advice("look at the finding and its dataflow:", (_align(case, " --html report.html"),))
-        return
-    again = _align(case, " --json result.json")
-    if _whole(evidence.dumps):
-        rank = found[0].rank
         yield Advice(
-            "no hypothesis explains the finding; everything that was tried:",
-            (again, f"dumpdiff explain result.json --finding {rank}"),
+            "the dumps do not show it; see what of them was not compared, and dump that:", (commands.align(case, "-v"),)
+        )
+        return
+    first = found[0].rank
+    if found[0].causes:
+        yield Advice(
+            f"look at {_first(found)}, and at the dataflow around it:", (commands.align(case, "--html", "report.html"),)
+        )
+    elif _whole(evidence.dumps):
+        yield Advice(
+            f"no hypothesis explains {_first(found)}; everything that was tried:",
+            (commands.align(case, "--json", "result.json"), f"dumpdiff explain result.json --finding {first}"),
         )
     else:
         yield Advice(
-            "statistics say where, whole tensors around it say why; what to dump next:",
-            (again, "dumpdiff narrow result.json -o next"),
+            f"statistics say where, whole tensors say why; what to dump next around {_first(found)}:",
+            (commands.align(case, "--json", "result.json"), f"dumpdiff narrow result.json --finding {first} -o next"),
         )
+
+
+def _first(found: Sequence[Finding]) -> str:
+    """The first of a place's findings by its number, and how many there are."""
+    return f"finding {found[0].rank}" + (f" (the first of {len(found)} there)" if len(found) > 1 else "")
+
+
+def _dumped(step: int) -> tuple[str, ...]:
+    """How both runs dump the statistics of a step, counted from 0."""
+    return (
+        f"dumpdiff dump-config mindspore --saved-data statistic --stat max,min,avg,l2norm --iteration {step} "
+        "-o dump.json",
+        'eval "$(dumpdiff env dump.json)"   # in the MindSpore run',
+        f"dumpdiff dump-config msprobe --framework pytorch --task statistics --step {step} -o config.json",
+        "dumpdiff snippet dump --framework pytorch --config config.json   # into the PyTorch script",
+    )
 
 
 def _schedule(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.logs is not None:
         yield Advice(
             "set warmup, peak, decay and end of the learning rate alike; both curves:",
-            (f"dumpdiff logs {_sides(case, 'log')} --svg curves.svg",),
+            (commands.logs(case, "--svg", "curves.svg"),),
         )
     else:
         yield Advice("set warmup, peak, decay and end of the learning rate alike")
 
 
 def _optimizer(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    if evidence.optimizer is None:
+    if evidence.optimizer is not None:
         yield Advice(
-            "save weights and gradients of the first two steps of both runs, which tell the rule of the update:",
-            (
-                "dumpdiff snippet save-grads --framework mindformers",
-                "dumpdiff snippet save-grads --framework megatron",
-                "dumpdiff optimizer TARGET_STEPS REFERENCE_STEPS",
-            ),
+            "give both runs the same rule and numbers; every group of parameters:", (commands.optimizer(case, "-v"),)
         )
         return
-    yield Advice(
-        "give both runs the same rule and numbers; every group of parameters:",
-        (f"dumpdiff optimizer {_sides(case, 'steps')} -v",),
+    yield _unreadable(evidence, "optimizer") or Advice(
+        "save weights and gradients of the first two steps of both runs, which tell the rule of the update:",
+        (
+            "dumpdiff snippet save-grads --framework mindformers",
+            "dumpdiff snippet save-grads --framework megatron",
+            "dumpdiff optimizer TARGET_STEPS REFERENCE_STEPS",
+        ),
     )
 
 
 def _long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.logs is None:
         return
-    logs = _sides(case, "log")
     if evidence.logs.band is None:
         yield Advice(
             "run the reference once more: what its own runs differ by is allowed to the target",
-            (f"dumpdiff logs {logs} --baseline REFERENCE_AGAIN.log",),
+            (commands.logs(case, "--baseline", "REFERENCE_AGAIN.log"),),
         )
     yield Advice("run both 1000 steps with a learning rate of 0: weights never change, forward and backward alone part")
     step = evidence.logs.departure
     if step is not None:
         yield Advice(
-            f"look at the data near step {step}, at overflow, and dump that step in both runs:",
-            (f"dumpdiff dump-config mindspore --saved-data statistic --iteration {step - 1} -o dump.json",),
+            f"look at the data near step {step}, at overflow, and dump that step in both runs:", _dumped(step - 1)
         )
 
 
@@ -187,16 +215,3 @@ _LOOK = {
 def _whole(result: Result) -> bool:
     """Whether any pair was compared by whole tensors."""
     return bool(result.pairs["relative_l2"].notna().any())
-
-
-def _align(case: Case, more: str) -> str:
-    rules = "".join(f" --rules {shlex.quote(rule)}" for rule in case.rules)
-    return f"dumpdiff align {_sides(case, 'dump')}{rules}{more}"
-
-
-def _sides(case: Case, part: str) -> str:
-    return _joined(*case.both(part))
-
-
-def _joined(*paths: str) -> str:
-    return " ".join(shlex.quote(path) for path in paths)

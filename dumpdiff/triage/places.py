@@ -40,6 +40,15 @@ def answers(evidence: Evidence) -> dict[Place, Answer]:
     return {place: _first_sure(place, [ask(evidence) for ask in asked]) for place, asked in _ASKED.items()}
 
 
+def findings_at(evidence: Evidence, place: Place) -> list[Finding]:
+    """The findings of the dumps that tell of one place, in order."""
+    if evidence.dumps is None:
+        return []
+    if place == "backward":
+        return findings_of(evidence.dumps, "backward")
+    return [one for one in findings_of(evidence.dumps, "forward") if (_given(one, evidence) or "forward") == place]
+
+
 def rows_at(evidence: Evidence, *places: Place) -> list[Outcome]:
     """The settings that differ, matter, and show first at one of these places."""
     if evidence.settings is None:
@@ -78,7 +87,7 @@ def _before(place: Place) -> Callable[[Evidence], Answer | None]:
     def ask(evidence: Evidence) -> Answer | None:
         if evidence.dumps is None:
             return None
-        found = [finding for finding in findings_of(evidence.dumps, "forward") if _given(finding, evidence) == place]
+        found = findings_at(evidence, place)
         if found:
             return Answer(place, "differ", found[0].title, _titles(found), "forward")
         names = evidence.dumps.parameters
@@ -105,7 +114,7 @@ def _forward(evidence: Evidence) -> Answer | None:
     stage = evidence.stage("forward")
     if stage is None or evidence.dumps is None or stage.verdict != "differ":
         return _told("forward", stage)
-    found = [finding for finding in findings_of(evidence.dumps, "forward") if _given(finding, evidence) is None]
+    found = findings_at(evidence, "forward")
     if not found:
         return Answer("forward", "unclear", "what differs in the forward pass follows from what it was given")
     return Answer("forward", "differ", found[0].title, (*_titles(found), *_causes(found)), "forward")

@@ -1,4 +1,4 @@
-"""The comparison of two checkpoints as JSON: docs/triage.schema.json says what is in it, docs/weights.md what it means."""
+"""The comparison of two checkpoints as JSON, in the form of docs/triage.schema.json; docs/weights.md explains it."""
 
 from __future__ import annotations
 
