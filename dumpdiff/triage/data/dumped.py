@@ -26,14 +26,17 @@ def read(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -
 
     Raises DumpError if nothing in the dump can be known as a batch.
     """
-    first = readers.choose(parts, parts, step=step, rank=rank)[0]
+    first = _chosen(parts, step, rank)
     numbers = sorted({part.rank for part in parts if part.step == first.step and part.rank is not None})
     if rank is not None or first.anonymous or len(numbers) < 2:
         return _of_trace(readers.read(first), path)
-    chosen = [readers.choose(parts, parts, step=first.step, rank=number)[0] for number in numbers]
-    found = [_of_trace(readers.read(part), path) for part in chosen]
+    found = [_of_trace(readers.read(_chosen(parts, first.step, number)), path) for number in numbers]
     source = f"{found[0].source.rpartition(', rank ')[0]}, {len(numbers)} ranks)"
     return stacked(found, numbers, path, source)
+
+
+def _chosen(parts: Sequence[Part], step: int | None, rank: int | None) -> Part:
+    return readers.choose(parts, parts, step=step, rank=rank, roles=("dump", "same dump"))[0]
 
 
 def _of_trace(trace: Trace, path: str) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,3 +113,11 @@ def test_labels_that_are_shifted_twice_are_found(masked: Path) -> None:
     assert comparison.stage().headline == (
         "labels: the target's are the reference's moved on by 1 (2 ahead of the inputs, against 1)"
     )
+
+
+def test_of_two_dumps_one_must_be_chosen_whichever_side_they_are_of(dump: Dump, tmp_path: Path) -> None:
+    (process,) = (dump("demo_pytorch") / "step0").iterdir()
+    for name in ("proc1", "proc2"):
+        shutil.copytree(process, tmp_path / "step0" / name)
+    with pytest.raises(DumpError, match="the dump holds 2 dumps that may be meant; give the folder of one"):
+        read_batches(tmp_path)
