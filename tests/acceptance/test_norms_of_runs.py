@@ -13,6 +13,8 @@ from . import triage_cases
 
 pytestmark = pytest.mark.record
 
+PAGE = Path(__file__).parents[2] / "docs" / "norms.md"
+
 #: Squares without names in the order of each framework; whole gradients; a dump of step 1.
 FORMS = ("local_norms.log", "steps", "dump")
 NAMED = FORMS[1:]
@@ -73,3 +75,10 @@ def test_what_is_wrong_before_the_backward_pass_makes_all_norms_differ(
     assert "layer" not in {pattern.kind for pattern in comparison.patterns}
     if form == "dump":  # which says that all of it is float32
         assert comparison.pattern == "everything"
+
+
+def test_the_example_of_the_page_is_what_the_command_says(compared: Compared) -> None:
+    comparison = compared("backward", "steps", "local_norms.log")
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"norms differ: {comparison.stage().headline}\n" in page
+    assert [f"\n  {pattern.said}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns] == [True] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,20 @@ class Block:
     def values(self) -> Floats:
         """The numbers; NaN for what is none."""
         return np.array([number(text) for text in self.texts], dtype=float)
+
+
+def by_turns(pairs: Iterator[tuple[str, str]]) -> Iterator[Block]:
+    """Names and texts as steps: the n-th text of each name is of step n."""
+    turns: list[dict[str, str]] = []
+    seen: dict[str, int] = {}
+    for name, text in pairs:
+        turn = seen.get(name, 0)
+        seen[name] = turn + 1
+        if turn == len(turns):
+            turns.append({})
+        turns[turn][name] = text
+    for turn, named in enumerate(turns):
+        yield Block(tuple(named.values()), tuple(named), step=turn + 1)
 
 
 def rounding_of(texts: Sequence[str]) -> Floats:

@@ -7,10 +7,9 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
-from .block import NUMBER, Block
-from .mindspore import by_turns
+from .block import NUMBER, Block, by_turns
 
 _NUMBER = re.compile(NUMBER, re.IGNORECASE)
 _FIRST = re.compile(r"^\s*[^#\s][^\n]*", re.MULTILINE)  #: the first line that is no comment
@@ -29,27 +28,32 @@ _LONGEST = 1_000_000  #: values of one list
 _WIDEST = 10_000  #: characters of a table's header
 _NORM_KEYS = ("local_norm", "local norm", "grad_norm", "grad norm", "norm", "l2", "value")
 _NAME_KEYS = ("name", "param", "parameter", "key", "weight")
+_STEP_KEYS = ("step", "iteration")
+
+#: The norms of one step or of several, and whether the words beside them say that they are squares.
+Listed: TypeAlias = tuple[list[Block], bool | None]
 
 
-def says_squared(words: str) -> bool | None:
+def _says_squared(words: str) -> bool | None:
     """Whether words beside a number say that the square is meant; None if they do not."""
     return True if _SQUARED.search(words) else None
 
 
-def named_lines(text: str) -> tuple[list[Block], bool | None]:
-    """Lines of any log that hold a parameter's name and then a number; and whether they speak of squares."""
+def named_lines(text: str) -> Listed | None:
+    """Lines of any log that hold a parameter's name and then a number; None if no two parameters are named so."""
     found: list[tuple[str, str]] = []
     words: set[str] = set()
     if _SIGN.search(text) is None:
-        return [], None
+        return None
     lines = "\n".join(line for line in text.split("\n") if _SIGN.search(line))
     for match in _NAMED.finditer(lines):
         found.append((match[1], match[3]))
         words.add(match[2])
-    return list(by_turns(iter(found))), says_squared(" ".join(words))
+    blocks = list(by_turns(iter(found)))
+    return (blocks, _says_squared(" ".join(words))) if blocks and len(blocks[0].names) > 1 else None
 
 
-def plain_list(text: str) -> Block | None:
+def plain_list(text: str) -> Listed | None:
     """Numbers alone, or a name and a number on every line; None if the text is anything else.
 
     A number's line may hold several, with blanks or commas between, in brackets or not; lines with ``#`` are comments.
@@ -64,12 +68,12 @@ def plain_list(text: str) -> Block | None:
     bare = re.sub(r"tensor\(\s*([^,()]{1,40})[^()]{0,80}\)", r"\1", " ".join(lines))
     parts = [part for part in re.split(r"[\s,;\[\]()]+", bare) if part]
     if parts and all(_NUMBER.fullmatch(part) for part in parts):
-        return Block(tuple(parts))
+        return [Block(tuple(parts))], None
     found = [_two(line) for line in lines]
     names = [pair[0] for pair in found if pair is not None]
     if len(names) < len(lines) or len(set(names)) < len(names):
         return None
-    return Block(tuple(pair[1] for pair in found if pair is not None), tuple(names))
+    return [Block(tuple(pair[1] for pair in found if pair is not None), tuple(names))], None
 
 
 def _two(line: str) -> tuple[str, str] | None:
@@ -80,8 +84,8 @@ def _two(line: str) -> tuple[str, str] | None:
     return (name, match[1]) if match and name and " " not in name and not _NUMBER.fullmatch(name) else None
 
 
-def table(text: str) -> tuple[Block, bool | None] | None:
-    """A CSV with a header: a column of norms, maybe one of names; None if it is none."""
+def table(text: str) -> Listed | None:
+    """A CSV with a header: a column of norms, maybe one of names, maybe one of steps; None if it is none."""
     text = text.lstrip("\ufeff \n")
     first = text.partition("\n")[0]
     delimiter = next((mark for mark in ",\t;" if mark in first), ",")
@@ -90,19 +94,30 @@ def table(text: str) -> tuple[Block, bool | None] | None:
     if at is None or len(first) > _WIDEST:
         return None
     name = _column([cell if i != at else "" for i, cell in enumerate(head)], _NAME_KEYS)
-    texts: list[str] = []
-    names: list[str] = []
+    step = next((i for i, cell in enumerate(head) if cell in _STEP_KEYS), None)
+    steps: dict[str, list[tuple[str, str]]] = {}  #: of each step names and norms
     rows = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
         next(rows)
         for row in filter(None, rows):
-            if len(row) <= max(at, name or 0) or _NUMBER.fullmatch(row[at].strip()) is None:
+            if len(row) <= max(at, name or 0, step or 0) or _NUMBER.fullmatch(row[at].strip()) is None:
                 return None
-            texts.append(row[at].strip())
-            names += [row[name].strip()] if name is not None else []
+            of = steps.setdefault(row[step].strip() if step is not None else "", [])
+            of.append((row[name].strip() if name is not None else "", row[at].strip()))
     except csv.Error:
         return None
-    return (Block(tuple(texts), tuple(names)), says_squared(head[at])) if texts else None
+    blocks = [
+        Block(tuple(norm for _, norm in of), tuple(label for label, _ in of) if name is not None else (), step=number)
+        for number, of in zip(_counted(steps), steps.values(), strict=True)
+    ]
+    return (blocks, _says_squared(head[at])) if blocks else None
+
+
+def _counted(steps: Iterable[str]) -> list[int | None]:
+    """Steps as numbers from 1, where a table may count from 0; None for those that are no numbers."""
+    numbers = [int(step) if step.isdecimal() and len(step) < 10 else None for step in steps]
+    first = 1 if 0 in numbers else 0
+    return [None if number is None else number + first for number in numbers]
 
 
 def _column(head: list[str], keys: Iterable[str]) -> int | None:
@@ -113,14 +128,14 @@ def _column(head: list[str], keys: Iterable[str]) -> int | None:
     return None
 
 
-def document(text: str) -> tuple[Block, bool | None] | None:
+def document(text: str) -> Listed | None:
     """A JSON list of numbers, a mapping of names to numbers, or a list of mappings; maybe inside an outer mapping."""
     try:
         said = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
     except (ValueError, RecursionError):
         return None
     found = _norms_in(said, 0)
-    return None if found is None else (found[0], says_squared(found[1]))
+    return None if found is None else ([found[0]], _says_squared(found[1]))
 
 
 def _norms_in(said: Any, depth: int) -> tuple[Block, str] | None:

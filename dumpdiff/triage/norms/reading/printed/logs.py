@@ -37,6 +37,13 @@ _FORMS = (
     _Form("MindSpore Transformers' 'local_norm'", True, mindspore.trainer_blocks),
     _Form("Megatron-LM, lists of tensors under 'local norm'", True, megatron.patch_blocks),
 )
+#: What else a text may be.
+_LISTS = (
+    ("a list", lists.document),
+    ("a list", lists.table),
+    ("a list", lists.plain_list),
+    ("lines with names and numbers", lists.named_lines),
+)
 EXPECTED = (
     "lines 'step:[1] local_norm/NAME: NORM', a block 'local_norm: [...]', a list '[tensor(...), ...]' under a line with"
     " 'local norm', 'dump local norm: NAME NORM', lines with a parameter's name and its norm, or numbers alone (text,"
@@ -74,16 +81,10 @@ def _printed(text: str, path: str, run: Curves | None, step: int | None) -> Norm
         blocks = form.blocks(text)
         if blocks:
             return _chosen(_stepped(blocks, text, run), form.source, form.squared, path, text, step)
-    for single in (lists.document, lists.table):
-        listed = single(text)
+    for source, find in _LISTS:
+        listed = find(text)
         if listed is not None:
-            return _norms(listed[0], "a list", listed[1], path, text)
-    plain = lists.plain_list(text)
-    if plain is not None:
-        return _norms(plain, "a list", None, path, text)
-    blocks, squared = lists.named_lines(text)
-    if len(blocks) > 0 and len(blocks[0].names) > 1:
-        return _chosen(blocks, "lines with names and numbers", squared, path, text, step)
+            return _chosen(listed[0], source, listed[1], path, text, step)
     return None
 
 
@@ -109,7 +110,10 @@ def _stepped(blocks: Sequence[Block], text: str, run: Curves | None) -> list[Blo
 
 def _chosen(
     blocks: Sequence[Block], source: str, squared: bool | None, path: str, text: str, step: int | None
-) -> Norms | None:
+) -> Norms:
+    """The norms of a step; of a list that counts no steps those that it holds. Raises DumpError if there are none."""
+    if all(block.step is None for block in blocks):
+        step = None
     chosen = next((block for block in blocks if step is None or block.step == step), None)
     if chosen is None:
         held = sorted({block.step for block in blocks if block.step is not None})

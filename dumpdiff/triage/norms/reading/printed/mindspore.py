@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from .block import NUMBER, Block
+from .block import NUMBER, Block, by_turns
 
 _BLOCK = re.compile(r"^local_norm:\s*\[([^\]]{0,4000000})\]", re.MULTILINE)
 _SIZES = re.compile(r"norm_size:\s*[(\[]([\d,\s]{0,4000000})[)\]]")
@@ -75,17 +74,3 @@ def monitor_blocks(text: str) -> list[Block]:
 def dumped_blocks(text: str) -> list[Block]:
     """One block for each time that a parameter is printed again, in no order."""
     return list(by_turns((match[1], match[2]) for match in _DUMPED.finditer(text)))
-
-
-def by_turns(pairs: Iterator[tuple[str, str]]) -> Iterator[Block]:
-    """Names and texts as steps: the n-th text of each name is of step n."""
-    turns: list[dict[str, str]] = []
-    seen: dict[str, int] = {}
-    for name, text in pairs:
-        turn = seen.get(name, 0)
-        seen[name] = turn + 1
-        if turn == len(turns):
-            turns.append({})
-        turns[turn][name] = text
-    for turn, named in enumerate(turns):
-        yield Block(tuple(named.values()), tuple(named), step=turn + 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.triage.norms import read_norms
-from tests.triage.norms.sides import text
+from tests.triage.norms.sides import refused, text
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,12 @@ def test_a_list_is_read_in_any_form(tmp_path: Path, name: str, said: str, names:
 )
 def test_a_list_may_say_that_it_holds_squares(tmp_path: Path, said: str, squared: bool | None) -> None:
     assert read_norms(text(tmp_path, said, "a.json")).squared is squared
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_table_of_several_steps_holds_each_parameter_once_a_step(tmp_path: Path, first: int) -> None:
+    rows = [f"{step},{name},{value}" for step, value in ((first, 0.5), (first + 1, 0.25)) for name in ("embed", "head")]
+    table = text(tmp_path, "\n".join(["step,parameter,grad_norm", *rows]), "a.csv")
+    assert (read_norms(table).step, read_norms(table).given.tolist()) == (1, [0.5, 0.5])
+    assert (read_norms(table, 2).names, read_norms(table, 2).given.tolist()) == (("embed", "head"), [0.25, 0.25])
+    assert refused(table, 3).endswith("has no norms of step 3; it has those of steps 1 to 2")
