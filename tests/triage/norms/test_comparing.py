@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dumpdiff.errors import DumpError
 from dumpdiff.triage.norms import Norms, compare, read_norms
-from tests.triage.norms.sides import MEGATRON, MINDFORMERS, bare, times
+from tests.triage.norms.sides import MEGATRON, times
 
 
 def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> None:
@@ -38,26 +37,11 @@ def test_parameters_without_a_partner_are_listed_and_counted(ms: Norms, pt: Norm
     assert comparison.stage().missing[0].startswith("18 of the reference's parameters have no partner: model.layers.0")
 
 
-def test_lists_of_two_models_are_not_compared() -> None:
-    with pytest.raises(
-        DumpError, match=r"\(3 norms\) and .* \(28 norms\) have no parameter in common, by name or by value"
-    ):
-        compare(read_norms(MINDFORMERS), read_norms(MEGATRON))
-
-
 def test_two_steps_of_one_run_differ_and_their_numbers_are_said() -> None:
     comparison = compare(read_norms(MEGATRON, 1), read_norms(MEGATRON, 2))
     assert comparison.verdict == "differ"
     assert "step 1 of the target is compared with step 2 of the reference" in comparison.notes
     assert all(found.target == found.reference for found in comparison.rows)
-
-
-@pytest.mark.parametrize("squared", [True, False])
-def test_whether_a_list_holds_squares_is_decided_by_what_agrees(ms: Norms, pt: Norms, squared: bool) -> None:
-    listed = replace(bare(ms, digits=6, squared=squared), squared=None, because="")
-    comparison = compare(listed, pt)
-    assert (comparison.verdict, comparison.target.squared) == ("agree", squared)
-    assert comparison.target.because == f"taken as {'squares' if squared else 'roots'}: so the sides agree best"
 
 
 def test_global_norms_stand_beside_the_sums_of_local_ones() -> None:

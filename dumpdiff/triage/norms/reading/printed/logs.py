@@ -89,7 +89,11 @@ def _printed(text: str, path: str, run: Curves | None, step: int | None) -> Norm
 
 
 def _stepped(blocks: Sequence[Block], text: str, run: Curves | None) -> list[Block]:
-    """Blocks with their steps: norms are printed before the line of the step that they are of."""
+    """Blocks with their steps: norms are printed before the line of the step that they are of.
+
+    Where not every step has a line (an interval), the last block before a line is of its step, those before count down;
+    blocks behind the last line count on.
+    """
     if blocks[0].step is not None:
         return list(blocks)
     lines = list(_STEP.finditer(text))
