@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..dtypes import is_floating
 from ..graph import Flow, gradients
+from ..graph.bridges import is_given
 from ..trace import FORWARD
 from .place import Place, SideOf
 
@@ -26,7 +28,7 @@ def is_constant(at: Place, kinds: tuple[Sequence[str], Sequence[str]]) -> bool:
     sides = (at.target, at.reference)
     if any(side.parameter for side in sides):
         return False
-    if any(is_immediate(side) or any(side.flow.column("parameter")) for side in sides):
+    if any(is_immediate(side) or _names_parameters(side.flow) for side in sides):
         return True
     return any(_untrained(side.flow, side.value, of) for side, of in zip(sides, kinds, strict=True))
 
@@ -34,6 +36,13 @@ def is_constant(at: Place, kinds: tuple[Sequence[str], Sequence[str]]) -> bool:
 def is_immediate(side: SideOf) -> bool:
     """The record has it as a constant of the graph."""
     return bool(side.flow.tensors["constant"].iat[int(side.flow.column("tensor")[side.value])])
+
+
+def _names_parameters(flow: Flow) -> bool:
+    """Most of the floating values that nothing computed have a name: not just those that were told by their values."""
+    names, dtypes = flow.column("parameter"), flow.column("dtype")
+    given = [name for value, name in enumerate(names) if is_floating(str(dtypes[value])) and is_given(flow, value)]
+    return 2 * sum(map(bool, given)) > len(given)
 
 
 def _untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:

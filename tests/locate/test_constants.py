@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from traces import after, like, located, taken, times
+from traces import after, edited, like, located, taken, times
 
 from dumpdiff.trace import Trace
 
@@ -44,6 +44,12 @@ def test_what_a_record_does_not_name_among_its_parameters_is_none(trace: Traces)
     whole = trace("pt_none")
     mask = "Tensor.__add__.0.forward"
     assert kind_and_title(other(whole, mask), whole)[0] == "constant"
+
+
+def test_a_record_that_names_few_of_its_parameters_says_nothing_of_the_others(trace: Traces) -> None:
+    whole = trace("v6.0_api_stack_summary")
+    one = edited(whole, like(whole, "Functional.linear.0.forward", "input.1"), parameter="layers.0.wq.weight")
+    assert kind_and_title(other(one, "Functional.linear.18.forward"), one)[0] == "parameter"
 
 
 def test_without_a_backward_pass_and_names_nobody_can_tell(trace: Traces) -> None:
