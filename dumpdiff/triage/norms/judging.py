@@ -7,6 +7,7 @@ is not known, what lies between float32's limit and bfloat16's cannot be told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -66,7 +67,7 @@ def judge(values: tuple[Floats, Floats, Floats], precision: str) -> Judged:
         factor = _factor(target, reference, open_)
         gap = np.abs(target / factor - reference)
         relative = np.where(gap == 0, 0.0, gap / reference)  # infinite where the reference is zero
-    dust = gap <= _DUST * float(np.sqrt(np.sum(reference[np.isfinite(reference)] ** 2)))
+    dust = gap <= _DUST * math.hypot(*reference[np.isfinite(reference)])  # which does not overflow
     least, most = _LIMITS.get(precision, _LIMITS[""])
     fine = np.isfinite(relative) & (open_ <= _COARSE)
     excess = np.maximum(relative[fine] - open_[fine], 0)

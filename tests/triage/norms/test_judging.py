@@ -60,3 +60,8 @@ def test_what_is_finite_on_neither_side_cannot_be_told(ms: Norms, pt: Norms) -> 
     assert (comparison.verdict, row.path) == ("unclear", "layers.2.mlp.up_proj.weight")
     assert comparison.stage().headline == "1 norms are not finite on both sides"
     assert compare(lost[0], pt).pattern == "nonfinite"
+
+
+def test_norms_whose_squares_overflow_differ_none_the_less() -> None:
+    one, other = (norms_of("a", "", ("a", "b"), np.array([1.0, value]), squared=False) for value in (1e200, 2e200))
+    assert [row.path for row in compare(one, other).of_state("differ")] == ["b"]
