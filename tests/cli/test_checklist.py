@@ -11,8 +11,8 @@ from dumpdiff.triage.checklist import load_items
 
 from .conftest import Run
 
-DATA = Path(__file__).parents[1] / "triage" / "data"
-PAIR = (DATA / "llama.yaml", DATA / "llama_megatron.sh")
+SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+PAIR = (SAMPLES / "llama.yaml", SAMPLES / "llama_megatron.sh")
 
 
 def test_alone_it_prints_every_item_to_tick_off(run: Run) -> None:
@@ -45,7 +45,7 @@ def test_markdown_is_a_task_list(run: Run) -> None:
 
 
 def test_logs_are_taken_into_account(run: Run) -> None:
-    logs = DATA / "logs"
+    logs = SAMPLES / "logs"
     result = run("checklist", "--logs", logs / "megatron_0.12_nan.log", logs / "megatron_0.12.log")
     assert result.exit_code == 1
     assert "[!] Overflow is treated alike" in result.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from schemas import check
-from triage.data_.written import drawn, token_files, tokenizer_file
+from triage.data.written import drawn, token_files, tokenizer_file
 
 from .conftest import Run
 

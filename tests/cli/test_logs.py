@@ -10,7 +10,7 @@ from schemas import check
 
 from .conftest import Run
 
-LOGS = Path(__file__).parents[1] / "triage" / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "triage" / "samples" / "logs"
 NEW, OLD, NAN = LOGS / "megatron_0.17.log", LOGS / "megatron_0.12.log", LOGS / "megatron_0.12_nan.log"
 
 

@@ -13,7 +13,7 @@ from .conftest import Run
 
 Dump = Callable[[str], Path]
 
-MEGATRON = Path(__file__).parents[1] / "triage" / "data" / "norms" / "megatron_0.12_local_norm.log"
+MEGATRON = Path(__file__).parents[1] / "triage" / "samples" / "norms" / "megatron_0.12_local_norm.log"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from schemas import check
 
 from .conftest import Run
 
-DATA = Path(__file__).parents[1] / "triage" / "data"
-YAML, SCRIPT = DATA / "llama.yaml", DATA / "llama_megatron.sh"
+SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+YAML, SCRIPT = SAMPLES / "llama.yaml", SAMPLES / "llama_megatron.sh"
 
 
 def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path) -> None:

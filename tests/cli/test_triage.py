@@ -13,8 +13,8 @@ from dumpdiff.triage.case import load_case
 
 from .conftest import Run
 
-DATA = Path(__file__).parents[1] / "triage" / "data"
-NEW, OLD = DATA / "logs" / "megatron_0.17.log", DATA / "logs" / "megatron_0.12.log"
+SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+NEW, OLD = SAMPLES / "logs" / "megatron_0.17.log", SAMPLES / "logs" / "megatron_0.12.log"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Two runs as they lie about: settings and a log each."""
     for name, settings, log in (("ms", "llama.yaml", NEW), ("pt", "llama_megatron.sh", OLD)):
         (tmp_path / name / "logs").mkdir(parents=True)
-        (tmp_path / name / settings).write_text((DATA / settings).read_text())
+        (tmp_path / name / settings).write_text((SAMPLES / settings).read_text())
         (tmp_path / name / "logs" / "train.log").write_text(log.read_text())
     return tmp_path / "ms", tmp_path / "pt"
 

@@ -28,8 +28,8 @@ from dumpdiff.triage.places import Cause, Place
 from dumpdiff.triage.stage import Stage
 from dumpdiff.triage.triaged import Triaged
 
-from .data_.test_asked import SCRIPT, YAML
-from .data_.written import token_files
+from .data.test_asked import SCRIPT, YAML
+from .data.written import token_files
 from .logs.written import megatron, mindformers
 
 LOSS = np.linspace(8.0, 5.0, 40)

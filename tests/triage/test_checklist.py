@@ -15,13 +15,13 @@ from dumpdiff.triage.settings import Settings, compare, read_settings
 from dumpdiff.triage.settings.given import Given
 from dumpdiff.triage.settings.table import load_table
 
-DATA = Path(__file__).parent / "data"
+SAMPLES = Path(__file__).parent / "samples"
 TITLES, ITEMS = load_items()
 
 
 @pytest.fixture
 def pair() -> tuple[Settings, Settings]:
-    return read_settings(DATA / "llama.yaml"), read_settings(DATA / "llama_megatron.sh")
+    return read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
 
 
 def having(side: Settings, **values: Any) -> Settings:
@@ -109,7 +109,7 @@ def test_what_cannot_be_told_is_said(pair: tuple[Settings, Settings]) -> None:
 
 @pytest.mark.parametrize(("value", "state"), [("INFNAN_MODE", "holds"), ("SATURATION_MODE", "fails"), (None, "advice")])
 def test_variables_of_a_launch_script_are_checked(value: str | None, state: str) -> None:
-    script = read_settings(DATA / "msrun.sh")
+    script = read_settings(SAMPLES / "msrun.sh")
     variables = {} if value is None else {"MS_ASCEND_CHECK_OVERFLOW_MODE": Given(value, "msrun.sh:1")}
     target = replace(script, environment=variables)
     assert answer(check(compare(target, target)), "overflow").state == state
@@ -122,7 +122,7 @@ def test_keys_of_a_yaml_are_checked(pair: tuple[Settings, Settings], value: bool
 
 
 def test_logs_answer_what_they_can() -> None:
-    target, reference = (read_log(DATA / "logs" / name) for name in ("megatron_0.12_nan.log", "megatron_0.12.log"))
+    target, reference = (read_log(SAMPLES / "logs" / name) for name in ("megatron_0.12_nan.log", "megatron_0.12.log"))
     checklist = check(logs=compare_logs(target, reference))
     assert answer(checklist, "learning-rate").state == "fails"
     assert answer(checklist, "overflow").state == "fails"

@@ -16,7 +16,7 @@ from dumpdiff.triage.symptom import first_loss, second_loss, symptom_of
 
 from .logs.written import megatron, mindformers
 
-DATA = Path(__file__).parent / "data"
+SAMPLES = Path(__file__).parent / "samples"
 LOSS = np.linspace(8.0, 5.0, 40)
 
 Logs = Callable[..., LogComparison]
@@ -74,7 +74,7 @@ def test_float32_runs_are_not_allowed_what_the_standard_allows(logs: Logs, tmp_p
 
 
 def test_low_precision_runs_are(logs: Logs) -> None:
-    both = settings.compare(read_settings(DATA / "llama.yaml"), read_settings(DATA / "llama_megatron.sh"))
+    both = settings.compare(read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh"))
     told = first_loss(logs(LOSS + 1e-3), both)
     assert told is not None
     assert told.verdict == "agree"

@@ -12,7 +12,7 @@ from dumpdiff import api
 from dumpdiff.triage.case import Case, Run
 from dumpdiff.triage.triaged import Triaged
 
-DATA = Path(__file__).parents[2] / "triage" / "data"
+SAMPLES = Path(__file__).parents[2] / "triage" / "samples"
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) 
     for side, (settings, log, rate, name) in given.items():
         steps = train(folder / side, rate=rate)
         runs[side] = Run(
-            settings=str(DATA / settings), log=str(DATA / log), norms=str(steps / "gradients_1.npz"),
+            settings=str(SAMPLES / settings), log=str(SAMPLES / log), norms=str(steps / "gradients_1.npz"),
             weights=str(steps / "weights_0.npz"), steps=str(steps), dump=str(dump(name)),
         )  # fmt: skip
     return Case(**runs)

@@ -16,7 +16,7 @@ from dumpdiff.triage.logs import mindformers as mindformers_format
 
 from .written import megatron, mindformers
 
-LOGS = Path(__file__).parents[1] / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
 STEPS = 1200
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.logs import compare, read_log
 
-LOGS = Path(__file__).parents[1] / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
 TEXTS = [file.read_text()[-6000:] for file in sorted(LOGS.iterdir())]
 ODD = [
     "9" * 400,

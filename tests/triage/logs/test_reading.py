@@ -12,7 +12,7 @@ from dumpdiff.triage.logs import Curves, read_log
 
 from .written import megatron, mindformers
 
-LOGS = Path(__file__).parents[1] / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
 LOSSES = [8.351725, 8.363781, 8.339663, 8.331816, 8.346218, 8.370594]  #: of the run that 0.12 and 0.17 both printed
 
 

@@ -16,9 +16,9 @@ from dumpdiff.triage.norms import NormComparison, Norms, Row, read_norms
 from dumpdiff.triage.norms.side import norms_of
 
 RULES = load_rules()
-DATA = Path(__file__).parents[1] / "data"
-MEGATRON = DATA / "norms" / "megatron_0.12_local_norm.log"
-MINDFORMERS = DATA / "logs" / "mindformers_1.8_resumed.log"
+SAMPLES = Path(__file__).parents[1] / "samples"
+MEGATRON = SAMPLES / "norms" / "megatron_0.12_local_norm.log"
+MINDFORMERS = SAMPLES / "logs" / "mindformers_1.8_resumed.log"
 
 
 def times(norms: Norms, factor: Callable[[str], float]) -> Norms:

@@ -10,7 +10,7 @@ import pytest
 from dumpdiff.triage.settings import Comparison, Outcome, Settings, compare, read_settings
 from dumpdiff.triage.settings.given import Framework, Given
 
-DATA = Path(__file__).parents[1] / "data"
+SAMPLES = Path(__file__).parents[1] / "samples"
 #: A launch without anything that could be told apart.
 MEGATRON = {
     "num_layers": 2,
@@ -32,7 +32,7 @@ def row(name: str, target: Settings, reference: Settings) -> Outcome:
 
 
 def changed(tmp_path: Path, name: str, *edits: tuple[str, str]) -> Settings:
-    text = (DATA / name).read_text()
+    text = (SAMPLES / name).read_text()
     for old, new in edits:
         assert old in text
         text = text.replace(old, new)
@@ -42,7 +42,7 @@ def changed(tmp_path: Path, name: str, *edits: tuple[str, str]) -> Settings:
 
 @pytest.fixture
 def pair() -> tuple[Settings, Settings]:
-    return read_settings(DATA / "llama.yaml"), read_settings(DATA / "llama_megatron.sh")
+    return read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
 
 
 def parted(comparison: Comparison) -> set[str]:
@@ -61,7 +61,7 @@ def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
 
 
 def test_a_side_against_itself_never_differs(pair: tuple[Settings, Settings]) -> None:
-    for side in (*pair, read_settings(DATA / "qwen_swift.sh")):
+    for side in (*pair, read_settings(SAMPLES / "qwen_swift.sh")):
         assert compare(side, side).having("different", "unsupported") == []
 
 
@@ -98,7 +98,7 @@ def test_a_side_against_itself_never_differs(pair: tuple[Settings, Settings]) ->
     ],
 )
 def test_each_change_of_the_yaml_is_found(tmp_path: Path, edit: tuple[str, str], setting: str) -> None:
-    comparison = compare(changed(tmp_path, "llama.yaml", edit), read_settings(DATA / "llama_megatron.sh"))
+    comparison = compare(changed(tmp_path, "llama.yaml", edit), read_settings(SAMPLES / "llama_megatron.sh"))
     assert comparison.verdict == "differ"
     assert setting in parted(comparison)
     assert len(parted(comparison)) <= 3
@@ -106,14 +106,14 @@ def test_each_change_of_the_yaml_is_found(tmp_path: Path, edit: tuple[str, str],
 
 def test_the_reason_names_both_values_and_both_places(tmp_path: Path) -> None:
     target = changed(tmp_path, "llama.yaml", ("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
-    stage = compare(target, read_settings(DATA / "llama_megatron.sh")).stage()
+    stage = compare(target, read_settings(SAMPLES / "llama_megatron.sh")).stage()
     assert stage.headline == "norm epsilon: 1e-06 (llama.yaml:54), 1e-05 (llama_megatron.sh:25)"
 
 
 @pytest.mark.parametrize("parallel", ["model_parallel: 1", "pipeline_stage: 1"])
 def test_parallel_settings_round_and_do_not_differ(tmp_path: Path, parallel: str) -> None:
     target = changed(tmp_path, "llama.yaml", (parallel, parallel.replace("1", "2")))
-    comparison = compare(target, read_settings(DATA / "llama_megatron.sh"))
+    comparison = compare(target, read_settings(SAMPLES / "llama_megatron.sh"))
     assert comparison.verdict == "agree"
     assert len(comparison.having("different", matters=False)) > 0
 
@@ -213,7 +213,7 @@ YAML = {"use_legacy": False, "model__model_config__num_layers": 4, "model__model
 PLAIN = {"model__model_config__use_flash_attention": False}
 PIPELINE = {"parallel_config__micro_batch_num": 4, "parallel_config__pipeline_stage": 2}
 ACCUMULATED = {"micro_batch_interleave_num": 2, "runner_config__gradient_accumulation_steps": 3}
-SAMPLES = {"train_dataset__data_loader__sizes": [100, 0, 0]}
+SIZES = {"train_dataset__data_loader__sizes": [100, 0, 0]}
 EXPERTS = {"moe_config__expert_num": 8}
 SHARED = {"moe_config__shared_expert_num": 2, "moe_config__moe_intermediate_size": 32}
 DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
@@ -226,7 +226,7 @@ DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
         ("global_batch", {"runner_config__batch_size": 2, "parallel_config__micro_batch_num": 4}, 2),
         ("global_batch", {"runner_config__batch_size": 2, **PIPELINE}, 8),
         ("global_batch", {"runner_config__batch_size": 1, **ACCUMULATED}, 6),
-        ("train_iterations", {"runner_config__batch_size": 3, "runner_config__epochs": 2, **SAMPLES}, 66),
+        ("train_iterations", {"runner_config__batch_size": 3, "runner_config__epochs": 2, **SIZES}, 66),
         ("adam_epsilon", {"optimizer__type": "AdamW"}, 1e-8),
         ("adam_epsilon", {"optimizer__type": "FP32StateAdamWeightDecay"}, 1e-6),
         ("betas", {"optimizer__beta1": 0.9, "optimizer__beta2": 0.95}, (0.9, 0.95)),

@@ -9,12 +9,12 @@ import pytest
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.settings import compare, read_settings
 
-DATA = Path(__file__).parents[1] / "data"
+SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
-    script = DATA / "qwen_swift.sh"
-    alone, told = read_settings(script), read_settings(script, model=DATA / "config.json")
+    script = SAMPLES / "qwen_swift.sh"
+    alone, told = read_settings(script), read_settings(script, model=SAMPLES / "config.json")
     assert compare(alone, alone).verdict == "unclear"
     comparison = compare(told, told)
     assert comparison.verdict == "agree", comparison.stage()
@@ -30,7 +30,7 @@ def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
 def test_what_the_script_sets_counts_more(tmp_path: Path) -> None:
     script = tmp_path / "a.sh"
     script.write_text("megatron sft --num_layers 2 --norm_epsilon 1e-5")
-    values = read_settings(script, model=DATA / "config.json").values
+    values = read_settings(script, model=SAMPLES / "config.json").values
     assert (values["num_layers"].value, values["num_layers"].place) == ("2", "a.sh:1")
     assert (values["hidden_size"].value, values["hidden_size"].place) == (3584, "config.json")
 
@@ -38,7 +38,7 @@ def test_what_the_script_sets_counts_more(tmp_path: Path) -> None:
 def test_mindspore_transformers_takes_the_same_keys(tmp_path: Path) -> None:
     yaml = tmp_path / "a.yaml"
     yaml.write_text("use_legacy: False\nmodel:\n  model_config:\n    num_hidden_layers: 2\n")
-    values = read_settings(yaml, model=DATA).values
+    values = read_settings(yaml, model=SAMPLES).values
     assert values["model.model_config.num_hidden_layers"].value == 2
     assert values["model.model_config.num_key_value_heads"].value == 4
 
@@ -49,4 +49,4 @@ def test_mindspore_transformers_takes_the_same_keys(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(DumpError, match=said):
-        read_settings(DATA / "qwen_swift.sh", model=tmp_path)
+        read_settings(SAMPLES / "qwen_swift.sh", model=tmp_path)

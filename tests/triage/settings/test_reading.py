@@ -10,7 +10,7 @@ import pytest
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.settings import Settings, read_settings
 
-DATA = Path(__file__).parents[1] / "data"
+SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def written(tmp_path: Path, name: str, text: str) -> Settings:
@@ -20,7 +20,7 @@ def written(tmp_path: Path, name: str, text: str) -> Settings:
 
 
 def test_a_megatron_script_gives_what_its_options_set() -> None:
-    settings = read_settings(DATA / "llama_megatron.sh")
+    settings = read_settings(SAMPLES / "llama_megatron.sh")
     assert (settings.framework, settings.source) == ("megatron", "launch script")
     given = {name: settings.values[name].value for name in ("num_layers", "micro_batch_size", "bf16", "norm_epsilon")}
     assert given == {"num_layers": "2", "micro_batch_size": "1", "bf16": True, "norm_epsilon": "1e-5"}
@@ -32,7 +32,7 @@ def test_a_megatron_script_gives_what_its_options_set() -> None:
 
 
 def test_what_only_the_shell_knows_is_doubtful_not_guessed() -> None:
-    given = read_settings(DATA / "llama_megatron.sh").values["load"]
+    given = read_settings(SAMPLES / "llama_megatron.sh").values["load"]
     assert given.doubt == "its value is $1, which only the shell knows"
 
 
@@ -82,7 +82,7 @@ def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_swift_script_gives_the_same_names() -> None:
-    settings = read_settings(DATA / "qwen_swift.sh")
+    settings = read_settings(SAMPLES / "qwen_swift.sh")
     assert settings.framework == "swift"
     given = {
         name: settings.values[name].value for name in ("global_batch_size", "apply_rope_fusion", "add_bias_linear")
@@ -93,7 +93,7 @@ def test_a_swift_script_gives_the_same_names() -> None:
 
 
 def test_a_mindspore_transformers_yaml_gives_dotted_names_with_lines() -> None:
-    settings = read_settings(DATA / "llama.yaml")
+    settings = read_settings(SAMPLES / "llama.yaml")
     assert settings.framework == "mindformers"
     assert settings.values["optimizer.betas"].value == [0.9, 0.95]
     assert settings.values["model.model_config.rms_norm_eps"].place == "llama.yaml:54"
@@ -101,7 +101,7 @@ def test_a_mindspore_transformers_yaml_gives_dotted_names_with_lines() -> None:
 
 
 def test_a_launch_of_mindspore_transformers_sets_options_over_its_yaml() -> None:
-    settings = read_settings(DATA / "msrun.sh")
+    settings = read_settings(SAMPLES / "msrun.sh")
     assert settings.values["runner_config.epochs"].value == "3"
     assert settings.values["lr_schedule.learning_rate"].value == "2e-5"
     assert settings.values["model.model_config.num_hidden_layers"].value == "4"
@@ -109,7 +109,7 @@ def test_a_launch_of_mindspore_transformers_sets_options_over_its_yaml() -> None
 
 
 def test_a_true_in_options_is_false_and_said_so() -> None:
-    settings = read_settings(DATA / "msrun.sh")
+    settings = read_settings(SAMPLES / "msrun.sh")
     assert settings.values["runner_wrapper.use_clip_grad"].value is False
     assert "sets runner_wrapper.use_clip_grad to False" in settings.notes[0]
 

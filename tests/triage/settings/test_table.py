@@ -12,12 +12,12 @@ from dumpdiff.triage.settings.given import Given, Settings
 from dumpdiff.triage.settings.table import Default, Row, load_table
 from dumpdiff.triage.settings.values import TYPES
 
-DATA = Path(__file__).parents[1] / "data"
+SAMPLES = Path(__file__).parents[1] / "samples"
 TABLE = load_table()
 
 
 def lines(name: str) -> list[str]:
-    return [line for line in (DATA / name).read_text().splitlines() if line and not line.startswith("#")]
+    return [line for line in (SAMPLES / name).read_text().splitlines() if line and not line.startswith("#")]
 
 
 def spelled(names: str | tuple[str, ...]) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.shell import commands
 
-DATA = Path(__file__).parents[1] / "data"
+SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def words(script: str) -> list[str]:
