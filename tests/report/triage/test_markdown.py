@@ -17,9 +17,7 @@ def test_the_answer_then_what_to_do_then_every_stage(triaged: Triaged) -> None:
     assert said.startswith("**The forward pass differs:** `layers.1.post_attention_norm`, ")
     text = Page(said).text
     assert (
-        text.index("Next: look at finding 1")
-        < text.index(triaged.advice[0].commands[0])
-        < text.index("what it found")
+        text.index("Next: look at finding 1") < text.index(triaged.advice[0].commands[0]) < text.index("what it found")
     )
     assert Page(said).rows[: len(STAGES) + 1] == [3] * (len(STAGES) + 1)
     assert "| forward | **differ** | " in said
