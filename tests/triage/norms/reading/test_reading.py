@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.triage.norms.sides import DATA, refused, text
+from tests.triage.norms.sides import SAMPLES, refused, text
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_text_without_norms(tmp_path: Path, said: str) -> None:
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
     assert "holds no logs, gradients or dump" in refused(tmp_path)
-    shutil.copy(DATA / "logs" / "megatron_0.12.log", tmp_path)
+    shutil.copy(SAMPLES / "logs" / "megatron_0.12.log", tmp_path)
     assert "none of 1 logs holds local norms" in refused(tmp_path)
 
 

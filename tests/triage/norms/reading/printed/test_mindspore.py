@@ -9,7 +9,7 @@ import pytest
 
 from dumpdiff.errors import DumpError
 from dumpdiff.triage.norms import read_norms
-from tests.triage.norms.sides import DATA, MINDFORMERS, text
+from tests.triage.norms.sides import MINDFORMERS, SAMPLES, text
 
 
 def test_the_trainers_block_holds_squares_and_sizes() -> None:
@@ -41,7 +41,7 @@ def test_the_monitors_lines_hold_roots(tmp_path: Path) -> None:
 
 def test_moments_and_weights_of_the_monitor_are_no_gradients() -> None:
     with pytest.raises(DumpError, match="no gradient norms are in it"):
-        read_norms(DATA / "logs" / "mindformers_1.7.log")
+        read_norms(SAMPLES / "logs" / "mindformers_1.7.log")
 
 
 def test_norms_of_a_parameter_that_repeats_are_of_the_next_step(tmp_path: Path) -> None:
