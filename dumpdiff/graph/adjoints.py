@@ -49,9 +49,8 @@ def _recorded(flow: Flow) -> Gradients:
     """Backward records name their call; they give the gradients of its arguments in order, but not of all."""
     of = dict(flow.gradients)
     through: dict[tuple[int, int], int] = {}
-    shares: defaultdict[int, set[int]] = defaultdict(set)  #: value -> what goes back to it through single operators
     given, made = _arguments(flow, ("input", "parameter")), _arguments(flow, ("output",))
-    sizes, levels = flow.sizes, flow.trace.ops["level"].tolist()
+    sizes = flow.sizes
     for op, call in enumerate(flow.trace.ops["forward"].tolist()):
         if call < 0 or not flow.writes[op] or not made[call]:
             continue
@@ -63,9 +62,10 @@ def _recorded(flow: Flow) -> Gradients:
                 fitting = [value for value in inputs if sizes[value] == sizes[back]]
             if len(fitting) == 1 and back in flow.writes[op] and sizes[fitting[0]] == sizes[back]:
                 through.setdefault((made[call][0], fitting[0]), back)
-                if levels[op] == "op":  # a module may hold all readers, and what goes back through it be the sum
-                    shares[fitting[0]].add(back)
-    for value, ways in shares.items():  # several readers: what goes back through one of them is a share, not the sum
+    shared: dict[int, set[int]] = defaultdict(set)
+    for (_, value), back in through.items():
+        shared[value].add(back)
+    for value, ways in shared.items():  # several readers: what goes back through one of them is a share, not the sum
         if len(ways) > 1 and of.get(value) in ways:
             del of[value]
     named = {name: value for value, name in enumerate(flow.column("parameter")) if name}
