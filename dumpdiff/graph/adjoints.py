@@ -7,7 +7,7 @@ gradient of y and from x and y alone, has the size of x, and all that goes back 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..dtypes import is_floating
@@ -49,6 +49,7 @@ def _recorded(flow: Flow) -> Gradients:
     """Backward records name their call; they give the gradients of its arguments in order, but not of all."""
     of = dict(flow.gradients)
     through: dict[tuple[int, int], int] = {}
+    readers: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     given, made = _arguments(flow, ("input", "parameter")), _arguments(flow, ("output",))
     sizes = flow.sizes
     for op, call in enumerate(flow.trace.ops["forward"].tolist()):
@@ -62,17 +63,31 @@ def _recorded(flow: Flow) -> Gradients:
                 fitting = [value for value in inputs if sizes[value] == sizes[back]]
             if len(fitting) == 1 and back in flow.writes[op] and sizes[fitting[0]] == sizes[back]:
                 through.setdefault((made[call][0], fitting[0]), back)
-    shared: dict[int, set[int]] = defaultdict(set)
-    for (_, value), back in through.items():
-        shared[value].add(back)
-    for value, ways in shared.items():  # several readers: what goes back through one of them is a share, not the sum
-        if len(ways) > 1 and of.get(value) in ways:
+                readers[fitting[0]][back].append(call)
+    parents = flow.trace.ops["parent"].tolist()
+    for value, ways in readers.items():
+        if of.get(value) in ways and _is_share(ways, of[value], parents):
             del of[value]
     named = {name: value for value, name in enumerate(flow.column("parameter")) if name}
     for gradient, name in enumerate(flow.column("gradient_of")):
         if name in named:
             of.setdefault(named[name], gradient)
     return _told_apart(flow, of, through)
+
+
+def _is_share(ways: Mapping[int, Sequence[int]], back: int, parents: Sequence[int]) -> bool:
+    """Whether what goes back through one of several readers is less than the sum over all of them.
+
+    ``ways``: what goes back -> the calls it goes back through. Through a module that holds all the others it is the sum.
+    """
+    others = [call for other, calls in ways.items() if other != back for call in calls]
+    return not any(all(_holds(module, call, parents) for call in others) for module in ways[back])
+
+
+def _holds(module: int, call: int, parents: Sequence[int]) -> bool:
+    while call >= 0 and call != module:
+        call = parents[call]
+    return call == module
 
 
 def _arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:

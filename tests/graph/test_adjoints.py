@@ -39,6 +39,12 @@ class TestRecorded:
         assert len(found) > 20
         assert all(name == gradient for name, gradient in found.items())
 
+    def test_a_value_with_several_readers_keeps_their_sum_where_a_module_hands_that_back(self, flow):
+        side = flow("pt_none")
+        read_thrice = value(side, "Functional.layer_norm.2.forward", "output.0")
+        summed = value(side, "Module.model.layers.1.self_attn.LlamaAttention.backward.0", "output.0")
+        assert of(side).of[read_thrice] == summed
+
 
 @pytest.mark.record
 class TestInferred:
