@@ -78,7 +78,7 @@ def _recorded(flow: Flow) -> Gradients:
 def _is_share(ways: Mapping[int, Sequence[int]], back: int, parents: Sequence[int]) -> bool:
     """Whether what goes back through one of several readers is less than the sum over all of them.
 
-    ``ways``: what goes back -> the calls it goes back through. Through a module that holds all the others it is the sum.
+    ``ways``: what goes back -> the calls it goes back through; through a module that holds all the others it is the sum
     """
     others = [call for other, calls in ways.items() if other != back for call in calls]
     return not any(all(_holds(module, call, parents) for call in others) for module in ways[back])
