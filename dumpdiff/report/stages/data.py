@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ...arrays import AnyArray
 from ...triage.data import Batch, DataComparison
-from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
+from .parts import Lines, Part, Rows, document, write_stage
 
 _SAID = {"holds": "agrees", "warns": "look at it", "differs": "differs", "unknown": "cannot tell"}
 _SHOWN = 12  #: ids of a sample that are printed
@@ -31,11 +31,7 @@ def write(
 
     ``texts`` are decoded samples.
     """
-    write_headline(comparison.stage(), console)
-    if quiet:
-        return
-    write_sides(console, *sides(comparison))
-    write_parts(console, parts(comparison, texts, verbose=verbose))
+    write_stage(comparison.stage(), sides(comparison), parts(comparison, texts, verbose=verbose), console, quiet=quiet)
 
 
 def sides(comparison: DataComparison) -> tuple[str, str]:

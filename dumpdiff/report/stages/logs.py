@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ...triage.logs import Curves, LogComparison
 from ...wording import number
-from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
+from .parts import Lines, Part, Rows, document, write_stage
 
 _SAID = {"agree": "agrees", "differ": "differs", "unclear": "cannot tell"}
 _SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers", "trainer": "Trainer"}
@@ -18,11 +18,7 @@ _FEW = 5  #: spikes that are named
 
 def write(comparison: LogComparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
-    write_headline(comparison.stage(), console)
-    if quiet:
-        return
-    write_sides(console, *sides(comparison))
-    write_parts(console, parts(comparison, verbose=verbose))
+    write_stage(comparison.stage(), sides(comparison), parts(comparison, verbose=verbose), console, quiet=quiet)
 
 
 def sides(comparison: LogComparison) -> tuple[str, str]:

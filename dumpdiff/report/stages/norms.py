@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ...triage.norms import NormComparison, Norms, Row
 from ...wording import number
-from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
+from .parts import Lines, Part, Rows, document, write_stage
 
 _STATES = {"agree": "", "differ": "differs", "unclear": "cannot tell", "coarse": "too few digits"}
 _BY = {"name": "name", "rule": "rule", "parts": "sum of squares", "order": "order", "value": "value"}
@@ -19,11 +19,7 @@ _ALONE = 10  #: parameters without a partner that are named without -v
 
 def write(comparison: NormComparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print the verdict, both sides, what the differing norms have in common, and the worst; all with ``verbose``."""
-    write_headline(comparison.stage(), console)
-    if quiet:
-        return
-    write_sides(console, *sides(comparison))
-    write_parts(console, parts(comparison, verbose=verbose))
+    write_stage(comparison.stage(), sides(comparison), parts(comparison, verbose=verbose), console, quiet=quiet)
 
 
 def sides(comparison: NormComparison) -> tuple[str, str]:

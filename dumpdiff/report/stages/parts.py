@@ -48,6 +48,18 @@ class Lines:
 Part = Rows | Lines
 
 
+def write_stage(
+    stage: Stage, sides: tuple[str, str] | None, parts: Iterable[Part], console: Console, *, quiet: bool = False
+) -> None:
+    """All of a stage: its headline, then, unless ``quiet``, both sides and the parts."""
+    write_headline(stage, console)
+    if quiet:
+        return
+    if sides is not None:
+        write_sides(console, *sides)
+    write_parts(console, parts)
+
+
 def write_headline(stage: Stage, console: Console) -> None:
     """The first line: what was looked at, the verdict, and what it rests on."""
     line = f"{stage.name} {SPOKEN[stage.verdict]}: {stage.headline}"

@@ -11,18 +11,14 @@ from ...triage.settings import Comparison, Outcome, Seen, Settings
 from ...triage.settings.comparing import spoken_places
 from ...triage.settings.given import SPOKEN
 from ...triage.settings.values import spoken
-from .parts import Lines, Part, Rows, document, write_headline, write_parts, write_sides
+from .parts import Lines, Part, Rows, document, write_stage
 
 _FEW = 5  #: lines of a list that are shown without -v
 
 
 def write(comparison: Comparison, console: Console, *, quiet: bool = False, verbose: bool = False) -> None:
     """Print what differs and what cannot be told; with ``verbose`` every row of the table."""
-    write_headline(comparison.stage(), console)
-    if quiet:
-        return
-    write_sides(console, *sides(comparison))
-    write_parts(console, parts(comparison, verbose=verbose))
+    write_stage(comparison.stage(), sides(comparison), parts(comparison, verbose=verbose), console, quiet=quiet)
 
 
 def sides(comparison: Comparison) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...triage.triaged import Triaged
 from ...wording import printable
-from ..stages.parts import COLOUR, write_headline, write_parts, write_sides
+from ..stages.parts import COLOUR, write_parts, write_stage
 from .sections import conclusion, overview, sections
 
 
@@ -24,10 +24,7 @@ def write(triaged: Triaged, console: Console, *, quiet: bool = False, verbose: b
     for section in sections(triaged.evidence) if verbose else ():
         console.print()
         console.rule(section.stage.name, align="left", characters="-")
-        write_headline(section.stage, console)
-        if section.sides is not None:
-            write_sides(console, *section.sides)
-        write_parts(console, section.parts)
+        write_stage(section.stage, section.sides, section.parts, console)
 
 
 def _write_advice(triaged: Triaged, console: Console) -> None:
