@@ -64,9 +64,8 @@ def _recorded(flow: Flow) -> Gradients:
             if len(fitting) == 1 and back in flow.writes[op] and sizes[fitting[0]] == sizes[back]:
                 through.setdefault((made[call][0], fitting[0]), back)
                 readers[fitting[0]][back].append(call)
-    parents = flow.trace.ops["parent"].tolist()
     for value, ways in readers.items():
-        if of.get(value) in ways and _is_share(ways, of[value], parents):
+        if of.get(value) in ways and _is_share(flow, ways, of[value]):
             del of[value]
     named = {name: value for value, name in enumerate(flow.column("parameter")) if name}
     for gradient, name in enumerate(flow.column("gradient_of")):
@@ -75,19 +74,13 @@ def _recorded(flow: Flow) -> Gradients:
     return _told_apart(flow, of, through)
 
 
-def _is_share(ways: Mapping[int, Sequence[int]], back: int, parents: Sequence[int]) -> bool:
+def _is_share(flow: Flow, ways: Mapping[int, Sequence[int]], back: int) -> bool:
     """Whether what goes back through one of several readers is less than the sum over all of them.
 
     ``ways``: what goes back -> the calls it goes back through; through a module that holds all the others it is the sum
     """
     others = [call for other, calls in ways.items() if other != back for call in calls]
-    return not any(all(_holds(module, call, parents) for call in others) for module in ways[back])
-
-
-def _holds(module: int, call: int, parents: Sequence[int]) -> bool:
-    while call >= 0 and call != module:
-        call = parents[call]
-    return call == module
+    return all(any(module not in (call, *flow.calls_around(call)) for call in others) for module in ways[back])
 
 
 def _arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:

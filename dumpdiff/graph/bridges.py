@@ -63,11 +63,7 @@ def bridge(flow: Flow, value: int) -> Bridge | None:
 
 def enclosing_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
     """What the innermost module call around the reader was given that was not given the value itself."""
-    parents = flow.trace.ops["parent"]
-    call = int(parents.iat[reader])
-    while call >= 0 and value in flow.reads[call]:
-        call = int(parents.iat[call])
-    return flow.reads[call] if call >= 0 else ()
+    return next((flow.reads[call] for call in flow.calls_around(reader) if value not in flow.reads[call]), ())
 
 
 def _recent(flow: Flow, reader: int, value: int) -> tuple[int, ...]:

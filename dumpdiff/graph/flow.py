@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,12 @@ class Flow:
             if place in outputs:
                 pairs.setdefault(outputs[place], gradient)
         return pairs
+
+    def calls_around(self, op: int) -> Iterator[int]:
+        """The module calls that an op ran in, innermost first."""
+        parents = self.trace.ops["parent"]
+        while (op := int(parents.iat[op])) >= 0:
+            yield op
 
     def _by_position(self, rows: Ints, op: Ints) -> dict[tuple[int, int], int]:
         """(op, position among its inputs or outputs) -> class of the rows; a slot without a number is position 0."""
