@@ -29,7 +29,7 @@ demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 test: .venv/test.stamp browser
 	@$(MAKE) --no-print-directory -j2 -O test-pairing test-around
 
-PAIRING := $(addprefix tests/,acceptance alignment explain locate compare graph)
+PAIRING := $(addprefix tests/,acceptance alignment causes divergence comparison graph)
 
 test-pairing:
 	$(BIN)/python -m pytest --no-skip $(PAIRING)

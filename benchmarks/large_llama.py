@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, the layouts of other frameworks are used
+sys.path.insert(
+    0, str(Path(__file__).parents[1])
+)  # of the tests, the layouts of other frameworks are used
 
 HIDDEN, FFN, HEADS, GROUPS, VOCABULARY = 2048, 5632, 16, 4, 32_000
 SETTINGS = {
@@ -50,7 +52,10 @@ def _drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict:
 
 
 def _layer(number: int) -> dict:
-    return _drawn({f"model.layers.{number}.{part}.weight": shape for part, shape in _SHAPES.items()}, number + 1)
+    return _drawn(
+        {f"model.layers.{number}.{part}.weight": shape for part, shape in _SHAPES.items()},
+        number + 1,
+    )
 
 
 def _safetensors(folder: Path, layers: int, wide: bool) -> None:
@@ -62,7 +67,9 @@ def _safetensors(folder: Path, layers: int, wide: bool) -> None:
         for number in range(first, min(layers, first + _SHARD)):
             shard |= _layer(number)
         file = f"model-{first // _SHARD + 1:05d}.safetensors"
-        save_file({name: value.float() if wide else value for name, value in shard.items()}, folder / file)
+        save_file(
+            {name: value.float() if wide else value for name, value in shard.items()}, folder / file
+        )
         index |= dict.fromkeys(shard, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     (folder / "config.json").write_text(json.dumps({**SETTINGS, "num_hidden_layers": layers}))
@@ -71,17 +78,22 @@ def _safetensors(folder: Path, layers: int, wide: bool) -> None:
 def _of_rank(rank: int, layers: int) -> Iterator[tuple[str, object]]:
     """What one of two tensor-parallel ranks holds, as the bits of bfloat16."""
     import torch
-
     from tests.weights import layouts
 
     outside = _drawn(_OUTSIDE, 0)
     for number in range(layers):
         own = _layer(number)
-        weights = layouts.mcore({n: v.view(torch.int16).numpy() for n, v in (outside | own).items()}, SETTINGS)
+        weights = layouts.mcore(
+            {n: v.view(torch.int16).numpy() for n, v in (outside | own).items()}, SETTINGS
+        )
         named = f"decoder.layers.{number}."
-        chosen = {name: value for name, value in weights.items() if number == 0 or name.startswith(named)}
+        chosen = {
+            name: value for name, value in weights.items() if number == 0 or name.startswith(named)
+        }
         # copies: a view would keep the other rank's half in memory
-        yield from ((name, value.copy()) for name, value in layouts.sharded(chosen, 2, 1)[rank, 0].items())
+        yield from (
+            (name, value.copy()) for name, value in layouts.sharded(chosen, 2, 1)[rank, 0].items()
+        )
 
 
 def make(folder: Path, kind: str, layers: int) -> None:
@@ -92,10 +104,16 @@ def make(folder: Path, kind: str, layers: int) -> None:
         return
     from tests.weights import layouts
 
-    arguments = {"num_attention_heads": HEADS, "num_query_groups": GROUPS, "group_query_attention": True}
+    arguments = {
+        "num_attention_heads": HEADS,
+        "num_query_groups": GROUPS,
+        "group_query_attention": True,
+    }
     for rank in (0, 1):
         state = {(rank, 0): dict(_of_rank(rank, layers))}
-        layouts.save_megatron(folder, state, {**arguments, "pipeline_model_parallel_size": 1}, "bfloat16")
+        layouts.save_megatron(
+            folder, state, {**arguments, "pipeline_model_parallel_size": 1}, "bfloat16"
+        )
 
 
 if __name__ == "__main__":

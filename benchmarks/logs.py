@@ -42,11 +42,16 @@ def write(folder: Path, steps: int, ranks: int, own: bool) -> tuple[Path, Path]:
     for rank in range(ranks):
         mine = loss + (random.normal(0, 1e-3, steps) if own else random.normal(0, 1e-4, 1))
         mine = mine if own else loss + 1e-5
-        lines = (_STEP.format(step=i + 1, steps=steps, loss=mine[i], lr=1e-05, norm=norm[i]) for i in range(steps))
+        lines = (
+            _STEP.format(step=i + 1, steps=steps, loss=mine[i], lr=1e-05, norm=norm[i])
+            for i in range(steps)
+        )
         (target / f"worker_{rank}.log").write_text("".join(lines))
     reference.write_text(
         "".join(
-            _ITERATION.format(step=i + 1, steps=steps, samples=4 * i + 4, lr=1e-5, loss=loss[i], norm=norm[i])
+            _ITERATION.format(
+                step=i + 1, steps=steps, samples=4 * i + 4, lr=1e-5, loss=loss[i], norm=norm[i]
+            )
             for i in range(steps)
         )
     )
@@ -54,7 +59,9 @@ def write(folder: Path, steps: int, ranks: int, own: bool) -> tuple[Path, Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--ranks", type=int, default=128)
     parser.add_argument("--own", action="store_true")
@@ -62,13 +69,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         target, reference = write(Path(folder), options.steps, options.ranks, options.own)
         size = sum(file.stat().st_size for file in target.iterdir())
-        command = [str(Path(sys.executable).parent / "dumpdiff"), "logs", str(target), str(reference), "-q"]
+        command = [
+            str(Path(sys.executable).parent / "dumpdiff"),
+            "logs",
+            str(target),
+            str(reference),
+            "-q",
+        ]
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - begin
     print(done.stdout.strip() or done.stderr.strip())
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{options.ranks} ranks x {options.steps} steps, {size / 1e6:.0f} MB: {seconds:.2f} s", end=", ")
+    print(
+        f"{options.ranks} ranks x {options.steps} steps, {size / 1e6:.0f} MB: {seconds:.2f} s",
+        end=", ",
+    )
     print(f"{used.ru_utime + used.ru_stime:.2f} s of one core, exit code {done.returncode}")
 
 

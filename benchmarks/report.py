@@ -25,8 +25,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 import dumpdiff
-from dumpdiff.report import html
-from dumpdiff.result import Result
+from dumpdiff.model.result import Result
+from dumpdiff.reports.alignment import html
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -34,7 +34,13 @@ sys.path.insert(0, str(ROOT / "tests"))
 from results import repeated  # noqa: E402  (a helper of the tests, not a package)
 
 SIZES = (1_000, 10_000, 20_000, 100_000)
-SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+SWITCHES = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+)
 
 #: Milliseconds from the call to the frame that shows what it did.
 FRAME = """const done = arguments[0], start = performance.now();
@@ -97,10 +103,14 @@ def rows(repeat: int) -> Iterator[Figures]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    print("| pairs | file | written in | interactive after | search | sort | scroll |\n|--:|--:|--:|--:|--:|--:|--:|")
+    print(
+        "| pairs | file | written in | interactive after | search | sort | scroll |\n|--:|--:|--:|--:|--:|--:|--:|"
+    )
     for row in rows(arguments.repeat):
         print(
             f"| {row.pairs:,} | {row.megabytes:.2f} MB | {row.writing:.2f} s | {row.interactive:.2f} s "

@@ -78,13 +78,20 @@ def demo(work: Path) -> Pair:
     return Pair(work / "demo_mindspore", work / "demo_pytorch", step, step)
 
 
-CASES: dict[str, Callable[[Path], Pair]] = {"statistics": statistics, "tensors": tensors, "demo": demo}
+CASES: dict[str, Callable[[Path], Pair]] = {
+    "statistics": statistics,
+    "tensors": tensors,
+    "demo": demo,
+}
 
 
 def record(script: str, out: Path, *options: str) -> None:
     """Run a recording script in a process of its own; its chatter is shown only if it fails."""
     run = subprocess.run(
-        [sys.executable, str(FIXTURES / script), str(out), *options], capture_output=True, text=True, check=False
+        [sys.executable, str(FIXTURES / script), str(out), *options],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if run.returncode:
         raise SystemExit(f"{script} failed:\n{run.stdout}\n{run.stderr}")
@@ -92,10 +99,14 @@ def record(script: str, out: Path, *options: str) -> None:
 
 def measure(command: Sequence[str], log: Path) -> Measurement:
     """Run a command to its end, with the bytecode that an installed program has; what it prints goes to a file."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     with log.open("wb") as output:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -106,35 +117,58 @@ def commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int, ...
     """Program -> its command line and the exit codes that mean it did its work."""
     beside = Path(sys.executable).parent
     align = [str(beside / "dumpdiff"), "align", str(pair.target), str(pair.reference)]
-    compare = [str(beside / "msprobe"), "compare", "-tp", str(pair.msprobe_target), "-gp", str(pair.msprobe_reference)]
+    compare = [
+        str(beside / "msprobe"),
+        "compare",
+        "-tp",
+        str(pair.msprobe_target),
+        "-gp",
+        str(pair.msprobe_reference),
+    ]
     return {
-        "dumpdiff": ([*align, "--json", str(out / "result.json"), "--csv", str(out / "pairs.csv")], (0, 1, 3)),
+        "dumpdiff": (
+            [*align, "--json", str(out / "result.json"), "--csv", str(out / "pairs.csv")],
+            (0, 1, 3),
+        ),
         "msprobe": ([*compare, "-o", str(out / "msprobe")], (0,)),
     }
 
 
-def best(name: str, program: str, command: list[str], done: tuple[int, ...], out: Path, repeat: int) -> Measurement:
+def best(
+    name: str, program: str, command: list[str], done: tuple[int, ...], out: Path, repeat: int
+) -> Measurement:
     """The quickest of several runs. Raises SystemExit if one fails: a figure of a crash says nothing."""
     runs = []
     for _ in range(repeat):
         run = measure(command, out / f"{program}.log")
         if run.exit_code not in done:
-            raise SystemExit(f"{name}: {program} ended with {run.exit_code}, see {out / f'{program}.log'}")
+            raise SystemExit(
+                f"{name}: {program} ended with {run.exit_code}, see {out / f'{program}.log'}"
+            )
         runs.append(run)
     return min(runs, key=lambda run: run.seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("/tmp/dumpdiff-speed"), help="where the pairs are made")
-    parser.add_argument("--only", action="append", choices=list(CASES), help="run this case only; may be repeated")
+    parser.add_argument(
+        "--work", type=Path, default=Path("/tmp/dumpdiff-speed"), help="where the pairs are made"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(CASES), help="run this case only; may be repeated"
+    )
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--program", action="append", choices=["dumpdiff", "msprobe"], help="measure this one only")
+    parser.add_argument(
+        "--program", action="append", choices=["dumpdiff", "msprobe"], help="measure this one only"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
 
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
-    print("| pair | program | seconds | peak MB | exit | msprobe / dumpdiff |\n|---|---|--:|--:|--:|--:|", flush=True)
+    print(
+        "| pair | program | seconds | peak MB | exit | msprobe / dumpdiff |\n|---|---|--:|--:|--:|--:|",
+        flush=True,
+    )
     for name in args.only or CASES:
         pair = CASES[name](args.work)
         out = args.work / f"{name}_output"
@@ -144,7 +178,11 @@ def main() -> None:
             if program in (args.program or (program,)):
                 run = best(name, program, command, done, out, args.repeat)
                 seconds[program] = run.seconds
-                ratio = f"{run.seconds / seconds['dumpdiff']:.1f}" if {"dumpdiff", "msprobe"} <= set(seconds) else ""
+                ratio = (
+                    f"{run.seconds / seconds['dumpdiff']:.1f}"
+                    if {"dumpdiff", "msprobe"} <= set(seconds)
+                    else ""
+                )
                 figures = f"{run.seconds:.2f} | {run.megabytes:.0f} | {run.exit_code} | {ratio}"
                 print(f"| {name} | {program} | {figures} |", flush=True)
 

@@ -107,7 +107,9 @@ def measured(program: str) -> tuple[float, float]:
     """(seconds, peak megabytes) of a program in a process of its own."""
     program += "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     return time.perf_counter() - began, int(done.stdout.split()[-1]) / 1024
@@ -120,16 +122,26 @@ def size_of(path: Path) -> int:
 
 def run(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
     """Measure the steps one after the other, and print a line of each: the best of several times."""
-    print(f"{'':<54} {'read':>8} {'written':>8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8}", flush=True)
+    print(
+        f"{'':<54} {'read':>8} {'written':>8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8}", flush=True
+    )
     left = list(steps.values())
     out = folder / "out"
     for title, step in steps.items():
         for kind in step.reads:
             if not (folder / kind).exists():
                 # in a process of its own: a child's peak memory counts from what its parent held
-                command = [sys.executable, Path(__file__).with_name("large_llama.py"), folder / kind, kind, str(layers)]
+                command = [
+                    sys.executable,
+                    Path(__file__).with_name("large_llama.py"),
+                    folder / kind,
+                    kind,
+                    str(layers),
+                ]
                 subprocess.run(command, check=True)
-        names = {kind: str(folder / kind) for kind in ("megatron", "safetensors", "copy", "wide", "out")}
+        names = {
+            kind: str(folder / kind) for kind in ("megatron", "safetensors", "copy", "wide", "out")
+        }
         best, written = (float("inf"), float("inf")), 0.0
         for _ in range(times):
             best = min(best, measured(step.program.format(**names)))
@@ -138,7 +150,8 @@ def run(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
         read = sum(size_of(folder / kind) for kind in step.reads) / 1e9
         speed = (read + written) / best[0]
         print(
-            f"{title:<54} {read:>5.2f} GB {written:>5.2f} GB {best[0]:>8.1f} {speed:>6.2f} {best[1]:>8.0f}", flush=True
+            f"{title:<54} {read:>5.2f} GB {written:>5.2f} GB {best[0]:>8.1f} {speed:>6.2f} {best[1]:>8.0f}",
+            flush=True,
         )
         left.remove(step)
         for kind in step.reads:
@@ -147,11 +160,21 @@ def run(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each model in bfloat16 (default 1)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="the steps whose names have this (default: all)")
-    parser.add_argument("--times", type=int, default=2, help="how often each step runs; the best counts (default 2)")
-    parser.add_argument("--folder", type=Path, help="where to write them (default: a temporary folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--gigabytes", type=float, default=1.0, help="size of each model in bfloat16 (default 1)"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="the steps whose names have this (default: all)"
+    )
+    parser.add_argument(
+        "--times", type=int, default=2, help="how often each step runs; the best counts (default 2)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where to write them (default: a temporary folder)"
+    )
     options = parser.parse_args()
     steps = {title: step for title, step in STEPS.items() if re.search(options.only, title)}
     folder = Path(tempfile.mkdtemp(dir=options.folder))

@@ -14,17 +14,17 @@ __all__ = ["DumpError", "Finding", "Result", "Trace", "__version__", "align", "r
 
 if TYPE_CHECKING:
     from .api import align, read
-    from .errors import DumpError
-    from .result import Finding, Result
-    from .trace import Trace
+    from .model.errors import DumpError
+    from .model.result import Finding, Result
+    from .model.trace import Trace
 
 _HOME = {
     "align": "api",
     "read": "api",
-    "DumpError": "errors",
-    "Finding": "result",
-    "Result": "result",
-    "Trace": "trace",
+    "DumpError": "model.errors",
+    "Finding": "model.result",
+    "Result": "model.result",
+    "Trace": "model.trace",
 }
 
 

@@ -89,7 +89,9 @@ def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         out = tmp_path_factory.mktemp("triage") / f"{framework}_{fault}"
         return _run_fixture(f"train_{framework}.py", out, "--fault", fault, "--steps", str(steps))
 
-    return lambda framework, fault="none", steps=4: train(framework, fault, steps)  # one key, however it is asked for
+    return lambda framework, fault="none", steps=4: train(
+        framework, fault, steps
+    )  # one key, however it is asked for
 
 
 def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> Path:
@@ -97,7 +99,9 @@ def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> P
     if environment:  # it may have to be there when a framework is imported
         command = [sys.executable, str(FIXTURES / script), str(out), *options]
         merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        run = subprocess.run(command, **merged, text=True, check=False, env=os.environ | environment)
+        run = subprocess.run(
+            command, **merged, text=True, check=False, env=os.environ | environment
+        )
         code, said = run.returncode, run.stdout
     else:
         framework = script.removesuffix(".py").split("_")[1]
@@ -107,12 +111,20 @@ def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> P
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--no-skip", action="store_true", help="a skipped test fails the run: some part is not installed")
+    parser.addoption(
+        "--no-skip",
+        action="store_true",
+        help="a skipped test fails the run: some part is not installed",
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if session.config.getoption("--no-skip") and reporter is not None and reporter.stats.get("skipped"):
+    if (
+        session.config.getoption("--no-skip")
+        and reporter is not None
+        and reporter.stats.get("skipped")
+    ):
         reporter.write_line("\nskipped tests are failures here (--no-skip)", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dumpdiff.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Baseline, Equivalence, Finding, Result, Side
-from dumpdiff.trace import Problem, Source
+from dumpdiff.model.result import (
+    PAIR_COLUMNS,
+    UNMATCHED_COLUMNS,
+    Baseline,
+    Equivalence,
+    Finding,
+    Result,
+    Side,
+)
+from dumpdiff.model.trace import Problem, Source
 
 NUMERIC = {
     "target", "reference", "error", "tolerance", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
@@ -31,7 +39,12 @@ FINDING = Finding(
     target_ops=(RSQRT,),
     reference_ops=("Torch.rsqrt.3.forward",),
     slots=(("output.0", "output.0"),),
-    metrics={"error": 3.1e-2, "relative_l2": 3.1e-2, "cosine": float("nan"), "max_relative": float("inf")},
+    metrics={
+        "error": 3.1e-2,
+        "relative_l2": 3.1e-2,
+        "cosine": float("nan"),
+        "max_relative": float("inf"),
+    },
     tolerance=1e-5,
     confidence=0.97,
     evidence=("input values agree", "role learned from layers.0"),
@@ -50,7 +63,10 @@ BASELINE = Baseline(
 
 
 def pairs(*rows: dict[str, Any]) -> pd.DataFrame:
-    data = {column: [row.get(column, np.nan if column in NUMERIC else "") for row in rows] for column in PAIR_COLUMNS}
+    data = {
+        column: [row.get(column, np.nan if column in NUMERIC else "") for row in rows]
+        for column in PAIR_COLUMNS
+    }
     return pd.DataFrame(data, columns=list(PAIR_COLUMNS))
 
 
@@ -61,13 +77,27 @@ def unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
 def make(**changes: Any) -> Result:
     """A diverged result with two findings, or what it is with some fields replaced."""
     target = Side(
-        Source("/data/ms_dump", "mindspore", "npy and graph", "mindspore", step=0, rank=0, graph=0, details={"n": 1}),
+        Source(
+            "/data/ms_dump",
+            "mindspore",
+            "npy and graph",
+            "mindspore",
+            step=0,
+            rank=0,
+            graph=0,
+            details={"n": 1},
+        ),
         ops=477,
         tensors=2430,
-        problems=tuple(Problem("statistic.csv", f"cell {n} is no number", line=n) for n in range(5)),
+        problems=tuple(
+            Problem("statistic.csv", f"cell {n} is no number", line=n) for n in range(5)
+        ),
     )
     reference = Side(
-        Source("/data/pt_dump", "ptdbg", "6.0, api_stack", "pytorch", step=0), ops=297, tensors=1004, problems=()
+        Source("/data/pt_dump", "ptdbg", "6.0, api_stack", "pytorch", step=0),
+        ops=297,
+        tensors=1004,
+        problems=(),
     )
     whole = Result(
         target=target,
@@ -83,7 +113,8 @@ def make(**changes: Any) -> Result:
             },
         },
         pairs=pairs(
-            {"target": 0, "reference": 1, "state": "agreeing"}, {"target": 2, "reference": 3, "state": "introduced"}
+            {"target": 0, "reference": 1, "state": "agreeing"},
+            {"target": 2, "reference": 3, "state": "introduced"},
         ),
         unmatched=unmatched(
             ("target", "Default/Cast-op1", "Cast", "forward", "layers.0", "healed"),
@@ -93,7 +124,11 @@ def make(**changes: Any) -> Result:
         learned=(Equivalence(("Sigmoid", "Mul"), ("Functional.silu",), 4),),
         noise_floor=2.1e-7,
         notes=("step 0 is the first that both have",),
-        details={"min_coverage": 0.5, "bridges": {"split": np.int64(3)}, "verified_edges": np.float64(0.998)},
+        details={
+            "min_coverage": 0.5,
+            "bridges": {"split": np.int64(3)},
+            "verified_edges": np.float64(0.998),
+        },
     )
     return replace(whole, **changes)
 
@@ -108,8 +143,14 @@ def repeated(result: Result, rows: int) -> Result:
     def again(table: pd.DataFrame, turn: int) -> pd.DataFrame:
         names = [column for column in table.columns if column == "op" or column.endswith("_op")]
         numbers = [column for column in table.columns if table[column].dtype.kind == "f"]
-        later = {name: [f"{value}.{turn}" for value in table[name]] for name in names} if turn else {}
-        scopes = table["scope"].str.replace("layers.", f"layers.{turn}", regex=False) if turn else table["scope"]
+        later = (
+            {name: [f"{value}.{turn}" for value in table[name]] for name in names} if turn else {}
+        )
+        scopes = (
+            table["scope"].str.replace("layers.", f"layers.{turn}", regex=False)
+            if turn
+            else table["scope"]
+        )
         noisy = {name: table[name] * random.uniform(0.5, 1.5, len(table)) for name in numbers}
         return table.assign(**noisy, scope=scopes, **later)
 

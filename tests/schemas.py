@@ -11,7 +11,9 @@ import jsonschema
 from referencing import Registry, Resource
 
 DOCS = Path(__file__).parents[1] / "docs"
-RESULT, TRIAGE = (json.loads((DOCS / f"{name}.schema.json").read_text()) for name in ("result", "triage"))
+RESULT, TRIAGE = (
+    json.loads((DOCS / f"{name}.schema.json").read_text()) for name in ("result", "triage")
+)
 
 
 def check(document: Any, definition: str = "") -> None:
@@ -21,6 +23,8 @@ def check(document: Any, definition: str = "") -> None:
 
 @cache
 def _validator(definition: str) -> jsonschema.Draft202012Validator:
-    both = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in (RESULT, TRIAGE))
+    both = Registry().with_resources(
+        (schema["$id"], Resource.from_contents(schema)) for schema in (RESULT, TRIAGE)
+    )
     reference = {"$ref": f"{TRIAGE['$id']}#{definition and f'/$defs/{definition}'}"}
     return jsonschema.Draft202012Validator(reference, registry=both)

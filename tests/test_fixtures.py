@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-LISTED = re.findall(r"^\| `([^`]+)\.tar\.xz` \|", (FIXTURES / "README.md").read_text(), re.MULTILINE)
+LISTED = re.findall(
+    r"^\| `([^`]+)\.tar\.xz` \|", (FIXTURES / "README.md").read_text(), re.MULTILINE
+)
 
 
 def test_every_archive_has_its_provenance():
-    assert sorted(LISTED) == sorted(path.name.removesuffix(".tar.xz") for path in (FIXTURES / "data").glob("*.tar.xz"))
+    assert sorted(LISTED) == sorted(
+        path.name.removesuffix(".tar.xz") for path in (FIXTURES / "data").glob("*.tar.xz")
+    )
 
 
 @pytest.mark.parametrize("name", LISTED)

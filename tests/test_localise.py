@@ -26,7 +26,10 @@ pytestmark = pytest.mark.record
 #: Fault of fixtures/model_spec.py -> framework -> the op that is its root, as the recorder names it.
 ROOTS = {
     "eps": {"mindspore": "Add", "pytorch": "Tensor.__add__.12.forward"},
-    "w1": {"mindspore": "network.backbone.layers.1.mlp.w1.weight", "pytorch": "Functional.linear.11.forward"},
+    "w1": {
+        "mindspore": "network.backbone.layers.1.mlp.w1.weight",
+        "pytorch": "Functional.linear.11.forward",
+    },
 }
 
 
@@ -55,7 +58,9 @@ class TestTruth:
         assert not found.ops
         assert not (found.changed == truth.CHANGED).any()
 
-    def test_everything_that_follows_from_the_root_is_changed_and_nothing_before_it(self, recording, framework):
+    def test_everything_that_follows_from_the_root_is_changed_and_nothing_before_it(
+        self, recording, framework
+    ):
         faulty = recording(framework, "eps")
         found = truth.find(recording(framework), faulty)
         root = faulty.trace.ops["name"].tolist().index(found.first)
@@ -66,8 +71,12 @@ class TestTruth:
             assert (found.changed[before] != truth.CHANGED).all()
         assert (found.changed[faulty.writes[loss]] == truth.CHANGED).all()
 
-    def test_a_recording_is_the_same_bits_again(self, recorded, recording, framework, tmp_path_factory):
-        again = dumps.load(recorded(framework, "--order", "qkv"))  # the default, recorded a second time
+    def test_a_recording_is_the_same_bits_again(
+        self, recorded, recording, framework, tmp_path_factory
+    ):
+        again = dumps.load(
+            recorded(framework, "--order", "qkv")
+        )  # the default, recorded a second time
         assert dumps.same_recording(recording(framework), again)
 
 
@@ -78,20 +87,35 @@ class TestPartners:
         reference = {name for others in known.values() for name in others}
         assert len(reference) > 150
 
-    def test_the_alignment_of_a_faulty_pair_is_judged_on_both_sides_of_the_fault(self, recording, recorded):
-        clean, faulty, reference = recording("mindspore"), recording("mindspore", "eps"), recording("pytorch")
+    def test_the_alignment_of_a_faulty_pair_is_judged_on_both_sides_of_the_fault(
+        self, recording, recorded
+    ):
+        clean, faulty, reference = (
+            recording("mindspore"),
+            recording("mindspore", "eps"),
+            recording("pytorch"),
+        )
         result = align(recorded("mindspore", "--fault", "eps"), recorded("pytorch"))
         sides = [
-            partners.Side(clean, faulty, dumps.twins(clean, faulty), truth.find(clean, faulty).changed),
+            partners.Side(
+                clean, faulty, dumps.twins(clean, faulty), truth.find(clean, faulty).changed
+            ),
             partners.Side(reference, reference, dumps.twins(reference, reference)),
         ]
-        pairs = list(zip(result.pairs["target"].tolist(), result.pairs["reference"].tolist(), strict=True))
+        pairs = list(
+            zip(result.pairs["target"].tolist(), result.pairs["reference"].tolist(), strict=True)
+        )
         outputs = [row for row, role in enumerate(reference.role) if role == "output"]
         quality = partners.judge(pairs, partners.known(clean, reference), *sides, outputs)
         assert quality.before.right > 50
         assert quality.beyond.right > 50
-        wrong = [(pairs[0][0], reference_row) for _, reference_row in pairs[1:]]  # everything paired with one tensor
-        assert partners.judge(wrong, partners.known(clean, reference), *sides, outputs).before.right <= 3
+        wrong = [
+            (pairs[0][0], reference_row) for _, reference_row in pairs[1:]
+        ]  # everything paired with one tensor
+        assert (
+            partners.judge(wrong, partners.known(clean, reference), *sides, outputs).before.right
+            <= 3
+        )
 
 
 class TestForms:
@@ -120,7 +144,10 @@ class TestForms:
         assert not calls.problems
         whole = read(recording).ops
         forward = whole[(whole["level"] == "op") & (whole["phase"] == "forward")]
-        assert calls.ops.loc[calls.ops["phase"] == "forward", "name"].tolist() == forward["name"].tolist()
+        assert (
+            calls.ops.loc[calls.ops["phase"] == "forward", "name"].tolist()
+            == forward["name"].tolist()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +170,20 @@ class TestScore:
         assert len(scores) == 6
         said = {f"{s.case} [{s.form}]": (s.verdict, s.top1) for s in scores}
         assert all(
-            verdict == ("aligned" if name.startswith("clean") else "diverged") for name, (verdict, _) in said.items()
+            verdict == ("aligned" if name.startswith("clean") else "diverged")
+            for name, (verdict, _) in said.items()
         ), said
         assert all(top1 for name, (_, top1) in said.items() if not name.startswith("clean")), said
 
     def test_pairs_are_right_before_and_beyond_the_fault(self, scores):
         for one in scores:
             for where, tally in one.pairs.items():
-                assert tally["right"] >= 0.97 * (tally["right"] + tally["wrong"]), (one.case, one.form, where, tally)
+                assert tally["right"] >= 0.97 * (tally["right"] + tally["wrong"]), (
+                    one.case,
+                    one.form,
+                    where,
+                    tally,
+                )
 
     def test_the_tables_say_so(self, scores):
         text = table.document(scores, [], [])

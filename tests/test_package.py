@@ -11,12 +11,23 @@ import dumpdiff
 
 
 def output(script: str) -> str:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_import_loads_nothing_heavy() -> None:
     loaded = output("import sys, dumpdiff; print(*sys.modules)").split()
-    assert not {"numpy", "pandas", "scipy", "networkx", "rich", "click", "torch", "mindspore"} & set(loaded)
+    assert not {
+        "numpy",
+        "pandas",
+        "scipy",
+        "networkx",
+        "rich",
+        "click",
+        "torch",
+        "mindspore",
+    } & set(loaded)
 
 
 @pytest.mark.parametrize("name", dumpdiff.__all__)

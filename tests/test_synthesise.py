@@ -49,7 +49,9 @@ def test_a_doubled_call_runs_again_before_its_gradient_which_takes_its_number(re
 
 
 def test_swapped_calls_exchange_their_names(real):
-    renamed = partners(synthesise.swapped(real, "Functional.linear.0.forward", "Functional.linear.1.forward"))
+    renamed = partners(
+        synthesise.swapped(real, "Functional.linear.0.forward", "Functional.linear.1.forward")
+    )
     assert renamed == {
         f"Functional.linear.{one}.{direction}": f"Functional.linear.{1 - one}.{direction}"
         for one in (0, 1)
@@ -72,7 +74,9 @@ def test_a_scaled_output_leaves_everything_before_it_alone(real):
     assert edited.records[:position] == real.records[:position]
     before, after = (side.records[position].content for side in (real, edited))
     assert after["input_args"] == before["input_args"]
-    assert after["output"][0]["Norm"] == pytest.approx(1.001 * before["output"][0]["Norm"], rel=1e-6)
+    assert after["output"][0]["Norm"] == pytest.approx(
+        1.001 * before["output"][0]["Norm"], rel=1e-6
+    )
 
 
 def test_a_dump_of_whole_tensors_is_refused(dump):

@@ -19,13 +19,19 @@ def written(folder: Path, text: str) -> Path:
     return script
 
 
-def test_modules_are_there_already_and_a_script_sees_its_arguments(warm: Warm, tmp_path: Path) -> None:
-    script = written(tmp_path, "import sys\nprint('decimal' in sys.modules, __name__, sys.argv[1:], sys.path[0])")
+def test_modules_are_there_already_and_a_script_sees_its_arguments(
+    warm: Warm, tmp_path: Path
+) -> None:
+    script = written(
+        tmp_path, "import sys\nprint('decimal' in sys.modules, __name__, sys.argv[1:], sys.path[0])"
+    )
     assert warm.run(script, "--steps", "4") == (0, f"True __main__ ['--steps', '4'] {tmp_path}\n")
 
 
 def test_what_a_script_does_to_a_module_the_next_does_not_see(warm: Warm, tmp_path: Path) -> None:
-    script = written(tmp_path, "import decimal\nprint(decimal.getcontext().prec)\ndecimal.getcontext().prec += 1")
+    script = written(
+        tmp_path, "import decimal\nprint(decimal.getcontext().prec)\ndecimal.getcontext().prec += 1"
+    )
     assert warm.run(script) == warm.run(script)
 
 
@@ -34,10 +40,16 @@ def test_what_a_script_does_to_a_module_the_next_does_not_see(warm: Warm, tmp_pa
     [
         ("raise SystemExit(3)", 3, ""),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, ""),
-        ("import sys\nprint('out', flush=True)\nprint('error', file=sys.stderr)", 0, "out\nerror\n"),
+        (
+            "import sys\nprint('out', flush=True)\nprint('error', file=sys.stderr)",
+            0,
+            "out\nerror\n",
+        ),
     ],
 )
-def test_how_a_script_ends_and_what_it_said(warm: Warm, tmp_path: Path, text: str, code: int, said: str) -> None:
+def test_how_a_script_ends_and_what_it_said(
+    warm: Warm, tmp_path: Path, text: str, code: int, said: str
+) -> None:
     assert warm.run(written(tmp_path, text)) == (code, said)
 
 
@@ -49,4 +61,7 @@ def test_an_exception_is_told_with_its_line(warm: Warm, tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_not_installed_is_told(tmp_path: Path) -> None:
-    assert Warm("no_such_framework").run(written(tmp_path, "")) == (1, "cannot import no_such_framework")
+    assert Warm("no_such_framework").run(written(tmp_path, "")) == (
+        1,
+        "cannot import no_such_framework",
+    )

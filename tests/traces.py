@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 
 from dumpdiff.alignment import Alignment, align
-from dumpdiff.alignment.matching import Matching
-from dumpdiff.arrays import AnyArray
-from dumpdiff.compare import Comparison, compare_pairs
-from dumpdiff.defaults import MIN_COVERAGE
+from dumpdiff.alignment.matches import Matching
+from dumpdiff.comparison import Comparison, compare_pairs
+from dumpdiff.divergence import locate
+from dumpdiff.divergence.joint_graph import Joined, joined
+from dumpdiff.divergence.states import States, classify
 from dumpdiff.graph import Flow, flow_of
 from dumpdiff.graph.statistics import STATISTICS
-from dumpdiff.locate import locate
-from dumpdiff.locate.joined import Joined, joined
-from dumpdiff.locate.states import States, classify
-from dumpdiff.result import Result
-from dumpdiff.rules import Rules, load_rules
-from dumpdiff.trace import Trace
+from dumpdiff.model.arrays import AnyArray
+from dumpdiff.model.defaults import MIN_COVERAGE
+from dumpdiff.model.result import Result
+from dumpdiff.model.trace import Trace
+from dumpdiff.rulebook import Rules, load_rules
 
 _NUMBERS = list(STATISTICS)
 
@@ -75,7 +75,9 @@ def op(trace: Trace, name: str) -> int:
 
 def tensor(trace: Trace, name: str, slot: str) -> int:
     """Id of the tensor in a slot of the op of that name."""
-    rows = trace.tensors.index[(trace.tensors["op"] == op(trace, name)) & (trace.tensors["slot"] == slot)]
+    rows = trace.tensors.index[
+        (trace.tensors["op"] == op(trace, name)) & (trace.tensors["slot"] == slot)
+    ]
     return int(rows[0])
 
 
@@ -193,9 +195,13 @@ def wrong_pairs(alignment: Alignment) -> list[tuple[str, str]]:
     """Pairs of values that have no slot in common: wrong if both sides are copies of one trace."""
     slots = [
         [{f"{names[o]} {slot}" for o, slot in members} for members in _members(flow)]
-        for flow, names in ((f, f.trace.ops["name"].tolist()) for f in (alignment.target, alignment.reference))
+        for flow, names in (
+            (f, f.trace.ops["name"].tolist()) for f in (alignment.target, alignment.reference)
+        )
     ]
-    pairs = zip(alignment.classes["target"].tolist(), alignment.classes["reference"].tolist(), strict=True)
+    pairs = zip(
+        alignment.classes["target"].tolist(), alignment.classes["reference"].tolist(), strict=True
+    )
     return [(min(slots[0][t]), min(slots[1][r])) for t, r in pairs if not slots[0][t] & slots[1][r]]
 
 
@@ -203,5 +209,7 @@ def _members(flow: Flow) -> list[list[tuple[int, str]]]:
     members: list[list[tuple[int, str]]] = [[] for _ in range(len(flow.classes))]
     known = np.flatnonzero(flow.tensor_class >= 0)
     for row, number in zip(known.tolist(), flow.tensor_class[known].tolist(), strict=True):
-        members[number].append((int(flow.tensors["op"].iat[row]), str(flow.tensors["slot"].iat[row])))
+        members[number].append(
+            (int(flow.tensors["op"].iat[row]), str(flow.tensors["slot"].iat[row]))
+        )
     return members

@@ -28,13 +28,21 @@ class Warm:
         """Exit code of a script, and what it printed, errors too."""
         if self._server is None:
             command = [sys.executable, __file__, *self._modules]
-            self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._server = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with tempfile.NamedTemporaryFile("r", errors="replace") as output:
-            print(json.dumps([output.name, str(script), *arguments]), file=self._server.stdin, flush=True)
+            print(
+                json.dumps([output.name, str(script), *arguments]),
+                file=self._server.stdin,
+                flush=True,
+            )
             answer = self._server.stdout.readline()
-            return int(answer or 1), output.read() if answer else f"cannot import {', '.join(self._modules)}"
+            return int(
+                answer or 1
+            ), output.read() if answer else f"cannot import {', '.join(self._modules)}"
 
 
 def _serve(modules: list[str]) -> None:

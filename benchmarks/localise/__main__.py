@@ -34,7 +34,11 @@ DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
 def main() -> None:
     args = _parse()
     args.work.mkdir(parents=True, exist_ok=True)
-    cases = [case for case in faults.CASES if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])]
+    cases = [
+        case
+        for case in faults.CASES
+        if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])
+    ]
     wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
     failed = recordings.make(wanted, args.work, args.processes, _say)
     for recording, error in failed.items():
@@ -59,13 +63,23 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("/tmp/dumpdiff-localise"), help="recordings and scores")
-    parser.add_argument("--only", action="append", help="cases whose name is like this; may be repeated")
-    parser.add_argument("--form", action="append", choices=list(FORMS), help="this form only; may be repeated")
-    parser.add_argument("--failures", action="store_true", help="print what was said of each case that went wrong")
+    parser.add_argument(
+        "--work", type=Path, default=Path("/tmp/dumpdiff-localise"), help="recordings and scores"
+    )
+    parser.add_argument(
+        "--only", action="append", help="cases whose name is like this; may be repeated"
+    )
+    parser.add_argument(
+        "--form", action="append", choices=list(FORMS), help="this form only; may be repeated"
+    )
+    parser.add_argument(
+        "--failures", action="store_true", help="print what was said of each case that went wrong"
+    )
     parser.add_argument("--held-out", action="store_true", help="name cases that are held out, too")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}"
+    )
     return parser.parse_args()
 
 

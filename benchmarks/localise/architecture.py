@@ -39,14 +39,18 @@ class Size:
     batch: int = 2
     norm: str = "rms"  #: 'rms' or 'layer' (with bias)
     positions: str = "rope"  #: 'rope' or 'learned'
-    mlp: str = "swiglu"  #: 'swiglu', 'gelu' (two linear layers with bias) or 'experts' (swiglu each)
+    mlp: str = (
+        "swiglu"  #: 'swiglu', 'gelu' (two linear layers with bias) or 'experts' (swiglu each)
+    )
     bias: bool = False  #: of q, k, v, o and the linear layers of a gelu mlp
     tied: bool = False  #: the head is the embedding
     experts: int = 0
     top_k: int = 2
     q_rank: int = 0  #: > 0: low-rank attention, as DeepSeek's
     kv_rank: int = 0
-    rope_dim: int = 0  #: low rank: so many of a head's dimensions carry positions, beside head_dim that do not
+    rope_dim: int = (
+        0  #: low rank: so many of a head's dimensions carry positions, beside head_dim that do not
+    )
     padding: int = 3  #: the last so many labels of each sequence are padding: no loss
     image: int = 0  #: ResNet: pixels along an edge; channels are ``hidden``
     seed: int = 11
@@ -62,32 +66,36 @@ class Layer:
 
     input_eps: float = 1e-5
     post_eps: float = 1e-5
-    input_norm_kind: str = (
-        ""  #: '' as the model has it; 'rms' or 'layer': the other arithmetic (bias only if there is one)
-    )
+    input_norm_kind: str = ""  #: '' as the model has it; 'rms' or 'layer': the other arithmetic (bias only if there is one)
     score_scale: float = 1.0  #: on top of 1 / sqrt(head_dim) (low rank: of head_dim + rope_dim)
     mask: str = "causal"  #: 'causal', 'none', 'shifted' (a token sees the one after it)
     rope_interleaved: bool = False  #: pairs (0, 1), (2, 3), ... in place of the two halves
     position_offset: int = 0  #: added to the positions, of RoPE or learned
-    activation: str = (
-        ""  #: '' as the model has it: silu, or gelu in the tanh form; 'silu', 'gelu_tanh', 'gelu_erf', 'relu'
-    )
+    activation: str = ""  #: '' as the model has it: silu, or gelu in the tanh form; 'silu', 'gelu_tanh', 'gelu_erf', 'relu'
     softmax_half: bool = False  #: softmax computed in float16
     softmax_axis: int = -1
-    compute: str = (
-        ""  #: 'float16' or 'bfloat16': the mlp of this layer runs in it (inputs and weights cast, result cast back)
-    )
+    compute: str = ""  #: 'float16' or 'bfloat16': the mlp of this layer runs in it (inputs and weights cast, result cast back)
     dropout: float = 0.0  #: on the attention output; a fixed mask from ``Model.dropout_mask``, as 1 / (1 - p) scaled
     no_bias: str = ""  #: name of a linear layer whose bias is left out: 'q', 'o', 'up', 'down'
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
-    residual: str = "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
+    residual: str = (
+        "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
+    )
     residual_scale: float = 1.0  #: on the attention output before it is added
-    detached: str = ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
-    gradient_scale: float = 1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
-    norm_gradient: float = 1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
+    detached: str = (
+        ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
+    )
+    gradient_scale: float = (
+        1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
+    )
+    norm_gradient: float = (
+        1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
+    )
     normalise_router: bool = True  #: the top-k weights sum to one
     router_sigmoid: bool = False  #: sigmoid scores in place of softmax
-    capacity: int = 0  #: > 0: an expert takes so many tokens (in order), the rest get nothing from it
+    capacity: int = (
+        0  #: > 0: an expert takes so many tokens (in order), the rest get nothing from it
+    )
     missing_expert: int = -1  #: contributes nothing
     expert_order: tuple[int, ...] = ()  #: the expert that stands in for expert E, by E
     norm_momentum: float = 0.1  #: ResNet: irrelevant to the forward pass in training
@@ -120,7 +128,9 @@ class Model:
     rope_theta: float = 10000.0
     rope_half: bool = False  #: inverse frequencies rounded to bfloat16
     final_eps: float = 1e-5
-    head_from: str = ""  #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
+    head_from: str = (
+        ""  #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
+    )
     loss: str = "tokens"  #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'; 'twice'
     #: (the vocabulary counted twice in the log-sum-exp: cross entropy of the logits joined with themselves); 'fewer'
     #: (the mask lost two tokens more, ``batch`` sees to that)
@@ -186,7 +196,9 @@ class Model:
         """
         at, size = f"layers.{layer}.", self.size
         if what == "gate_up":
-            return np.concatenate([self.weights[f"{at}{within}.{name}.{kind}"] for name in ("gate", "up")])
+            return np.concatenate(
+                [self.weights[f"{at}{within}.{name}.{kind}"] for name in ("gate", "up")]
+            )
         parts = [self.weights[f"{at}attention.{name}.{kind}"] for name in "qkv"]
         split = [part.reshape(size.kv_heads, -1, size.head_dim, *part.shape[1:]) for part in parts]
         return np.concatenate(split, axis=1).reshape(-1, *parts[0].shape[1:])
@@ -202,11 +214,23 @@ def round_bfloat16(values: np.ndarray) -> np.ndarray:
 #: Llama-like; GPT-2-like; grouped queries; mixture of experts; low-rank attention; images.
 MODELS: Mapping[str, Size] = {
     "llama": Size(layers=3),
-    "gpt2": Size(norm="layer", positions="learned", mlp="gelu", bias=True, tied=True, ffn=160, seed=12),
+    "gpt2": Size(
+        norm="layer", positions="learned", mlp="gelu", bias=True, tied=True, ffn=160, seed=12
+    ),
     "gqa": Size(hidden=64, heads=8, kv_heads=2, ffn=144, seed=13),
     "moe": Size(mlp="experts", experts=4, ffn=56, seq=16, seed=14),
     "mla": Size(q_rank=24, kv_rank=20, rope_dim=8, seed=15),
-    "resnet": Size(layers=3, hidden=12, vocab=10, image=16, batch=4, norm="batch", mlp="", positions="", seed=16),
+    "resnet": Size(
+        layers=3,
+        hidden=12,
+        vocab=10,
+        image=16,
+        batch=4,
+        norm="batch",
+        mlp="",
+        positions="",
+        seed=16,
+    ),
 }
 
 
@@ -253,10 +277,16 @@ def _resnet(size: Size, normal, bias, norm) -> None:
 
 
 def _decoder(size: Size, weights, rng, normal, bias, norm) -> None:
-    deviation = 0.25 if size.tied else 1.0  # a tied head of unit rows would make logits that leave no doubt
-    weights["embedding.weight"] = (deviation * rng.standard_normal((size.vocab, size.hidden))).astype(np.float32)
+    deviation = (
+        0.25 if size.tied else 1.0
+    )  # a tied head of unit rows would make logits that leave no doubt
+    weights["embedding.weight"] = (
+        deviation * rng.standard_normal((size.vocab, size.hidden))
+    ).astype(np.float32)
     if size.positions == "learned":
-        weights["position.weight"] = (0.3 * rng.standard_normal((size.seq + 4, size.hidden))).astype(np.float32)
+        weights["position.weight"] = (
+            0.3 * rng.standard_normal((size.seq + 4, size.hidden))
+        ).astype(np.float32)
     for n in range(size.layers):
         at = f"layers.{n}."
         norm(at + "input_norm", size.hidden)

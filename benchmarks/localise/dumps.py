@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dumpdiff import read
-from dumpdiff.trace import Trace
+from dumpdiff.model.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,9 @@ class Dump:
     """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of the sorted ones."""
 
     trace: Trace
-    bits: tuple[str, ...]  #: '' if the tensor is not recorded or the recorder is known to write something else
+    bits: tuple[
+        str, ...
+    ]  #: '' if the tensor is not recorded or the recorder is known to write something else
     numbers: tuple[str, ...]  #: equal for reshaped, transposed and widened copies
 
     @cached_property
@@ -83,10 +85,14 @@ class Dump:
     def program(self) -> list[tuple]:
         """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the same ops."""
         shapes: list[list] = [[] for _ in range(len(self.trace.ops))]
-        for op, slot, shape in zip(self.op, self.trace.tensors["slot"], self.trace.tensors["shape"], strict=True):
+        for op, slot, shape in zip(
+            self.op, self.trace.tensors["slot"], self.trace.tensors["shape"], strict=True
+        ):
             shapes[op].append((slot, shape))
         kinds, scopes = self.trace.ops["kind"], self.trace.ops["scope"]
-        return [(kind, scope, tuple(of)) for kind, scope, of in zip(kinds, scopes, shapes, strict=True)]
+        return [
+            (kind, scope, tuple(of)) for kind, scope, of in zip(kinds, scopes, shapes, strict=True)
+        ]
 
 
 def load(path: Path) -> Dump:
@@ -123,7 +129,10 @@ def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
     files = [dump.trace.tensors["file"].iat[at] for dump, at in ((ours, row), (theirs, other))]
     if not all(files):
         return float("inf")
-    a, b = (np.asarray(d.trace.array(at), dtype=np.float64).ravel() for d, at in ((ours, row), (theirs, other)))
+    a, b = (
+        np.asarray(d.trace.array(at), dtype=np.float64).ravel()
+        for d, at in ((ours, row), (theirs, other))
+    )
     if a.size != b.size:
         return float("inf")
     scale = float(np.linalg.norm(b))
@@ -134,4 +143,6 @@ def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
 
 def _fingerprints(values: np.ndarray) -> tuple[str, str]:
     flat = np.where(values == 0, 0.0, values).astype(np.float64).ravel()  # no negative zero
-    return tuple(hashlib.blake2b(v.tobytes(), digest_size=12).hexdigest() for v in (flat, np.sort(flat)))
+    return tuple(
+        hashlib.blake2b(v.tobytes(), digest_size=12).hexdigest() for v in (flat, np.sort(flat))
+    )

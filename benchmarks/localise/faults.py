@@ -82,7 +82,11 @@ def _weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Cha
     def apply(model: Model, n: int) -> Model:
         key = name.format(n=n)
         return replace(
-            model, weights={**model.weights, key: change(model.weights[key].copy(), model).astype(np.float32)}
+            model,
+            weights={
+                **model.weights,
+                key: change(model.weights[key].copy(), model).astype(np.float32),
+            },
         )
 
     return apply
@@ -248,7 +252,9 @@ _ROTARY = "rope_layout rope_theta rope_half stop_keys"
 _WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
 _LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order loss_twice mask_fewer"
 _BACKWARD = "stop_attention gradient_double gradient_halved norm_gradient"
-_OPTIMIZER = "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_norm clip_after"
+_OPTIMIZER = (
+    "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_norm clip_after"
+)
 
 #: Which faults a model is given; every one goes into one side, by turns. An offset of all positions is a fault of
 #: learned ones alone: rotary scores know differences only.
@@ -304,12 +310,23 @@ def _cases() -> tuple[Case, ...]:
     cases = [Case(f"{model}-clean", model, "none", "", *_STYLES[model]) for model in MODELS]
     for twin, model, target, reference in _BENIGN:
         styles = _STYLES[model]
-        cases.append(Case(f"{model}-{twin}", model, "none", "", styles[0] + target, styles[1] + reference))
+        cases.append(
+            Case(f"{model}-{twin}", model, "none", "", styles[0] + target, styles[1] + reference)
+        )
     for model, names in GIVEN.items():
         for turn, fault in enumerate(names.split()):
             more = ("--optimizer",) if FAULTS[fault].optimizer else ()
             target, reference = (style + more for style in _STYLES[model])
-            cases.append(Case(f"{model}-{fault}", model, fault, ("mindspore", "pytorch")[turn % 2], target, reference))
+            cases.append(
+                Case(
+                    f"{model}-{fault}",
+                    model,
+                    fault,
+                    ("mindspore", "pytorch")[turn % 2],
+                    target,
+                    reference,
+                )
+            )
     return tuple(cases)
 
 
@@ -320,8 +337,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What both recording scripts are told in the same words."""
     parser.add_argument("out", help="folder to make; the dump goes into it")
     parser.add_argument("--model", choices=list(MODELS), required=True)
-    parser.add_argument("--fault", default="none", help=f"one of {', '.join(FAULTS)}; NAME@LAYER chooses the layer")
-    parser.add_argument("--optimizer", action="store_true", help="also run one step of the optimizer")
+    parser.add_argument(
+        "--fault", default="none", help=f"one of {', '.join(FAULTS)}; NAME@LAYER chooses the layer"
+    )
+    parser.add_argument(
+        "--optimizer", action="store_true", help="also run one step of the optimizer"
+    )
 
 
 def model_from(args: argparse.Namespace) -> Model:

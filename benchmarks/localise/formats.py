@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dumpdiff import read
-from dumpdiff.trace import Trace
+from dumpdiff.model.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fixtures"))
 
@@ -116,13 +116,22 @@ def names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: 
     if make not in (without_graph, statistic_csv_without_graph):
         return {}
     bare = read(made(without_graph, recording))
-    ours = dict(zip(recorded.tensors["file"], recorded.ops["name"].to_numpy()[recorded.tensors["op"]], strict=True))
+    ours = dict(
+        zip(
+            recorded.tensors["file"],
+            recorded.ops["name"].to_numpy()[recorded.tensors["op"]],
+            strict=True,
+        )
+    )
     theirs = zip(bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True)
     return {name: ours[file] for file, name in theirs if file in ours}
 
 
 #: Calls that ptdbg_ascend does not wrap.
-_UNSEEN = {f"Tensor.{name}" for name in ("view", "contiguous", "__neg__", "to", "float", "half", "bfloat16", "type")}
+_UNSEEN = {
+    f"Tensor.{name}"
+    for name in ("view", "contiguous", "__neg__", "to", "float", "half", "bfloat16", "type")
+}
 _FRAME = re.compile(r"File (.+), line (\d+), in (.+?), ?\n ?(.*)", re.DOTALL)
 
 
@@ -141,7 +150,9 @@ def _write_ptdbg(recording: Path, folder: Path, *, whole: bool) -> None:
     for row, op in enumerate(trace.tensors["op"].tolist()):
         rows_of.setdefault(op, []).append(row)
     lines = []
-    for op, (name, kind, level) in enumerate(zip(*(trace.ops[c] for c in ("name", "kind", "level")), strict=True)):
+    for op, (name, kind, level) in enumerate(
+        zip(*(trace.ops[c] for c in ("name", "kind", "level")), strict=True)
+    ):
         if level != "op" or kind in _UNSEEN or not name.endswith((".forward", ".backward")):
             continue
         for row, slot in _slots(trace, rows_of.get(op, []), forward=name.endswith("forward")):
@@ -157,7 +168,9 @@ def _slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, s
     """Slots as ptdbg counts them: keyword arguments go on after the positional ones, a single output has no number."""
     slots = trace.tensors["slot"].tolist()
     outputs = sum(slots[row].startswith("output") for row in rows)
-    positions = [int(slots[row].split(".")[1]) for row in rows if re.match(r"input\.\d", slots[row])]
+    positions = [
+        int(slots[row].split(".")[1]) for row in rows if re.match(r"input\.\d", slots[row])
+    ]
     following = max(positions, default=-1)
     named = []
     for row in rows:
@@ -174,7 +187,8 @@ def _slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, s
 def _line(trace: Trace, row: int, name: str) -> str:
     """One record: [name, step, hash, dtype, shape, [max, min, mean, norm]]; "Nan" is 'not computed'."""
     dtype, shape, constant, *numbers = (
-        trace.tensors[column].iat[row] for column in ("dtype", "shape", "constant", "max", "min", "mean", "norm")
+        trace.tensors[column].iat[row]
+        for column in ("dtype", "shape", "constant", "max", "min", "mean", "norm")
     )
     if constant:
         value = {"int": int, "bool": bool}.get(dtype, float)(numbers[0])

@@ -26,7 +26,9 @@ class Side:
     clean: Dump
     run: Dump
     twins: list[int]  #: per op of ``run`` that of ``clean``, -1 if it has none
-    changed: np.ndarray | None = None  #: (tensors of ``run``,) see truth.Truth; None if it carries no fault
+    changed: np.ndarray | None = (
+        None  #: (tensors of ``run``,) see truth.Truth; None if it carries no fault
+    )
 
     def value(self, row: int) -> str:
         """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not there."""
@@ -76,9 +78,15 @@ def known(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
         others, candidates = theirs[size]
         scale = np.linalg.norm(candidates, axis=1)
         squares = (values**2).sum(1)[:, None] + (candidates**2).sum(1) - 2 * values @ candidates.T
-        near = np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale  # cheap and inexact; then exactly
+        near = (
+            np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale
+        )  # cheap and inexact; then exactly
         for row, name in enumerate(names):
-            columns = [c for c in np.flatnonzero(near[row]) if _distance(values[row], candidates[c]) <= CLOSE]
+            columns = [
+                c
+                for c in np.flatnonzero(near[row])
+                if _distance(values[row], candidates[c]) <= CLOSE
+            ]
             if columns:
                 found[name] = frozenset(others[c] for c in columns)
     return found
@@ -102,7 +110,11 @@ def judge(
         value, expected = target.value(ours), reference.value(other)
         if value in partners and expected in theirs:
             right = expected in partners[value]
-            tally = quality.beyond if target.reached(ours) or reference.reached(other) else quality.before
+            tally = (
+                quality.beyond
+                if target.reached(ours) or reference.reached(other)
+                else quality.before
+            )
             tally.right += right
             tally.wrong += not right
             if right:
@@ -111,7 +123,11 @@ def judge(
     for value, beyond in _values_of(reference, recorded).items():
         present = [name for name in theirs.get(value, ()) if name in reached]
         if present:
-            tally = quality.beyond if beyond or any(reached[name] for name in present) else quality.before
+            tally = (
+                quality.beyond
+                if beyond or any(reached[name] for name in present)
+                else quality.before
+            )
             tally.found += value in paired
             tally.lost += value not in paired
     return quality
@@ -137,7 +153,8 @@ def _by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
         if np.isfinite(values).all() and len(np.unique(values)) >= DISTINCT:
             sized[values.size].append((name, values))
     return {
-        size: ([name for name, _ in held], np.stack([values for _, values in held])) for size, held in sized.items()
+        size: ([name for name, _ in held], np.stack([values for _, values in held]))
+        for size, held in sized.items()
     }
 
 

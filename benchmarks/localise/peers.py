@@ -38,7 +38,9 @@ class Verdict:
     dumpdiff: bool  #: its first finding names an op that is right
 
 
-def verdicts(cases: Iterable[faults.Case], work: Path, processes: int, say: Callable[[str], None]) -> list[Verdict]:
+def verdicts(
+    cases: Iterable[faults.Case], work: Path, processes: int, say: Callable[[str], None]
+) -> list[Verdict]:
     """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from run to run."""
     chosen = [case for case in cases if case.side == recordings.PYTORCH]
     with ThreadPoolExecutor(processes) as pool:
@@ -77,13 +79,22 @@ def _marked(faulty: Path, clean: Path, key: str) -> list[str]:
         return held["rows"]
     out = faulty.with_name(f"{faulty.name}.msprobe_output")
     shutil.rmtree(out, ignore_errors=True)
-    command = [Path(sys.executable).with_name("msprobe"), "compare", "-tp", faulty / "step0", "-gp", clean / "step0"]
+    command = [
+        Path(sys.executable).with_name("msprobe"),
+        "compare",
+        "-tp",
+        faulty / "step0",
+        "-gp",
+        clean / "step0",
+    ]
     run = subprocess.run([*command, "-o", out], capture_output=True, text=True, check=False)
     results = sorted(out.glob("*.csv"))
     if run.returncode or not results:
         raise SystemExit(f"msprobe failed on {faulty}:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
     with results[0].open(newline="") as file:
-        rows = [row["NPU Name"] for row in csv.DictReader(file) if row["Result"] in ("warning", "error")]
+        rows = [
+            row["NPU Name"] for row in csv.DictReader(file) if row["Result"] in ("warning", "error")
+        ]
     shutil.rmtree(out)
     kept.write_text(json.dumps({"key": key, "rows": rows}))
     return rows

@@ -29,11 +29,19 @@ from mindspore_nets.style import NAMES, Style
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
-    parser.add_argument("--names", choices=list(NAMES), default="legacy", help="of MindSpore Transformers' cells")
-    parser.add_argument("--style", choices=["cell", "jit"], default="cell", help="jit: a function on top, no scopes")
-    parser.add_argument("--order", choices=["qkv", "vkq"], default="qkv", help="in which order the projections run")
+    parser.add_argument(
+        "--names", choices=list(NAMES), default="legacy", help="of MindSpore Transformers' cells"
+    )
+    parser.add_argument(
+        "--style", choices=["cell", "jit"], default="cell", help="jit: a function on top, no scopes"
+    )
+    parser.add_argument(
+        "--order", choices=["qkv", "vkq"], default="qkv", help="in which order the projections run"
+    )
     parser.add_argument("--attention", choices=["plain", "bmm"], default="plain")
-    parser.add_argument("--recompute", action="store_true", help="each block again in the backward pass")
+    parser.add_argument(
+        "--recompute", action="store_true", help="each block again in the backward pass"
+    )
     return parser.parse_args()
 
 

@@ -27,7 +27,13 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--names", default="hf")
     parser.add_argument("--operators", type=int, default=10)
-    parser.add_argument("--by", type=float, action="append", required=True, help="share of the norm; may be repeated")
+    parser.add_argument(
+        "--by",
+        type=float,
+        action="append",
+        required=True,
+        help="share of the norm; may be repeated",
+    )
     args = parser.parse_args()
 
     seed_all(seed=1, mode=True)
@@ -41,7 +47,9 @@ def main() -> None:
 
     args.out.mkdir(parents=True)
     config = write_config(args.out.resolve(), "tensor", "mix")
-    config.write_text(json.dumps({**json.loads(config.read_text()), "step": list(range(len(points)))}))
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "step": list(range(len(points)))})
+    )
     debugger = PrecisionDebugger(config_path=str(config))
     for step, (number, size) in enumerate(points):
         net.zero_grad()

@@ -30,16 +30,26 @@ from torch import Tensor, nn
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
-    parser.add_argument("--names", choices=["hf", "mcore"], default="hf", help="Hugging Face or Megatron-core")
-    parser.add_argument("--fused", choices=["none", "blocks"], default="none", help="q, k, v and gate, up as one")
+    parser.add_argument(
+        "--names", choices=["hf", "mcore"], default="hf", help="Hugging Face or Megatron-core"
+    )
+    parser.add_argument(
+        "--fused", choices=["none", "blocks"], default="none", help="q, k, v and gate, up as one"
+    )
     parser.add_argument("--attention", choices=["plain", "sdpa"], default="plain")
     parser.add_argument("--order", choices=["qkv", "vkq"], default="qkv")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--recompute", action="store_true", help="run each block again in the backward pass")
     parser.add_argument(
-        "--perturb", metavar="MODULE[:N]", help="the first (or N-th, from 0) operator in this module is off"
+        "--recompute", action="store_true", help="run each block again in the backward pass"
     )
-    parser.add_argument("--by", type=float, default=0.01, help="by this share of the norm of its output")
+    parser.add_argument(
+        "--perturb",
+        metavar="MODULE[:N]",
+        help="the first (or N-th, from 0) operator in this module is off",
+    )
+    parser.add_argument(
+        "--by", type=float, default=0.01, help="by this share of the norm of its output"
+    )
     return parser.parse_args()
 
 
@@ -50,7 +60,11 @@ def net_and_batch(model: Model, style: Style) -> tuple[nn.Module, list[Tensor]]:
         batch = [torch.from_numpy(images), torch.from_numpy(labels).long()]
     else:
         net, (tokens, labels, mask) = Decoder(model, style), model.batch()
-        batch = [torch.from_numpy(tokens).long(), torch.from_numpy(labels).long(), torch.from_numpy(mask)]
+        batch = [
+            torch.from_numpy(tokens).long(),
+            torch.from_numpy(labels).long(),
+            torch.from_numpy(mask),
+        ]
     rename(net, names_of(style.names, model.size))
     return net, batch
 
@@ -63,7 +77,9 @@ def main() -> None:
 
     seed_all(seed=1, mode=True)
     torch.set_num_threads(1)
-    net, batch = net_and_batch(model, Style(args.names, args.fused, args.attention, args.order, args.recompute))
+    net, batch = net_and_batch(
+        model, Style(args.names, args.fused, args.attention, args.order, args.recompute)
+    )
     if args.dtype == "bf16":
         net = net.to(torch.bfloat16)
     if args.perturb:

@@ -46,7 +46,9 @@ def of(case: faults.Case) -> tuple[Recording, Recording]:
     """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side it belongs to."""
     sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
     target, reference = (
-        Recording(framework, case.model, case.fault if case.side == framework else "none", tuple(options))
+        Recording(
+            framework, case.model, case.fault if case.side == framework else "none", tuple(options)
+        )
         for framework, options in sides
     )
     return target, reference
@@ -57,7 +59,9 @@ def path(recording: Recording, work: Path) -> Path:
     return work / "recordings" / recording.name
 
 
-def make(wanted: Iterable[Recording], work: Path, processes: int, say: Callable[[str], None]) -> dict[Recording, str]:
+def make(
+    wanted: Iterable[Recording], work: Path, processes: int, say: Callable[[str], None]
+) -> dict[Recording, str]:
     """Make those that are missing or out of date; returns what went wrong, by recording."""
     missing = [recording for recording in dict.fromkeys(wanted) if not _is_current(recording, work)]
     failed: dict[Recording, str] = {}
@@ -78,7 +82,15 @@ def _record(recording: Recording, work: Path) -> str:
         shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     script = HERE / f"record_{recording.framework}.py"
     fault = ["--fault", recording.fault] if recording.fault != "none" else []
-    command = [sys.executable, str(script), str(out), "--model", recording.model, *fault, *recording.options]
+    command = [
+        sys.executable,
+        str(script),
+        str(out),
+        "--model",
+        recording.model,
+        *fault,
+        *recording.options,
+    ]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         return f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"

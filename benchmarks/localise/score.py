@@ -19,7 +19,7 @@ import recordings
 import truth
 
 import dumpdiff
-from dumpdiff.result import Finding, Result
+from dumpdiff.model.result import Finding, Result
 
 HERE = Path(__file__).resolve().parent
 _SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
@@ -42,7 +42,9 @@ class Score:
     top3: bool
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
-    pairs: dict[str, dict[str, int]]  #: {} for pairs of low precision, where no partners are known; see partners.Tally
+    pairs: dict[
+        str, dict[str, int]
+    ]  #: {} for pairs of low precision, where no partners are known; see partners.Tally
     seconds: float
     truth: str  #: the earliest root
     said: tuple[str, ...]  #: titles of the first three findings, or why it is inconclusive
@@ -65,14 +67,18 @@ def scores(
         if missing := tuple(form for form in forms if (case.name, form, key) not in kept):
             wanted.append((case, missing, key))
     with ProcessPoolExecutor(processes) as pool, file.open("a") as lines:
-        running = {pool.submit(score, case, missing, work): (case, key) for case, missing, key in wanted}
+        running = {
+            pool.submit(score, case, missing, work): (case, key) for case, missing, key in wanted
+        }
         for count, done in enumerate(as_completed(running), 1):
             case, key = running[done]
             for made in done.result():
                 found.append(made)
                 lines.write(json.dumps({"key": key, **asdict(made)}) + "\n")
             lines.flush()
-            say(f"scored {count}/{len(running)} {'a held-out case' if case.held_out else case.name}")
+            say(
+                f"scored {count}/{len(running)} {'a held-out case' if case.held_out else case.name}"
+            )
     return found
 
 
@@ -95,7 +101,10 @@ def score(case: faults.Case, forms: Iterable[str], work: Path) -> list[Score]:
 
 def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root, known) -> Score:
     chosen = formats.FORMS[form]
-    target, reference = formats.made(chosen.target, paths[0]), formats.made(chosen.reference, paths[1])
+    target, reference = (
+        formats.made(chosen.target, paths[0]),
+        formats.made(chosen.reference, paths[1]),
+    )
     renamed = formats.names(chosen.target, paths[0], sides[0].run.trace)
     ops_of_form = set(dumpdiff.read(reference).ops["name"])
     begin = time.perf_counter()
@@ -107,7 +116,9 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
         nameable = root.ops & ops_of_form if case.side == recordings.PYTORCH else root.ops
         void = _void(root, bool(nameable))
         hits = [_named(finding, case.side, renamed) & nameable for finding in result.findings[:3]]
-    right = next((finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None)
+    right = next(
+        (finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None
+    )
     causes = getattr(right, "causes", ())
     first = result.first_divergence
     diverged = result.verdict == "diverged"
@@ -125,7 +136,9 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
         top3=diverged and any(hits),
         named=len(_named(first, case.side, renamed)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
-        pairs=asdict(_alignment(result, renamed, sides, ops_of_form, known)) if known is not None else {},
+        pairs=asdict(_alignment(result, renamed, sides, ops_of_form, known))
+        if known is not None
+        else {},
         seconds=round(seconds, 3),
         truth=root.first if root else "",
         said=tuple(f.title for f in result.findings[:3]) or result.notes[:1],
@@ -147,18 +160,28 @@ def _named(finding: Finding, side: str, renamed: formats.Names) -> frozenset[str
     return frozenset(renamed.get(op, op) if side == recordings.MINDSPORE else op for op in ops)
 
 
-def _alignment(result: Result, renamed, sides: list[partners.Side], ops_of_form: set[str], known) -> partners.Quality:
+def _alignment(
+    result: Result, renamed, sides: list[partners.Side], ops_of_form: set[str], known
+) -> partners.Quality:
     rows = []
     for side, run in zip(("target", "reference"), (side.run for side in sides), strict=True):
         number = {name: op for op, name in enumerate(run.trace.ops["name"])}
         names = result.pairs[f"{side}_op"]
-        ops = [number.get(renamed.get(name, name) if side == "target" else name, -1) for name in names]
-        rows.append([run.slots.get(at, -1) for at in zip(ops, result.pairs[f"{side}_slot"], strict=True)])
-    pairs = [(ours, theirs) for ours, theirs in zip(*rows, strict=True) if ours >= 0 and theirs >= 0]
+        ops = [
+            number.get(renamed.get(name, name) if side == "target" else name, -1) for name in names
+        ]
+        rows.append(
+            [run.slots.get(at, -1) for at in zip(ops, result.pairs[f"{side}_slot"], strict=True)]
+        )
+    pairs = [
+        (ours, theirs) for ours, theirs in zip(*rows, strict=True) if ours >= 0 and theirs >= 0
+    ]
     reference = sides[1].run
     names = reference.trace.ops["name"].tolist()
     results = [
-        row for row, op in enumerate(reference.op) if reference.role[row] == "output" and names[op] in ops_of_form
+        row
+        for row, op in enumerate(reference.op)
+        if reference.role[row] == "output" and names[op] in ops_of_form
     ]
     return partners.judge(pairs, known, *sides, results)
 
@@ -172,7 +195,10 @@ def _kept(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
     for line in file.read_text().splitlines():
         fields = json.loads(line)
         key = fields.pop("key")
-        yield (fields["case"], fields["form"], key), Score(**{**fields, "said": tuple(fields["said"])})
+        yield (
+            (fields["case"], fields["form"], key),
+            Score(**{**fields, "said": tuple(fields["said"])}),
+        )
 
 
 def _key(case: faults.Case, work: Path) -> str:

@@ -49,7 +49,9 @@ def curve(work: Path, processes: int, say: Callable[[str], None]) -> list[Point]
     if failed := recordings.make([TARGET, REFERENCE], work, processes, say):
         raise SystemExit("\n".join(failed.values()))
     made_of = "".join(recordings.mark(one, work).read_text() for one in (TARGET, REFERENCE))
-    recorded = hashlib.sha256((made_of + Path(__file__).with_name("record_perturbed.py").read_text()).encode())
+    recorded = hashlib.sha256(
+        (made_of + Path(__file__).with_name("record_perturbed.py").read_text()).encode()
+    )
     key = hashlib.sha256((recorded.hexdigest() + score.code()).encode()).hexdigest()
     kept = work / "sensitivity.json"
     if kept.exists() and (held := json.loads(kept.read_text()))["key"] == key:
@@ -75,7 +77,9 @@ def _record(work: Path, key: str, say: Callable[[str], None]) -> None:
     script = recordings.HERE / "record_perturbed.py"
     sizes = [word for size in SIZES for word in ("--by", repr(size))]
     given = ["--model", MODEL, *REFERENCE.options, "--operators", str(OPERATORS), *sizes]
-    run = subprocess.run([sys.executable, script, out, *given], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, script, out, *given], capture_output=True, text=True, check=False
+    )
     if run.returncode:
         raise SystemExit(f"{script.name} failed:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
     mark.write_text(key)
@@ -93,6 +97,12 @@ def _judge(work: Path, number: int) -> list[Point]:
         first = result.first_divergence
         named = first is not None and bool({*first.reference_ops} & root.ops)
         found.append(
-            Point(root.first, SIZES[number % len(SIZES)], name, named and result.verdict == "diverged", result.verdict)
+            Point(
+                root.first,
+                SIZES[number % len(SIZES)],
+                name,
+                named and result.verdict == "diverged",
+                result.verdict,
+            )
         )
     return found

@@ -87,7 +87,12 @@ def document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Seque
         (_CURVE, _curve(points) if points else ""),
         (_PEERS, _peers(verdicts) if verdicts else ""),
     ]
-    return "\n".join([_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)]).rstrip() + "\n"
+    return (
+        "\n".join(
+            [_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)]
+        ).rstrip()
+        + "\n"
+    )
 
 
 def write(file: Path, text: str) -> None:
@@ -99,17 +104,33 @@ def write(file: Path, text: str) -> None:
 
 def failures(scores: Sequence[Score], held_out: bool) -> str:
     """What was said of each case that went wrong; cases that are held out only if asked for."""
-    wrong = [s for s in scores if not s.void and (s.verdict != "aligned" if s.benign else not s.top1)]
+    wrong = [
+        s for s in scores if not s.void and (s.verdict != "aligned" if s.benign else not s.top1)
+    ]
     lines = []
     for s in sorted(wrong, key=lambda s: (s.case, list(FORMS).index(s.form))):
         if s.held_out and not held_out:
             continue
         wanted = "nothing" if s.benign else f"{s.truth} ({s.cause}, in {s.side})"
-        lines += [f"### {s.case} [{s.form}]: {s.verdict}{', found in the first three' if s.top3 else ''}"]
-        lines += [f"- truth: {wanted}", *(f"- {number}. {said}" for number, said in enumerate(s.said, 1)), ""]
+        lines += [
+            f"### {s.case} [{s.form}]: {s.verdict}{', found in the first three' if s.top3 else ''}"
+        ]
+        lines += [
+            f"- truth: {wanted}",
+            *(f"- {number}. {said}" for number, said in enumerate(s.said, 1)),
+            "",
+        ]
     hidden = sum(s.held_out for s in wrong)
-    void = sorted({f"{s.case} [{s.form}]: {s.void}" for s in scores if s.void and (held_out or not s.held_out)})
-    tail = [f"{hidden} answers about held-out cases are wrong too."] if hidden and not held_out else []
+    void = sorted(
+        {
+            f"{s.case} [{s.form}]: {s.void}"
+            for s in scores
+            if s.void and (held_out or not s.held_out)
+        }
+    )
+    tail = (
+        [f"{hidden} answers about held-out cases are wrong too."] if hidden and not held_out else []
+    )
     return "\n".join([*lines, *tail, *(f"- not counted: {text}" for text in void)])
 
 
@@ -145,14 +166,24 @@ def _alignment(scores: Sequence[Score]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in FORMS:
-            ours = [s.pairs for s in scores if belongs(s) and s.form == form and s.pairs and not s.void]
+            ours = [
+                s.pairs for s in scores if belongs(s) and s.form == form and s.pairs and not s.void
+            ]
             if ours:
                 rows.append([
                     part, form, len(ours),
                     *(_ratio(ours, where, good, bad)
                       for good, bad in (("right", "wrong"), ("found", "lost")) for where in ("before", "beyond")),
                 ])  # fmt: skip
-    head = ("part", "form", "pairs of dumps", "precision before", "precision beyond", "recall before", "recall beyond")
+    head = (
+        "part",
+        "form",
+        "pairs of dumps",
+        "precision before",
+        "precision beyond",
+        "recall before",
+        "recall beyond",
+    )
     return _markdown(head, rows)
 
 
@@ -166,7 +197,9 @@ def _causes(scores: Sequence[Score]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in FORMS:
-            located = [s for s in scores if belongs(s) and s.form == form and s.top3 and not s.benign]
+            located = [
+                s for s in scores if belongs(s) and s.form == form and s.top3 and not s.benign
+            ]
             if located:
                 right = [s.said_cause == s.cause for s in located]
                 none = [not s.said_cause for s in located]
@@ -190,7 +223,13 @@ def _curve(points: Sequence[Point]) -> str:
     sizes = sorted({point.size for point in points})
     forms = list(dict.fromkeys(point.form for point in points))
     rows = [
-        [form, *(_share(p.found for p in points if p.form == form and p.size == size) for size in sizes)]
+        [
+            form,
+            *(
+                _share(p.found for p in points if p.form == form and p.size == size)
+                for size in sizes
+            ),
+        ]
         for form in forms
     ]
     return _markdown(("form", *(f"{size:g}" for size in sizes)), rows)
@@ -206,7 +245,9 @@ def _peers(verdicts: Sequence[Verdict]) -> str:
                     part, form, len(ours), _share(v.msprobe for v in ours), _share(not v.marked for v in ours),
                     _share(v.dumpdiff for v in ours),
                 ])  # fmt: skip
-    return _markdown(("part", "form", "faults", "msprobe top-1", "msprobe marks nothing", "dumpdiff top-1"), rows)
+    return _markdown(
+        ("part", "form", "faults", "msprobe top-1", "msprobe marks nothing", "dumpdiff top-1"), rows
+    )
 
 
 def _share(flags: Iterable[bool]) -> str:
@@ -220,4 +261,6 @@ def _median(values: Iterable[float]) -> float:
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [list(map(str, head)), ["---" if column < 2 else "--:" for column in range(len(head))]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (*lines, *(list(map(str, row)) for row in rows)))
+    return "\n".join(
+        f"| {' | '.join(line)} |" for line in (*lines, *(list(map(str, row)) for row in rows))
+    )

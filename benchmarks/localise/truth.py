@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from dumps import Dump, distance, twins
 
-from dumpdiff.dtypes import UNIT_ROUNDOFF
-from dumpdiff.trace import BACKWARD, FORWARD, PHASES
+from dumpdiff.model.dtypes import UNIT_ROUNDOFF
+from dumpdiff.model.trace import BACKWARD, FORWARD, PHASES
 
 #: TOUCHED: other bits, and no more than rounding.
 CHANGED, TOUCHED, SAME, UNKNOWN = 2, 1, 0, -1
@@ -54,11 +54,19 @@ def find(clean: Dump, faulty: Dump) -> Truth:
     roots = [
         op
         for op, rows in enumerate(faulty.writes)
-        if leaf[op] and (changed[rows] == CHANGED).any() and not (changed[faulty.reads[op]] == CHANGED).any()
+        if leaf[op]
+        and (changed[rows] == CHANGED).any()
+        and not (changed[faulty.reads[op]] == CHANGED).any()
     ]
-    reading = [op for op in roots if phase[op] == FORWARD or any(faulty.op[row] == op for row in faulty.reads[op])]
+    reading = [
+        op
+        for op in roots
+        if phase[op] == FORWARD or any(faulty.op[row] == op for row in faulty.reads[op])
+    ]
     reached = _phases_reached(faulty, pairs, changed)
-    candidates = {op for op in {*reading, *_given(faulty, changed, leaf)} or roots if phase[op] in reached}
+    candidates = {
+        op for op in {*reading, *_given(faulty, changed, leaf)} or roots if phase[op] in reached
+    }
     if not candidates:
         return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
@@ -66,12 +74,16 @@ def find(clean: Dump, faulty: Dump) -> Truth:
     # What amplifies rounding is no root where something else is.
     chosen = {op for op in chosen if not (changed[faulty.reads[op]] == TOUCHED).any()} or chosen
     accepted = chosen | _same_numbers(faulty, changed, chosen)
-    accepted |= _consumers(faulty, changed, chosen) | _rewired(clean, faulty, pairs, changed, chosen)
+    accepted |= _consumers(faulty, changed, chosen) | _rewired(
+        clean, faulty, pairs, changed, chosen
+    )
     accepted = {op for op in accepted if phase[op] == first_phase}
     accepted |= {op for op, forward in enumerate(ops["forward"].tolist()) if forward in chosen}
     names = ops["name"].tolist()
     effect = _effect(clean, faulty, pairs, changed, first_phase)
-    return Truth(frozenset(names[op] for op in accepted), names[min(chosen)], first_phase, changed, effect)
+    return Truth(
+        frozenset(names[op] for op in accepted), names[min(chosen)], first_phase, changed, effect
+    )
 
 
 def _phases_reached(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
@@ -81,7 +93,10 @@ def _phases_reached(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[
     return {
         phase[op]
         for op, rows in enumerate(faulty.writes)
-        if any(changed[row] == CHANGED and (pairs[op] >= 0 or faulty.numbers[row] not in read) for row in rows)
+        if any(
+            changed[row] == CHANGED and (pairs[op] >= 0 or faulty.numbers[row] not in read)
+            for row in rows
+        )
     }
 
 
@@ -92,14 +107,20 @@ def _changed(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
     named: dict[str, set[str]] = defaultdict(set)
     for name, print_ in zip(clean.trace.tensors["parameter"], clean.bits, strict=True):
         named[name].add(print_)
-    parameter, slot, size = (faulty.trace.tensors[name].tolist() for name in ("parameter", "slot", "size"))
+    parameter, slot, size = (
+        faulty.trace.tensors[name].tolist() for name in ("parameter", "slot", "size")
+    )
     of_size: dict[int, list[int]] = defaultdict(list)
-    for row, (role, count) in enumerate(zip(clean.role, clean.trace.tensors["size"].tolist(), strict=True)):
+    for row, (role, count) in enumerate(
+        zip(clean.role, clean.trace.tensors["size"].tolist(), strict=True)
+    ):
         if role == "output" and clean.bits[row]:
             of_size[count].append(row)
     changed = np.full(len(faulty.bits), UNKNOWN, dtype=np.int8)
     outputs = [role == "output" for role in faulty.role]
-    for row in sorted(range(len(outputs)), key=lambda row: not outputs[row]):  # what is read is judged by who made it
+    for row in sorted(
+        range(len(outputs)), key=lambda row: not outputs[row]
+    ):  # what is read is judged by who made it
         print_ = faulty.bits[row]
         if not print_:
             continue
@@ -124,21 +145,36 @@ def _given(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
     """
     table = faulty.trace.tensors
     known = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
-    read = [r for r in np.flatnonzero(changed == CHANGED) if faulty.role[r] != "output" and faulty.makers[r] < 0]
-    passing = [any(changed[w] == CHANGED for w in rows) and leaf[op] for op, rows in enumerate(faulty.writes)]
+    read = [
+        r
+        for r in np.flatnonzero(changed == CHANGED)
+        if faulty.role[r] != "output" and faulty.makers[r] < 0
+    ]
+    passing = [
+        any(changed[w] == CHANGED for w in rows) and leaf[op]
+        for op, rows in enumerate(faulty.writes)
+    ]
     first = min((op for op, passes in enumerate(passing) if passes), default=-1)
     found = {faulty.op[row] for row in read if known.iat[row] and passing[faulty.op[row]]}
     if not found:
         early = {table["shape"].iat[row] for row in read if faulty.op[row] <= first}
-        found = {faulty.op[row] for row in read if table["shape"].iat[row] in early and passing[faulty.op[row]]}
+        found = {
+            faulty.op[row]
+            for row in read
+            if table["shape"].iat[row] in early and passing[faulty.op[row]]
+        }
     return found
 
 
 def _same_numbers(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:
     """Ops and module calls that write what these write, rearranged or as it is."""
-    prints = {faulty.numbers[row] for op in ops for row in faulty.writes[op] if changed[row] == CHANGED}
+    prints = {
+        faulty.numbers[row] for op in ops for row in faulty.writes[op] if changed[row] == CHANGED
+    }
     return {
-        faulty.op[row] for row, role in enumerate(faulty.role) if role == "output" and faulty.numbers[row] in prints
+        faulty.op[row]
+        for row, role in enumerate(faulty.role)
+        if role == "output" and faulty.numbers[row] in prints
     }
 
 
@@ -167,12 +203,16 @@ def _copies(faulty: Dump, row: int, source: int) -> bool:
     files = table["file"].iat[row] and table["file"].iat[source]
     if not files or table["size"].iat[row] != table["size"].iat[source] or not unit:
         return False
-    ours, theirs = (np.asarray(faulty.trace.array(at), dtype=np.float64).ravel() for at in (row, source))
+    ours, theirs = (
+        np.asarray(faulty.trace.array(at), dtype=np.float64).ravel() for at in (row, source)
+    )
     with np.errstate(invalid="ignore"):
         return bool(np.all(np.abs(ours - theirs) <= 2 * unit * np.abs(theirs)))
 
 
-def _rewired(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]) -> set[int]:
+def _rewired(
+    clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
+) -> set[int]:
     """Where a root reads another, unchanged value than it does in the clean run: also the ops that made that value.
 
     So it is where an op was left out: the op before the gap is as right an answer as the one after it.
@@ -186,7 +226,9 @@ def _rewired(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, r
             if rewired and changed[row] == SAME and faulty.makers[row] >= 0:
                 values.add(faulty.numbers[row])
     return {
-        faulty.op[row] for row, role in enumerate(faulty.role) if role == "output" and faulty.numbers[row] in values
+        faulty.op[row]
+        for row, role in enumerate(faulty.role)
+        if role == "output" and faulty.numbers[row] in values
     }
 
 

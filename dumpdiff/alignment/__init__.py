@@ -3,7 +3,7 @@
 ``align(target, reference, rules)`` is the whole package.
 """
 
-from .layouts import Group
+from .fused_groups import Group
 from .stages import Alignment, align
 
 __all__ = ["Alignment", "Group", "align"]

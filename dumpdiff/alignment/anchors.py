@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..arrays import Floats, Ints
 from ..graph import Flow
-from ..rules import Rules
-from ..trace import FORWARD, OPTIMIZER
-from .matching import Matching
+from ..model.arrays import Floats, Ints
+from ..model.trace import FORWARD, OPTIMIZER
+from ..rulebook import Rules
+from .matches import Matching
 from .values import Candidates, candidates
 
 _NEAR = 0.05  # by_near_value: farther apart, another tensor is as likely
@@ -25,13 +25,18 @@ def by_value(matching: Matching) -> Candidates:
     """
     found = candidates(matching.prints_t, matching.prints_r, matching.tolerance)
     allowed = np.array(
-        [matching.may_pair(t, r) for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)],
+        [
+            matching.may_pair(t, r)
+            for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)
+        ],
         dtype=bool,
     )
     found = Candidates(found.target[allowed], found.reference[allowed], found.distance[allowed])
     choices_t = np.bincount(found.target, minlength=len(matching.classes_t))
     choices_r = np.bincount(found.reference, minlength=len(matching.classes_r))
-    telling = (matching.prints_t.evidence[found.target] >= 2) & (matching.prints_r.evidence[found.reference] >= 2)
+    telling = (matching.prints_t.evidence[found.target] >= 2) & (
+        matching.prints_r.evidence[found.reference] >= 2
+    )
     only = (choices_t[found.target] == 1) & (choices_r[found.reference] == 1) & telling
     for t, r in zip(found.target[only].tolist(), found.reference[only].tolist(), strict=True):
         strength = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r])
@@ -88,7 +93,9 @@ def by_supported_value(matching: Matching, found: Candidates) -> bool:
         rivals_r[r].append(value)
     progress = False
     for (t, r), value in support.items():
-        wins = value >= 1 and all(max(side) == value and side.count(value) == 1 for side in (rivals_t[t], rivals_r[r]))
+        wins = value >= 1 and all(
+            max(side) == value and side.count(value) == 1 for side in (rivals_t[t], rivals_r[r])
+        )
         if wins:
             progress |= matching.pair(t, r, "value", 0.8)
     return progress
@@ -96,11 +103,19 @@ def by_supported_value(matching: Matching, found: Candidates) -> bool:
 
 def by_last_value(matching: Matching) -> None:
     """Scalars, as losses are, whose value several ops of the other side have: the last of those, they are all equal."""
-    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
-    found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), matching.tolerance)
+    free_t, free_r = (
+        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
+    )
+    found = candidates(
+        matching.prints_t.take(free_t), matching.prints_r.take(free_r), matching.tolerance
+    )
     scalar = matching.prints_t.size[free_t[found.target]] == 1
     for t, r in sorted(
-        zip(free_t[found.target[scalar]].tolist(), free_r[found.reference[scalar]].tolist(), strict=True)
+        zip(
+            free_t[found.target[scalar]].tolist(),
+            free_r[found.reference[scalar]].tolist(),
+            strict=True,
+        )
     )[::-1]:
         made = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
         if made and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
@@ -129,7 +144,10 @@ def parted(matching: Matching) -> bool:
 def _losses(matching: Matching) -> tuple[int, int] | None:
     """The loss of both sides, if neither has a partner yet."""
     found = []
-    for flow, classes in ((matching.target, matching.classes_t), (matching.reference, matching.classes_r)):
+    for flow, classes in (
+        (matching.target, matching.classes_t),
+        (matching.reference, matching.classes_r),
+    ):
         scalars = np.flatnonzero((classes < 0) & (flow.classes["size"] == 1).to_numpy()).tolist()
         found.append([value for value in scalars if _ends_forward(flow, value)])
     return (found[0][-1], found[1][-1]) if all(found) else None
@@ -151,13 +169,17 @@ def by_near_value(matching: Matching, runs_parted: bool) -> bool:
     in common. Among many tensors of one size some are near by chance: unless the runs are known to have parted, inputs
     in common are asked for, and of an optimizer that it changes one and the same value a little.
     """
-    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
+    free_t, free_r = (
+        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
+    )
     found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
     targets, references = free_t[found.target], free_r[found.reference]
     second_t = _second_least(targets, found.distance, len(matching.classes_t))
     second_r = _second_least(references, found.distance, len(matching.classes_r))
     progress = False
-    for t, r, gap in zip(targets.tolist(), references.tolist(), found.distance.tolist(), strict=True):
+    for t, r, gap in zip(
+        targets.tolist(), references.tolist(), found.distance.tolist(), strict=True
+    ):
         telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
         clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
         believed = not contradicts(matching, t, r) if runs_parted else _made_alike(matching, t, r)
@@ -172,18 +194,26 @@ def by_scaled_value(matching: Matching) -> bool:
     Shapes of distributions (extremes and mean over norm) are compared; a factor counts if at least five pairs that
     nothing else comes near have it to 1e-3.
     """
-    free_t, free_r = (np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r))
+    free_t, free_r = (
+        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
+    )
     prints_t, prints_r = matching.prints_t.take(free_t), matching.prints_r.take(free_r)
     found = candidates(prints_t.normalised(), prints_r.normalised(), matching.tolerance)
     if not len(found.target):
         return False
-    only = (np.bincount(found.target)[found.target] == 1) & (np.bincount(found.reference)[found.reference] == 1)
+    only = (np.bincount(found.target)[found.target] == 1) & (
+        np.bincount(found.reference)[found.reference] == 1
+    )
     only &= (prints_t.evidence[found.target] >= 3) & (prints_r.evidence[found.reference] >= 3)
     targets, references = found.target[only], found.reference[only]
     factors = np.log(prints_t.norm[targets] / prints_r.norm[references])
     progress = False
-    for t, r, factor in zip(free_t[targets].tolist(), free_r[references].tolist(), factors.tolist(), strict=True):
-        if np.count_nonzero(np.abs(factors - factor) < 1e-3) >= _COMMON and not contradicts(matching, t, r):
+    for t, r, factor in zip(
+        free_t[targets].tolist(), free_r[references].tolist(), factors.tolist(), strict=True
+    ):
+        if np.count_nonzero(np.abs(factors - factor) < 1e-3) >= _COMMON and not contradicts(
+            matching, t, r
+        ):
             progress |= matching.pair(t, r, "scaled value", 0.7)
     return progress
 
@@ -221,7 +251,10 @@ def _paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[in
     """Reference classes that the producers of both read, as far as they are paired."""
     reads_t, reads_r = (
         flow.reads[int(producer)]
-        for flow, producer in ((matching.target, matching.producer_t[t]), (matching.reference, matching.producer_r[r]))
+        for flow, producer in (
+            (matching.target, matching.producer_t[t]),
+            (matching.reference, matching.producer_r[r]),
+        )
     )
     return (
         {int(matching.classes_t[v]) for v in reads_t} - {-1},
@@ -235,8 +268,16 @@ def _support(matching: Matching, t: int, r: int) -> float:
     if producer_t >= 0 and producer_r >= 0:
         score += 2.0 * (matching.kinds_t[producer_t] == matching.kinds_r[producer_r])
         inputs_r = set(matching.reference.reads[producer_r])
-        known = [int(matching.classes_t[v]) for v in matching.target.reads[producer_t] if matching.classes_t[v] >= 0]
+        known = [
+            int(matching.classes_t[v])
+            for v in matching.target.reads[producer_t]
+            if matching.classes_t[v] >= 0
+        ]
         score += sum(2.0 if v in inputs_r else -2.0 for v in known)
     after_r = {v for op in matching.reference.readers[r] for v in matching.reference.writes[op]}
-    after_t = {int(matching.classes_t[v]) for op in matching.target.readers[t] for v in matching.target.writes[op]}
+    after_t = {
+        int(matching.classes_t[v])
+        for op in matching.target.readers[t]
+        for v in matching.target.writes[op]
+    }
     return score + len((after_t - {-1}) & after_r)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dtypes import unit_roundoff
 from ..graph import Flow
+from ..model.dtypes import unit_roundoff
 from .values import Fingerprints, candidates
 
 _PRIOR_UNITS = 4  # see prior(): 4 u is 1.6e-2 for bfloat16, 2e-3 for float16
@@ -43,7 +43,12 @@ def matching_tolerance(target: Flow, reference: Flow) -> float:
     best = found.distance[first]
     mutual = best <= nearest_r[found.reference[first]]
     computed = target.classes["producer"].to_numpy()[found.target[first]] >= 0
-    clear = mutual & computed & (second[found.target[first]] > 10 * best) & (t.evidence[found.target[first]] >= 3)
+    clear = (
+        mutual
+        & computed
+        & (second[found.target[first]] > 10 * best)
+        & (t.evidence[found.target[first]] >= 3)
+    )
     if clear.sum() < 8:
         return expected
     return float(np.clip(16 * np.quantile(best[clear], 0.25), expected / 2, 8 * expected))

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..arrays import Hashes
 from ..graph import Flow
+from ..model.arrays import Hashes
 from .anchors import contradicts
-from .matching import Matching
+from .matches import Matching
 
 _DIGITS = re.compile(r"\d+")
 RADIUS = 3  # hops: within a layer, rarely beyond
@@ -42,31 +42,47 @@ def _transferred(matching: Matching, roles_t: Hashes, roles_r: Hashes, radius: i
     open_r = (matching.classes_r < 0) & (roles_r != 0)
     if not open_t.any() or not open_r.any():
         return False
-    wanted = _taught(matching, roles_t, roles_r, set(roles_t[open_t].tolist()), 2 if radius == 0 else 1)
+    wanted = _taught(
+        matching, roles_t, roles_r, set(roles_t[open_t].tolist()), 2 if radius == 0 else 1
+    )
     members_t, members_r = _members(roles_t, set(wanted)), _members(roles_r, set(wanted.values()))
     progress = False
     for role_t, role_r in wanted.items():
         if len(members_t[role_t]) != len(members_r[role_r]):
             continue
         for t, r in zip(members_t[role_t], members_r[role_r], strict=True):
-            if matching.classes_t[t] < 0 and matching.classes_r[r] < 0 and not contradicts(matching, t, r):
+            if (
+                matching.classes_t[t] < 0
+                and matching.classes_r[r] < 0
+                and not contradicts(matching, t, r)
+            ):
                 progress |= matching.pair(t, r, "role", 0.5 + 0.05 * radius)
     return progress
 
 
-def _taught(matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int) -> dict[int, int]:
+def _taught(
+    matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int
+) -> dict[int, int]:
     """Which role of the reference each wanted role of the target is: four in five sure pairs, both ways, say so."""
     forth: dict[int, Counter[int]] = defaultdict(Counter)
     back: dict[int, Counter[int]] = defaultdict(Counter)
-    sure = np.array([t for t, confidence in matching.confidence.items() if confidence >= 0.7], dtype=int)
-    for role_t, role_r in zip(roles_t[sure].tolist(), roles_r[matching.classes_t[sure]].tolist(), strict=True):
+    sure = np.array(
+        [t for t, confidence in matching.confidence.items() if confidence >= 0.7], dtype=int
+    )
+    for role_t, role_r in zip(
+        roles_t[sure].tolist(), roles_r[matching.classes_t[sure]].tolist(), strict=True
+    ):
         if role_t and role_r and role_t in wanted:
             forth[role_t][role_r] += 1
             back[role_r][role_t] += 1
     found = {}
     for role_t, counter in forth.items():
         role_r, count = counter.most_common(1)[0]
-        if count >= least and count >= 0.8 * counter.total() and back[role_r].most_common(1)[0][0] == role_t:
+        if (
+            count >= least
+            and count >= 0.8 * counter.total()
+            and back[role_r].most_common(1)[0][0] == role_t
+        ):
             found[role_t] = role_r
     return found
 
@@ -80,8 +96,12 @@ def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
     ):
         own = flow.classes["parameter"].tolist()
         others = other.classes["parameter"].tolist()
-        sides.append([name or (others[classes[i]] if classes[i] >= 0 else "") for i, name in enumerate(own)])
-    return [_DIGITS.sub("*", name) for name in sides[0]], [_DIGITS.sub("*", name) for name in sides[1]]
+        sides.append(
+            [name or (others[classes[i]] if classes[i] >= 0 else "") for i, name in enumerate(own)]
+        )
+    return [_DIGITS.sub("*", name) for name in sides[0]], [
+        _DIGITS.sub("*", name) for name in sides[1]
+    ]
 
 
 def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
@@ -96,7 +116,9 @@ def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
     for kind, reads in zip(kinds, flow.reads, strict=True):
         leaves = sorted(names[v] or f"leaf {size[v]}" for v in reads if producer[v] < 0)
         first.append(hash((kind, tuple(leaves))))
-    edges = [(producer[v], op) for op, reads in enumerate(flow.reads) for v in reads if producer[v] >= 0]
+    edges = [
+        (producer[v], op) for op, reads in enumerate(flow.reads) for v in reads if producer[v] >= 0
+    ]
     above, below = np.array(edges, dtype=int).reshape(-1, 2).T
     labels = [np.array(first, dtype=np.int64).view(np.uint64)]
     for _ in range(RADIUS):
@@ -124,7 +146,9 @@ def _class_roles(flow: Flow, labels: Hashes) -> Hashes:
         for position, value in enumerate(writes[1:], 1):
             if producer[value] == op:
                 place[value] = position
-    roles: Hashes = np.where(producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0))
+    roles: Hashes = np.where(
+        producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0)
+    )
     return roles
 
 

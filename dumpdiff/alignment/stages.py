@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow, gradients
-from ..rules import Rules
-from . import anchors, backward, named, roles, structure, updates
-from .layouts import Group, groups
-from .matching import Matching
+from ..rulebook import Rules
+from . import anchors, mapping_evidence, roles, structure, training_step
+from .fused_groups import Group, groups
+from .matches import Matching
 from .noise import matching_tolerance
 from .values import Fingerprints
 
@@ -28,7 +28,9 @@ class Alignment:
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of makers
     tolerance: float  #: distance of statistics within which values were taken to agree
-    groups: tuple[Group, ...]  #: classes beyond those pairs that correspond as a fused tensor and its parts
+    groups: tuple[
+        Group, ...
+    ]  #: classes beyond those pairs that correspond as a fused tensor and its parts
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
@@ -44,26 +46,26 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     Gradients follow the values that they belong to, and updates their parameters, before and after that.
     What a mapping file names comes behind the anchors where values agree, and behind the roles where they do not.
     """
-    kinds_t = named.kinds_of(target, rules, target=True)
-    kinds_r = named.kinds_of(reference, rules, target=False)
+    kinds_t = mapping_evidence.kinds_of(target, rules, target=True)
+    kinds_r = mapping_evidence.kinds_of(reference, rules, target=False)
     matching = Matching(target, reference, kinds_t, kinds_r, matching_tolerance(target, reference))
     found = anchors.by_value(matching)
     anchors.by_checksum(matching)
     anchors.by_parameter_name(matching, rules)
-    named.by_name(matching, rules, parted=False)
+    mapping_evidence.by_name(matching, rules, parted=False)
     structure.close(matching)
     while anchors.by_supported_value(matching, found):
         structure.close(matching)
     mirrored = gradients(target, kinds_t), gradients(reference, kinds_r)
-    if backward.by_gradient(matching, *mirrored):
+    if training_step.by_gradient(matching, *mirrored):
         structure.close(matching)
-    if updates.by_update(matching, *mirrored):
+    if training_step.by_update(matching, *mirrored):
         structure.close(matching)
     for _ in roles.transfer(matching):
         structure.close(matching)
-    if named.by_name(matching, rules, parted=True):
+    if mapping_evidence.by_name(matching, rules, parted=True):
         structure.close(matching)
-    if backward.by_gradient(matching, *mirrored):
+    if training_step.by_gradient(matching, *mirrored):
         structure.close(matching)
     parted = anchors.parted(matching)
     while anchors.by_near_value(matching, parted) or anchors.by_scaled_value(matching):

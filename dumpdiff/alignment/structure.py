@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..trace import OPTIMIZER
-from .matching import Matching
+from ..model.trace import OPTIMIZER
+from .matches import Matching
 
 Signature = tuple[int, str, tuple[int, ...], int]
 _MOST = 64  # ops of one signature on a side: more cannot be told apart by what they read
@@ -31,10 +31,16 @@ def close(matching: Matching) -> None:
 
 def pair_idle_ops(matching: Matching) -> None:
     """Pair ops that make no value of their own: backward records of paired calls, layout ops that read the same."""
-    forward_t, forward_r = (flow.trace.ops["forward"].to_numpy() for flow in (matching.target, matching.reference))
+    forward_t, forward_r = (
+        flow.trace.ops["forward"].to_numpy() for flow in (matching.target, matching.reference)
+    )
     calls = {int(call): op for op, call in enumerate(forward_r.tolist()) if call >= 0}
     for op, call in enumerate(forward_t.tolist()):
-        if call >= 0 and matching.ops_t[call] >= 0 and (partner := calls.get(int(matching.ops_t[call]))) is not None:
+        if (
+            call >= 0
+            and matching.ops_t[call] >= 0
+            and (partner := calls.get(int(matching.ops_t[call]))) is not None
+        ):
             matching.pair_ops(op, partner)
     reading: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     for op in np.flatnonzero(matching.ops_r < 0).tolist():
@@ -71,12 +77,16 @@ def equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         ):
             same[r] = t
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(same.values()))}
-    return [numbers[same[k]] for k in matching.kinds_t], [numbers[same[k]] for k in matching.kinds_r]
+    return [numbers[same[k]] for k in matching.kinds_t], [
+        numbers[same[k]] for k in matching.kinds_r
+    ]
 
 
 def _pair_producers(matching: Matching) -> None:
     """The makers of a value that both sides have are the same op: those of one kind first, then those of another."""
-    pairs = [(t, int(matching.classes_t[t])) for t in np.flatnonzero(matching.classes_t >= 0).tolist()]
+    pairs = [
+        (t, int(matching.classes_t[t])) for t in np.flatnonzero(matching.classes_t >= 0).tolist()
+    ]
     makers = [(int(matching.producer_t[t]), int(matching.producer_r[r])) for t, r in pairs]
     for same_kind in (True, False):
         for t, r in makers:
@@ -95,7 +105,9 @@ class _Closure:
         self.classes = (matching.classes_t, matching.classes_r)
         self.ops = (matching.ops_t, matching.ops_r)
         self.telling = (matching.prints_t.evidence > 0, matching.prints_r.evidence > 0)
-        self.buckets: dict[Signature, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+        self.buckets: dict[Signature, tuple[set[int], set[int]]] = defaultdict(
+            lambda: (set(), set())
+        )
         self.dirty: tuple[set[int], set[int]] = (set(), set())
         for t in np.flatnonzero(matching.classes_t >= 0).tolist():
             self._touch(t, int(matching.classes_t[t]))
@@ -118,8 +130,16 @@ class _Closure:
                         touched.add(signature)
                 self.dirty[side].clear()
             for signature in sorted(touched):
-                ops_t = [op for op in self.buckets[signature][0] if self._still(0, op, signature, complete)]
-                ops_r = [op for op in self.buckets[signature][1] if self._still(1, op, signature, complete)]
+                ops_t = [
+                    op
+                    for op in self.buckets[signature][0]
+                    if self._still(0, op, signature, complete)
+                ]
+                ops_r = [
+                    op
+                    for op in self.buckets[signature][1]
+                    if self._still(1, op, signature, complete)
+                ]
                 if ops_t and ops_r and (complete or len(ops_t) == len(ops_r) == 1):
                     progress |= self._resolve(sorted(ops_t), sorted(ops_r), complete)
             if progress and not complete:
@@ -162,12 +182,16 @@ class _Closure:
         cost = np.array([[self._gap(t, r) for r in ops_r] for t in ops_t])
         # unequal counts: only what the values tell; equal counts: the nearest values, else the order
         limit = 1e6 if len(ops_t) == len(ops_r) else 16 * self.matching.tolerance
-        order = np.abs(np.subtract.outer(np.linspace(0, 1, len(ops_t)), np.linspace(0, 1, len(ops_r))))
+        order = np.abs(
+            np.subtract.outer(np.linspace(0, 1, len(ops_t)), np.linspace(0, 1, len(ops_r)))
+        )
         rows, columns = linear_sum_assignment(np.minimum(cost, 1e3) + 1e-9 * order)
         progress = False
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             if cost[row, column] <= limit:
-                progress |= self._accept(ops_t[row], ops_r[column], 0.75 if cost[row, column] < 1 else 0.6)
+                progress |= self._accept(
+                    ops_t[row], ops_r[column], 0.75 if cost[row, column] < 1 else 0.6
+                )
         return progress
 
     def _gap(self, t: int, r: int) -> float:
@@ -240,7 +264,9 @@ class _Closure:
 
     def _same_sizes(self, left_t: list[int], left_r: list[int]) -> bool:
         sizes = [self.matching.prints_t.size[v] for v in left_t]
-        return sizes == [self.matching.prints_r.size[v] for v in left_r] and len(set(sizes)) == len(sizes)
+        return sizes == [self.matching.prints_r.size[v] for v in left_r] and len(set(sizes)) == len(
+            sizes
+        )
 
     def _touch(self, t: int, r: int) -> None:
         self.dirty[0].update(op for op in self.flows[0].readers[t] if self.ops[0][op] < 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..arrays import Floats, Ints
-from ..dtypes import MASK, MASK_GAP
+from ..model.arrays import Floats, Ints
+from ..model.dtypes import MASK, MASK_GAP
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Fingerprints:
         """Shapes of distributions: extremes and mean over the norm; the larger extreme stands for the norm."""
         with np.errstate(all="ignore"):
             high, low, mean = (values / self.norm for values in (self.high, self.low, self.mean))
-        return Fingerprints(self.size, high, low, mean, np.fmax(np.abs(high), np.abs(low)), self.evidence)
+        return Fingerprints(
+            self.size, high, low, mean, np.fmax(np.abs(high), np.abs(low)), self.evidence
+        )
 
     def take(self, rows: Ints) -> Fingerprints:
         """Those of some rows."""
@@ -58,7 +60,9 @@ def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns:
         masked_high = (np.abs(high_r) > MASK) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
         body = np.where(masked_low, np.abs(high_r), np.where(masked_high, np.abs(low_r), rms))
         body = np.where(np.isfinite(body), body, np.fmin(np.abs(high_r), np.abs(low_r)))
-        mean_scale = np.where(masked_low | masked_high, np.abs(mean_r), np.maximum(np.abs(mean_r), body))
+        mean_scale = np.where(
+            masked_low | masked_high, np.abs(mean_r), np.maximum(np.abs(mean_r), body)
+        )
         terms = np.stack([
             _relative(high, high_r, np.fmax(np.abs(high_r), body)),
             _relative(low, low_r, np.fmax(np.abs(low_r), body)),
@@ -73,7 +77,11 @@ def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns:
 def _relative(a: Floats, b: Floats, scale: Floats) -> Floats:
     """|a - b| / scale; 0 where equal (infinities too), NaN where either is missing."""
     missing = np.isnan(a) | np.isnan(b)
-    gap = np.where(a == b, 0.0, np.abs(a - b) / np.where(scale > 0, scale, np.where(a == b, 1.0, np.abs(a - b))))
+    gap = np.where(
+        a == b,
+        0.0,
+        np.abs(a - b) / np.where(scale > 0, scale, np.where(a == b, 1.0, np.abs(a - b))),
+    )
     return np.where(missing, np.nan, gap)
 
 
@@ -86,7 +94,9 @@ class Candidates:
     distance: Floats
 
 
-def candidates(target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64) -> Candidates:
+def candidates(
+    target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64
+) -> Candidates:
     """Every pair of equal size with statistics within ``tolerance``; per target at most ``limit`` above and below.
 
     Classes whose numbers say nothing (evidence 0) have no candidates. No all-pairs comparison: a window in the
@@ -98,7 +108,16 @@ def candidates(target: Fingerprints, reference: Fingerprints, tolerance: float, 
     without_t, without_r = np.isnan(norm_t), np.isnan(norm_r)
     only_t, only_r = np.where(without_t, extreme_t, np.nan), np.where(without_r, extreme_r, np.nan)
     found.append(_window(target.size, only_t, reference.size, extreme_r, tolerance, limit))
-    found.append(_window(target.size, np.where(without_t, np.nan, extreme_t), reference.size, only_r, tolerance, limit))
+    found.append(
+        _window(
+            target.size,
+            np.where(without_t, np.nan, extreme_t),
+            reference.size,
+            only_r,
+            tolerance,
+            limit,
+        )
+    )
     left, right = np.concatenate(found, axis=1)
     gap = distance(target, left, reference, right)
     near = gap <= tolerance
@@ -107,7 +126,9 @@ def candidates(target: Fingerprints, reference: Fingerprints, tolerance: float, 
     return Candidates(left[ranked], right[ranked], gap[ranked])
 
 
-def _window(size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int) -> Ints:
+def _window(
+    size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int
+) -> Ints:
     """(2, pairs): rows of equal size whose keys (natural logarithms; NaN: take no part) differ by a few tolerances."""
     rows_t, rows_r = np.flatnonzero(np.isfinite(key_t)), np.flatnonzero(np.isfinite(key_r))
     # one number that sorts by size, then key: logarithms of doubles stay within +-745, far below the step
@@ -130,7 +151,11 @@ def _norm_key(side: Fingerprints) -> Floats:
     """Log of the norm; NaN where it is not recorded, or is that of a mask, or the numbers say nothing."""
     with np.errstate(all="ignore"):
         masked = np.fmax(np.abs(side.high), np.abs(side.low)) > MASK
-        return np.where((side.evidence > 0) & np.isfinite(side.norm) & ~masked, np.log(side.norm + 1e-300), np.nan)
+        return np.where(
+            (side.evidence > 0) & np.isfinite(side.norm) & ~masked,
+            np.log(side.norm + 1e-300),
+            np.nan,
+        )
 
 
 def _extreme_key(side: Fingerprints) -> Floats:
@@ -138,5 +163,11 @@ def _extreme_key(side: Fingerprints) -> Floats:
     with np.errstate(all="ignore"):
         high, low = np.abs(side.high), np.abs(side.low)
         larger, smaller = np.fmax(high, low), np.fmin(high, low)
-        extreme = np.where(np.isfinite(larger) & ~((larger > MASK) & (larger > MASK_GAP * smaller)), larger, smaller)
-        return np.where((side.evidence > 0) & np.isfinite(extreme), np.log(extreme + 1e-300), np.nan)
+        extreme = np.where(
+            np.isfinite(larger) & ~((larger > MASK) & (larger > MASK_GAP * smaller)),
+            larger,
+            smaller,
+        )
+        return np.where(
+            (side.evidence > 0) & np.isfinite(extreme), np.log(extreme + 1e-300), np.nan
+        )

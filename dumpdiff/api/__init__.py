@@ -1,10 +1,10 @@
 """The library's front door: every step in order, from paths to what a report prints."""
 
-from .again import explain, mapping, narrow, repeat
-from .cost import expected_mindspore, expected_msprobe
+from .checkpoints import convert, optimizer, weights
+from .dump_cost import expected_mindspore, expected_msprobe
 from .dumps import align, read
 from .progress import Progress
-from .saved import convert, optimizer, weights
+from .saved_results import explain, mapping, narrow, repeat
 from .triage import triage
 
 __all__ = [

@@ -8,21 +8,25 @@ from pathlib import Path
 
 from .. import readers
 from ..alignment import align as align_flows
-from ..collector import collector_paused
-from ..compare import Comparison, Spread, compare_pairs, spread_of
-from ..defaults import EXPLAINED, MIN_COVERAGE
+from ..comparison import Comparison, Spread, compare_pairs, spread_of
+from ..divergence import locate
 from ..graph import Flow, flow_of
-from ..locate import locate
+from ..model.defaults import EXPLAINED, MIN_COVERAGE
+from ..model.gc_pause import collector_paused
+from ..model.result import Finding, Result
+from ..model.trace import Trace
 from ..readers.parts import Part
-from ..result import Finding, Result
-from ..rules import Rules, load_rules
-from ..trace import Trace
+from ..rulebook import Rules, load_rules
 from .progress import Progress, say, stage_of
 
-Checkpoints = tuple[str | Path | None, str | Path | None]  #: of the target's weights and the reference's
+Checkpoints = tuple[
+    str | Path | None, str | Path | None
+]  #: of the target's weights and the reference's
 
 
-def read(path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None) -> Trace:
+def read(
+    path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None
+) -> Trace:
     """The trace of one dump, or of the chosen part of it. Raises DumpError if nothing can be read."""
     parts = readers.find(path)
     return readers.read(readers.choose(parts, parts, step=step, rank=rank, graph=graph)[0])
@@ -57,7 +61,9 @@ def align(
     a wrong rule file.
     """
     book = load_rules([Path(file) for file in rules])
-    parts = readers.choose(readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph)
+    parts = readers.choose(
+        readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph
+    )
     comparison = compared(parts, baseline, book, progress, (weights_target, weights_reference))
     say(progress, "locating", 0.0)
     result = locate(comparison, book, min_coverage)
@@ -69,7 +75,7 @@ def align(
     )
     if not closeups:
         return result
-    from ..depict import closeups as closeups_of
+    from ..figures import closeups as closeups_of
 
     say(progress, "drawing", 0.0)
     return replace(result, closeups=closeups_of(comparison, result, book))
@@ -105,12 +111,14 @@ def flows(
 
 def _named(trace: Trace, saved: str | Path, progress: Callable[[float], None] | None) -> Trace:
     from .. import checkpoints
-    from ..weights.naming import with_names
+    from ..weight_comparison.dump_names import with_names
 
     return with_names(trace, checkpoints.open(saved), progress)
 
 
-def _spread(path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None) -> Spread:
+def _spread(
+    path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None
+) -> Spread:
     """The same step, rank and graph of another run of the reference, compared with it."""
     choice = {"step": part.step, "rank": None if part.anonymous else part.rank, "graph": part.graph}
     again, _ = readers.choose(readers.find(path), [part], **choice, roles=("baseline", "reference"))
@@ -127,7 +135,7 @@ def _explained(
     chosen = [finding for finding in findings if finding.rank in ranks]
     if not chosen:
         return findings
-    from ..explain import explain  # most comparisons end in agreement, and need none of it
+    from ..causes import explain  # most comparisons end in agreement, and need none of it
 
     told = {finding.rank: finding for finding in explain(comparison, rules, chosen)}
     return tuple(told.get(finding.rank, finding) for finding in findings)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from .mindspore.document import read_config
 
 FRAMEWORKS = ("mindspore", "pytorch")
@@ -202,15 +202,23 @@ def explained(framework: str, values: Mapping[str, str]) -> str:
     for variable in VARIABLES:
         if framework in variable.frameworks:
             name = variable.name
-            head = f"{name}={values[name]}" if name in values else f"{name} (not set{_how(variable)})"
+            head = (
+                f"{name}={values[name]}" if name in values else f"{name} (not set{_how(variable)})"
+            )
             lines.append(f"{head}\n    {variable.does}\n    since: {variable.since}\n")
     return "".join(lines)
 
 
 def _how(variable: Variable) -> str:
     if variable.asked:
-        return f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
-    return "; give the configuration" if variable.name == DUMP_CONFIG else "; the configuration has a path"
+        return (
+            f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
+        )
+    return (
+        "; give the configuration"
+        if variable.name == DUMP_CONFIG
+        else "; the configuration has a path"
+    )
 
 
 def _dump_variables(config: Path) -> dict[str, str]:

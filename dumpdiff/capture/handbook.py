@@ -71,7 +71,9 @@ def text() -> str:
     return "\n".join(
         [
             _INTRODUCTION,
-            table(("backend", "what it is"), ((f"`{name}`", what) for name, what in BACKENDS.items())),
+            table(
+                ("backend", "what it is"), ((f"`{name}`", what) for name, what in BACKENDS.items())
+            ),
             "## Fields\n",
             table(
                 ("field", "value", "if missing", "versions", "what it does", "known"),
@@ -83,7 +85,10 @@ def text() -> str:
             "".join(f"- **{severity}**: {meaning}.\n" for severity, meaning in SEVERITIES.items()),
             table(
                 ("rule", "severity", "what holds", f"what MindSpore {TESTED} says", "known"),
-                ((f"`{rule.id}`", rule.severity, rule.says, _code(rule.framework), rule.source) for rule in RULES),
+                (
+                    (f"`{rule.id}`", rule.severity, rule.says, _code(rule.framework), rule.source)
+                    for rule in RULES
+                ),
             ),
             "## Environment\n",
             table(
@@ -94,7 +99,8 @@ def text() -> str:
                         _code(variable.value) or "from the configuration",
                         variable.does,
                         variable.since,
-                        ", ".join(variable.frameworks) + (", if asked for by `--also`" if variable.asked else ""),
+                        ", ".join(variable.frameworks)
+                        + (", if asked for by `--also`" if variable.asked else ""),
                     )
                     for variable in VARIABLES
                 ),
@@ -124,7 +130,9 @@ def text() -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines
+    )
 
 
 def _field(field: Field) -> tuple[str, ...]:
@@ -145,7 +153,10 @@ def _field(field: Field) -> tuple[str, ...]:
 
 
 def _places(kind: str) -> list[str]:
-    return [framework.where[kind].replace("\n", " ").replace("$seed", "SEED") for framework in FRAMEWORKS.values()]
+    return [
+        framework.where[kind].replace("\n", " ").replace("$seed", "SEED")
+        for framework in FRAMEWORKS.values()
+    ]
 
 
 def _code(value: str) -> str:

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 
 Values = Mapping[str, str]
 
@@ -40,7 +40,9 @@ def slurm(values: Values) -> str:
     """The option of sbatch and srun that adds to the environment. Raises DumpError for a value that it cannot hold."""
     for name, value in values.items():
         if any(letter in ", \t\n'\"" for letter in value):
-            raise DumpError(f"{name}={value!r} cannot stand in Slurm's --export; set it in the batch script")
+            raise DumpError(
+                f"{name}={value!r} cannot stand in Slurm's --export; set it in the batch script"
+            )
     return f"--export=ALL,{','.join(f'{name}={value}' for name, value in values.items())}\n"
 
 

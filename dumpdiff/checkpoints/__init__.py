@@ -4,6 +4,6 @@ Nothing is unpickled, no framework is needed, and no tensor is read before it is
 """
 
 from .checkpoint import Checkpoint, Entry, Extent, Rank, Window
-from .opening import open_checkpoint as open
+from .formats import open_checkpoint as open
 
 __all__ = ["Checkpoint", "Entry", "Extent", "Rank", "Window", "open"]

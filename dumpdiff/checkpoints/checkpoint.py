@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import AnyArray
-from ..errors import DumpError
-from ..trace import Problem
+from ..model.arrays import AnyArray
+from ..model.errors import DumpError
+from ..model.trace import Problem
 from .elements import STORED, decode, item_size
-from .mapped import MappedFiles
+from .memory_map import MappedFiles
 
 
 class Extent(NamedTuple):
@@ -39,7 +39,9 @@ class Rank(NamedTuple):
     chunk: int = 0  #: virtual pipeline stage on this device
 
     def __str__(self) -> str:
-        said = [f"{name} {number}" for name, number in zip(self._fields, self, strict=True) if number]
+        said = [
+            f"{name} {number}" for name, number in zip(self._fields, self, strict=True) if number
+        ]
         return ", ".join(said) or "rank 0"
 
 
@@ -88,7 +90,9 @@ class Checkpoint:
     root: Path  #: folder that ``Extent.file`` is relative to
     format: str  #: safetensors, torch, mindspore, megatron, ...
     entries: tuple[Entry, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)  #: config.json, or the arguments that the run was given
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: config.json, or the arguments that the run was given
     problems: tuple[Problem, ...] = ()
 
     @cached_property
@@ -126,9 +130,13 @@ class Checkpoint:
             if entry.strides is None:
                 return storage[entry.start : entry.start + entry.size].reshape(entry.shape)
             strides = tuple(stride * dtype.itemsize for stride in entry.strides)
-            array: AnyArray = np.ndarray(entry.shape, dtype, storage, entry.start * dtype.itemsize, strides)
+            array: AnyArray = np.ndarray(
+                entry.shape, dtype, storage, entry.start * dtype.itemsize, strides
+            )
         except (TypeError, ValueError) as error:
-            raise DumpError(f"{self.root / entry.file}: {entry.name} reaches beyond its data; copy it again") from error
+            raise DumpError(
+                f"{self.root / entry.file}: {entry.name} reaches beyond its data; copy it again"
+            ) from error
         return array
 
     def array(self, entry: Entry | str) -> AnyArray:

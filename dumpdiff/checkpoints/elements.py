@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import AnyArray
+from ..model.arrays import AnyArray
 from ..readers.npy import decode_bfloat16
 
 #: dtype -> NumPy dtype of its raw elements, little-endian.

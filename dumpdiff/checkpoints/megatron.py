@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from ..readers.pickles import Called, Global, mapping_of
 from . import torch_zip
 from .checkpoint import Entry, Rank
@@ -42,7 +42,11 @@ def latest(folder: Path) -> Path:
 
 def rank_folders(folder: Path) -> list[Path]:
     """The ``mp_rank_*`` folders, in order."""
-    return sorted(place for place in folder.glob("mp_rank_*") if place.is_dir() and _RANK.fullmatch(place.name))
+    return sorted(
+        place
+        for place in folder.glob("mp_rank_*")
+        if place.is_dir() and _RANK.fullmatch(place.name)
+    )
 
 
 def read(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
@@ -79,7 +83,9 @@ def _rank(name: str, settings: Mapping[str, Any]) -> Rank:
     assert matched is not None
     tensor, second, third = (int(number) if number else 0 for number in matched.groups())
     stages = settings.get("pipeline_model_parallel_size")
-    if matched[2] and not matched[3] and stages == 1:  # one stage: the second number is the experts'
+    if (
+        matched[2] and not matched[3] and stages == 1
+    ):  # one stage: the second number is the experts'
         return Rank(tensor, 0, second)
     return Rank(tensor, second, third)
 
@@ -90,7 +96,9 @@ def _check_complete(folder: Path, seen: set[Rank]) -> None:
         present = {rank[axis] for rank in seen}
         missing = set(range(max(present, default=0) + 1)) - present
         if missing:
-            raise DumpError(f"{folder}: {name}-parallel rank {min(missing)} is missing; copy the folder again")
+            raise DumpError(
+                f"{folder}: {name}-parallel rank {min(missing)} is missing; copy the folder again"
+            )
 
 
 def arguments(value: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from ..dtypes import normalise
-from ..errors import DumpError
+from ..model.dtypes import normalise
+from ..model.errors import DumpError
+from ..model.trace import Problem
 from ..readers.npy import known_shape
-from ..trace import Problem
 from .checkpoint import Entry, Extent
 from .elements import STORED, item_size
 from .protobuf import BYTES, Field, fields, text
@@ -36,7 +36,10 @@ class _Piece(NamedTuple):
 def is_mindspore(path: Path) -> bool:
     """Whether a file begins with a parameter: a value that holds a tag and a tensor with a type."""
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             first = next(fields(data, 0, len(data)))
             return first.number == _VALUE and _piece(data, first, "") is not None
     except (OSError, ValueError, StopIteration, UnicodeDecodeError):
@@ -48,18 +51,27 @@ def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
     pieces: dict[str, list[_Piece]] = {}
     problems: list[Problem] = []
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             for value in fields(data, 0, _end(data)):
                 if value.number == _VALUE and value.wire == BYTES:
                     piece = _piece(data, value, file)
                     if piece is not None and piece.dtype in STORED:
                         pieces.setdefault(piece.name, []).append(piece)
                     elif piece is not None and piece.dtype != "str":
-                        problems.append(Problem(file, f"{piece.name}: elements of type {piece.dtype} are not read"))
+                        problems.append(
+                            Problem(
+                                file, f"{piece.name}: elements of type {piece.dtype} are not read"
+                            )
+                        )
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, UnicodeDecodeError) as error:
-        raise DumpError(f"{path}: not a MindSpore checkpoint, or cut short ({error}); copy it again") from error
+        raise DumpError(
+            f"{path}: not a MindSpore checkpoint, or cut short ({error}); copy it again"
+        ) from error
     return [_entry(path, found) for found in pieces.values()], problems
 
 
@@ -102,5 +114,7 @@ def _entry(path: Path, pieces: list[_Piece]) -> Entry:
     shape = first.shape if first.shape != (0,) or length == 0 else ()
     entry = Entry(first.name, first.dtype, shape, tuple(piece.extent for piece in pieces))
     if entry.size * item_size(entry.dtype) != length:
-        raise DumpError(f"{path}: {entry.name} has {length:,} bytes, its shape {entry.shape} needs another number")
+        raise DumpError(
+            f"{path}: {entry.name} has {length:,} bytes, its shape {entry.shape} needs another number"
+        )
     return entry

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import DumpError
-from ..trace import Problem
+from ..model.errors import DumpError
+from ..model.trace import Problem
 from .checkpoint import Entry, Rank, Window
 from .protobuf import BYTES, Field, fields, numbers, text
 
@@ -30,7 +30,9 @@ class Layout(NamedTuple):
     """How a parameter is cut over the devices of its stage."""
 
     devices: tuple[int, ...]
-    axes: tuple[tuple[int, ...], ...]  #: for each axis, which axes of the device matrix cut it, from its right end
+    axes: tuple[
+        tuple[int, ...], ...
+    ]  #: for each axis, which axes of the device matrix cut it, from its right end
     shard_step: int
     shard_size: int
 
@@ -38,7 +40,13 @@ class Layout(NamedTuple):
 def strategy_files(folder: Path) -> list[Path]:
     """Strategy files that go with the ranks of ``folder``: in it, in ``strategy`` in it or beside it."""
     places = [folder, folder / "strategy", folder.parent / "strategy"]
-    found = (file for place in places if place.is_dir() for file in sorted(place.iterdir()) if "strategy" in file.name)
+    found = (
+        file
+        for place in places
+        if place.is_dir()
+        for file in sorted(place.iterdir())
+        if "strategy" in file.name
+    )
     return [file for file in found if file.is_file() and file.suffix in (".ckpt", ".json")]
 
 
@@ -47,14 +55,18 @@ def layouts(files: Iterable[Path]) -> dict[str, Layout]:
     found: dict[str, Layout] = {}
     for file in files:
         for name, layout in _layouts(file).items():
-            found.setdefault(name.partition("-")[2] or name, layout)  # '1-name': of pipeline stage 1
+            found.setdefault(
+                name.partition("-")[2] or name, layout
+            )  # '1-name': of pipeline stage 1
     return found
 
 
 def _layouts(file: Path) -> dict[str, Layout]:
     try:
         if file.stat().st_size > _LARGEST:
-            raise DumpError(f"{file}: expected a strategy file, found {file.stat().st_size:,} bytes")
+            raise DumpError(
+                f"{file}: expected a strategy file, found {file.stat().st_size:,} bytes"
+            )
         data = file.read_bytes()
         return _json(data) if file.suffix == ".json" else _protobuf(data)
     except OSError as error:
@@ -77,8 +89,13 @@ def _protobuf(data: bytes) -> dict[str, Layout]:
         axes: tuple[tuple[int, ...], ...] = tuple(axis for axis in maps if axis)
         if len(maps) == 1:
             axes = tuple((axis,) for axis in maps[0])
-        step, size = (_int32(inner[number][0].value) if number in inner else 0 for number in (_SHARD_STEP, _SHARD_SIZE))
-        found[text(data, parts[_NAME])] = Layout(tuple(numbers(data, inner[_DEVICES][0], 1)), axes, step, size)
+        step, size = (
+            _int32(inner[number][0].value) if number in inner else 0
+            for number in (_SHARD_STEP, _SHARD_SIZE)
+        )
+        found[text(data, parts[_NAME])] = Layout(
+            tuple(numbers(data, inner[_DEVICES][0], 1)), axes, step, size
+        )
     return found
 
 
@@ -117,7 +134,11 @@ def placed(
             found.setdefault(key, replace(entry, rank=Rank(tensor=number), window=window))
     problems = []
     if unknown:
-        problems.append(Problem(file, "parameters without a strategy: how they are split is inferred", count=unknown))
+        problems.append(
+            Problem(
+                file, "parameters without a strategy: how they are split is inferred", count=unknown
+            )
+        )
     return tuple(found.values()), problems
 
 

@@ -6,7 +6,7 @@ import struct
 import zipfile
 from pathlib import Path
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from ..readers.npy import Header, header_of, read_header
 from ..readers.torch_pt import entry_start
 from .checkpoint import Entry, Extent
@@ -27,7 +27,9 @@ def archive(path: Path, file: str) -> list[Entry]:
         with zipfile.ZipFile(path) as opened:
             for member in opened.infolist():
                 if member.compress_type != zipfile.ZIP_STORED:
-                    raise DumpError(f"{path}: is compressed; write it with numpy.savez, not savez_compressed")
+                    raise DumpError(
+                        f"{path}: is compressed; write it with numpy.savez, not savez_compressed"
+                    )
                 with opened.open(member) as stream:
                     header = header_of(stream, member.file_size, f"{path}:{member.filename}")  # type: ignore[arg-type]
                 name = member.filename.removesuffix(".npy")

@@ -11,10 +11,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..errors import DumpError
+from ..model.errors import DumpError
+from ..model.trace import Problem
 from ..readers.files import head, is_plain_name
 from ..readers.npy import known_shape
-from ..trace import Problem
 from .checkpoint import Entry, Extent
 from .elements import item_size
 
@@ -33,7 +33,11 @@ _LARGEST_INDEX = 1 << 28  #: bytes
 def is_safetensors(path: Path) -> bool:
     """Whether a file begins as one: the length of a header that fits into it, and the header's brace."""
     start = head(path, 9)
-    return len(start) == 9 and start[8:] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= path.stat().st_size - 8
+    return (
+        len(start) == 9
+        and start[8:] == b"{"
+        and 2 <= int.from_bytes(start[:8], "little") <= path.stat().st_size - 8
+    )
 
 
 def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
@@ -52,14 +56,20 @@ def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
             dtype, shape = DTYPES.get(entry["dtype"]), known_shape(entry["shape"])
             first, last = entry["data_offsets"]
             if dtype is None or shape is None:
-                problems.append(Problem(file, f"{name}: elements of type {entry['dtype']} are not read"))
+                problems.append(
+                    Problem(file, f"{name}: elements of type {entry['dtype']} are not read")
+                )
                 continue
             if last - first != item_size(dtype) * math.prod(shape) or first < 0:
                 raise ValueError(name)
         except (KeyError, TypeError, ValueError) as error:
-            raise DumpError(f"{path}: broken safetensors header at '{name}'; copy it again") from error
+            raise DumpError(
+                f"{path}: broken safetensors header at '{name}'; copy it again"
+            ) from error
         if begin + last > length:
-            raise DumpError(f"{path}: cut short, {length:,} of {begin + last:,} bytes; copy it again")
+            raise DumpError(
+                f"{path}: cut short, {length:,} of {begin + last:,} bytes; copy it again"
+            )
         found.append(Entry(name, dtype, shape, (Extent(file, begin + first, last - first),)))
     return sorted(found, key=lambda entry: entry.extents[0].offset), problems
 
@@ -89,7 +99,9 @@ def indexed_files(index: Path) -> tuple[str, ...]:
     try:
         if index.stat().st_size > _LARGEST_INDEX:
             raise DumpError(f"{index}: expected an index, found {index.stat().st_size:,} bytes")
-        files = tuple(dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = tuple(
+            dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        )
     except OSError as error:
         raise DumpError(f"{index}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
@@ -98,5 +110,7 @@ def indexed_files(index: Path) -> tuple[str, ...]:
         if not isinstance(file, str) or not is_plain_name(file):
             raise DumpError(f"{index}: names {str(file)[:80]!r}, which is no file of its folder")
         if not (index.parent / file).is_file():
-            raise DumpError(f"{index.parent / file}: is missing, {index.name} names it; copy the folder again")
+            raise DumpError(
+                f"{index.parent / file}: is missing, {index.name} names it; copy the folder again"
+            )
     return files

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DumpError
+from ..model.errors import DumpError
+from ..model.trace import Problem
 from ..readers.files import is_plain_name
 from ..readers.pickles import Called, UnknownPickle, disassemble, mapping_of
-from ..trace import Problem
 from . import torch_zip
 from .checkpoint import Entry, Window
 from .megatron import arguments
@@ -40,12 +40,17 @@ def read(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any], list[Probl
             raise DumpError(f"{path}: expected metadata, found {path.stat().st_size:,} bytes")
         said = _state(disassemble(path.read_bytes()))
         stored = mapping_of(said["storage_data"]) or {}
-        wholes = {str(name): _state(meta) for name, meta in (mapping_of(said["state_dict_metadata"]) or {}).items()}
+        wholes = {
+            str(name): _state(meta)
+            for name, meta in (mapping_of(said["state_dict_metadata"]) or {}).items()
+        }
         pieces = list(_pieces(folder, stored, wholes))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from error
     except (UnknownPickle, KeyError, TypeError, ValueError, IndexError) as error:
-        raise DumpError(f"{path}: expected the metadata of a distributed checkpoint ({error})") from error
+        raise DumpError(
+            f"{path}: expected the metadata of a distributed checkpoint ({error})"
+        ) from error
     common = folder / "common.pt"
     settings = {}
     if common.is_file() and torch_zip.is_torch(common):
@@ -54,7 +59,9 @@ def read(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any], list[Probl
     return tuple(pieces), settings, []
 
 
-def _pieces(folder: Path, stored: Mapping[Any, Any], wholes: Mapping[str, Mapping[str, Any]]) -> Iterator[Entry]:
+def _pieces(
+    folder: Path, stored: Mapping[Any, Any], wholes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Entry]:
     for index, info in stored.items():
         key, place = _state(index), _state(info)
         name, file = str(key["fqn"]), place["relative_path"]
@@ -75,12 +82,21 @@ def _unstacked(entry: Entry, window: Window) -> Entry:
     from dataclasses import replace
 
     name, shape = entry.name, entry.shape
-    for pattern, form in ((_STACKED_LAYERS, r"\1.{}."), (_STACKED_EXPERTS, r".experts.local_experts.{}.")):
+    for pattern, form in (
+        (_STACKED_LAYERS, r"\1.{}."),
+        (_STACKED_EXPERTS, r".experts.local_experts.{}."),
+    ):
         if pattern.search(name) and len(shape) > 1 and shape[0] == 1:
             name = pattern.sub(form.format(window.start[0]), name, count=1)
             shape, window = shape[1:], Window(window.start[1:], window.whole[1:])
     strides = None if entry.strides is None else entry.strides[len(entry.shape) - len(shape) :]
-    return replace(entry, name=name, shape=shape, strides=strides, window=None if window.whole == shape else window)
+    return replace(
+        entry,
+        name=name,
+        shape=shape,
+        strides=strides,
+        window=None if window.whole == shape else window,
+    )
 
 
 def _state(value: Any) -> Mapping[str, Any]:
@@ -93,4 +109,8 @@ def _sizes(value: Any) -> tuple[int, ...] | None:
     """The numbers of a ``torch.Size``."""
     if isinstance(value, Called) and len(value.arguments) == 1:
         value = value.arguments[0]
-    return tuple(value) if isinstance(value, (tuple, list)) and all(type(n) is int for n in value) else None
+    return (
+        tuple(value)
+        if isinstance(value, (tuple, list)) and all(type(n) is int for n in value)
+        else None
+    )

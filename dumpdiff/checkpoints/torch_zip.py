@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from ..readers.files import head
 from ..readers.pickles import Called, Global, Persistent, UnknownPickle, disassemble, mapping_of
 from ..readers.torch_pt import entry_start
@@ -66,16 +66,24 @@ class Archive:
                     tuple(strides),
                     *rest,
                 ),
-            ) if len(shape) == len(strides) and all(type(n) is int and n >= 0 for n in (*shape, *strides)):
+            ) if len(shape) == len(strides) and all(
+                type(n) is int and n >= 0 for n in (*shape, *strides)
+            ):
                 kind = storage.rpartition(" ")[2]
-                dtype = _UNTYPED.get(str(rest[2])) if kind == "UntypedStorage" and len(rest) > 2 else STORAGES.get(kind)
+                dtype = (
+                    _UNTYPED.get(str(rest[2]))
+                    if kind == "UntypedStorage" and len(rest) > 2
+                    else STORAGES.get(kind)
+                )
                 if dtype is None:
                     return None
                 extent = self.storages.get(key)
                 if extent is None and math.prod(shape) > 0:
                     raise DumpError(f"{self.path}: the data of {name} are missing; copy it again")
                 plain = None if tuple(strides) == _c_order(shape) else tuple(strides)
-                return Entry(name, dtype, tuple(shape), () if extent is None else (extent,), plain, start)
+                return Entry(
+                    name, dtype, tuple(shape), () if extent is None else (extent,), plain, start
+                )
         return None
 
 
@@ -133,10 +141,19 @@ def archive(path: Path, file: str, begin: int = 0, length: int | None = None) ->
                 if member.compress_type != zipfile.ZIP_STORED:
                     raise DumpError(f"{path}: it is compressed; save it with torch.save again")
                 at = begin + member.header_offset
-                storages[name.removeprefix("data/")] = Extent(file, entry_start(path, member, at), member.file_size)
+                storages[name.removeprefix("data/")] = Extent(
+                    file, entry_start(path, member, at), member.file_size
+                )
     except UnknownPickle as reason:
         raise DumpError(f"{path}: {reason}; save the state dict alone") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        zipfile.BadZipFile,
+        struct.error,
+        NotImplementedError,
+    ) as error:
         raise DumpError(f"{path}: damaged torch file ({error}); copy it again") from None
     return Archive(path, file, value, storages)
 
@@ -157,7 +174,9 @@ class _Part(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As of any file."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        )
         if self._at < 0:
             raise ValueError("seek before the beginning")
         return self._at
@@ -178,7 +197,11 @@ class _Part(io.RawIOBase):
 def entries(path: Path, file: str) -> list[Entry]:
     """All tensors of a file, however deep in dicts and lists, under dotted names. Raises DumpError."""
     opened = archive(path, file)
-    return [entry for name, value in leaves(opened.value) if (entry := opened.tensor(name, value)) is not None]
+    return [
+        entry
+        for name, value in leaves(opened.value)
+        if (entry := opened.tensor(name, value)) is not None
+    ]
 
 
 def leaves(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..errors import DumpError
+from ..model.errors import DumpError
 
 #: Command -> where it lives and what it does. The line stands here, not in the command,
 #: so that ``dumpdiff --help`` imports none of them.
@@ -20,21 +20,45 @@ COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model part."),
     "explain": ("dumpdiff.cli.explain:explain", "Say why a finding of a result came about."),
     "report": ("dumpdiff.cli.report:report", "Write a result for people: HTML, Markdown, JUnit."),
-    "narrow": ("dumpdiff.cli.narrow:narrow", "Say what to dump next: whole tensors around a finding."),
-    "mapping": ("dumpdiff.cli.mapping:mapping", "Write the mapping by which msprobe compares what was aligned."),
+    "narrow": (
+        "dumpdiff.cli.narrow:narrow",
+        "Say what to dump next: whole tensors around a finding.",
+    ),
+    "mapping": (
+        "dumpdiff.cli.mapping:mapping",
+        "Write the mapping by which msprobe compares what was aligned.",
+    ),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "rules": ("dumpdiff.cli.rules:rules", "Check and explain the rules for names and operators."),
-    "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check the configuration of a dump."),
-    "env": ("dumpdiff.cli.env:env", "Print the environment of a run that is dumped and repeats itself."),
+    "dump-config": (
+        "dumpdiff.cli.dump_config:dump_config",
+        "Write or check the configuration of a dump.",
+    ),
+    "env": (
+        "dumpdiff.cli.env:env",
+        "Print the environment of a run that is dumped and repeats itself.",
+    ),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
-    "triage": ("dumpdiff.cli.triage:triage", "Say where a mismatch comes from, from all there is of two runs."),
+    "triage": (
+        "dumpdiff.cli.triage:triage",
+        "Say where a mismatch comes from, from all there is of two runs.",
+    ),
     "settings": ("dumpdiff.cli.settings:settings", "Compare the settings of two runs."),
-    "checklist": ("dumpdiff.cli.checklist:checklist", "Check what to look at before anything is dumped."),
+    "checklist": (
+        "dumpdiff.cli.checklist:checklist",
+        "Check what to look at before anything is dumped.",
+    ),
     "data": ("dumpdiff.cli.data:data", "Compare the first batches of two runs: the same tokens?"),
     "logs": ("dumpdiff.cli.logs:logs", "Compare the training logs of two runs."),
     "norms": ("dumpdiff.cli.norms:norms", "Compare the gradient norm of every parameter."),
-    "weights": ("dumpdiff.cli.weights:weights", "Compare two checkpoints: are they the same weights?"),
-    "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule moved the weights: SGD, Adam, AdamW, ..."),
+    "weights": (
+        "dumpdiff.cli.weights:weights",
+        "Compare two checkpoints: are they the same weights?",
+    ),
+    "optimizer": (
+        "dumpdiff.cli.optimizer:optimizer",
+        "Say which rule moved the weights: SGD, Adam, AdamW, ...",
+    ),
 }
 
 # Beyond the verdicts (0, 1, 3): 2 as click uses it, 70 as sysexits.h EX_SOFTWARE, 128 + n as a shell for signal n.
@@ -82,7 +106,9 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
-            _say(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+            _say(
+                f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+            )
             ctx.exit(UNUSABLE)
         except Exception:
             traceback.print_exc()
@@ -92,7 +118,9 @@ class Commands(click.Group):
 
 def _say(message: str) -> None:
     line = " ".join(message.split())
-    click.echo(f"dumpdiff: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", err=True)
+    click.echo(
+        f"dumpdiff: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", err=True
+    )
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..collector import collector_paused
-from ..defaults import MIN_COVERAGE
+from ..model.defaults import MIN_COVERAGE
+from ..model.gc_pause import collector_paused
 from . import files, output
 
 EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
@@ -38,27 +38,64 @@ _NUMBER = click.IntRange(min=0)
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference")
-@click.option("--step", type=_NUMBER, help="Training step; default: the first that both dumps have.")
-@click.option("--rank", type=_NUMBER, help="Device, or process; default: the first that both dumps have.")
-@click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first.")
 @click.option(
-    "--baseline", metavar="DUMP", help="A second run of REFERENCE; what the two differ by is allowed to TARGET."
+    "--step", type=_NUMBER, help="Training step; default: the first that both dumps have."
 )
-@click.option("--rules", metavar="FILE", multiple=True, help="YAML rules or msprobe mappings to add; repeatable.")
-@click.option("--weights-target", metavar="CHECKPOINT", help="Weights of TARGET: they name parameters by their values.")
+@click.option(
+    "--rank", type=_NUMBER, help="Device, or process; default: the first that both dumps have."
+)
+@click.option(
+    "--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first."
+)
+@click.option(
+    "--baseline",
+    metavar="DUMP",
+    help="A second run of REFERENCE; what the two differ by is allowed to TARGET.",
+)
+@click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="YAML rules or msprobe mappings to add; repeatable.",
+)
+@click.option(
+    "--weights-target",
+    metavar="CHECKPOINT",
+    help="Weights of TARGET: they name parameters by their values.",
+)
 @click.option("--weights-reference", metavar="CHECKPOINT", help="Weights of REFERENCE, likewise.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
-@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failed tests.")
-@click.option("--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the result; - for standard output."
+)
+@click.option(
+    "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
+)
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    help="Write a report with drawings, one file for a browser.",
+)
+@click.option(
+    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request."
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    help="Write it for a CI server: findings are failed tests.",
+)
+@click.option(
+    "--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings."
+)
 @click.option(
     "--phase",
     type=click.Choice(["forward", "backward", "optimizer", "communication"]),
     help="Print only findings of this phase.",
 )
-@click.option("--scope", metavar="GLOB", help="Print only findings of these modules, such as 'layers.1.*'.")
+@click.option(
+    "--scope", metavar="GLOB", help="Print only findings of these modules, such as 'layers.1.*'."
+)
 @click.option(
     "--min-coverage",
     type=click.FloatRange(0, 1),
@@ -67,7 +104,9 @@ _NUMBER = click.IntRange(min=0)
     help="Share of each side's forward and backward ops that 'aligned' needs compared (or leading to what was).",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
-@click.option("-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too."
+)
 @click.pass_context
 @collector_paused()
 def align(
@@ -100,7 +139,13 @@ def align(
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
-    written = {"json": json_file, "csv": csv_file, "html": html_file, "markdown": markdown_file, "junit": junit_file}
+    written = {
+        "json": json_file,
+        "csv": csv_file,
+        "html": html_file,
+        "markdown": markdown_file,
+        "junit": junit_file,
+    }
     files.check(written)
 
     from .. import api
@@ -121,7 +166,7 @@ def align(
             progress=progress,
         )
 
-    from ..report import text
+    from ..reports.alignment import text
 
     view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     text.write(result, output.console(*written.values()), view)

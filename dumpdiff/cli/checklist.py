@@ -26,13 +26,28 @@ Without settings everything is printed to tick off, and the exit code is 0.
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target", required=False)
 @click.argument("reference", required=False)
-@click.option("--logs", type=(str, str), metavar="TARGET REFERENCE", help="Training logs of both runs.")
-@click.option("--target-version", metavar="X.Y", default="", help="Of TARGET's framework, where defaults changed.")
+@click.option(
+    "--logs", type=(str, str), metavar="TARGET REFERENCE", help="Training logs of both runs."
+)
+@click.option(
+    "--target-version",
+    metavar="X.Y",
+    default="",
+    help="Of TARGET's framework, where defaults changed.",
+)
 @click.option("--reference-version", metavar="X.Y", default="", help="Of REFERENCE's framework.")
-@click.option("--target-config", metavar="FILE", help="config.json of TARGET's model, if its structure is from there.")
+@click.option(
+    "--target-config",
+    metavar="FILE",
+    help="config.json of TARGET's model, if its structure is from there.",
+)
 @click.option("--reference-config", metavar="FILE", help="config.json of REFERENCE's model.")
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write a task list; - for standard output.")
-@click.option("--json", "json_file", metavar="FILE", help="Write every item; - for standard output.")
+@click.option(
+    "--markdown", "markdown_file", metavar="FILE", help="Write a task list; - for standard output."
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write every item; - for standard output."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the evidence of what holds too.")
 @click.pass_context
@@ -59,16 +74,21 @@ def checklist(
     if target is not None and reference is None:
         raise click.UsageError("give the settings of both runs, or of none")
 
-    from ..report.stages import checklist as report
-    from ..triage import checklist as triage
-    from ..triage import logs as curves
-    from ..triage import settings
+    from .. import run_settings
+    from .. import training_logs as curves
+    from ..reports.stages import checklist as report
+    from ..run_settings import checklist as triage
 
     compared = None
     if target is not None and reference is not None:
-        sides = (target, target_version, target_config), (reference, reference_version, reference_config)
-        compared = settings.compare(*(settings.read_settings(*side) for side in sides))
-    printed = None if logs is None else curves.compare(curves.read_log(logs[0]), curves.read_log(logs[1]))
+        sides = (
+            (target, target_version, target_config),
+            (reference, reference_version, reference_config),
+        )
+        compared = run_settings.compare(*(run_settings.read_settings(*side) for side in sides))
+    printed = (
+        None if logs is None else curves.compare(curves.read_log(logs[0]), curves.read_log(logs[1]))
+    )
     answered = triage.check(compared, printed)
     report.write(answered, output.console(json_file, markdown_file), quiet=quiet, verbose=verbose)
     if markdown_file is not None:

@@ -9,7 +9,7 @@ import click
 from . import output, stages
 
 if TYPE_CHECKING:
-    from ..triage.data import Batch, DataComparison
+    from ..batches import Batch, DataComparison
 
 _EPILOG = f"""{
     stages.exits(
@@ -33,7 +33,9 @@ How a dataset is cut is said by one value for both sides, or by TARGET:REFERENCE
 def _both(kind: Any) -> Any:
     """What turns an option's ``A`` (for both sides) or ``A:B`` into two values of a click type."""
 
-    def turned(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Any, Any] | None:
+    def turned(
+        ctx: click.Context, param: click.Parameter, value: str | None
+    ) -> tuple[Any, Any] | None:
         if value is None:
             return None
         parts = value.split(":")
@@ -52,24 +54,49 @@ _LOADER = _both(click.Choice(["megatron", "mindformers"]))
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference")
-@click.option("--seq-length", "sequence_length", callback=_COUNT, metavar="N", help="Tokens of a sample.")
-@click.option("--global-batch-size", "global_batch", callback=_COUNT, metavar="N", help="Samples of a step.")
-@click.option("--micro-batch-size", "micro_batch", callback=_COUNT, metavar="N", help="Samples of a micro-batch [1].")
+@click.option(
+    "--seq-length", "sequence_length", callback=_COUNT, metavar="N", help="Tokens of a sample."
+)
+@click.option(
+    "--global-batch-size", "global_batch", callback=_COUNT, metavar="N", help="Samples of a step."
+)
+@click.option(
+    "--micro-batch-size",
+    "micro_batch",
+    callback=_COUNT,
+    metavar="N",
+    help="Samples of a micro-batch [1].",
+)
 @click.option("--data-parallel", callback=_COUNT, metavar="N", help="Data-parallel ranks [1].")
 @click.option(
-    "--samples", callback=_COUNT, metavar="N", help="Samples of the whole training: iterations x batch [one epoch]."
+    "--samples",
+    callback=_COUNT,
+    metavar="N",
+    help="Samples of the whole training: iterations x batch [one epoch].",
 )
 @click.option("--seed", callback=_NUMBER, metavar="N", help="Seed of the data [1234].")
-@click.option("--split", callback=_both(click.STRING), metavar="WEIGHTS", help="Training, validation, test [969,30,1].")
 @click.option(
-    "--loader", callback=_LOADER, metavar="NAME", help="megatron or mindformers: whose way to pack [megatron]."
+    "--split",
+    callback=_both(click.STRING),
+    metavar="WEIGHTS",
+    help="Training, validation, test [969,30,1].",
 )
-@click.option("--vocab-size", type=click.IntRange(min=1), help="Ids must be below it [rows of the embedding].")
+@click.option(
+    "--loader",
+    callback=_LOADER,
+    metavar="NAME",
+    help="megatron or mindformers: whose way to pack [megatron].",
+)
+@click.option(
+    "--vocab-size", type=click.IntRange(min=1), help="Ids must be below it [rows of the embedding]."
+)
 @click.option("--bos-id", type=int, help="Counted.")
 @click.option("--eos-id", type=int, help="Counted.")
 @click.option("--pad-id", type=int, help="Counted; must not enter the loss.")
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json: print a sample as text.")
-@click.option("--sample", type=click.IntRange(min=0), help="Which sample [the first that differs, else 0].")
+@click.option(
+    "--sample", type=click.IntRange(min=0), help="Which sample [the first that differs, else 0]."
+)
 @click.option("--step", type=int, help="The step of a dump [the first].")
 @click.option("--rank", type=int, help="The rank of a dump or dataset [all].")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it; - for standard output.")
@@ -102,9 +129,9 @@ def data(
     """
     output.check_writable(json_file)
 
-    from ..report.stages import data as report
-    from ..triage.data import Ids, Packing, compare, read_batches
-    from ..triage.data.decoding import decoded, open_tokenizer, special_ids
+    from ..batches import Ids, Packing, compare, read_batches
+    from ..batches.tokenizer import decoded, open_tokenizer, special_ids
+    from ..reports.stages import data as report
 
     opened = None if tokenizer is None else open_tokenizer(tokenizer)
     sides: list[dict[str, Any]] = [
@@ -117,7 +144,11 @@ def data(
                 progress(f"reading {path}", i / 2)
             how = Packing(**sides[i], eod=eos_id, pad=pad_id)
             read.append(read_batches(path, how, step=step, rank=rank))
-    if opened is not None and vocab_size is None and all(batch.vocabulary is None for batch in read):
+    if (
+        opened is not None
+        and vocab_size is None
+        and all(batch.vocabulary is None for batch in read)
+    ):
         vocab_size = opened.get_vocab_size(with_added_tokens=True)
     names = {} if opened is None else special_ids(opened)
     comparison = compare(read[0], read[1], Ids(vocab_size, bos_id, eos_id, pad_id, names))
@@ -125,7 +156,9 @@ def data(
     if opened is not None:
         chosen = _sample(comparison) if sample is None else sample
         for side, batch in (("target", read[0]), ("reference", read[1])):
-            texts |= {f"{side}, sample {chosen}": decoded(opened, row) for row in _row(batch, chosen)}
+            texts |= {
+                f"{side}, sample {chosen}": decoded(opened, row) for row in _row(batch, chosen)
+            }
     report.write(comparison, output.console(json_file), texts, quiet=quiet, verbose=verbose)
     stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison, texts))
 

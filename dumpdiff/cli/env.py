@@ -35,10 +35,25 @@ Examples:
     show_default=True,
     help="Whose run.",
 )
-@click.option("--also", multiple=True, metavar="NAME", help="A variable that is not set by itself; may be repeated.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of Python's hashes.")
-@click.option("--explain", is_flag=True, help="Say what every variable is for and since when it counts.")
-def env(config: str | None, shell: str, framework: str, also: tuple[str, ...], seed: int, explain: bool) -> None:
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="NAME",
+    help="A variable that is not set by itself; may be repeated.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Of Python's hashes.",
+)
+@click.option(
+    "--explain", is_flag=True, help="Say what every variable is for and since when it counts."
+)
+def env(
+    config: str | None, shell: str, framework: str, also: tuple[str, ...], seed: int, explain: bool
+) -> None:
     """Print the environment of a run that is dumped and repeats itself.
 
     CONFIG is the dump configuration of MindSpore, as 'dumpdiff dump-config mindspore' writes it; without it only what
@@ -47,4 +62,7 @@ def env(config: str | None, shell: str, framework: str, also: tuple[str, ...], s
     from ..capture import environment, shells
 
     values = environment.environment(framework, config, also, seed)
-    click.echo(environment.explained(framework, values) if explain else shells.SHELLS[shell](values), nl=False)
+    click.echo(
+        environment.explained(framework, values) if explain else shells.SHELLS[shell](values),
+        nl=False,
+    )

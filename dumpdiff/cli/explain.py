@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..collector import collector_paused
+from ..model.gc_pause import collector_paused
 from . import output
 
 _EPILOG = """\b
@@ -25,12 +25,27 @@ The two dumps named in the result are read again: they must be where they were.
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("result")
-@click.option("--finding", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the finding.")
-@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the finding; - for standard output.")
+@click.option(
+    "--finding",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of the finding.",
+)
+@click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="Rules beyond those that the result was made with.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the finding; - for standard output."
+)
 @click.pass_context
 @collector_paused()
-def explain(ctx: click.Context, result: str, finding: int, rules: tuple[str, ...], json_file: str | None) -> None:
+def explain(
+    ctx: click.Context, result: str, finding: int, rules: tuple[str, ...], json_file: str | None
+) -> None:
     """Say which side departs at a finding, and why.
 
     RESULT is what 'dumpdiff align --json RESULT' wrote. Hypotheses (another epsilon, a missing bias, a mask moved, ...)
@@ -39,7 +54,7 @@ def explain(ctx: click.Context, result: str, finding: int, rules: tuple[str, ...
     output.check_writable(json_file)
 
     from .. import api
-    from ..report import json, text
+    from ..reports.alignment import json, text
 
     with output.progress() as progress:
         found = api.explain(result, finding, rules=rules, progress=progress)

@@ -8,7 +8,9 @@ from typing import IO, Any, Protocol
 
 from . import output
 
-Files = Mapping[str, str | None]  #: name of a module -> the file to write, None if it was not asked for
+Files = Mapping[
+    str, str | None
+]  #: name of a module -> the file to write, None if it was not asked for
 
 
 class _Form(Protocol):
@@ -22,12 +24,12 @@ def check(files: Files) -> None:
     """
     output.check_writable(*files.values())
     if files.get("html") is not None:
-        from ..report.html import check_installed
+        from ..reports.alignment.html import check_installed
 
         check_installed()
 
 
-def write(found: object, files: Files, home: str = "dumpdiff.report") -> None:
+def write(found: object, files: Files, home: str = "dumpdiff.reports.alignment") -> None:
     """Write every form that was asked for, each by the module of its name in the package ``home``.
 
     Raises DumpError that names the file if that fails half-way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from . import output
 
 _EPILOG = """\b
@@ -25,11 +25,18 @@ _NUMBER = click.IntRange(min=0)
 @click.argument("dump")
 @click.option("--step", type=_NUMBER, help="Training step to read; default: the first.")
 @click.option("--rank", type=_NUMBER, help="Device, or process, to read; default: the first.")
-@click.option("--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first.")
+@click.option(
+    "--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first."
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write JSON; - for standard output.")
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(
-    dump: str, step: int | None, rank: int | None, graph: int | None, json_file: str | None, verbose: bool
+    dump: str,
+    step: int | None,
+    rank: int | None,
+    graph: int | None,
+    json_file: str | None,
+    verbose: bool,
 ) -> None:
     """Say what a dump is: format, framework, steps, ranks, ops, tensors, bytes on disk, problems.
 
@@ -41,18 +48,26 @@ def inspect(
     from .. import readers
 
     parts = readers.find(dump)
-    asked = {key: value for key, value in (("step", step), ("rank", rank), ("graph", graph)) if value is not None}
+    asked = {
+        key: value
+        for key, value in (("step", step), ("rank", rank), ("graph", graph))
+        if value is not None
+    }
     names = {"step": "step", "rank": "number", "graph": "graph"}
-    fitting = [part for part in parts if all(getattr(part, names[key]) == value for key, value in asked.items())]
+    fitting = [
+        part
+        for part in parts
+        if all(getattr(part, names[key]) == value for key, value in asked.items())
+    ]
     if not fitting:
         wanted = ", ".join(f"{key} {value}" for key, value in asked.items())
         raise DumpError(f"{dump}: has no {wanted}; it holds: {'; '.join(map(str, parts))}")
     trace = readers.read(fitting[0])
 
-    from ..report import inspection
-    from ..report.json import write_document
+    from ..reports.alignment.json import write_document
+    from ..reports.inspection import text
 
-    inspection.write(dump, parts, trace, output.console(json_file), verbose=verbose)
+    text.write(dump, parts, trace, output.console(json_file), verbose=verbose)
     if json_file is not None:
         with output.writing(json_file) as stream:
-            write_document(inspection.to_json(dump, parts, trace), stream)
+            write_document(text.to_json(dump, parts, trace), stream)

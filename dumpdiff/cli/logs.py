@@ -27,12 +27,22 @@ equal learning rates, over at least 1000 steps.
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference")
-@click.option("--baseline", metavar="LOG", multiple=True, help="A further run of REFERENCE; may be repeated.")
 @click.option(
-    "--min-steps", type=click.IntRange(min=1), default=1000, show_default=True, help="Steps that agreement needs."
+    "--baseline", metavar="LOG", multiple=True, help="A further run of REFERENCE; may be repeated."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write criteria and curves; - for standard output.")
-@click.option("--svg", "svg_file", metavar="FILE", help="Draw both runs' curves; - for standard output.")
+@click.option(
+    "--min-steps",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Steps that agreement needs.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write criteria and curves; - for standard output."
+)
+@click.option(
+    "--svg", "svg_file", metavar="FILE", help="Draw both runs' curves; - for standard output."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every step too.")
 @click.pass_context
@@ -54,8 +64,8 @@ def logs(
     """
     output.check_writable(json_file, svg_file)
 
-    from ..report.stages import logs as report
-    from ..triage.logs import compare, read_log
+    from ..reports.stages import logs as report
+    from ..training_logs import compare, read_log
 
     with output.progress() as progress:
         read = []
@@ -66,7 +76,7 @@ def logs(
     comparison = compare(read[0], read[1], read[2:], min_steps)
     report.write(comparison, output.console(json_file, svg_file), quiet=quiet, verbose=verbose)
     if svg_file is not None:
-        from ..report.stages.curves import write_svg
+        from ..reports.stages.curves import write_svg
 
         with output.writing(svg_file) as stream:
             write_svg(comparison, stream)

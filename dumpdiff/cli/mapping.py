@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..collector import collector_paused
+from ..model.gc_pause import collector_paused
 from . import output
 
 if TYPE_CHECKING:
-    from ..capture.msprobe.mapping import Kind
+    from ..capture.msprobe.mapping_files import Kind
 
 _EPILOG = """\b
 Exit codes:
@@ -35,17 +35,44 @@ The two dumps named in the result are read again; both must be msprobe's.
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("result")
-@click.option("--for", "tool", type=click.Choice(["msprobe"]), required=True, help="The tool that will read it.")
-@click.option("--kind", type=click.Choice(["data", "cell", "api"]), default="data", show_default=True)
-@click.option("-o", "--output", "file", metavar="FILE", default="-", help="Where to; default: standard output.")
+@click.option(
+    "--for",
+    "tool",
+    type=click.Choice(["msprobe"]),
+    required=True,
+    help="The tool that will read it.",
+)
+@click.option(
+    "--kind", type=click.Choice(["data", "cell", "api"]), default="data", show_default=True
+)
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    default="-",
+    help="Where to; default: standard output.",
+)
 @click.option(
     "--msprobe-version",
     metavar="VERSION",
     help="Of the msprobe that will read it, such as 26.2; default: what wrote the reference.",
 )
-@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
+@click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="Rules beyond those that the result was made with.",
+)
 @collector_paused()
-def mapping(result: str, tool: str, kind: Kind, file: str, msprobe_version: str | None, rules: tuple[str, ...]) -> None:
+def mapping(
+    result: str,
+    tool: str,
+    kind: Kind,
+    file: str,
+    msprobe_version: str | None,
+    rules: tuple[str, ...],
+) -> None:
     """Write the mapping by which msprobe compares what was aligned.
 
     RESULT is what 'dumpdiff align --json RESULT' wrote. msprobe by itself pairs by names and call numbers.

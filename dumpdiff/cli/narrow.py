@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..collector import collector_paused
+from ..model.gc_pause import collector_paused
 from . import output
 
 _EPILOG = """\b
@@ -26,10 +26,33 @@ The two dumps named in the result are read again. docs/tutorial.md has the whole
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("result")
-@click.option("-o", "--output", "folder", metavar="FOLDER", default="next", show_default=True, help="Made if absent.")
-@click.option("--finding", type=click.IntRange(min=1), help="Around this one; default: around the first three.")
-@click.option("--ops", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many a side.")
-@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="FOLDER",
+    default="next",
+    show_default=True,
+    help="Made if absent.",
+)
+@click.option(
+    "--finding",
+    type=click.IntRange(min=1),
+    help="Around this one; default: around the first three.",
+)
+@click.option(
+    "--ops",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many a side.",
+)
+@click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="Rules beyond those that the result was made with.",
+)
 @collector_paused()
 def narrow(result: str, folder: str, finding: int | None, ops: int, rules: tuple[str, ...]) -> None:
     """Say what to dump next: whole tensors of the few ops around a finding, on both sides.
@@ -38,13 +61,15 @@ def narrow(result: str, folder: str, finding: int | None, ops: int, rules: tuple
     FOLDER, the commands printed with what the dumps will cost.
     """
     from .. import api
-    from ..report import next_dump
+    from ..reports.next_dump import text
 
     with output.progress() as progress:
-        narrowed = api.narrow(result, folder, finding=finding, count=ops, rules=rules, progress=progress)
+        narrowed = api.narrow(
+            result, folder, finding=finding, count=ops, rules=rules, progress=progress
+        )
     Path(folder).mkdir(parents=True, exist_ok=True)
     for side in (narrowed.target, narrowed.reference):
         if side.file:
             with output.writing(str(Path(folder) / side.file)) as stream:
                 stream.write(side.text.encode())
-    click.echo(next_dump.text(narrowed), nl=False)
+    click.echo(text.text(narrowed), nl=False)

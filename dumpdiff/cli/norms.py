@@ -27,14 +27,22 @@ Examples:
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference")
-@click.option("--step", type=click.IntRange(min=1), help="Of the training, from 1; the first that each side has.")
+@click.option(
+    "--step",
+    type=click.IntRange(min=1),
+    help="Of the training, from 1; the first that each side has.",
+)
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="What the models are computed in, where dumps and logs do not say.",
 )
-@click.option("--rules", metavar="FILE", multiple=True, help="Further rules for names; may be repeated.")
-@click.option("--json", "json_file", metavar="FILE", help="Write every norm; - for standard output.")
+@click.option(
+    "--rules", metavar="FILE", multiple=True, help="Further rules for names; may be repeated."
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write every norm; - for standard output."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every norm.")
 @click.pass_context
@@ -58,9 +66,9 @@ def norms(
     """
     output.check_writable(json_file)
 
-    from ..report.stages import norms as report
-    from ..rules import load_rules
-    from ..triage.norms import compare, read_norms
+    from ..gradient_norms import compare, read_norms
+    from ..reports.stages import norms as report
+    from ..rulebook import load_rules
 
     book = load_rules(rules)
     with output.progress() as progress:

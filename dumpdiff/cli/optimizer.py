@@ -6,7 +6,11 @@ import click
 
 from . import output
 
-EXIT_CODES = {"same": 0, "explained": 0, "different": 1}  #: of verdicts; all others mean that it cannot be told
+EXIT_CODES = {
+    "same": 0,
+    "explained": 0,
+    "different": 1,
+}  #: of verdicts; all others mean that it cannot be told
 _UNTOLD = 3
 
 _EPILOG = """\b
@@ -37,8 +41,15 @@ Two steps tell nearly all rules apart, one does not.
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference", required=False)
-@click.option("--settings", "settings_file", metavar="FILE", help="YAML or JSON: what is known of the optimizer.")
-@click.option("--json", "json_file", metavar="FILE", help="Write everything; - for standard output.")
+@click.option(
+    "--settings",
+    "settings_file",
+    metavar="FILE",
+    help="YAML or JSON: what is known of the optimizer.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write everything; - for standard output."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every parameter of a group.")
 @click.pass_context
@@ -60,8 +71,8 @@ def optimizer(
     output.check_writable(json_file)
 
     from .. import api
-    from ..report import json
-    from ..report.stages import optimizer as report
+    from ..reports.alignment import json
+    from ..reports.stages import optimizer as report
 
     with output.progress() as progress:
         found = api.optimizer(target, reference, settings=settings_file, progress=progress)

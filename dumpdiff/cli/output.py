@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 
 if TYPE_CHECKING:
     from rich.console import Console

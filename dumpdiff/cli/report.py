@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..collector import collector_paused
+from ..model.gc_pause import collector_paused
 from . import files, output
 
 _EPILOG = """\b
@@ -25,11 +25,29 @@ The two dumps named in the result are read again: they must be where they were.
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("result")
-@click.option("-o", "--html", "html_file", metavar="FILE", help="Write a report with drawings, one file for a browser.")
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failed tests.")
+@click.option(
+    "-o",
+    "--html",
+    "html_file",
+    metavar="FILE",
+    help="Write a report with drawings, one file for a browser.",
+)
+@click.option(
+    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request."
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    help="Write it for a CI server: findings are failed tests.",
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair.")
-@click.option("--rules", metavar="FILE", multiple=True, help="Rules beyond those that the result was made with.")
+@click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="Rules beyond those that the result was made with.",
+)
 @collector_paused()
 def report(
     result: str,
@@ -50,7 +68,7 @@ def report(
     files.check(written)
 
     from .. import api
-    from ..report import text
+    from ..reports.alignment import text
 
     with output.progress() as progress:
         again = api.repeat(result, rules=rules, closeups=html_file is not None, progress=progress)

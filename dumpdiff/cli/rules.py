@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..rules import Rules
+    from ..rulebook import Rules
 
 _FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 _EXTRA = click.option(
-    "--rules", "extra", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="Rules of your own."
+    "--rules",
+    "extra",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules of your own.",
 )
 
 
@@ -76,7 +81,7 @@ def suggest(target: str, reference: str, extra: tuple[Path, ...]) -> None:
     several, and names of modules and parameters.
     """
     from .. import api
-    from ..report.suggestions import suggestions
+    from ..rulebook.suggestions import suggestions
     from . import output
 
     book = _load(extra)
@@ -86,6 +91,6 @@ def suggest(target: str, reference: str, extra: tuple[Path, ...]) -> None:
 
 
 def _load(extra: tuple[Path, ...]) -> Rules:
-    from ..rules import load_rules
+    from ..rulebook import load_rules
 
     return load_rules(extra)

@@ -26,13 +26,26 @@ A script is read, never run. A log with the arguments that Megatron-LM printed s
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("reference")
-@click.option("--target-version", metavar="X.Y", default="", help="Of TARGET's framework, where defaults changed.")
+@click.option(
+    "--target-version",
+    metavar="X.Y",
+    default="",
+    help="Of TARGET's framework, where defaults changed.",
+)
 @click.option("--reference-version", metavar="X.Y", default="", help="Of REFERENCE's framework.")
-@click.option("--target-config", metavar="FILE", help="config.json of TARGET's model, if its structure is from there.")
+@click.option(
+    "--target-config",
+    metavar="FILE",
+    help="config.json of TARGET's model, if its structure is from there.",
+)
 @click.option("--reference-config", metavar="FILE", help="config.json of REFERENCE's model.")
-@click.option("--json", "json_file", metavar="FILE", help="Write every setting; - for standard output.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write every setting; - for standard output."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
-@click.option("-v", "--verbose", is_flag=True, help="Print what is equal, and what changes no number, too.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print what is equal, and what changes no number, too."
+)
 @click.pass_context
 def settings(
     ctx: click.Context,
@@ -53,10 +66,13 @@ def settings(
     """
     output.check_writable(json_file)
 
-    from ..report.stages import settings as report
-    from ..triage.settings import compare, read_settings
+    from ..reports.stages import settings as report
+    from ..run_settings import compare, read_settings
 
-    sides = (target, target_version, target_config), (reference, reference_version, reference_config)
+    sides = (
+        (target, target_version, target_config),
+        (reference, reference_version, reference_config),
+    )
     comparison = compare(*(read_settings(*side) for side in sides))
     report.write(comparison, output.console(json_file), quiet=quiet, verbose=verbose)
     stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

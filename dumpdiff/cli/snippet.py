@@ -36,15 +36,38 @@ Examples:
     required=True,
     help="megatron: Megatron-LM; mindformers: MindSpore Transformers.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=42, show_default=True, help="Of random numbers.")
-@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Process that prints or saves.")
-@click.option("--folder", default="gradients", show_default=True, help="Where gradients are saved and loaded.")
-@click.option("--config", metavar="FILE", help="Configuration of the dump.  [config.json of msprobe, else dump.json]")
-def snippet(kind: str, framework: str, seed: int, rank: int, folder: str, config: str | None) -> None:
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=42,
+    show_default=True,
+    help="Of random numbers.",
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Process that prints or saves.",
+)
+@click.option(
+    "--folder", default="gradients", show_default=True, help="Where gradients are saved and loaded."
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="Configuration of the dump.  [config.json of msprobe, else dump.json]",
+)
+def snippet(
+    kind: str, framework: str, seed: int, rank: int, folder: str, config: str | None
+) -> None:
     """Print code to paste into a training script.
 
     It comments where to paste it and what to call.
     """
     from ..capture import snippets
 
-    click.echo(snippets.snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config), nl=False)
+    click.echo(
+        snippets.snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config),
+        nl=False,
+    )

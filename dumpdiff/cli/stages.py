@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..triage.stage import Verdict
+from ..model.stage import Verdict
 from . import output
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "differ": 1, "unclear": 3}
@@ -24,10 +24,12 @@ Exit codes:
 """
 
 
-def finish(ctx: click.Context, verdict: Verdict, json_file: str | None, document: Callable[[], Any]) -> None:
+def finish(
+    ctx: click.Context, verdict: Verdict, json_file: str | None, document: Callable[[], Any]
+) -> None:
     """Write the JSON if it was asked for, and end with the verdict's exit code."""
     if json_file is not None:
-        from ..report import json
+        from ..reports.alignment import json
 
         with output.writing(json_file) as stream:
             json.write_document(document(), stream)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 from . import files, output
 
 if TYPE_CHECKING:
-    from ..triage.case import Case
+    from ..diagnosis.case import Case
 
 #: Of a decision's outcome: the cause, where one is found.
 EXIT_CODES = {
@@ -55,14 +55,38 @@ Keys of -t and -r are those of a case: settings, model_config, version, data, lo
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("given", nargs=-1, metavar="[CASE | TARGET REFERENCE]")
-@click.option("--init", is_flag=True, help="Write a case file of what is found in two folders, and look at nothing.")
-@click.option("-o", "--output", "case_file", metavar="FILE", default="-", help="Where --init writes; - is the default.")
-@click.option("-t", "--target", metavar="KEY=VALUE", multiple=True, help="Something of the run under test.")
-@click.option("-r", "--reference", metavar="KEY=VALUE", multiple=True, help="Something of the trusted run.")
-@click.option("--min-steps", type=click.IntRange(min=1), help="Steps that agreement of the logs needs (1000).")
-@click.option("--json", "json_file", metavar="FILE", help="Write everything; - for standard output.")
+@click.option(
+    "--init",
+    is_flag=True,
+    help="Write a case file of what is found in two folders, and look at nothing.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "case_file",
+    metavar="FILE",
+    default="-",
+    help="Where --init writes; - is the default.",
+)
+@click.option(
+    "-t", "--target", metavar="KEY=VALUE", multiple=True, help="Something of the run under test."
+)
+@click.option(
+    "-r", "--reference", metavar="KEY=VALUE", multiple=True, help="Something of the trusted run."
+)
+@click.option(
+    "--min-steps", type=click.IntRange(min=1), help="Steps that agreement of the logs needs (1000)."
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write everything; - for standard output."
+)
 @click.option("--html", "html_file", metavar="FILE", help="Write a page that joins all stages.")
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write a comment for an issue or merge request.")
+@click.option(
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write a comment for an issue or merge request.",
+)
 @click.option("--junit", "junit_file", metavar="FILE", help="Write JUnit XML: a test per stage.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the conclusion, alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what each stage rests on.")
@@ -100,23 +124,30 @@ def triage(
     with output.progress() as progress:
         found = api.triage(case, progress=progress)
 
-    from ..report.triage import text
+    from ..reports.triage import text
 
     text.write(found, output.console(*forms.values()), quiet=quiet, verbose=verbose)
-    files.write(found, forms, "dumpdiff.report.triage")
+    files.write(found, forms, "dumpdiff.reports.triage")
     ctx.exit(EXIT_CODES[found.decision.outcome])
 
 
-def _case(given: tuple[str, ...], target: tuple[str, ...], reference: tuple[str, ...], min_steps: int | None) -> Case:
+def _case(
+    given: tuple[str, ...],
+    target: tuple[str, ...],
+    reference: tuple[str, ...],
+    min_steps: int | None,
+) -> Case:
     """What the command line names: a case file, two folders, or the parts one by one."""
     from dataclasses import replace
 
-    from ..triage.case import Case, load_case, run_of
-    from ..triage.discovery import discover
+    from ..diagnosis.case import Case, load_case, run_of
+    from ..diagnosis.discovery import discover
 
     options = target or reference
     if len(given) > 2 or (options and given) or not (options or given):
-        raise click.UsageError("give a case file, or two folders, or parts with --target and --reference")
+        raise click.UsageError(
+            "give a case file, or two folders, or parts with --target and --reference"
+        )
     if options:
         case = Case(run_of(_pairs(target)), run_of(_pairs(reference)))
     else:
@@ -135,7 +166,7 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def _write_case(given: tuple[str, ...], case_file: str) -> None:
-    from ..triage.discovery import discover, written
+    from ..diagnosis.discovery import discover, written
 
     if len(given) != 2:
         raise click.UsageError("--init takes two folders, one per run")

@@ -5,6 +5,6 @@ same values into value classes and returns the :class:`Flow` that alignment work
 """
 
 from .adjoints import Gradients, gradients
-from .flow import Flow, flow_of
+from .dataflow import Flow, flow_of
 
 __all__ = ["Flow", "Gradients", "flow_of", "gradients"]

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..dtypes import is_floating
-from ..trace import BACKWARD, FORWARD
-from .flow import Flow
+from ..model.dtypes import is_floating
+from ..model.trace import BACKWARD, FORWARD
+from .dataflow import Flow
 
 #: Products: what goes back to one factor is computed from the other.
 _PRODUCTS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
@@ -80,21 +80,34 @@ def _is_share(flow: Flow, ways: Mapping[int, Sequence[int]], back: int) -> bool:
     ``ways``: what goes back -> the calls it goes back through; through a module that holds all the others it is the sum
     """
     others = [call for other, calls in ways.items() if other != back for call in calls]
-    return all(any(module not in (call, *flow.calls_around(call)) for call in others) for module in ways[back])
+    return all(
+        any(module not in (call, *flow.calls_around(call)) for call in others)
+        for module in ways[back]
+    )
 
 
 def _arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:
     """Per op the classes of its floating tensors of these roles, in order; keywords and numbers do not count."""
     table: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
     columns = (flow.tensors[name].tolist() for name in ("op", "role", "slot", "dtype", "constant"))
-    for value, op, role, slot, dtype, constant in zip(flow.tensor_class.tolist(), *columns, strict=True):
-        if role in roles and not constant and slot.rpartition(".")[2].isdigit() and is_floating(dtype):
+    for value, op, role, slot, dtype, constant in zip(
+        flow.tensor_class.tolist(), *columns, strict=True
+    ):
+        if (
+            role in roles
+            and not constant
+            and slot.rpartition(".")[2].isdigit()
+            and is_floating(dtype)
+        ):
             table[op].append(value)
     return table
 
 
 def _told_apart(flow: Flow, of: dict[int, int], through: dict[tuple[int, int], int]) -> Gradients:
-    ways = {(output, given, _has_detour(flow, output, given)): back for (output, given), back in through.items()}
+    ways = {
+        (output, given, _has_detour(flow, output, given)): back
+        for (output, given), back in through.items()
+    }
     return Gradients(of, ways)
 
 
@@ -127,11 +140,19 @@ class _Sweep:
     kinds: Sequence[str]
     of: dict[int, int] = field(default_factory=dict)
     through: dict[tuple[int, int], int] = field(default_factory=dict)
-    outputs: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: what it is a gradient of
-    shares: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: what it goes back to
+    outputs: defaultdict[int, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  #: what it is a gradient of
+    shares: defaultdict[int, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  #: what it goes back to
     inside: defaultdict[int, list[_Step]] = field(default_factory=lambda: defaultdict(list))
-    derived: dict[int, frozenset[int]] = field(default_factory=dict)  #: of one forward value alone, on the way
-    summed: set[int] = field(default_factory=set)  #: values whose gradient is a sum that was recorded
+    derived: dict[int, frozenset[int]] = field(
+        default_factory=dict
+    )  #: of one forward value alone, on the way
+    summed: set[int] = field(
+        default_factory=set
+    )  #: values whose gradient is a sum that was recorded
     biased: dict[int, int] = field(default_factory=dict)  #: value -> what it is with a bias added
 
     def op(self, op: int) -> None:
@@ -165,7 +186,9 @@ class _Sweep:
         """The forward ops that an op may be going back through: all else that it reads belongs to them."""
         reads = self.flow.reads[op]
         for value in reads:
-            known = [_Step(output, 0, frozenset()) for output in self.outputs[value]] + self.inside[value]
+            known = [_Step(output, 0, frozenset()) for output in self.outputs[value]] + self.inside[
+                value
+            ]
             for way in known[-_MOST_LABELS:]:
                 maker = self._maker(way.output)
                 if maker < 0:
@@ -182,7 +205,9 @@ class _Sweep:
                     yield _Step(way.output, way.steps + 1, frozenset(read))
 
     def _belongs(self, value: int, output: int) -> bool:
-        return output in self.outputs[value] or any(way.output == output for way in self.inside[value])
+        return output in self.outputs[value] or any(
+            way.output == output for way in self.inside[value]
+        )
 
     def _maker(self, value: int) -> int:
         maker = int(self.flow.producers[value])
@@ -250,7 +275,11 @@ class _Sweep:
         return same
 
     def _uses(self, value: int) -> int:
-        return sum(1 for op in self.flow.readers[value] if self.flow.phases[op] == FORWARD and self.flow.writes[op])
+        return sum(
+            1
+            for op in self.flow.readers[value]
+            if self.flow.phases[op] == FORWARD and self.flow.writes[op]
+        )
 
     def _is_summed(self, gradient: int) -> bool:
         return any(
@@ -284,7 +313,9 @@ class _Sweep:
             products = [
                 self.flow.writes[reader][0]
                 for reader in self.flow.readers[weight]
-                if self.flow.phases[reader] == FORWARD and self.flow.writes[reader] and self.kinds[reader] in _PRODUCTS
+                if self.flow.phases[reader] == FORWARD
+                and self.flow.writes[reader]
+                and self.kinds[reader] in _PRODUCTS
             ]
             made = [product for product in products if sizes[product] == sizes[gradient]]
             if len(made) == 1 and made[0] not in self.of:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..rules import Rules
-from ..trace import BACKWARD, FORWARD
-from .flow import Flow
+from ..model.trace import BACKWARD, FORWARD
+from ..rulebook import Rules
+from .dataflow import Flow
 
 _MOST = 8  # nearest modules that are kept: more have no path in common anyway
 
@@ -42,7 +42,9 @@ def locations(flow: Flow, rules: Rules) -> list[str]:
             found.append(found[forward[op]])
         elif phase[op] == BACKWARD:
             makers = [
-                producer[v] for v in flow.reads[op] if 0 <= producer[v] < len(found) and phase[producer[v]] == FORWARD
+                producer[v]
+                for v in flow.reads[op]
+                if 0 <= producer[v] < len(found) and phase[producer[v]] == FORWARD
             ]
             found.append(found[max(makers)] if makers else "")
         else:
@@ -72,7 +74,9 @@ def _own(flow: Flow, rules: Rules) -> list[str]:
     gradients = [_module(rules, name) for name in flow.classes["gradient_of"]]
     own = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        named = [modules[v] for v in reads if modules[v]] or [gradients[v] for v in writes if gradients[v]]
+        named = [modules[v] for v in reads if modules[v]] or [
+            gradients[v] for v in writes if gradients[v]
+        ]
         own.append(_common(named) if named else "")
     return own
 
@@ -96,7 +100,9 @@ def _vector_modules(flow: Flow, rules: Rules) -> set[str]:
 
 def _nearest(flow: Flow, own: list[str], *, forwards: bool) -> list[frozenset[str]]:
     """Modules of the nearest parameter-reading forward ops: with ``forwards`` those above each op, else those below."""
-    phase = (flow.trace.ops["phase"] == FORWARD).to_numpy() & (flow.trace.ops["level"] == "op").to_numpy()
+    phase = (flow.trace.ops["phase"] == FORWARD).to_numpy() & (
+        flow.trace.ops["level"] == "op"
+    ).to_numpy()
     producer = flow.classes["producer"].tolist()
     ops = np.flatnonzero(phase).tolist()
     near: list[frozenset[str]] = [frozenset()] * len(own)
@@ -105,9 +111,19 @@ def _nearest(flow: Flow, own: list[str], *, forwards: bool) -> list[frozenset[st
         if forwards:
             neighbours = [producer[v] for v in flow.reads[op] if producer[v] >= 0]
         else:
-            neighbours = [reader for v in flow.writes[op] for reader in flow.readers[v] if phase[reader]]
-        found = {only.setdefault(own[n], frozenset([own[n]])) if own[n] else near[n] for n in neighbours if n != op}
-        near[op] = next(iter(found)) if len(found) == 1 else frozenset(sorted(frozenset().union(*found))[:_MOST])
+            neighbours = [
+                reader for v in flow.writes[op] for reader in flow.readers[v] if phase[reader]
+            ]
+        found = {
+            only.setdefault(own[n], frozenset([own[n]])) if own[n] else near[n]
+            for n in neighbours
+            if n != op
+        }
+        near[op] = (
+            next(iter(found))
+            if len(found) == 1
+            else frozenset(sorted(frozenset().union(*found))[:_MOST])
+        )
     return near
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from ..arrays import AnyArray, Flags, Ints
-from ..errors import DumpError
-from ..threads import each
-from ..trace import Problem, Trace
+from ..model.arrays import AnyArray, Flags, Ints
+from ..model.errors import DumpError
+from ..model.threads import each
+from ..model.trace import Problem, Trace
 
 STATISTICS = ("max", "min", "mean", "norm")
-_BLOCK = 1 << 16  # elements: 256 KiB of float32, so that all four reductions of a block run in cache
+_BLOCK = (
+    1 << 16
+)  # elements: 256 KiB of float32, so that all four reductions of a block run in cache
 
 
 def completed(
@@ -28,7 +30,9 @@ def completed(
     missing = (tensors["norm"].isna() & tensors["max"].isna() & (tensors["file"] != "")).to_numpy()
     copies = _copies(tensors, missing)
     todo = np.flatnonzero(missing & (copies < 0))
-    columns = {name: tensors[name].to_numpy(copy=True) for name in (*STATISTICS, "size", "nonfinite")}
+    columns = {
+        name: tensors[name].to_numpy(copy=True) for name in (*STATISTICS, "size", "nonfinite")
+    }
     problems: list[Problem] = []
 
     def measure(row: int) -> tuple[int, tuple[float, float, float, float, int] | str, int]:
@@ -38,7 +42,9 @@ def completed(
             return row, str(error), 0
         return row, statistics(array), array.size
 
-    for done, (row, values, size) in enumerate(each(measure, todo.tolist(), columns["size"][todo].tolist())):
+    for done, (row, values, size) in enumerate(
+        each(measure, todo.tolist(), columns["size"][todo].tolist())
+    ):
         if isinstance(values, str):
             problems.append(Problem(tensors["file"].iat[row], values))
             continue
@@ -64,7 +70,9 @@ def _copies(tensors: pd.DataFrame, missing: Flags) -> Ints:
     size = tensors["size"].to_numpy()
     has = producer >= 0
     source = np.where(has, producer, 0)
-    same = has & missing & (size[source] == size) & (size >= 0) & tensors["trusted"].to_numpy()[source]
+    same = (
+        has & missing & (size[source] == size) & (size >= 0) & tensors["trusted"].to_numpy()[source]
+    )
     same &= ~has[source]  # outputs have no producer: one step is enough
     return np.where(same, producer, -1)
 
@@ -92,8 +100,16 @@ def statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
             low = min(low, block.min())
             total += float(block.sum())
             squares += float(np.dot(block, block))
-        if not (np.isfinite(squares) and np.isfinite(total)) and np.isfinite(high) and np.isfinite(low):
-            wide = np.abs(flat).astype(np.float64) if np.iscomplexobj(flat) else flat.astype(np.float64)
+        if (
+            not (np.isfinite(squares) and np.isfinite(total))
+            and np.isfinite(high)
+            and np.isfinite(low)
+        ):
+            wide = (
+                np.abs(flat).astype(np.float64)
+                if np.iscomplexobj(flat)
+                else flat.astype(np.float64)
+            )
             squares, total = float(np.dot(wide, wide)), float(wide.sum())
     if np.isnan(high):
         return (np.nan, np.nan, np.nan, np.nan, 1)
@@ -102,4 +118,6 @@ def statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
 
 
 def _flat(array: AnyArray) -> AnyArray:
-    return array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+    return (
+        array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+    )

@@ -6,6 +6,6 @@ Pure functions on arrays, one module per family, found by canonical kind (the ki
 
 from .call import Call
 from .execution import Execution, execution
-from .recompute import KINDS, gap, readings, recompute
+from .recomputation import KINDS, gap, readings, recompute
 
 __all__ = ["KINDS", "Call", "Execution", "execution", "gap", "readings", "recompute"]

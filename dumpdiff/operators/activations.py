@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Flags, Floats
+from ..model.arrays import AnyArray, Flags, Floats
 from .call import Call, Readings
 from .softmax import softmax
 
@@ -23,7 +23,12 @@ def grouped(x: AnyArray, heads: int) -> AnyArray:
 
 
 def attention(
-    q: AnyArray, k: AnyArray, v: AnyArray, scale: float, hidden: AnyArray | None = None, axis: int = -1
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    scale: float,
+    hidden: AnyArray | None = None,
+    axis: int = -1,
 ) -> Floats:
     """softmax(q k^T scale) v; ``hidden`` is a mask (true: not seen) or numbers added to the scores."""
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * scale
@@ -38,7 +43,12 @@ def recorded(call: Call) -> Readings:
     if len(call.tensors) < 3:
         return
     q, k, v, *more = call.tensors
-    if q.ndim < 3 or q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[-3] % k.shape[-3]:
+    if (
+        q.ndim < 3
+        or q.shape[-1] != k.shape[-1]
+        or k.shape[:-1] != v.shape[:-1]
+        or q.shape[-3] % k.shape[-3]
+    ):
         return
     k, v = grouped(k, q.shape[-3]), grouped(v, q.shape[-3])
     scale = call.number("scale", "scale_value", "scaling", default=q.shape[-1] ** -0.5)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 
 #: What an operator may have made of its inputs: (which reading of the record, the output). Records leave out axes,
 #: transpositions and variants, so one call can have several readings; the likeliest comes first.
@@ -40,7 +40,10 @@ class Call:
 
     def number(self, *names: str, default: float) -> float:
         """A keyword argument under any of its spellings."""
-        return next((float(self.named[name].reshape(-1)[0]) for name in names if name in self.named), default)
+        return next(
+            (float(self.named[name].reshape(-1)[0]) for name in names if name in self.named),
+            default,
+        )
 
 
 def call_of(
@@ -67,12 +70,16 @@ def axes_between(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, 
     ((2,), (1,), (0, 1))
     """
     if len(before) == len(after):
-        changed = tuple(axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+        changed = tuple(
+            axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
+        )
         return changed if all(after[axis] == 1 for axis in changed) else None
     count = len(before) - len(after)
     if count < 0:
         return None
-    for axes in sorted(combinations(range(len(before)), count), reverse=True):  # the last axes are the likelier
+    for axes in sorted(
+        combinations(range(len(before)), count), reverse=True
+    ):  # the last axes are the likelier
         if tuple(length for axis, length in enumerate(before) if axis not in axes) == after:
             return axes
     return None

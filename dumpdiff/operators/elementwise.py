@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 
 UNARY: Mapping[str, Callable[[AnyArray], Floats]] = {
@@ -57,13 +57,23 @@ def multiplied(call: Call) -> Readings:
 def chosen(call: Call) -> Readings:
     """where(condition, a, b)."""
     if len(call.inputs) >= 3:
-        yield "", np.where(call.inputs[0].astype(bool), call.inputs[1], call.inputs[2]).astype(np.float64)
+        yield (
+            "",
+            np.where(call.inputs[0].astype(bool), call.inputs[1], call.inputs[2]).astype(
+                np.float64
+            ),
+        )
 
 
 def filled(call: Call) -> Readings:
     """masked_fill(x, mask, value)."""
     if len(call.inputs) >= 3:
-        yield "", np.where(call.inputs[1].astype(bool), call.inputs[2], call.inputs[0]).astype(np.float64)
+        yield (
+            "",
+            np.where(call.inputs[1].astype(bool), call.inputs[2], call.inputs[0]).astype(
+                np.float64
+            ),
+        )
 
 
 def clamped(call: Call) -> Readings:
@@ -80,7 +90,11 @@ def fused(call: Call) -> Readings:
         return
     x, a, b = call.inputs[:3]
     value = call.number("value", default=1.0)
-    made = {"addcmul": lambda: x + value * a * b, "addcdiv": lambda: x + value * a / b, "lerp": lambda: x + b * (a - x)}
+    made = {
+        "addcmul": lambda: x + value * a * b,
+        "addcdiv": lambda: x + value * a / b,
+        "lerp": lambda: x + b * (a - x),
+    }
     yield "", made[call.kind]()
 
 

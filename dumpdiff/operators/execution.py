@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import AnyArray
-from ..errors import DumpError
-from ..trace import Trace
+from ..model.arrays import AnyArray
+from ..model.errors import DumpError
+from ..model.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,6 @@ def _value(trace: Trace, row: int) -> AnyArray | float | None:
         return whole(trace, row)
     number = float(trace.tensors["max"].iat[row])
     single = trace.tensors["size"].iat[row] == 1 or trace.tensors["shape"].iat[row] == ()
-    return number if trace.tensors["constant"].iat[row] and single and not np.isnan(number) else None
+    return (
+        number if trace.tensors["constant"].iat[row] and single and not np.isnan(number) else None
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 
 
@@ -24,7 +24,9 @@ def product(call: Call) -> Readings:
     if len(call.tensors) < 2:
         return
     a, b, *more = call.tensors
-    bias: AnyArray | float = more[0] if more and more[0].shape[-1:] == (call.shape or (0,))[-1:] else 0.0
+    bias: AnyArray | float = (
+        more[0] if more and more[0].shape[-1:] == (call.shape or (0,))[-1:] else 0.0
+    )
     if a.ndim < 2 or b.ndim < 2:
         yield "", np.matmul(a, b) + bias if a.shape[-1] == b.shape[0] else np.full((), np.nan)
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 from .softmax import log_softmax
 
@@ -16,7 +16,9 @@ _IGNORED = -100  # label that does not count, the default of both frameworks
 def token_losses(logits: AnyArray, labels: AnyArray) -> Floats:
     """-log softmax(logits)[label] per token; logits (tokens, vocabulary), labels (tokens,); 0 for ignored ones."""
     known = (labels >= 0) & (labels < logits.shape[-1])
-    chosen = np.take_along_axis(log_softmax(logits), np.where(known, labels, 0)[:, None].astype(np.int64), axis=-1)
+    chosen = np.take_along_axis(
+        log_softmax(logits), np.where(known, labels, 0)[:, None].astype(np.int64), axis=-1
+    )
     result: Floats = np.where(known, -chosen[:, 0], 0.0)
     return result
 

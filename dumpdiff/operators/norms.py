@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 
 
@@ -19,20 +19,31 @@ def rms_norm(x: AnyArray, weight: AnyArray | float, eps: float) -> Floats:
 def layer_norm(x: AnyArray, weight: AnyArray | float, bias: AnyArray | float, eps: float) -> Floats:
     """(x - mean) / sqrt(var + eps) * weight + bias, with the biased variance; Ba et al., arXiv:1607.06450."""
     centred = x - x.mean(axis=-1, keepdims=True)
-    result: Floats = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps) * weight + bias
+    result: Floats = (
+        centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps) * weight + bias
+    )
     return result
 
 
 def recorded(call: Call) -> Readings:
     """A norm call: x, then weight and bias of the last axis, then eps by position or name (default 1e-5)."""
     x, *rest = call.tensors
-    vectors = [array for array in rest if array.ndim == 1 and array.shape[0] == x.shape[-1] and array.dtype.kind == "f"]
+    vectors = [
+        array
+        for array in rest
+        if array.ndim == 1 and array.shape[0] == x.shape[-1] and array.dtype.kind == "f"
+    ]
     small = [number for number in call.numbers if 0 < number < 0.5]
     eps = call.number("eps", "epsilon", default=small[-1] if small else 1e-5)
     if call.kind == "rms_norm":
         yield "", rms_norm(x, vectors[0] if vectors else 1.0, eps)
     else:
-        yield "", layer_norm(x, vectors[0] if vectors else 1.0, vectors[1] if len(vectors) > 1 else 0.0, eps)
+        yield (
+            "",
+            layer_norm(
+                x, vectors[0] if vectors else 1.0, vectors[1] if len(vectors) > 1 else 0.0, eps
+            ),
+        )
 
 
 def normalised(call: Call) -> Readings:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings, axes_between
 
 _REDUCE: Mapping[str, Callable[..., Any]] = {
@@ -49,15 +49,26 @@ def reduced(call: Call) -> Readings:
 def accumulated(call: Call) -> Readings:
     """cumsum and cumprod; the axis as recorded, else each, the last first."""
     x = call.tensors[0]
-    numbers = [int(number) for number in call.numbers if number == int(number) and -x.ndim <= number < x.ndim]
+    numbers = [
+        int(number)
+        for number in call.numbers
+        if number == int(number) and -x.ndim <= number < x.ndim
+    ]
     for axis in numbers[:1] or range(x.ndim - 1, -1, -1):
-        yield f"axis {axis}", (np.cumsum if call.kind == "cumsum" else np.cumprod)(x, axis=axis, dtype=np.float64)
+        yield (
+            f"axis {axis}",
+            (np.cumsum if call.kind == "cumsum" else np.cumprod)(x, axis=axis, dtype=np.float64),
+        )
 
 
 def _axes(call: Call, x: AnyArray) -> tuple[int, ...] | None:
     if call.shape is not None:
         return axes_between(x.shape, call.shape)
-    given = [int(number) for number in call.numbers if number == int(number) and -x.ndim <= number < x.ndim]
+    given = [
+        int(number)
+        for number in call.numbers
+        if number == int(number) and -x.ndim <= number < x.ndim
+    ]
     dim = int(call.number("dim", "axis", default=given[0] if given else x.ndim))
     return tuple(range(x.ndim)) if dim == x.ndim else (dim % x.ndim,)
 

@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 
 
-def tables(positions: AnyArray, size: int, theta: float, interleaved: bool = False) -> tuple[Floats, Floats]:
+def tables(
+    positions: AnyArray, size: int, theta: float, interleaved: bool = False
+) -> tuple[Floats, Floats]:
     """Cosine and sine, (positions, size): angle of pair i at position p is p theta**(-2 i / size).
 
     Angles are repeated in the two halves, or next to each other if ``interleaved``.
     """
-    half: Floats = np.multiply.outer(positions.astype(np.float64), theta ** (-2.0 * np.arange(size // 2) / size))
+    half: Floats = np.multiply.outer(
+        positions.astype(np.float64), theta ** (-2.0 * np.arange(size // 2) / size)
+    )
     angles = np.repeat(half, 2, axis=-1) if interleaved else np.concatenate([half, half], axis=-1)
     return np.cos(angles), np.sin(angles)
 
@@ -33,7 +37,10 @@ def turned_pairs(x: AnyArray) -> AnyArray:
 
 
 #: How the pairs lie in the last axis, under the names that a report uses.
-LAYOUTS: Mapping[str, Callable[[AnyArray], AnyArray]] = {"halves": turned_halves, "interleaved": turned_pairs}
+LAYOUTS: Mapping[str, Callable[[AnyArray], AnyArray]] = {
+    "halves": turned_halves,
+    "interleaved": turned_pairs,
+}
 
 
 def rotate(x: AnyArray, cos: AnyArray, sin: AnyArray, layout: str = "halves") -> Floats:

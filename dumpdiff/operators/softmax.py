@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats
 from .call import Call, Readings
 from .reductions import logsumexp
 
@@ -29,7 +29,9 @@ def recorded(call: Call) -> Readings:
     """Along the recorded axis; without one along the last, then each other."""
     x = call.tensors[0]
     made = softmax if call.kind == "softmax" else log_softmax
-    numbers = [number for number in call.numbers if number == int(number) and -x.ndim <= number < x.ndim]
+    numbers = [
+        number for number in call.numbers if number == int(number) and -x.ndim <= number < x.ndim
+    ]
     axis = int(call.number("dim", "axis", default=numbers[0] if numbers else -1)) % x.ndim
     for each in dict.fromkeys((axis, *range(x.ndim - 1, -1, -1))):
         yield f"axis {each}", made(x, each)

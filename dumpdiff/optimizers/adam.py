@@ -13,10 +13,20 @@ from itertools import product
 
 import numpy as np
 
-from ..arrays import Floats
-from ..dtypes import UNIT_ROUNDOFF
+from ..model.arrays import Floats
+from ..model.dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import CORRECTION, DECAY_KIND, DECOUPLED, EPSILON_PLACE, L2, NO_DECAY, WITHOUT, Moves, Numbers
+from .rule import (
+    CORRECTION,
+    DECAY_KIND,
+    DECOUPLED,
+    EPSILON_PLACE,
+    L2,
+    NO_DECAY,
+    WITHOUT,
+    Moves,
+    Numbers,
+)
 
 #: Where epsilon is added: to the root of the corrected second moment; to the root before that is corrected; under it.
 OUTSIDE, EARLY, INSIDE = "outside the root", "before the correction", "inside the root"
@@ -101,7 +111,9 @@ class Adam:
             made[t] = self._direction(first, second, beta1, beta2, epsilon, history.done + t + 1)
         return Moves(made, history.weights[:-1] if self.decay == DECOUPLED else None)
 
-    def _direction(self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, t: int) -> Floats:
+    def _direction(
+        self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, t: int
+    ) -> Floats:
         short1, short2 = (1 - beta1**t, 1 - beta2**t) if self.corrected else (1.0, 1.0)
         below: Floats
         if self.epsilon == INSIDE:
@@ -110,7 +122,9 @@ class Adam:
             below = (np.sqrt(second) + epsilon) / np.sqrt(short2)
         else:
             below = np.sqrt(second / short2) + epsilon
-        direction: Floats = np.divide(first / short1, below, out=np.zeros_like(first), where=below > 0)
+        direction: Floats = np.divide(
+            first / short1, below, out=np.zeros_like(first), where=below > 0
+        )
         return direction
 
     def precision(self, numbers: Numbers) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..arrays import Floats
-from .clipping import Clipping
+from ..model.arrays import Floats
+from .clip_factor import Clipping
 from .history import History
 from .rule import Moves, Numbers, Rule
 
@@ -18,7 +18,10 @@ ALLOWED = 4.0
 
 FASTEST = 100.0  #: learning rates beyond are other rules in disguise
 _EDGE = 0.05  #: of half a unit in the last place: how sharp the border is of what rounding to a narrow type hides
-_ROUNDS, _GAIN = 40, 0.99  #: of narrowing down to what rounding to a narrow type hides: how many, and while it helps
+_ROUNDS, _GAIN = (
+    40,
+    0.99,
+)  #: of narrowing down to what rounding to a narrow type hides: how many, and while it helps
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Data:
     def of(self, names: Sequence[str]) -> Data:
         """These parameters of it."""
         wanted = set(names)
-        return replace(self, histories=tuple(history for history in self.histories if history.name in wanted))
+        return replace(
+            self, histories=tuple(history for history in self.histories if history.name in wanted)
+        )
 
     def thin(self) -> Data:
         """A sample of the elements, for searches."""
@@ -152,7 +157,9 @@ class _Piece:
     def excess(self, left: Floats, precision: float) -> float:
         noise = _EDGE * self.history.half_ulp if self.history.narrow else self.history.noise
         sums = _products(left, left)
-        allowed = ALLOWED**2 * _products(noise, noise) + precision**2 * _products(self.moved, self.moved)
+        allowed = ALLOWED**2 * _products(noise, noise) + precision**2 * _products(
+            self.moved, self.moved
+        )
         ratios = np.divide(sums, allowed, out=np.where(sums > 0, np.inf, 0.0), where=allowed > 0)
         return float(np.sqrt(np.max(ratios)))
 
@@ -172,7 +179,9 @@ def _solved(
     if not any(piece.history.narrow for piece in each):
         return found
     before = np.inf
-    for _ in range(_ROUNDS):  # what rounding hides is no error: aim at the nearest value that it allows
+    for _ in range(
+        _ROUNDS
+    ):  # what rounding hides is no error: aim at the nearest value that it allows
         lefts = [piece.left(*found) for piece in each]
         now = _length(lefts)
         if now == 0 or now > _GAIN * before:
@@ -184,7 +193,11 @@ def _solved(
 
 
 def _least(
-    each: Sequence[_Piece], goals: Sequence[Floats], rates: Sequence[float] | None, decay: float | None, by_step: bool
+    each: Sequence[_Piece],
+    goals: Sequence[Floats],
+    rates: Sequence[float] | None,
+    decay: float | None,
+    by_step: bool,
 ) -> tuple[Floats, float]:
     steps = len(goals[0])
     sums = np.zeros((steps, 2, 2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .clipping import GLOBAL, Clipping
+from .clip_factor import GLOBAL, Clipping
 from .fit import Attempt, Data, Fit, fit
 from .history import THIN, History
 from .rule import NO_DECAY, NUMBERS, Rule
@@ -77,12 +77,22 @@ def _merged(groups: Sequence[Group], data: Data) -> list[Group]:
     kept: list[Group] = []
     for group in groups:
         for at, other in enumerate(kept):
-            if group.fit is None or other.fit is None or group.fit.rule.essence != other.fit.rule.essence:
+            if (
+                group.fit is None
+                or other.fit is None
+                or group.fit.rule.essence != other.fit.rule.essence
+            ):
                 continue
             together = data.of(other.parameters + group.parameters)
-            fits = [one for one in (applied(other.fit, together), applied(group.fit, together)) if one.explains]
+            fits = [
+                one
+                for one in (applied(other.fit, together), applied(group.fit, together))
+                if one.explains
+            ]
             if fits:
-                kept[at] = replace(other, parameters=other.parameters + group.parameters, fit=fits[0])
+                kept[at] = replace(
+                    other, parameters=other.parameters + group.parameters, fit=fits[0]
+                )
                 break
         else:
             kept.append(group)
@@ -107,14 +117,18 @@ def _found(data: Data, known: Known, rules: Sequence[Rule], hint: Fit | None) ->
     return candidates(data, known, rules)
 
 
-def _grown(found: Sequence[Fit], rest: Sequence[History], data: Data, known: Known) -> tuple[Group, list[History]]:
+def _grown(
+    found: Sequence[Fit], rest: Sequence[History], data: Data, known: Known
+) -> tuple[Group, list[History]]:
     """The group of the rules that explain most of the other parameters too."""
     seed, others = rest[0], rest[1:]
     good = as_good(found)
     members = [_joined(one, seed, others, data, known) for one in _minimal(good, data)]
     most = max(len(histories) for _, histories in members)
     # A rule that explains fewer parameters with the same numbers than another is no rival of it
-    (best, histories), *rivals = [(one, histories) for one, histories in members if len(histories) == most]
+    (best, histories), *rivals = [
+        (one, histories) for one, histories in members if len(histories) == most
+    ]
     together = replace(data, histories=tuple(histories))
     final = _again(best, together, known)
     named = {one.rule.essence for one in good}
@@ -129,7 +143,9 @@ def _grown(found: Sequence[Fit], rest: Sequence[History], data: Data, known: Kno
     return group, histories
 
 
-def _joined(one: Fit, seed: History, others: Sequence[History], data: Data, known: Known) -> tuple[Fit, list[History]]:
+def _joined(
+    one: Fit, seed: History, others: Sequence[History], data: Data, known: Known
+) -> tuple[Fit, list[History]]:
     """The parameters that are explained together with ``seed``, learning rate and linear decay solved for on both.
 
     Where one is not, the other numbers may be too coarse (a weight decay that hardly shows in small weights): they
@@ -138,16 +154,26 @@ def _joined(one: Fit, seed: History, others: Sequence[History], data: Data, know
 
     def alike(fitted: Fit) -> list[History]:
         pairs = [(h, replace(data, histories=(thin, h))) for h in others]
-        return [h for h, pair in pairs if applies(one.rule, pair) and _again(fitted, pair, known).explains]
+        return [
+            h
+            for h, pair in pairs
+            if applies(one.rule, pair) and _again(fitted, pair, known).explains
+        ]
 
     thin = seed.thin() if one.rule.elementwise else seed
     members = alike(one)
     apart = next((h for h in others if h not in members), None)
     if apart is not None and one.rule.numbers and one.rule.elementwise:
         by_step = len(set(one.rates)) > 1
-        again = best_of(one.rule, one.clipping, by_step, replace(data, histories=(thin, apart)).thin(), known)
+        again = best_of(
+            one.rule, one.clipping, by_step, replace(data, histories=(thin, apart)).thin(), known
+        )
         # Usual numbers are not given up for odd ones that make one more parameter fit
-        if again.explains and _cost(again) <= _cost(one) and len(better := alike(again)) > len(members):
+        if (
+            again.explains
+            and _cost(again) <= _cost(one)
+            and len(better := alike(again)) > len(members)
+        ):
             one, members = again, better
     return one, [seed, *members]
 
@@ -162,7 +188,9 @@ def as_good(found: Sequence[Fit]) -> list[Fit]:
 
 def _cost(one: Fit) -> int:
     """How many numbers had to be chosen for it: learning rates, and what is not as usual."""
-    unusual = sum(name in NUMBERS and value != NUMBERS[name].usual for name, value in one.numbers.items())
+    unusual = sum(
+        name in NUMBERS and value != NUMBERS[name].usual for name, value in one.numbers.items()
+    )
     return unusual + len(set(one.rates)) + (one.clipping != Clipping())
 
 
@@ -175,7 +203,11 @@ def _minimal(good: Sequence[Fit], data: Data) -> list[Fit]:
     shown = data.steps if data.histories[0].first is None else data.steps + 1
     kept = []
     for essence, one in first.items():
-        simpler = [rule.essence for rule in _ancestors(essence) if essence.visible <= shown or rule.visible > shown]
+        simpler = [
+            rule.essence
+            for rule in _ancestors(essence)
+            if essence.visible <= shown or rule.visible > shown
+        ]
         if not any(rule in first for rule in simpler) and _cost(one) <= cheapest + 1:
             kept.append(one)
     return kept
@@ -215,7 +247,12 @@ def _runner_up(others: Sequence[Fit], data: Data, known: Known) -> Fit | None:
 
 
 def _undecayed(
-    group: Group, found: Sequence[Fit], members: Sequence[History], rest: Sequence[History], data: Data, known: Known
+    group: Group,
+    found: Sequence[Fit],
+    members: Sequence[History],
+    rest: Sequence[History],
+    data: Data,
+    known: Known,
 ) -> tuple[Group, Group | None]:
     """The group, and the parameters that its rule moved without its decay, as is usual for biases and norms.
 
@@ -232,25 +269,39 @@ def _undecayed(
 
     undecayed, either = bare(rest), bare(members)
     shown = {len(history.shape) for history in members if history not in either}
-    moved_on = [h for h in either if len(h.shape) not in shown and len(h.shape) in {len(u.shape) for u in undecayed}]
+    moved_on = [
+        h
+        for h in either
+        if len(h.shape) not in shown and len(h.shape) in {len(u.shape) for u in undecayed}
+    ]
     if not undecayed:
         return group, None
     moved_on = [] if len(moved_on) == len(members) else moved_on
     together = replace(data, histories=(*undecayed, *moved_on))
     own = plain.rule.essence
-    others = [one for one in found if own not in (one.rule.essence, *_ancestors(one.rule.essence)) and not one.explains]
-    bare_known = replace(known, numbers={name: value for name, value in known.numbers.items() if name != "decay"})
+    others = [
+        one
+        for one in found
+        if own not in (one.rule.essence, *_ancestors(one.rule.essence)) and not one.explains
+    ]
+    bare_known = replace(
+        known, numbers={name: value for name, value in known.numbers.items() if name != "decay"}
+    )
     rivals = [applied(best, together), _runner_up(others, together, bare_known)]
     runner_up = min((one for one in rivals if one is not None), key=lambda one: one.residual)
     names = tuple(history.name for history in together.histories)
     left = tuple(name for name in group.parameters if name not in names)
-    cousins = Group(names, group.state, applied(plain, together), runner_up, (), _unseen(plain, together, known))
+    cousins = Group(
+        names, group.state, applied(plain, together), runner_up, (), _unseen(plain, together, known)
+    )
     return replace(group, parameters=left), cousins
 
 
 def _unseen(best: Fit, data: Data, known: Known) -> tuple[str, ...]:
     """Numbers of the rule that may be another and leave no more: a beta2 in one step, an epsilon beside large ones."""
-    names = [name for name in (*best.rule.numbers, *best.clipping.numbers(data.steps)) if name in NUMBERS]
+    names = [
+        name for name in (*best.rule.numbers, *best.clipping.numbers(data.steps)) if name in NUMBERS
+    ]
     return tuple(
         name
         for name in names
@@ -262,7 +313,12 @@ def _unseen(best: Fit, data: Data, known: Known) -> tuple[str, ...]:
 def _hidden(name: str, best: Fit, data: Data, known: Known) -> bool:
     """A limit below the norms of all steps is part of SGD's learning rate, and nothing at all to the other rules."""
     rated = best.rule.family == "SGD" and known.rates is not None
-    return name == "clip" and best.clipping.kind == GLOBAL and best.numbers[name] < data.norms.min() and not rated
+    return (
+        name == "clip"
+        and best.clipping.kind == GLOBAL
+        and best.numbers[name] < data.norms.min()
+        and not rated
+    )
 
 
 def _others(name: str, best: Fit) -> tuple[float, ...]:

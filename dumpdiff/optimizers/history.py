@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays import AnyArray, Floats, Ints
-from ..dtypes import UNIT_ROUNDOFF
+from ..model.arrays import AnyArray, Floats, Ints
+from ..model.dtypes import UNIT_ROUNDOFF
 
 #: Elements of a parameter that are looked at: 1 MB of a parameter in three steps, so that a model of a thousand
 #: parameters fits. The search for unknown numbers takes THIN of them.
@@ -35,7 +35,9 @@ class History:
     shape: tuple[int, ...]  #: of the whole parameter
     weights: Floats  #: (n + 1, N): before the first step, after each
     gradients: Floats  #: (n, N): what the run recorded for each step
-    first: Floats | None = None  #: (N,): first moment, or momentum buffer, before the first step; None for zeros
+    first: Floats | None = (
+        None  #: (N,): first moment, or momentum buffer, before the first step; None for zeros
+    )
     second: Floats | None = None  #: (N,): second moment before the first step; None for zeros
     done: int = 0  #: steps that the optimizer had made before the first of these
     stored: str = "float32"  #: the type that the weights are kept in
@@ -75,7 +77,9 @@ class History:
     @cached_property
     def norms(self) -> Floats:
         """(n,): L2 norm of each step's gradient, of all elements where known."""
-        norms: Floats = np.linalg.norm(self.gradients, axis=1) if self.own_norms is None else self.own_norms
+        norms: Floats = (
+            np.linalg.norm(self.gradients, axis=1) if self.own_norms is None else self.own_norms
+        )
         return norms
 
     @cached_property
@@ -87,7 +91,11 @@ class History:
     def thin(self) -> History:
         """At most THIN elements of it, evenly spread over those that moved."""
         few = self.sampled
-        return few if few.weights.shape[1] <= THIN else few.at(spread(np.flatnonzero(few.moved.any(axis=0)), THIN))
+        return (
+            few
+            if few.weights.shape[1] <= THIN
+            else few.at(spread(np.flatnonzero(few.moved.any(axis=0)), THIN))
+        )
 
     def at(self, elements: Ints) -> History:
         """These elements of it."""
@@ -114,9 +122,14 @@ def history(
 
     Unless ``whole``, also of a small matrix only a sample is kept.
     """
-    sizes = {array.size for array in (*weights, *gradients, *(m for m in (first, second) if m is not None))}
+    sizes = {
+        array.size
+        for array in (*weights, *gradients, *(m for m in (first, second) if m is not None))
+    }
     if len(sizes) != 1 or len(weights) != len(gradients) + 1 or not gradients:
-        raise ValueError(f"{name}: {len(weights)} weights and {len(gradients)} gradients of {sorted(sizes)} elements")
+        raise ValueError(
+            f"{name}: {len(weights)} weights and {len(gradients)} gradients of {sorted(sizes)} elements"
+        )
     shape = tuple(weights[0].shape)
     size = sizes.pop()
     keep = WHOLE if whole and len(shape) == 2 else SAMPLE
@@ -146,7 +159,9 @@ def spread(elements: Ints, most: int) -> Ints:
     """At most so many of these, drawn without pattern and the same each time, in order."""
     if len(elements) <= most:
         return elements
-    places = np.unique(np.random.default_rng(0).integers(0, len(elements), most))  # a few fall together
+    places = np.unique(
+        np.random.default_rng(0).integers(0, len(elements), most)
+    )  # a few fall together
     drawn: Ints = elements[places]
     return drawn
 

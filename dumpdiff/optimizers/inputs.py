@@ -9,29 +9,35 @@ from functools import partial
 from pathlib import Path
 
 from .. import checkpoints, readers
-from ..arrays import AnyArray
-from ..dtypes import is_floating
-from ..errors import DumpError
-from ..rules import load_rules
-from ..trace import Trace
+from ..model.arrays import AnyArray
+from ..model.dtypes import is_floating
+from ..model.errors import DumpError
+from ..model.trace import Trace
+from ..rulebook import load_rules
 from .history import History, history
-from .moved import Moved, moved
-from .settings import Settings, read_settings
+from .run_analysis import Moved, moved
+from .script_settings import Settings, read_settings
 
 #: Tensors of one moment by name; each is read when it is called.
 Tensors = Mapping[str, Callable[[], AnyArray]]
 
 #: What is in front of a parameter's name in a model that was wrapped, or saved as a gradient.
-_FRONT = re.compile(r"(module\.|_orig_mod\.|_fsdp_wrapped_module\.|grads?\.|gradients?\.|main_grads?\.)+")
+_FRONT = re.compile(
+    r"(module\.|_orig_mod\.|_fsdp_wrapped_module\.|grads?\.|gradients?\.|main_grads?\.)+"
+)
 _BACK = re.compile(r"\.(grad|main_grad|gradient)$")
 _FIRST = re.compile(r"(moment1|adam_m|exp_avg|momentum_buffer|muon_m|moments|accum)\.(.+)")
 _SECOND = re.compile(r"(moment2|adam_v|exp_avg_sq)\.(.+)")
 #: What else an optimizer saves beside the weights: MindSpore's counters and rates, SGD's flags.
-_OTHER = re.compile(r"(global_step|beta[12]_power|learning_rate|current_iterator_step|epoch_num|step_num|stat\..*)")
+_OTHER = re.compile(
+    r"(global_step|beta[12]_power|learning_rate|current_iterator_step|epoch_num|step_num|stat\..*)"
+)
 _STEP = re.compile(r"(weights|gradients)[_-]?(\d+)(\.\w+)?")
 _SETTINGS = ("settings.yaml", "settings.yml", "settings.json")
 _COUNTER = "global_step"
-_KEPT = 1 << 25  #: weights of all steps together, 0.5 GB with their gradients: beyond, no more matrices are kept whole
+_KEPT = (
+    1 << 25
+)  #: weights of all steps together, 0.5 GB with their gradients: beyond, no more matrices are kept whole
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,9 @@ def read_steps(given: str) -> Steps:
     path = Path(given)
     if not path.is_dir():
         what = "is a file" if path.is_file() else "no such folder"
-        raise DumpError(f"{given}: {what}; expected a folder with weights_0, gradients_1, weights_1, ... or 'W0,G1,W1'")
+        raise DumpError(
+            f"{given}: {what}; expected a folder with weights_0, gradients_1, weights_1, ... or 'W0,G1,W1'"
+        )
     found = _numbered(path)
     if found is not None:
         return found
@@ -65,7 +73,11 @@ def read_steps(given: str) -> Steps:
 def read_run(given: str, settings_file: str | Path | None = None) -> Moved:
     """What moved the weights of the run that ``given`` means; the settings' file counts before one in its folder."""
     steps = read_steps(given)
-    settings = steps.settings if settings_file is None else steps.settings.but(read_settings(settings_file))
+    settings = (
+        steps.settings
+        if settings_file is None
+        else steps.settings.but(read_settings(settings_file))
+    )
     found, problems = histories(steps, settings.step)
     return moved(given, found, settings.known(len(steps.gradients)), problems=problems)
 
@@ -77,7 +89,9 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
     if moments are given and it is not known after how many steps.
     """
     weights = [{clean(name): load for name, load in at.items()} for at in steps.weights]
-    gradients, said = _paired([{clean(name): load for name, load in at.items()} for at in steps.gradients], weights[0])
+    gradients, said = _paired(
+        [{clean(name): load for name, load in at.items()} for at in steps.gradients], weights[0]
+    )
     problems = [*steps.problems, *said]
     moments = _moments(steps.weights[0])
     done = first - 1 if first is not None else _counted(steps.weights[0])
@@ -88,10 +102,14 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
         if not all(name in at for at in (*weights, *gradients)):
             apart.append(name)
             continue
-        before, second = ([m() for m in (moments[which].get(name),) if m is not None] for which in (0, 1))
+        before, second = (
+            [m() for m in (moments[which].get(name),) if m is not None] for which in (0, 1)
+        )
         moving = [moment for moment in (*before, *second) if moment.any()]
         if moving and not done:
-            raise DumpError(f"{name}: its moments are not zero; say in the settings which 'step' the first update is")
+            raise DumpError(
+                f"{name}: its moments are not zero; say in the settings which 'step' the first update is"
+            )
         try:
             made = history(
                 name,
@@ -127,13 +145,17 @@ def opened(path: Path) -> tuple[Tensors, list[str]]:
     for entry in checkpoint.entries:
         if is_floating(entry.dtype) or entry.name == _COUNTER:
             split = len(checkpoint.names[entry.name]) > 1
-            tensors[f"{entry.name} ({entry.rank})" if split else entry.name] = partial(checkpoint.array, entry)
+            tensors[f"{entry.name} ({entry.rank})" if split else entry.name] = partial(
+                checkpoint.array, entry
+            )
     return tensors, [f"{path}: {problem}" for problem in checkpoint.problems]
 
 
 def _listed(paths: Sequence[Path], given: str) -> Steps:
     if len(paths) < 3 or len(paths) % 2 == 0:
-        raise DumpError(f"{given}: {len(paths)} paths; expected weights,gradients,weights and for more steps so on")
+        raise DumpError(
+            f"{given}: {len(paths)} paths; expected weights,gradients,weights and for more steps so on"
+        )
     each = [opened(path) for path in paths]
     problems = tuple(problem for _, met in each for problem in met)
     return Steps(tuple(at for at, _ in each[::2]), tuple(at for at, _ in each[1::2]), problems)
@@ -154,26 +176,37 @@ def _numbered(folder: Path) -> Steps | None:
     while start + steps + 1 in places["weights"] and start + steps + 1 in places["gradients"]:
         steps += 1
     if not steps:
-        raise DumpError(f"{folder}: expected weights_{start}, gradients_{start + 1} and weights_{start + 1}")
+        raise DumpError(
+            f"{folder}: expected weights_{start}, gradients_{start + 1} and weights_{start + 1}"
+        )
     order = [places["weights"][start]]
     for number in range(start + 1, start + steps + 1):
         order += [places["gradients"][number], places["weights"][number]]
     found = _listed(order, str(folder))
     beside = next((folder / name for name in _SETTINGS if (folder / name).is_file()), None)
-    return Steps(found.weights, found.gradients, found.problems, read_settings(beside) if beside else Settings())
+    return Steps(
+        found.weights,
+        found.gradients,
+        found.problems,
+        read_settings(beside) if beside else Settings(),
+    )
 
 
 def _dumped(path: Path) -> Steps:
     """A dump of n + 1 steps: each has the weights before its update and its gradients."""
     parts = {part.step: part for part in reversed(readers.find(path)) if part.step is not None}
     if len(parts) < 2:
-        raise DumpError(f"{path}: a dump of one step has no weights after it; dump a second, or save checkpoints")
+        raise DumpError(
+            f"{path}: a dump of one step has no weights after it; dump a second, or save checkpoints"
+        )
     traces = [readers.read(parts[step]) for step in sorted(parts)]
     weights = tuple(_recorded(trace, "parameter") for trace in traces)
     gradients = tuple(_recorded(trace, "gradient_of") for trace in traces[:-1])
     if not any(weights) or not any(gradients):
         what = "weights" if not any(weights) else "gradients"
-        raise DumpError(f"{path}: holds no whole {what} by name; save them as weights_0, gradients_1, weights_1, ...")
+        raise DumpError(
+            f"{path}: holds no whole {what} by name; save them as weights_0, gradients_1, weights_1, ..."
+        )
     return Steps(weights, gradients)
 
 
@@ -189,16 +222,23 @@ def _recorded(trace: Trace, column: str) -> Tensors:
     return found
 
 
-def _paired(gradients: list[dict[str, Callable[[], AnyArray]]], weights: Tensors) -> tuple[list[Tensors], list[str]]:
+def _paired(
+    gradients: list[dict[str, Callable[[], AnyArray]]], weights: Tensors
+) -> tuple[list[Tensors], list[str]]:
     """Gradients under the names of the weights: as they are, by canonical name, or in their order."""
     if any(name in gradients[0] for name in weights):
         return list(gradients), []
     parameters = [name for name in weights if _parameter(name)]
     rules = load_rules()
     ours = {path: name for name, path in rules.parameters(parameters).items()}
-    named = [{ours[path]: at[name] for name, path in rules.parameters(at).items() if path in ours} for at in gradients]
+    named = [
+        {ours[path]: at[name] for name, path in rules.parameters(at).items() if path in ours}
+        for at in gradients
+    ]
     if any(named[0]):
-        return list(named), ["gradients are called otherwise than weights, and were paired by the rules for names"]
+        return list(named), [
+            "gradients are called otherwise than weights, and were paired by the rules for names"
+        ]
     if all(len(at) == len(parameters) for at in gradients):
         return (
             [dict(zip(parameters, at.values(), strict=True)) for at in gradients],
@@ -214,7 +254,11 @@ def _parameter(name: str) -> bool:
 def _moments(weights: Tensors) -> tuple[Tensors, Tensors]:
     """First and second moments that were saved with the weights, by parameter."""
     return tuple(  # type: ignore[return-value]
-        {clean(matched[2]): load for name, load in weights.items() if (matched := pattern.fullmatch(name))}
+        {
+            clean(matched[2]): load
+            for name, load in weights.items()
+            if (matched := pattern.fullmatch(name))
+        }
         for pattern in (_FIRST, _SECOND)
     )
 
@@ -226,4 +270,7 @@ def _counted(weights: Tensors) -> int:
 
 def _few(names: Iterable[str]) -> str:
     shown = list(names)
-    return ", ".join(shown[:3]) + (f", ... ({len(shown)} in all)" if len(shown) > 3 else "") or "nothing"
+    return (
+        ", ".join(shown[:3]) + (f", ... ({len(shown)} in all)" if len(shown) > 3 else "")
+        or "nothing"
+    )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..arrays import Floats
-from ..dtypes import UNIT_ROUNDOFF
+from ..model.arrays import Floats
+from ..model.dtypes import UNIT_ROUNDOFF
 from .history import History
 from .rule import DECOUPLED, MOMENTUM_KIND, NO_DECAY, SCALE, Moves, Numbers
 
@@ -43,7 +43,10 @@ class Muon:
     @property
     def aspects(self) -> Mapping[str, str]:
         """Kind of momentum, and the scale."""
-        return {MOMENTUM_KIND: f"{'Nesterov' if self.nesterov else 'plain'} momentum", SCALE: self.scale}
+        return {
+            MOMENTUM_KIND: f"{'Nesterov' if self.nesterov else 'plain'} momentum",
+            SCALE: self.scale,
+        }
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -78,7 +81,11 @@ class Muon:
     def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
         """The orthogonalised momentum of a whole matrix times its scale."""
         rows, columns = history.shape
-        ratio = np.sqrt(max(1.0, rows / columns)) if self.scale == ORIGINAL else 0.2 * np.sqrt(max(rows, columns))
+        ratio = (
+            np.sqrt(max(1.0, rows / columns))
+            if self.scale == ORIGINAL
+            else 0.2 * np.sqrt(max(rows, columns))
+        )
         buffer = np.zeros(history.gradients.shape[1]) if history.first is None else history.first
         made = np.empty_like(history.gradients)
         for t, recorded in enumerate(history.gradients):

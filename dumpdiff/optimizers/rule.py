@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ..arrays import Floats
+from ..model.arrays import Floats
 from .history import History
 
 Numbers = Mapping[str, float]  #: the numbers of a rule by name: beta1, epsilon, ...
@@ -39,10 +39,14 @@ class Number:
 #: The bounds keep a rule from turning into another: Adam with a huge epsilon is SGD with momentum.
 BETA1 = Number("beta1", 0.9, (0.95, 0.8, 0.5, 0.98), 0.0, 0.995, "beta1")
 BETA2 = Number("beta2", 0.999, (0.95, 0.98, 0.99, 0.9), 0.0, 0.9999, "beta2")
-EPSILON = Number("epsilon", 1e-8, (1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-4, 1e-3), 1e-20, 0.1, "epsilon")
+EPSILON = Number(
+    "epsilon", 1e-8, (1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-4, 1e-3), 1e-20, 0.1, "epsilon"
+)
 MOMENTUM = Number("momentum", 0.9, (0.95, 0.99, 0.8, 0.5), 0.0, 0.999, "momentum")
 DAMPENING = Number("dampening", 0.0, (0.1, 0.5, 0.9), 0.0, 0.999, "dampening")
-DECAY = Number("decay", 0.0, (1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.3, 1e-5), 0.0, 10.0, "weight decay")
+DECAY = Number(
+    "decay", 0.0, (1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.3, 1e-5), 0.0, 10.0, "weight decay"
+)
 CLIP = Number("clip", 1.0, (0.5, 0.1, 5.0, 10.0, 0.25, 2.0), 1e-12, 1e12, "norm limit")
 NUMBERS = {n.name: n for n in (BETA1, BETA2, EPSILON, MOMENTUM, DAMPENING, DECAY, CLIP)}
 

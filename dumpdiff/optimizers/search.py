@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..arrays import Floats
+from ..model.arrays import Floats
 from . import adam, muon, sgd
-from .clipping import EACH, FACTOR, FREE, GLOBAL, NOTHING, Clipping
+from .clip_factor import EACH, FACTOR, FREE, GLOBAL, NOTHING, Clipping
 from .fit import Attempt, Data, Fit, fit, leftover
 from .rule import NUMBERS, Number, Numbers, Rule
 
@@ -50,18 +50,26 @@ def candidates(data: Data, known: Known, rules: Sequence[Rule] = RULES) -> list[
     fitting = [rule for rule in rules if applies(rule, data)]
     everything: list[Fit] = []
     for level in LEVELS:
-        ways = [(clipping, by_step) for clipping, by_step in level if _sensible(clipping, by_step, thin, known)]
+        ways = [
+            (clipping, by_step)
+            for clipping, by_step in level
+            if _sensible(clipping, by_step, thin, known)
+        ]
 
         def tried(some: Iterable[Rule], ways: Sequence[tuple[Clipping, bool]] = ways) -> list[Fit]:
             return [best(rule, clipping, by_step, thin if rule.elementwise else data, known)
                     for rule in some for clipping, by_step in ways]  # fmt: skip
 
-        if everything and known.rates is None:  # a scaling mends what is nearly right; one factor, anything
+        if (
+            everything and known.rates is None
+        ):  # a scaling mends what is nearly right; one factor, anything
             limit = _HOPEFUL * min(one.residual for one in everything)
             hopeful = {one.rule for one in everything if one.residual <= limit}
             fitting = [rule for rule in fitting if rule in hopeful]
         found = tried(rule for rule in fitting if rule == rule.essence and rule.elementwise)
-        if not any(one.explains for one in found):  # whole matrices cost seconds, and never explain as sharply
+        if not any(
+            one.explains for one in found
+        ):  # whole matrices cost seconds, and never explain as sharply
             found += tried(rule for rule in fitting if not rule.elementwise)
         good = {one.rule for one in found if one.explains}
         close = good or {one.rule for one in found if one.residual < _CLOSE}
@@ -81,7 +89,11 @@ def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known
     """The rule with the numbers that leave least."""
     held: tuple[str, ...] = ("epsilon",)
     if data.steps == 1 and data.histories[0].second is None:
-        held = ("epsilon", "beta1", "beta2")  # in the first step they are part of the learning rate, or of nothing
+        held = (
+            "epsilon",
+            "beta1",
+            "beta2",
+        )  # in the first step they are part of the learning rate, or of nothing
     found = _Search(rule, clipping, by_step, data, known, held).best()
     if (
         "epsilon" in rule.numbers
@@ -91,7 +103,8 @@ def best(rule: Rule, clipping: Clipping, by_step: bool, data: Data, known: Known
     ):
         # An epsilon trades with a limit of the norm and with a decay: it is let go only where the usual one fails
         found = min(
-            (found, _Search(rule, clipping, by_step, data, known, held[1:]).best()), key=lambda one: one.residual
+            (found, _Search(rule, clipping, by_step, data, known, held[1:]).best()),
+            key=lambda one: one.residual,
         )
     return found
 
@@ -114,7 +127,9 @@ def _sensible(clipping: Clipping, by_step: bool, data: Data, known: Known) -> bo
 
 def applies(rule: Rule, data: Data) -> bool:
     """A rule that needs whole matrices is given nothing else."""
-    return rule.elementwise or all(h.whole and len(h.shape) == 2 and min(h.shape) > 1 for h in data.histories)
+    return rule.elementwise or all(
+        h.whole and len(h.shape) == 2 and min(h.shape) > 1 for h in data.histories
+    )
 
 
 class _Search:
@@ -127,19 +142,31 @@ class _Search:
         known: Known,
         held: Sequence[str] = (),  #: numbers that stay as usual
     ) -> None:
-        self.rule, self.clipping, self.by_step, self.data, self.known = rule, clipping, by_step, data, known
+        self.rule, self.clipping, self.by_step, self.data, self.known = (
+            rule,
+            clipping,
+            by_step,
+            data,
+            known,
+        )
         wanted = (*clipping.numbers(data.steps), *rule.numbers)
         numbers = {name: self._number(name) for name in wanted}
-        self.open = [numbers[name] for name in wanted if name not in known.numbers and name not in held]
+        self.open = [
+            numbers[name] for name in wanted if name not in known.numbers and name not in held
+        ]
         self.start = {name: known.numbers.get(name, numbers[name].usual) for name in wanted}
 
     def _number(self, name: str) -> Number:
         if name == "clip":  # about the norms: all steps clipped, or some
-            norms = self.data.norms if self.clipping.kind == GLOBAL else self.data.histories[0].norms
+            norms = (
+                self.data.norms if self.clipping.kind == GLOBAL else self.data.histories[0].norms
+            )
             tried = [n for n in NUMBERS["clip"].tried if n < norms.max()]
             lows = np.linspace(norms.min(), norms.max(), 6)[:-1]
             # Far below all norms the limit does not show, but for an epsilon that gradients made tiny come near to
-            return replace(NUMBERS["clip"], tried=(*tried, *map(float, lows)), lowest=float(0.01 * norms.min()))
+            return replace(
+                NUMBERS["clip"], tried=(*tried, *map(float, lows)), lowest=float(0.01 * norms.min())
+            )
         if name in NUMBERS:
             return NUMBERS[name]
         powers = tuple(2.0**-n for n in range(1, 25)) if name == "factor" else (0.5, 0.25, 2.0, 4.0)
@@ -150,7 +177,9 @@ class _Search:
 
     def _attempt(self, numbers: Numbers) -> Attempt:
         decay = self.known.numbers.get("decay")
-        return Attempt(self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step)
+        return Attempt(
+            self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step
+        )
 
     def best(self) -> Fit:
         """Scanned, and refined if that is not good enough and not hopeless."""
@@ -167,7 +196,10 @@ class _Search:
             for number in self.open:
                 if found.excess <= _GOOD:
                     return found
-                tries = [self.at({**found.numbers, number.name: value}) for value in (number.usual, *number.tried)]
+                tries = [
+                    self.at({**found.numbers, number.name: value})
+                    for value in (number.usual, *number.tried)
+                ]
                 found = min([found, *tries], key=lambda one: one.residual)
             if found.residual == before:
                 break
@@ -185,7 +217,10 @@ class _Search:
 
         def numbers(x: Floats) -> Numbers:
             values = zip(self.open, x, strict=True)
-            return {**found.numbers, **{number.name: _outward(number, float(value)) for number, value in values}}
+            return {
+                **found.numbers,
+                **{number.name: _outward(number, float(value)) for number, value in values},
+            }
 
         inward = np.array([_inward(number, start[number.name]) for number in self.open])
         solution = least_squares(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..arrays import Floats
-from ..dtypes import UNIT_ROUNDOFF
+from ..model.arrays import Floats
+from ..model.dtypes import UNIT_ROUNDOFF
 from .history import History
 from .rule import DECAY_KIND, DECOUPLED, L2, MOMENTUM_KIND, NO_DECAY, Moves, Numbers
 
@@ -39,7 +39,11 @@ class SGD:
     @property
     def aspects(self) -> Mapping[str, str]:
         """Kind of momentum, kind of decay where both are."""
-        told = {} if self.decay == NO_DECAY or self.kind == PLAIN else {DECAY_KIND: f"{self.decay} decay"}
+        told = (
+            {}
+            if self.decay == NO_DECAY or self.kind == PLAIN
+            else {DECAY_KIND: f"{self.decay} decay"}
+        )
         return {MOMENTUM_KIND: "no momentum" if self.kind == PLAIN else self.kind, **told}
 
     @property
@@ -50,7 +54,11 @@ class SGD:
     @property
     def complexity(self) -> int:
         """Decay apart from the momentum is in no framework's SGD."""
-        return (PLAIN, MOMENTUM, NESTEROV, DAMPENED).index(self.kind) + {NO_DECAY: 0, L2: 1, DECOUPLED: 3}[self.decay]
+        return (PLAIN, MOMENTUM, NESTEROV, DAMPENED).index(self.kind) + {
+            NO_DECAY: 0,
+            L2: 1,
+            DECOUPLED: 3,
+        }[self.decay]
 
     @property
     def essence(self) -> SGD:
@@ -82,7 +90,10 @@ class SGD:
         start = None if self.kind == PLAIN else history.first
         made = self._gathered(history.gradients * factors[:, None], numbers, start)
         if self.decay == L2:
-            return Moves(made, self._gathered(history.weights[:-1], numbers, None if start is None else 0 * start))
+            return Moves(
+                made,
+                self._gathered(history.weights[:-1], numbers, None if start is None else 0 * start),
+            )
         return Moves(made, history.weights[:-1] if self.decay == DECOUPLED else None)
 
     def _gathered(self, added: Floats, numbers: Numbers, buffer: Floats | None) -> Floats:
@@ -104,4 +115,6 @@ class SGD:
 def kinds() -> tuple[SGD, ...]:
     """Every combination; without momentum a decay is the same in either place."""
     plain = (SGD(), SGD(decay=L2))
-    return plain + tuple(SGD(k, d) for k in (MOMENTUM, NESTEROV, DAMPENED) for d in (NO_DECAY, L2, DECOUPLED))
+    return plain + tuple(
+        SGD(k, d) for k in (MOMENTUM, NESTEROV, DAMPENED) for d in (NO_DECAY, L2, DECOUPLED)
+    )

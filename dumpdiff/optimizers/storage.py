@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Flags, Floats
+from ..model.arrays import Flags, Floats
 from .fit import Fit
 from .history import History, half_ulp
 
@@ -25,7 +25,9 @@ class Copies(NamedTuple):
     @property
     def has_master(self) -> bool | None:
         """None where these data do not tell, as a single step never does."""
-        return None if abs(self.master - self.without) < TELLING else bool(self.master > self.without)
+        return (
+            None if abs(self.master - self.without) < TELLING else bool(self.master > self.without)
+        )
 
 
 def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | None:
@@ -34,7 +36,9 @@ def copies(fit: Fit, histories: tuple[History, ...], norms: Floats) -> Copies | 
     for history in (known.sampled if fit.rule.elementwise else known for known in histories):
         if not history.narrow:
             return None
-        moves = fit.rule.moves(history, fit.clipping.factors(history, norms, fit.numbers), fit.numbers)
+        moves = fit.rule.moves(
+            history, fit.clipping.factors(history, norms, fit.numbers), fit.numbers
+        )
         decay = fit.numbers["decay"]
         # The decay's direction is computed from the narrow weights; the difference to the copy's is below noise
         whole = moves.move if moves.decayed is None else moves.move + decay * moves.decayed
@@ -51,7 +55,9 @@ def _possible(history: History, steps: Floats) -> Flags:
     """Elements for which some exact first weight, moved by all steps so far, rounds to what was stored each time."""
     first, half = history.weights[0], _EDGE * half_ulp(history.weights[0], history.stored)
     low, high = first - half, first + half
-    for after, width, gone in zip(history.weights[1:], history.half_ulp, np.cumsum(steps, axis=0), strict=True):
+    for after, width, gone in zip(
+        history.weights[1:], history.half_ulp, np.cumsum(steps, axis=0), strict=True
+    ):
         low = np.maximum(low, after - _EDGE * width + gone)
         high = np.minimum(high, after + _EDGE * width + gone)
     possible: Flags = low <= high

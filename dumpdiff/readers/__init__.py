@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-from ..collector import collector_paused
-from ..errors import DumpError
-from ..trace import Trace
+from ..model.errors import DumpError
+from ..model.gc_pause import collector_paused
+from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
 from .files import head, is_pickle, text_files
 from .parts import Part, choose
@@ -50,7 +50,11 @@ def _nothing_found(path: Path) -> str:
     inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
     if not inside:
         return f"{path}: the folder is empty"
-    refused = [file for file in text_files(path) if is_pickle(file) or not (head(file, 1) or file.stat().st_size == 0)]
+    refused = [
+        file
+        for file in text_files(path)
+        if is_pickle(file) or not (head(file, 1) or file.stat().st_size == 0)
+    ]
     if refused:
         return f"{refused[0]}: {_what_it_is(refused[0])}; expected {_EXPECTED_FILES}"
     return (
@@ -59,7 +63,9 @@ def _nothing_found(path: Path) -> str:
     )
 
 
-_EXPECTED_FILES = "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
+_EXPECTED_FILES = (
+    "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
+)
 
 
 def _what_it_is(path: Path) -> str:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..arrays import AnyArray
-from ..errors import DumpError
+from ..model.arrays import AnyArray
+from ..model.errors import DumpError
 from . import torch_pt
 from .npy import inside, open_array
 
@@ -53,7 +53,11 @@ def number_in(path: Path, prefix: str) -> int | None:
 
 def is_plain_name(name: str) -> bool:
     """Whether a name taken from a dump is one file name and nothing else: no folder, no way up, no NUL."""
-    return bool(name) and name not in (".", "..") and not any(mark in name for mark in ("/", "\\", "\0"))
+    return (
+        bool(name)
+        and name not in (".", "..")
+        and not any(mark in name for mark in ("/", "\\", "\0"))
+    )
 
 
 def load_tensor(root: Path, name: str) -> AnyArray:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  #: bytes; what NumPy itself accepts from a file it does not trust
@@ -133,7 +133,9 @@ def _resolved(folder: Path) -> Path:
 #: Bytes from which a tensor is memory-mapped; below, it is read.
 MAPPED = 1 << 20
 
-_KNOWN: dict[bytes, Header] = {}  #: parsed headers by their text: a dump repeats a few dozen headers thousands of times
+_KNOWN: dict[
+    bytes, Header
+] = {}  #: parsed headers by their text: a dump repeats a few dozen headers thousands of times
 
 
 def _parsed(text: bytes, offset: int) -> Header:
@@ -142,7 +144,11 @@ def _parsed(text: bytes, offset: int) -> Header:
         return known
     said = ast.literal_eval(text.decode("latin1").strip())
     descr, shape, fortran = said["descr"], known_shape(said["shape"]), said["fortran_order"]
-    if not isinstance(descr, str) or shape is None or not all(isinstance(size, int) for size in shape):
+    if (
+        not isinstance(descr, str)
+        or shape is None
+        or not all(isinstance(size, int) for size in shape)
+    ):
         raise ValueError(descr)
     if descr == _BFLOAT16:
         header = Header("bfloat16", shape, bool(fortran), offset, 2, "<u2")
@@ -150,7 +156,9 @@ def _parsed(text: bytes, offset: int) -> Header:
         stored = np.dtype(descr)
         if stored.hasobject or stored.names is not None or stored.itemsize == 0:
             raise ValueError(descr)
-        header = Header(stored.newbyteorder("=").name, shape, bool(fortran), offset, stored.itemsize, descr)
+        header = Header(
+            stored.newbyteorder("=").name, shape, bool(fortran), offset, stored.itemsize, descr
+        )
     if len(_KNOWN) < 10_000:
         _KNOWN[text] = header
     return header

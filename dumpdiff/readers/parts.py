@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import DumpError
+from ..model.errors import DumpError
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class Part:
     path: Path
     step: int | None = None
     rank: int | None = None
-    process: int | None = None  #: its number: without a process group the PyTorch recorders know no rank
+    process: int | None = (
+        None  #: its number: without a process group the PyTorch recorders know no rank
+    )
     graph: int | None = None
     whole: bool = False  #: whole tensors lie beside the statistics
 
@@ -74,14 +76,17 @@ def _of_common_step(sides: _Sides, step: int | None) -> _Sides:
         known = [steps - {None} for steps in has.values() if None not in steps]
         common = set.intersection(*known) if known else set()
         if known and not common:
-            raise DumpError(f"no step in common: {_listing('step', has)}; give dumps of the same step")
+            raise DumpError(
+                f"no step in common: {_listing('step', has)}; give dumps of the same step"
+            )
         step = min((value for value in common if value is not None), default=None)
     elif not all(step in steps or None in steps for steps in has.values()):
         raise DumpError(f"step {step} is not in both dumps: {_listing('step', has)}")
     if step is None:
         return {side: _first_step(parts) for side, parts in sides.items()}
     return {
-        side: [part for part in parts if part.step == step] or [part for part in parts if part.step is None]
+        side: [part for part in parts if part.step == step]
+        or [part for part in parts if part.step is None]
         for side, parts in sides.items()
     }
 
@@ -89,7 +94,9 @@ def _of_common_step(sides: _Sides, step: int | None) -> _Sides:
 def _first_step(parts: list[Part]) -> list[Part]:
     """Where the other side names no step: the parts without one, else those of the lowest."""
     lowest = min((part.step for part in parts if part.step is not None), default=None)
-    return [part for part in parts if part.step is None] or [part for part in parts if part.step == lowest]
+    return [part for part in parts if part.step is None] or [
+        part for part in parts if part.step == lowest
+    ]
 
 
 def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
@@ -99,7 +106,9 @@ def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
             raise DumpError(f"rank {rank} is in neither dump: {_listing('rank', has)}")
         everything = [part for parts in sides.values() for part in parts]
         # A process is asked of the side that has it; the other keeps its default.
-        a_process = rank in {part.process for part in everything} - {part.rank for part in everything}
+        a_process = rank in {part.process for part in everything} - {
+            part.rank for part in everything
+        }
         sides = {
             side: [part for part in parts if part.number == rank]
             or [part for part in parts if a_process or part.anonymous]
@@ -109,14 +118,17 @@ def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
             raise DumpError(f"rank {rank} is not in both dumps: {_listing('rank', has)}")
         if not a_process:
             return sides
-    named = {side: {part.rank for part in parts if not part.anonymous} for side, parts in sides.items()}
+    named = {
+        side: {part.rank for part in parts if not part.anonymous} for side, parts in sides.items()
+    }
     known = [ranks for ranks in named.values() if ranks]
     common = set.intersection(*known) if known else set()
     if known and not common:
         raise DumpError(f"no rank in common: {_listing('rank', has)}; give dumps of the same rank")
     first = min((value for value in common if value is not None), default=None)
     return {
-        side: [part for part in parts if part.rank == first] if named[side] else parts for side, parts in sides.items()
+        side: [part for part in parts if part.rank == first] if named[side] else parts
+        for side, parts in sides.items()
     }
 
 
@@ -139,8 +151,12 @@ def _single(side: str, parts: list[Part]) -> Part:
     parts = [part for part in parts if part.graph == lowest]
     preferred = [part for part in parts if part.whole] or parts
     if len(preferred) > 1:
-        listed = ", ".join(str(part) for part in preferred[:6]) + (", ..." if len(preferred) > 6 else "")
-        raise DumpError(f"the {side} holds {len(preferred)} dumps that may be meant; give the folder of one: {listed}")
+        listed = ", ".join(str(part) for part in preferred[:6]) + (
+            ", ..." if len(preferred) > 6 else ""
+        )
+        raise DumpError(
+            f"the {side} holds {len(preferred)} dumps that may be meant; give the folder of one: {listed}"
+        )
     return preferred[0]
 
 

@@ -129,7 +129,9 @@ def disassemble(pickled: bytes) -> Any:  # noqa: PLR0912, PLR0915  one branch fo
                     stack[-1] = Called(stack[-1], tuple(given))
                 case "BUILD":
                     state = stack.pop()
-                    if isinstance(stack[-1], Called):  # else the state of a constant, which has none
+                    if isinstance(
+                        stack[-1], Called
+                    ):  # else the state of a constant, which has none
                         stack[-1].state = state
                 case other:
                     raise UnknownPickle(f"its pickle uses {other}")

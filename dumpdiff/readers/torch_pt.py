@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import AnyArray
-from ..errors import DumpError
+from ..model.arrays import AnyArray
+from ..model.errors import DumpError
 from .npy import MAPPED, decode_bfloat16
 from .pickles import Called, Persistent, UnknownPickle, disassemble
 
@@ -60,7 +60,10 @@ def load(path: Path) -> AnyArray:
 
 def _map(path: Path) -> AnyArray:
     with zipfile.ZipFile(path) as archive:
-        entries = {name.partition("/")[2]: entry for name, entry in ((e.filename, e) for e in archive.infolist())}
+        entries = {
+            name.partition("/")[2]: entry
+            for name, entry in ((e.filename, e) for e in archive.infolist())
+        }
         if "data.pkl" not in entries:
             raise _Unknown("it has no data.pkl")
         if entries["data.pkl"].file_size > _LONGEST_PICKLE:
@@ -83,7 +86,9 @@ def _map(path: Path) -> AnyArray:
         storage = np.memmap(path, dtype, "r", start, (count,))
     strides = tuple(stride * dtype.itemsize for stride in layout.strides)
     # NumPy refuses a layout that reaches beyond the buffer
-    array: AnyArray = np.ndarray(layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides)
+    array: AnyArray = np.ndarray(
+        layout.shape, dtype, storage, layout.offset * dtype.itemsize, strides
+    )
     if layout.storage == "BFloat16Storage":  # the upper half of a float32
         return decode_bfloat16(array)
     return array
@@ -141,10 +146,14 @@ def _with_torch(path: Path, reason: str) -> AnyArray:
         if not isinstance(value, torch.Tensor):
             raise DumpError(f"{path}: expected one tensor, found a {type(value).__name__}")
         value = value.detach().to_dense()
-        array: AnyArray = (value.float() if value.dtype.itemsize < 4 and value.is_floating_point() else value).numpy()
+        array: AnyArray = (
+            value.float() if value.dtype.itemsize < 4 and value.is_floating_point() else value
+        ).numpy()
     except (OSError, RuntimeError, ValueError, TypeError, EOFError) as error:
         raise DumpError(f"{path}: torch refuses it: {str(error).splitlines()[0]}") from None
-    except Exception as error:  # torch raises pickle.UnpicklingError and more for files it does not trust
+    except (
+        Exception
+    ) as error:  # torch raises pickle.UnpicklingError and more for files it does not trust
         if isinstance(error, DumpError):
             raise
         raise DumpError(f"{path}: torch refuses it ({type(error).__name__})") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff import align, read
-from dumpdiff.result import Result
+from dumpdiff.model.result import Result
 
 from . import msprobe_form
 
@@ -35,7 +35,14 @@ def statistic_csv(dump, tmp_path_factory) -> Callable[..., Path]:
     @cache
     def converted(name: str, categories: str = "max,min,l2norm") -> Path:
         out = tmp_path_factory.mktemp("statistic_csv") / name
-        command = [sys.executable, FIXTURES / "make_statistic_csv.py", dump(name), out, "--categories", categories]
+        command = [
+            sys.executable,
+            FIXTURES / "make_statistic_csv.py",
+            dump(name),
+            out,
+            "--categories",
+            categories,
+        ]
         subprocess.run(command, check=True, capture_output=True)
         return out
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dumpdiff.trace import Trace
+from dumpdiff.model.trace import Trace
 
 HEADER = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
 
@@ -22,7 +22,11 @@ def write(trace: Trace, folder: Path) -> None:
     }
     rank = folder / "step0" / "proc0"
     rank.mkdir(parents=True)
-    for file, content in (("dump.json", {**HEADER, "data": data}), ("stack.json", {}), ("construct.json", {})):
+    for file, content in (
+        ("dump.json", {**HEADER, "data": data}),
+        ("stack.json", {}),
+        ("construct.json", {}),
+    ):
         (rank / file).write_text(json.dumps(content))
 
 
@@ -38,7 +42,12 @@ def _leaf(row: pd.Series) -> dict[str, Any]:
     if row["constant"]:
         return {"type": row["dtype"], "value": row["max"]}
     statistics = {name.title(): _number(row[name]) for name in ("max", "min", "mean", "norm")}
-    return {"type": "torch.Tensor", "dtype": f"torch.{row['dtype']}", "shape": list(row["shape"]), **statistics}
+    return {
+        "type": "torch.Tensor",
+        "dtype": f"torch.{row['dtype']}",
+        "shape": list(row["shape"]),
+        **statistics,
+    }
 
 
 def _number(value: float) -> float | None:

@@ -18,7 +18,9 @@ class TestSidesSwapped:
 
     @pytest.mark.record
     def test_a_fault_on_the_pytorch_side_is_located(self, recorded, compared):
-        assert_located(compared(recorded("pytorch", "--fault", "eps"), recorded("mindspore")), "eps")
+        assert_located(
+            compared(recorded("pytorch", "--fault", "eps"), recorded("mindspore")), "eps"
+        )
 
 
 class TestMindSporeAgainstMindSpore:
@@ -37,12 +39,17 @@ class TestMindSporeAgainstMindSpore:
 
     @pytest.mark.record
     def test_with_scopes_against_without(self, recorded, compared):
-        assert_aligned(compared(recorded("mindspore"), recorded("mindspore", "--style", "jit", "--order", "vkq")))
+        assert_aligned(
+            compared(
+                recorded("mindspore"), recorded("mindspore", "--style", "jit", "--order", "vkq")
+            )
+        )
 
     @pytest.mark.record
     def test_a_fault_is_the_only_finding(self, recorded, compared):
         result = compared(
-            recorded("mindspore", "--fault", "eps"), recorded("mindspore", "--style", "jit", "--order", "vkq")
+            recorded("mindspore", "--fault", "eps"),
+            recorded("mindspore", "--style", "jit", "--order", "vkq"),
         )
         assert_located(result, "eps")
         assert len(result.findings) == 1, said(result)
@@ -52,7 +59,9 @@ class TestMindSporeAgainstMindSpore:
         first = located(compared(dump("ms_mf_attn_scale"), dump("ms_mf_none")))
         assert (first.scope, first.kind) == ("layers.1.attention", "introduced")
 
-    def test_pynative_against_graph_mode_of_another_model_is_not_called_aligned(self, dump, compared):
+    def test_pynative_against_graph_mode_of_another_model_is_not_called_aligned(
+        self, dump, compared
+    ):
         assert compared(dump("ms_mf_none"), dump("ms_graph")).verdict == "inconclusive"
 
 
@@ -64,21 +73,29 @@ class TestPyTorchAgainstPyTorch:
 
     @pytest.mark.record
     def test_calls_against_calls_and_modules(self, recorded, compared):
-        assert_aligned(compared(recorded("pytorch"), recorded("pytorch", "--level", "L1", "--task", "statistics")))
+        assert_aligned(
+            compared(
+                recorded("pytorch"), recorded("pytorch", "--level", "L1", "--task", "statistics")
+            )
+        )
 
     @pytest.mark.record
     def test_bfloat16_against_float32(self, recorded, compared):
         assert_aligned(compared(recorded("pytorch", "--dtype", "bf16"), recorded("pytorch")))
 
     @pytest.mark.record
-    @pytest.mark.parametrize("reference", [(), ("--level", "L0"), ("--level", "L1", "--task", "statistics")])
+    @pytest.mark.parametrize(
+        "reference", [(), ("--level", "L0"), ("--level", "L1", "--task", "statistics")]
+    )
     def test_a_fault_is_located(self, recorded, compared, reference):
         result = compared(recorded("pytorch", "--fault", "eps"), recorded("pytorch", *reference))
         assert_located(result, "eps")
 
 
 class TestPtdbg:
-    @pytest.mark.parametrize("other", ["v4.0.T2_api_stack", "v1.0_api_stack", "v6.0_api_stack_summary"])
+    @pytest.mark.parametrize(
+        "other", ["v4.0.T2_api_stack", "v1.0_api_stack", "v6.0_api_stack_summary"]
+    )
     def test_generations_of_one_run_are_aligned(self, dump, compared, other):
         assert_aligned(compared(dump("v6.0_api_stack"), dump(other)))
 
@@ -99,7 +116,11 @@ class TestMsprobe:
     def test_a_wrong_scale_is_located_at_the_op_that_scales(self, dump, compared):
         result = compared(dump("ms_mf_attn_scale"), dump("pt_none"))
         first = located(result)
-        assert (first.kind, first.phase, first.scope) == ("introduced", "forward", "layers.1.attention"), said(result)
+        assert (first.kind, first.phase, first.scope) == (
+            "introduced",
+            "forward",
+            "layers.1.attention",
+        ), said(result)
         assert first.target_ops == ("Tensor.__mul__.2.forward",)
         assert first.reference_ops == ("Tensor.__truediv__.1.forward",)
         assert len(result.findings) == 1, said(result)
@@ -107,9 +128,16 @@ class TestMsprobe:
 
 @pytest.mark.parametrize(
     ("target", "reference"),
-    [("ms_graph", "pt_none"), ("v6.0_api_stack", "pt_none"), ("ms_mf_none", "v6.0_api_stack"), ("pt_none", "ms_graph")],
+    [
+        ("ms_graph", "pt_none"),
+        ("v6.0_api_stack", "pt_none"),
+        ("ms_mf_none", "v6.0_api_stack"),
+        ("pt_none", "ms_graph"),
+    ],
 )
-def test_dumps_of_unrelated_models_are_neither_aligned_nor_diverged(dump, compared, target, reference):
+def test_dumps_of_unrelated_models_are_neither_aligned_nor_diverged(
+    dump, compared, target, reference
+):
     result = compared(dump(target), dump(reference))
     assert result.verdict == "inconclusive", said(result)
     assert result.notes

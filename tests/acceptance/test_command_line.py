@@ -32,7 +32,9 @@ def ran(dump, tmp_path_factory):
         if pair not in seen:
             target, reference, *_ = PAIRS[pair]
             file = tmp_path_factory.mktemp("json") / "result.json"
-            done = CliRunner().invoke(main, ["align", str(dump(target)), str(dump(reference)), "--json", str(file)])
+            done = CliRunner().invoke(
+                main, ["align", str(dump(target)), str(dump(reference)), "--json", str(file)]
+            )
             seen[pair] = (done.exit_code, done.stdout.splitlines()[0], json.loads(file.read_text()))
         return seen[pair]
 
@@ -51,7 +53,11 @@ class TestRealPairs:
     def test_the_first_line_is_the_answer(self, ran, pair):
         _, line, document = ran(pair)
         first = document["first_divergence"]
-        assert first["title"][:60] in line if document["verdict"] == "diverged" else document["verdict"] in line.lower()
+        assert (
+            first["title"][:60] in line
+            if document["verdict"] == "diverged"
+            else document["verdict"] in line.lower()
+        )
 
     def test_what_diverged_has_findings_and_what_is_aligned_has_none(self, ran, pair):
         document = ran(pair)[2]
@@ -71,7 +77,9 @@ class TestRulesOfTheUser:
     @pytest.fixture
     def rules(self, tmp_path):
         file = tmp_path / "mine.yaml"
-        file.write_text("operators:\n  kinds:\n    my_scaling: {class: elementwise, members: [mul, truediv, div]}\n")
+        file.write_text(
+            "operators:\n  kinds:\n    my_scaling: {class: elementwise, members: [mul, truediv, div]}\n"
+        )
         return file
 
     def test_the_finding_has_the_kind_of_the_rule(self, dump, rules):
@@ -93,7 +101,9 @@ class TestRulesOfTheUser:
     def test_a_looser_tolerance_takes_a_small_fault_for_noise(self, dump, tmp_path):
         """A million units of float32 roundoff are 6 %; the wrong epsilon moves its addition by less than 1 %."""
         file = tmp_path / "loose.yaml"
-        file.write_text("tolerances:\n  base_units: {value: 1000000, reason: a test, source: a test}\n")
+        file.write_text(
+            "tolerances:\n  base_units: {value: 1000000, reason: a test, source: a test}\n"
+        )
         pair = dump("demo_mindspore"), dump("demo_pytorch")
         assert align(*pair).verdict == "diverged"
         assert align(*pair, rules=[file]).verdict == "aligned"

@@ -17,7 +17,9 @@ FUSED = pytest.mark.parametrize("fused", LAYOUTS)
 @pytest.fixture(scope="module")
 def pair(recorded, compared):
     """``pair("blocks", "--fault", "w1")``: MindSpore (with these options) against the fused PyTorch."""
-    return lambda fused, *mindspore: compared(recorded("mindspore", *mindspore), recorded("pytorch", "--fused", fused))
+    return lambda fused, *mindspore: compared(
+        recorded("mindspore", *mindspore), recorded("pytorch", "--fused", fused)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,9 @@ class TestFault:
 )
 def test_it_stays_aligned_with_less_recorded(recorded, compared, options):
     """Of statistics alone no layout can be told, but maxima, means and norms of the parts together are the whole's."""
-    assert_aligned(compared(recorded("mindspore"), recorded("pytorch", "--fused", "blocks", *options)))
+    assert_aligned(
+        compared(recorded("mindspore"), recorded("pytorch", "--fused", "blocks", *options))
+    )
 
 
 def test_a_part_1_percent_too_large_shows_in_statistics_alone(recorded, compared):

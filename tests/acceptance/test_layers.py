@@ -7,7 +7,7 @@ import pytest
 from dumpdiff import read
 from dumpdiff.graph import flow_of
 from dumpdiff.graph.layers import locations
-from dumpdiff.rules import load_rules
+from dumpdiff.rulebook import load_rules
 
 LAYERS, LINEARS = 4, 7  # of the first model; q, k, v, o, w1, w3, w2 in the order of their calls
 
@@ -22,7 +22,9 @@ def layer_of_calls(names):
         truth[name] = f"layers.{layer}" if 0 <= layer < LAYERS else ""
         linear = re.fullmatch(r"Functional\.linear\.(\d+)\.forward", name)
         if linear:
-            last_linear = int(linear[1]) < LAYERS * LINEARS and int(linear[1]) % LINEARS == LINEARS - 1
+            last_linear = (
+                int(linear[1]) < LAYERS * LINEARS and int(linear[1]) % LINEARS == LINEARS - 1
+            )
         elif name.startswith("Functional.embedding") or (last_linear and "__add__" in name):
             layer, last_linear = layer + 1, False
     return truth
@@ -39,7 +41,11 @@ def verdicts(dump, compared):
     pairs = compared(target, reference).pairs
     pairs = pairs[(pairs["phase"] == "forward") & pairs["evidence"].str.contains("value")]
     partners = pairs.drop_duplicates("target_op").set_index("target_op")["reference_op"]
-    return [(op, layer(said[op]), truth[partner]) for op, partner in partners.items() if partner in truth]
+    return [
+        (op, layer(said[op]), truth[partner])
+        for op, partner in partners.items()
+        if partner in truth
+    ]
 
 
 def layer(scope):

@@ -27,7 +27,9 @@ def doubled(dump):
 
 def swapped(dump):
     """Queries and keys of layer 15 in the other order."""
-    return synthesise.swapped(dump, "Functional.linear.105.forward", "Functional.linear.106.forward")
+    return synthesise.swapped(
+        dump, "Functional.linear.105.forward", "Functional.linear.106.forward"
+    )
 
 
 def all_four(dump):
@@ -46,7 +48,18 @@ EDITS = {
 
 @pytest.fixture(scope="module")
 def real(recorded):
-    options = ("--layers", str(LAYERS), "--hidden", "16", "--ffn", "24", "--task", "statistics", "--level", "L1")
+    options = (
+        "--layers",
+        str(LAYERS),
+        "--hidden",
+        "16",
+        "--ffn",
+        "24",
+        "--task",
+        "statistics",
+        "--level",
+        "L1",
+    )
     return synthesise.load(recorded("pytorch", *options))
 
 
@@ -94,7 +107,9 @@ def test_every_op_that_has_a_partner_is_paired_with_it(answer):
     origins = target.origins()
     found = {
         theirs
-        for ours, theirs in zip(result.pairs["target_op"], result.pairs["reference_op"], strict=True)
+        for ours, theirs in zip(
+            result.pairs["target_op"], result.pairs["reference_op"], strict=True
+        )
         if origins[ours] == theirs
     }
     missing = [name for name in origins.values() if name is not None and name not in found]
@@ -112,7 +127,9 @@ def test_a_call_that_only_one_side_has_is_not_called_unmatched_if_all_that_follo
     ["Tensor.__add__.102.forward", "Functional.linear.101.forward", "Tensor.__add__.4.forward"],
     ids=["a residual in the middle", "a projection in the middle", "the first residual"],
 )
-def test_an_output_0_1_percent_too_large_is_the_first_divergence(real, reference, tmp_path, culprit):
+def test_an_output_0_1_percent_too_large_is_the_first_divergence(
+    real, reference, tmp_path, culprit
+):
     synthesise.save(synthesise.scaled(real, culprit), tmp_path)
     result = align(tmp_path, reference)
     first = located(result)

@@ -13,12 +13,16 @@ BF16, STATISTICS, FAULT = ("--dtype", "bf16"), ("--task", "statistics"), ("--fau
 @pytest.fixture(scope="module")
 def pair(recorded, compared):
     """``pair(BF16, ())``: two PyTorch recordings with these options, compared."""
-    return lambda target, reference: compared(recorded("pytorch", *target), recorded("pytorch", *reference))
+    return lambda target, reference: compared(
+        recorded("pytorch", *target), recorded("pytorch", *reference)
+    )
 
 
 @pytest.mark.parametrize(("size", "layers"), SIZES.values(), ids=SIZES)
 class TestWholeTensors:
-    @pytest.mark.parametrize(("target", "reference"), [(BF16, ()), ((), BF16)], ids=["in bf16", "against bf16"])
+    @pytest.mark.parametrize(
+        ("target", "reference"), [(BF16, ()), ((), BF16)], ids=["in bf16", "against bf16"]
+    )
     def test_rounding_is_no_divergence(self, pair, size, layers, target, reference):
         result = pair((*target, *size), (*reference, *size))
         assert_aligned(result)
@@ -32,7 +36,9 @@ class TestWholeTensors:
         assert len(result.findings) == 1
 
 
-@pytest.mark.parametrize("reference", [(*BF16, *STATISTICS), ()], ids=["both in bf16", "against fp32"])
+@pytest.mark.parametrize(
+    "reference", [(*BF16, *STATISTICS), ()], ids=["both in bf16", "against fp32"]
+)
 class TestStatistics:
     def test_rounding_is_no_divergence(self, pair, reference):
         assert_aligned(pair((*BF16, *STATISTICS), reference))

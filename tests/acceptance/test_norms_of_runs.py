@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.triage.norms import NormComparison, compare, read_norms
+from dumpdiff.gradient_norms import NormComparison, compare, read_norms
 
 from . import triage_cases
 
@@ -36,9 +36,15 @@ Compared = Callable[[str, str, str], NormComparison]
 
 @pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("reference", FORMS)
-def test_equal_trainings_agree_in_all_forms(compared: Compared, target: str, reference: str) -> None:
+def test_equal_trainings_agree_in_all_forms(
+    compared: Compared, target: str, reference: str
+) -> None:
     comparison = compared("none", target, reference)
-    assert (comparison.verdict, len(comparison.rows), comparison.coverage) == ("agree", 21, (1.0, 1.0))
+    assert (comparison.verdict, len(comparison.rows), comparison.coverage) == (
+        "agree",
+        21,
+        (1.0, 1.0),
+    )
 
 
 @pytest.mark.parametrize("case", ["optimizer", "schedule"])
@@ -47,13 +53,21 @@ def test_what_comes_after_the_gradients_does_not_show(compared: Compared, case: 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_embedding_of_another_precision_is_told_by_its_norm_alone(compared: Compared, form: str) -> None:
+def test_an_embedding_of_another_precision_is_told_by_its_norm_alone(
+    compared: Compared, form: str
+) -> None:
     comparison = compared("precision", form, form)
-    assert (comparison.verdict, comparison.pattern, len(comparison.of_state("differ"))) == ("differ", "precision", 1)
+    assert (comparison.verdict, comparison.pattern, len(comparison.of_state("differ"))) == (
+        "differ",
+        "precision",
+        1,
+    )
 
 
 @pytest.mark.parametrize("form", NAMED)
-def test_the_layer_is_told_in_which_the_backward_pass_departs(compared: Compared, form: str) -> None:
+def test_the_layer_is_told_in_which_the_backward_pass_departs(
+    compared: Compared, form: str
+) -> None:
     comparison = compared("backward", form, form)
     (layer,) = (pattern for pattern in comparison.patterns if pattern.kind == "layer")
     assert (comparison.verdict, layer.layer) == ("differ", 1)
@@ -61,7 +75,9 @@ def test_the_layer_is_told_in_which_the_backward_pass_departs(compared: Compared
 
 def test_a_way_back_that_is_cut_leaves_a_weight_without_a_gradient(compared: Compared) -> None:
     comparison = compared("backward", "steps", "steps")
-    assert comparison.patterns[0].said == "no gradient on the target for layers.1.mlp.gate_proj.weight"
+    assert (
+        comparison.patterns[0].said == "no gradient on the target for layers.1.mlp.gate_proj.weight"
+    )
 
 
 @pytest.mark.parametrize("case", ["setting", "weights", "batch", "label-shift", "forward"])
@@ -81,4 +97,6 @@ def test_the_example_of_the_page_is_what_the_command_says(compared: Compared) ->
     comparison = compared("backward", "steps", "local_norms.log")
     page = PAGE.read_text(encoding="utf-8")
     assert f"norms differ: {comparison.stage().headline}\n" in page
-    assert [f"\n  {pattern.said}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns] == [True] * 2
+    assert [
+        f"\n  {pattern.said}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns
+    ] == [True] * 2

@@ -10,7 +10,10 @@ CALLS_ONLY = ["--level", "L1", "--task", "statistics"]
 
 #: What differs from the plain pair -> options of the MindSpore and of the PyTorch recording.
 HARD = {
-    "no name has a scope and the projections run in another order": (["--style", "jit", "--order", "vkq"], []),
+    "no name has a scope and the projections run in another order": (
+        ["--style", "jit", "--order", "vkq"],
+        [],
+    ),
     "batched products on the MindSpore side": (["--attention", "bmm"], []),
     "attention is one fused call": ([], ["--attention", "sdpa"]),
     "MindSpore computes in float16": (["--dtype", "fp16"], []),
@@ -27,7 +30,9 @@ HARD = {
 @pytest.fixture(scope="module")
 def pair(recorded, compared):
     """``pair([], ["--level", "L1"])``: the comparison of a MindSpore and a PyTorch recording with these options."""
-    return lambda mindspore, pytorch: compared(recorded("mindspore", *mindspore), recorded("pytorch", *pytorch))
+    return lambda mindspore, pytorch: compared(
+        recorded("mindspore", *mindspore), recorded("pytorch", *pytorch)
+    )
 
 
 def test_the_same_model_in_both_frameworks_is_aligned(pair):
@@ -75,7 +80,10 @@ def test_a_wrong_epsilon_is_the_addition_that_reads_it(pair):
 def test_a_wrong_scale_is_the_product_that_reads_it(pair):
     first = located(pair(["--fault", "attn_scale"], []))
     assert first.reference_ops == ("Tensor.__mul__.16.forward",)
-    assert first.metrics["relative_l2"] == pytest.approx(0.75, rel=0.01) or "norm_ratio" in first.metrics
+    assert (
+        first.metrics["relative_l2"] == pytest.approx(0.75, rel=0.01)
+        or "norm_ratio" in first.metrics
+    )
 
 
 def test_a_fault_is_located_without_any_scope_and_with_another_order(pair):

@@ -24,7 +24,9 @@ class TestWholeTensorsAndGraph:
         assert_aligned(compared(dump("ms_graph"), dump(reference)))
 
     def test_almost_every_pytorch_op_is_compared(self, dump, compared, reference):
-        assert_compared(compared(dump("ms_graph"), dump(reference)), "reference", forward=0.95, backward=0.90)
+        assert_compared(
+            compared(dump("ms_graph"), dump(reference)), "reference", forward=0.95, backward=0.90
+        )
 
     def test_every_file_has_its_node_and_every_edge_its_bytes(self, dump, compared, reference):
         details = compared(dump("ms_graph"), dump(reference)).details
@@ -58,7 +60,9 @@ class TestStatisticsAndGraph:
 
 
 def test_means_of_token_ids_in_6_digits_are_no_difference(statistic_csv, dump, compared):
-    assert_aligned(compared(statistic_csv("ms_graph", "max,min,avg,l2norm"), dump("v6.0_api_stack")))
+    assert_aligned(
+        compared(statistic_csv("ms_graph", "max,min,avg,l2norm"), dump("v6.0_api_stack"))
+    )
 
 
 @pytest.mark.parametrize("reference", TWO_REFERENCES)

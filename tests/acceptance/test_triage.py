@@ -25,20 +25,27 @@ EXPECTED = {
     "label-shift": (12, "labels: the target's are the reference's moved on by 1"),
     "forward": (14, "layers.1.attention"),
     "backward": (15, "layers.1.mlp"),
-    "optimizer": (16, "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW)"),
+    "optimizer": (
+        16,
+        "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW)",
+    ),
     "schedule": (17, "learning rates part at step "),
     "precision": (18, "only the embedding's norm differs"),
 }
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_the_cause_of_a_recorded_case(case: str, triage_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_cause_of_a_recorded_case(
+    case: str, triage_run: Callable[..., Path], tmp_path: Path
+) -> None:
     target, reference = triage_cases.runs(triage_run, case)
     arguments = ["triage", "--init", str(target), str(reference), "-o", str(tmp_path / "case.yaml")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
     steps = str(triage_cases.STEPS[case])
     files = [f"--{form}={tmp_path / form}" for form in ("json", "html", "markdown", "junit")]
-    result = CliRunner().invoke(main, ["triage", str(tmp_path / "case.yaml"), "--min-steps", steps, *files])
+    result = CliRunner().invoke(
+        main, ["triage", str(tmp_path / "case.yaml"), "--min-steps", steps, *files]
+    )
     code, said = EXPECTED[case]
     first, _, rest = result.stdout.partition("\n")
     assert (result.exit_code, first.startswith("triage: ")) == (code, True), result.output
@@ -50,10 +57,14 @@ def test_the_cause_of_a_recorded_case(case: str, triage_run: Callable[..., Path]
     assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
 
 
-def test_a_constant_that_differs_between_dumps_is_no_weight(triage_run: Callable[..., Path]) -> None:
+def test_a_constant_that_differs_between_dumps_is_no_weight(
+    triage_run: Callable[..., Path],
+) -> None:
     """The dumps of the setting's case alone: no settings name the rotary base, no checkpoints vouch for the weights."""
     target, reference = triage_cases.runs(triage_run, "setting")
-    result = CliRunner().invoke(main, ["triage", "-t", f"dump={target / 'dump'}", "-r", f"dump={reference / 'dump'}"])
+    result = CliRunner().invoke(
+        main, ["triage", "-t", f"dump={target / 'dump'}", "-r", f"dump={reference / 'dump'}"]
+    )
     assert result.exit_code == 14, result.output
     assert result.stdout.startswith("triage: the forward pass differs: a constant table differs")
     assert "behaves as base 500000; the reference has 10000" in result.stdout

@@ -64,8 +64,12 @@ def test_without_a_fault_both_frameworks_train_alike(triage_run, steps_of):
     steps = triage_cases.STEPS[steps_of]
     target, reference = triage_run("mindspore", "none", steps), triage_run("pytorch", "none", steps)
     assert len(triage_cases.losses(target)) == steps
-    np.testing.assert_allclose(triage_cases.losses(target), triage_cases.losses(reference), rtol=3e-6)
-    np.testing.assert_allclose(triage_cases.global_norms(target), triage_cases.global_norms(reference), atol=6e-4)
+    np.testing.assert_allclose(
+        triage_cases.losses(target), triage_cases.losses(reference), rtol=3e-6
+    )
+    np.testing.assert_allclose(
+        triage_cases.global_norms(target), triage_cases.global_norms(reference), atol=6e-4
+    )
 
 
 @pytest.mark.parametrize("case", [name for name in FAULTS if name != "none"])
@@ -87,12 +91,16 @@ def test_a_fault_that_the_migration_standard_must_see_is_beyond_it(pair):
 def test_printed_local_norms_are_squares_that_sum_to_the_global_norm(triage_run, framework):
     run = triage_run(framework)
     assert len(triage_cases.local_norms(run)) == len(gradients(run))
-    np.testing.assert_allclose(sum(triage_cases.local_norms(run)), triage_cases.global_norms(run)[0] ** 2, rtol=2e-4)
+    np.testing.assert_allclose(
+        sum(triage_cases.local_norms(run)), triage_cases.global_norms(run)[0] ** 2, rtol=2e-4
+    )
 
 
 def test_the_backward_fault_leaves_one_weight_without_a_gradient(pair):
     target, reference = map(gradients, pair("backward"))
-    assert [name for name, array in target if not array.any()] == ["backbone.layers.1.mlp.w1.weight"]
+    assert [name for name, array in target if not array.any()] == [
+        "backbone.layers.1.mlp.w1.weight"
+    ]
     assert all(array.any() for _, array in reference)
 
 
@@ -100,10 +108,15 @@ def test_only_the_norm_of_the_embedding_tells_the_two_precisions_apart(pair):
     target, reference = map(dict, map(gradients, pair("precision")))
     bf16, fp32 = (
         np.linalg.norm(of[name])
-        for of, name in ((reference, "model.embed_tokens.weight"), (target, "backbone.embedding.embedding_table"))
+        for of, name in (
+            (reference, "model.embed_tokens.weight"),
+            (target, "backbone.embedding.embedding_table"),
+        )
     )
     assert 2e-3 < abs(bf16 / fp32 - 1) < 2e-2
-    squares = [sorted(float(np.square(array).sum()) for array in of.values()) for of in (target, reference)]
+    squares = [
+        sorted(float(np.square(array).sum()) for array in of.values()) for of in (target, reference)
+    ]
     assert sum(not np.isclose(*both, rtol=1e-5) for both in zip(*squares, strict=True)) == 1
 
 

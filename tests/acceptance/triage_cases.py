@@ -15,13 +15,20 @@ STEPS = {name: 24 if name == "schedule" else 4 for name in FAULTS}
 def runs(triage_run: Callable[..., Path], case: str) -> tuple[Path, Path]:
     """Target (MindSpore) and reference (PyTorch) of a case; the fault is on one side, the other is clean."""
     side = FAULTS[case].side
-    target, reference = (case if side == framework else "none" for framework in ("mindspore", "pytorch"))
-    return triage_run("mindspore", target, STEPS[case]), triage_run("pytorch", reference, STEPS[case])
+    target, reference = (
+        case if side == framework else "none" for framework in ("mindspore", "pytorch")
+    )
+    return triage_run("mindspore", target, STEPS[case]), triage_run(
+        "pytorch", reference, STEPS[case]
+    )
 
 
 def losses(run: Path) -> list[float]:
     """The loss of every step, as the log has it."""
-    return [float(found) for found in re.findall(r"loss:(?:\[| )([\d.E+-]+)", (run / "train.log").read_text())]
+    return [
+        float(found)
+        for found in re.findall(r"loss:(?:\[| )([\d.E+-]+)", (run / "train.log").read_text())
+    ]
 
 
 def global_norms(run: Path) -> list[float]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import model_spec
 
-from dumpdiff.result import Finding, Result
-from dumpdiff.rules import load_rules
+from dumpdiff.model.result import Finding, Result
+from dumpdiff.rulebook import load_rules
 
 
 def said(result: Result) -> str:
     """The result in a few lines, for a failure message."""
     lines = [f"{result.verdict}; coverage {result.coverage}", *result.notes]
-    lines += [f"{f.rank}. {f.kind} {f.phase} {f.scope or '-'}: {f.title}" for f in result.findings[:5]]
+    lines += [
+        f"{f.rank}. {f.kind} {f.phase} {f.scope or '-'}: {f.title}" for f in result.findings[:5]
+    ]
     return "\n".join(lines)
 
 

@@ -34,10 +34,17 @@ class TestByValue:
     def test_two_values_that_could_be_the_same_both_stay_alone(self, trace):
         """As when two layers start from equal weights."""
         whole = trace("pt_none")
-        weights = [value(matching(whole, whole).target, f"Functional.linear.{n}.forward", "input.1") for n in (0, 7)]
+        weights = [
+            value(matching(whole, whole).target, f"Functional.linear.{n}.forward", "input.1")
+            for n in (0, 7)
+        ]
         first = whole.tensors.iloc[tensor(whole, "Functional.linear.0.forward", "input.1")]
         other = like(whole, "Functional.linear.7.forward", "input.1")
-        twins = edited(whole, other, **{name: first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")})
+        twins = edited(
+            whole,
+            other,
+            **{name: first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
+        )
         pairs = matching(twins, twins)
         found = anchors.by_value(pairs)
         assert pairs.classes_t[weights].tolist() == [-1, -1]
@@ -73,9 +80,17 @@ class TestByParameterName:
     def test_parameters_of_one_canonical_name_are_one_across_frameworks(self, trace):
         pairs = matching(trace("ms_mf_none"), trace("pt_none"))
         anchors.by_parameter_name(pairs, shipped())
-        names_t, names_r = (flow.classes["parameter"].to_numpy() for flow in (pairs.target, pairs.reference))
-        found = {names_t[t]: names_r[r] for t, r in enumerate(pairs.classes_t.tolist()) if r >= 0 and names_t[t]}
-        assert found["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
+        names_t, names_r = (
+            flow.classes["parameter"].to_numpy() for flow in (pairs.target, pairs.reference)
+        )
+        found = {
+            names_t[t]: names_r[r]
+            for t, r in enumerate(pairs.classes_t.tolist())
+            if r >= 0 and names_t[t]
+        }
+        assert (
+            found["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
+        )
         assert len(found) == sum(names_r != "")
 
     def test_their_values_do_not_matter(self, trace):
@@ -92,7 +107,9 @@ class TestByParameterName:
         whole = trace("pt_none")
         pairs = matching(edited(whole, outputs(whole, gradient), norm=1.0), whole)
         anchors.by_parameter_name(pairs, shipped())
-        assert partner(pairs, gradient, "output.weight") == value(pairs.reference, gradient, "output.weight")
+        assert partner(pairs, gradient, "output.weight") == value(
+            pairs.reference, gradient, "output.weight"
+        )
 
     def test_parameters_of_other_sizes_are_not_paired(self, trace):
         whole = trace("pt_none")
@@ -108,7 +125,11 @@ class TestBySupport:
         twins = whole
         like_first = whole.tensors.iloc[tensor(whole, "Functional.linear.4.forward", "output.0")]
         rows = like(whole, "Functional.linear.11.forward", "output.0")
-        twins = edited(twins, rows, **{name: like_first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")})
+        twins = edited(
+            twins,
+            rows,
+            **{name: like_first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
+        )
         pairs = matching(twins, twins)
         found = anchors.by_value(pairs)
         assert partner(pairs, "Functional.linear.11.forward") == -1

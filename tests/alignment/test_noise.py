@@ -25,15 +25,22 @@ class TestPrior:
         assert prior(flow("pt_none"), flow("ms_mf_none")) == SINGLE
 
     @pytest.mark.parametrize(("dtype", "roundoff"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-    def test_a_coarser_type_counts_with_four_roundoffs_whichever_side_has_it(self, trace, flow, dtype, roundoff):
+    def test_a_coarser_type_counts_with_four_roundoffs_whichever_side_has_it(
+        self, trace, flow, dtype, roundoff
+    ):
         coarse = flow_of(computed_in(trace("pt_none"), dtype, 0.5))
         assert prior(coarse, flow("pt_none")) == prior(flow("pt_none"), coarse) == 4 * roundoff
 
     def test_a_coarser_type_of_a_few_outputs_does_not_count(self, trace, flow):
-        assert prior(flow_of(computed_in(trace("pt_none"), "bfloat16", 0.04)), flow("pt_none")) == SINGLE
+        assert (
+            prior(flow_of(computed_in(trace("pt_none"), "bfloat16", 0.04)), flow("pt_none"))
+            == SINGLE
+        )
 
     def test_integers_are_exact(self, trace, flow):
-        assert prior(flow_of(computed_in(trace("pt_none"), "int64", 0.9)), flow("pt_none")) == SINGLE
+        assert (
+            prior(flow_of(computed_in(trace("pt_none"), "int64", 0.9)), flow("pt_none")) == SINGLE
+        )
 
     def test_six_printed_digits_are_no_more_exact_than_they_are(self, trace, flow):
         whole = trace("pt_none")
@@ -52,10 +59,15 @@ class TestMatchingTolerance:
 
     def test_most_equal_tensors_are_within_it(self, trace, flow):
         size = 6e-7
-        assert 3 * size < matching_tolerance(flow_of(with_noise(trace("pt_none"), size)), flow("pt_none"))
+        assert 3 * size < matching_tolerance(
+            flow_of(with_noise(trace("pt_none"), size)), flow("pt_none")
+        )
 
     def test_it_is_never_more_than_eight_times_the_prior(self, trace, flow):
-        assert matching_tolerance(flow_of(with_noise(trace("pt_none"), 2e-6)), flow("pt_none")) <= 8 * SINGLE
+        assert (
+            matching_tolerance(flow_of(with_noise(trace("pt_none"), 2e-6)), flow("pt_none"))
+            <= 8 * SINGLE
+        )
 
     def test_few_tensors_measure_nothing(self, trace):
         few = flow_of(taken(trace("pt_none"), range(8)))

@@ -6,7 +6,10 @@ from traces import matching, op, scaled, value
 
 from dumpdiff.alignment import anchors, roles
 
-SAME_ROLE = ["Functional.linear.7.forward", "Functional.linear.14.forward"]  #: queries of layers 1 and 2
+SAME_ROLE = [
+    "Functional.linear.7.forward",
+    "Functional.linear.14.forward",
+]  #: queries of layers 1 and 2
 OTHER_ROLE = "Functional.linear.8.forward"  #: keys of layer 1
 
 
@@ -69,11 +72,16 @@ class TestTransfer:
         pairs = matching(trace("pt_none"), trace("pt_none"))
         assert not any(roles.transfer(pairs))
 
-    @pytest.mark.parametrize(("partners", "taught"), [([7, 7, 7, 7, 8], {5: 7}), ([7, 7, 7, 8, 8], {})])
+    @pytest.mark.parametrize(
+        ("partners", "taught"), [([7, 7, 7, 7, 8], {5: 7}), ([7, 7, 7, 8, 8], {})]
+    )
     def test_a_role_is_taught_by_four_pairs_in_five(self, trace, partners, taught):
         pairs = matching(trace("pt_none"), trace("pt_none"))
         roles_t, roles_r = (np.zeros(len(pairs.classes_t), dtype=np.uint64) for _ in range(2))
-        projections = [value(pairs.target, f"Functional.linear.{n}.forward", "output.0") for n in (0, 1, 2, 7, 8)]
+        projections = [
+            value(pairs.target, f"Functional.linear.{n}.forward", "output.0")
+            for n in (0, 1, 2, 7, 8)
+        ]
         for made, partner in zip(projections, partners, strict=True):
             assert pairs.pair(made, made, "value", 0.9)
             roles_t[made], roles_r[made] = 5, partner
@@ -90,4 +98,6 @@ class TestTransfer:
         pairs = self.cut(trace)
         list(roles.transfer(pairs))
         name = "Functional.silu.3.forward"
-        assert pairs.classes_t[value(pairs.target, name, "output.0")] == value(pairs.reference, name, "output.0")
+        assert pairs.classes_t[value(pairs.target, name, "output.0")] == value(
+            pairs.reference, name, "output.0"
+        )

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import aligned, edited, like, op, scaled, shipped, taken, with_noise, without, wrong_pairs
+from traces import (
+    aligned,
+    edited,
+    like,
+    op,
+    scaled,
+    shipped,
+    taken,
+    with_noise,
+    without,
+    wrong_pairs,
+)
 
 FIRST = "Tensor.__add__.1.forward"  #: the residual of layer 0
 Q, K, V = 35, 37, 39  #: calls that project in layer 1, each followed by its module
@@ -34,8 +45,14 @@ EDITS = {
     "another order of execution": (reordered, 0),
     "a divergence in layer 0": (diverged, 0),
     "a divergence in layer 0 and noise": (lambda trace: with_noise(diverged(trace), 1e-6), 0),
-    "a divergence in layer 0 and another order after it": (lambda trace: reordered(diverged(trace)), 0),
-    "a call that was not recorded": (lambda trace: without(trace, "Tensor.__truediv__.1.forward"), 0),
+    "a divergence in layer 0 and another order after it": (
+        lambda trace: reordered(diverged(trace)),
+        0,
+    ),
+    "a call that was not recorded": (
+        lambda trace: without(trace, "Tensor.__truediv__.1.forward"),
+        0,
+    ),
     "a call that was not recorded after a divergence": (
         lambda trace: without(diverged(trace), "Tensor.__truediv__.1.forward"),
         0,
@@ -50,8 +67,12 @@ class TestACopy:
 
     def test_every_op_is_paired_with_itself(self, trace, edit, alone):
         found = aligned(edit(trace("pt_none")), trace("pt_none"))
-        names_t, names_r = (flow.trace.ops["name"].to_numpy() for flow in (found.target, found.reference))
-        pairs = list(zip(names_t[found.ops["target"]], names_r[found.ops["reference"]], strict=True))
+        names_t, names_r = (
+            flow.trace.ops["name"].to_numpy() for flow in (found.target, found.reference)
+        )
+        pairs = list(
+            zip(names_t[found.ops["target"]], names_r[found.ops["reference"]], strict=True)
+        )
         assert [pair for pair in pairs if pair[0] != pair[1]] == []
         assert len(pairs) >= len(names_t) - alone
 
@@ -71,7 +92,9 @@ def test_names_are_not_needed(trace):
 
 def test_a_kind_that_no_rule_knows_is_learned(trace):
     whole = trace("pt_none")
-    ops = whole.ops.assign(kind=whole.ops["kind"].replace("Functional.silu", "Custom.npu_gelu_like"))
+    ops = whole.ops.assign(
+        kind=whole.ops["kind"].replace("Functional.silu", "Custom.npu_gelu_like")
+    )
     found = aligned(replace(diverged(whole), ops=ops), whole)
     assert wrong_pairs(found) == []
     silu = op(whole, "Functional.silu.2.forward")
@@ -93,7 +116,9 @@ def test_masks_of_other_constants_are_paired(trace):
     """One framework masks with -1e4, the other with -inf."""
     infinite = trace("pt_none")
     for name, slot in [
-        (f"Tensor.__add__.{3 * layer}.forward", slot) for layer in range(4) for slot in ("input.1", "output.0")
+        (f"Tensor.__add__.{3 * layer}.forward", slot)
+        for layer in range(4)
+        for slot in ("input.1", "output.0")
     ]:
         rows = like(trace("pt_none"), name, slot)
         infinite = edited(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
@@ -111,8 +136,12 @@ def found(trace):
 class TestTwoFrameworks:
     def test_every_named_parameter_has_the_partner_of_its_name(self, found):
         rules = shipped()
-        names_t, names_r = (flow.classes["parameter"].to_numpy() for flow in (found.target, found.reference))
-        pairs = zip(names_t[found.classes["target"]], names_r[found.classes["reference"]], strict=True)
+        names_t, names_r = (
+            flow.classes["parameter"].to_numpy() for flow in (found.target, found.reference)
+        )
+        pairs = zip(
+            names_t[found.classes["target"]], names_r[found.classes["reference"]], strict=True
+        )
         named = [(rules.parameter(t), rules.parameter(r)) for t, r in pairs if t and r]
         assert len(named) == 48
         assert all(t == r for t, r in named)
@@ -120,12 +149,17 @@ class TestTwoFrameworks:
     def test_paired_calls_are_of_one_kind_or_one_divides_and_the_other_multiplies(self, found):
         table = found.target.trace.ops.iloc[found.ops["target"]]
         chosen = ((table["level"] == "op") & (table["phase"] == "forward")).to_numpy()
-        kinds = {(found.kinds_t[t], found.kinds_r[r]) for t, r in found.ops[chosen].itertuples(index=False)}
+        kinds = {
+            (found.kinds_t[t], found.kinds_r[r])
+            for t, r in found.ops[chosen].itertuples(index=False)
+        }
         assert {(t, r) for t, r in kinds if t != r} == {("mul", "div")}
         assert {"matmul", "layer_norm", "softmax", "silu"} <= {r for _, r in kinds}
 
     def test_execution_goes_the_same_way_on_both_sides(self, found):
-        ops = found.ops[found.target.trace.ops["phase"].to_numpy()[found.ops["target"]] == "forward"]
+        ops = found.ops[
+            found.target.trace.ops["phase"].to_numpy()[found.ops["target"]] == "forward"
+        ]
         assert np.corrcoef(ops["target"], ops["reference"])[0, 1] > 0.999
 
     def test_it_says_how_sure_it_is_and_why(self, found):

@@ -8,7 +8,11 @@ from traces import edited, like, matching, op, scaled, taken, tensor, value, wit
 from dumpdiff.alignment import anchors, structure
 
 FIRST = "Tensor.__add__.1.forward"  #: the residual of layer 0: nearly all of the forward pass depends on it
-Q, K, V = 35, 37, 39  #: ops that project to queries, keys and values in layer 1, each followed by its module call
+Q, K, V = (
+    35,
+    37,
+    39,
+)  #: ops that project to queries, keys and values in layer 1, each followed by its module call
 
 
 def closed(target, reference):
@@ -19,7 +23,9 @@ def closed(target, reference):
 
 
 def ops_by_name(pairs):
-    names_t, names_r = (flow.trace.ops["name"].to_numpy() for flow in (pairs.target, pairs.reference))
+    names_t, names_r = (
+        flow.trace.ops["name"].to_numpy() for flow in (pairs.target, pairs.reference)
+    )
     return {names_t[t]: names_r[r] for t, r in enumerate(pairs.ops_t.tolist()) if r >= 0}
 
 
@@ -75,7 +81,9 @@ class TestUpward:
         faulty = edited(edited(whole, weight, max=0.7, norm=20.0), output, max=7.0, norm=99.0)
         pairs = closed(faulty, whole)
         ours = value(pairs.target, "Functional.linear.18.forward", "input.1")
-        assert pairs.classes_t[ours] == value(pairs.reference, "Functional.linear.18.forward", "input.1")
+        assert pairs.classes_t[ours] == value(
+            pairs.reference, "Functional.linear.18.forward", "input.1"
+        )
         assert pairs.why[ours] == "structure"
 
     def test_scales_that_are_all_ones_are_told_apart_by_what_reads_them(self, trace):
@@ -83,7 +91,15 @@ class TestUpward:
         scales = [f"Functional.layer_norm.{number}.forward" for number in range(9)]
         ones = edited(whole, range(len(whole.tensors)), parameter="")
         for name in scales:
-            ones = edited(ones, like(whole, name, "input.2"), max=1.0, min=1.0, mean=1.0, norm=8.0, parameter="")
+            ones = edited(
+                ones,
+                like(whole, name, "input.2"),
+                max=1.0,
+                min=1.0,
+                mean=1.0,
+                norm=8.0,
+                parameter="",
+            )
         pairs = closed(ones, ones)
         found = [value(pairs.target, name, "input.2") for name in scales]
         assert (pairs.classes_t[found] == found).all()

@@ -14,12 +14,16 @@ from dumpdiff.graph.statistics import statistics
 
 NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-3)
 ARRAYS = hnp.arrays(np.float64, st.integers(2, 40), elements=NUMBERS)
-PAIRS = ARRAYS.flatmap(lambda a: st.tuples(st.just(a), hnp.arrays(np.float64, a.shape, elements=NUMBERS)))
+PAIRS = ARRAYS.flatmap(
+    lambda a: st.tuples(st.just(a), hnp.arrays(np.float64, a.shape, elements=NUMBERS))
+)
 
 
 def prints(arrays, evidence=4):
     rows = [(array.size, *statistics(array)[:4], evidence) for array in arrays]
-    return Fingerprints.of(pd.DataFrame(rows, columns=["size", "max", "min", "mean", "norm", "evidence"]))
+    return Fingerprints.of(
+        pd.DataFrame(rows, columns=["size", "max", "min", "mean", "norm", "evidence"])
+    )
 
 
 def one(t, r):
@@ -28,7 +32,9 @@ def one(t, r):
 
 def without(side, *names):
     """The same with some statistics not recorded."""
-    return dataclasses.replace(side, **{name: np.full_like(getattr(side, name), np.nan) for name in names})
+    return dataclasses.replace(
+        side, **{name: np.full_like(getattr(side, name), np.nan) for name in names}
+    )
 
 
 def relative(t, r):
@@ -93,18 +99,24 @@ class TestDistance:
 def all_near(target, reference, tolerance):
     """Every pair of equal size within the tolerance, by trying all of them."""
     rows, columns = (grid.ravel() for grid in np.indices((len(target.size), len(reference.size))))
-    near = (distance(target, rows, reference, columns) <= tolerance) & (target.size[rows] == reference.size[columns])
+    near = (distance(target, rows, reference, columns) <= tolerance) & (
+        target.size[rows] == reference.size[columns]
+    )
     return set(zip(rows[near].tolist(), columns[near].tolist(), strict=True))
 
 
 class TestCandidates:
     @given(
-        st.integers(0, 10_000), st.sampled_from([1e-6, 1e-3, 1e-2, 0.1]), st.sampled_from(["", "norm", "mean", "high"])
+        st.integers(0, 10_000),
+        st.sampled_from([1e-6, 1e-3, 1e-2, 0.1]),
+        st.sampled_from(["", "norm", "mean", "high"]),
     )
     def test_none_is_missed_and_none_is_too_far(self, seed, tolerance, missing):
         rng = np.random.default_rng(seed)
         base = [rng.standard_normal(size) for size in rng.choice([16, 17, 64], 12)]
-        noisy = [array + rng.standard_normal(array.size) * 10.0 ** rng.uniform(-8, -1) for array in base]
+        noisy = [
+            array + rng.standard_normal(array.size) * 10.0 ** rng.uniform(-8, -1) for array in base
+        ]
         target, reference = prints(base), prints(noisy)
         if missing:
             target = without(target, missing)

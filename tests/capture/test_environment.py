@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dumpdiff.capture.environment import FRAMEWORKS, VARIABLES, environment, explained
 from dumpdiff.capture.mindspore import Options, Target, configuration, text_of
 from dumpdiff.capture.shells import SHELLS
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 COMMAND = f"{shlex.quote(sys.executable)} -c 'from dumpdiff.cli import run; run()'"
 VALUES = st.dictionaries(
@@ -34,9 +34,16 @@ def write(folder: Path, path: str) -> Path:
 
 def shown(shell: str, script: str, folder: Path) -> dict[str, str]:
     """The environment that a program sees after this script."""
-    show = f"{shlex.quote(sys.executable)} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    show = (
+        f"{shlex.quote(sys.executable)} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    )
     run = subprocess.run(
-        [shell, "-c", f"{script}\n{show}"], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+        [shell, "-c", f"{script}\n{show}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -61,7 +68,9 @@ def test_eval_in_bash_with_a_folder_that_needs_quotes(tmp_path: Path) -> None:
 @given(VALUES)
 def test_every_value_survives_the_shell(values: dict[str, str]) -> None:
     words = shlex.split(SHELLS["bash"](values).replace(";\n", "\n"))
-    assert words == [word for name, value in values.items() for word in ("export", f"{name}={value}")]
+    assert words == [
+        word for name, value in values.items() for word in ("export", f"{name}={value}")
+    ]
     assert json.loads(SHELLS["json"](values)) == values
 
 
@@ -103,7 +112,9 @@ def test_what_is_not_always_wanted_is_set_only_if_asked_for() -> None:
 
 def test_cann_is_given_the_same_configuration_if_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path, "/data/dump")
-    assert environment("mindspore", file, also=("MS_ACL_DUMP_CFG_PATH",))["MS_ACL_DUMP_CFG_PATH"] == str(file)
+    assert environment("mindspore", file, also=("MS_ACL_DUMP_CFG_PATH",))[
+        "MS_ACL_DUMP_CFG_PATH"
+    ] == str(file)
     assert "MS_ACL_DUMP_CFG_PATH" not in environment("mindspore", file)
 
 

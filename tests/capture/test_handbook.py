@@ -32,7 +32,11 @@ def test_every_field_of_msprobe_has_a_row() -> None:
     rows = text().splitlines()
     for field in msprobe_fields.FIELDS:
         assert (
-            sum(row.startswith(f"| `{field.section and '<task>.'}{field.name}` | {field.what} |") for row in rows) == 1
+            sum(
+                row.startswith(f"| `{field.section and '<task>.'}{field.name}` | {field.what} |")
+                for row in rows
+            )
+            == 1
         )
 
 

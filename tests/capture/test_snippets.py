@@ -29,12 +29,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             folder = tmp_path_factory.mktemp(f"trained_{framework}")
             for kind in KINDS:
                 code = snippet(
-                    kind, framework, seed=7, folder=str(folder / "gradients"), config=str(folder / "dump.json")
+                    kind,
+                    framework,
+                    seed=7,
+                    folder=str(folder / "gradients"),
+                    config=str(folder / "dump.json"),
                 )
                 (folder / f"snippet_{kind.replace('-', '_')}.py").write_text(code, encoding="utf-8")
             script = TRAIN / f"train_{FRAMEWORKS[framework].written_for}.py"
             run = subprocess.run(
-                [sys.executable, script, folder], cwd=folder, capture_output=True, text=True, check=False
+                [sys.executable, script, folder],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert run.returncode == 0, run.stdout + run.stderr
             (folder / "said.txt").write_text(run.stdout, encoding="utf-8")
@@ -48,7 +56,9 @@ RECORDED = [pytest.param(name, marks=pytest.mark.record) for name in ("pytorch",
 
 
 @pytest.mark.parametrize("framework", RECORDED)
-def test_the_same_seed_gives_the_same_numbers(framework: str, trained: Callable[[str], Path]) -> None:
+def test_the_same_seed_gives_the_same_numbers(
+    framework: str, trained: Callable[[str], Path]
+) -> None:
     one, two = np.load(trained(framework) / "draws.npy")
     assert np.array_equal(one, two)
     assert len(set(one)) == one.size
@@ -63,17 +73,23 @@ def test_the_saved_gradient_is_the_gradient_and_not_the_parameter(
         assert set(before) == {file.stem for file in (folder / "gradients").iterdir()}
         for name in before:
             moved = (before[name] - after[name]) / 0.5  # by plain descent with this rate
-            np.testing.assert_allclose(np.load(folder / "gradients" / f"{name}.npy"), moved, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                np.load(folder / "gradients" / f"{name}.npy"), moved, rtol=1e-5, atol=1e-6
+            )
 
 
 @pytest.mark.parametrize("framework", RECORDED)
-def test_every_line_names_its_parameter_and_the_root_is_taken(framework: str, trained: Callable[[str], Path]) -> None:
+def test_every_line_names_its_parameter_and_the_root_is_taken(
+    framework: str, trained: Callable[[str], Path]
+) -> None:
     folder = trained(framework)
     lines = NORM.findall((folder / "said.txt").read_text())
     first = {name: float(norm) for step, name, norm in lines if step == "1"}
     assert set(first) == {file.stem for file in (folder / "gradients").iterdir()}
     for name, norm in first.items():
-        assert norm == pytest.approx(float(np.linalg.norm(np.load(folder / "gradients" / f"{name}.npy"))), rel=1e-5)
+        assert norm == pytest.approx(
+            float(np.linalg.norm(np.load(folder / "gradients" / f"{name}.npy"))), rel=1e-5
+        )
     assert {step for step, _, _ in lines} == {"1", "2"}
 
 
@@ -84,11 +100,15 @@ def test_the_optimizer_moves_the_weights_by_the_loaded_gradients(
     folder = trained(framework)
     with np.load(folder / "before.npz") as before, np.load(folder / "given.npz") as given:
         for name in before:
-            np.testing.assert_allclose(before[name] - given[name], 0.5 * np.ones_like(before[name]), rtol=1e-5)
+            np.testing.assert_allclose(
+                before[name] - given[name], 0.5 * np.ones_like(before[name]), rtol=1e-5
+            )
 
 
 @pytest.mark.parametrize("framework", RECORDED)
-def test_a_gradient_of_another_shape_is_refused(framework: str, trained: Callable[[str], Path]) -> None:
+def test_a_gradient_of_another_shape_is_refused(
+    framework: str, trained: Callable[[str], Path]
+) -> None:
     assert "has the shape" in (trained(framework) / "said.txt").read_text()
 
 
@@ -100,7 +120,9 @@ def test_dump_in_pytorch_is_by_msprobe(trained: Callable[[str], Path]) -> None:
 
 @pytest.mark.record
 def test_dump_in_mindspore_is_by_the_framework(trained: Callable[[str], Path]) -> None:
-    assert any(file.name.startswith("MatMul.") for file in (trained("mindspore") / "dump").rglob("*.npy"))
+    assert any(
+        file.name.startswith("MatMul.") for file in (trained("mindspore") / "dump").rglob("*.npy")
+    )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -118,7 +140,9 @@ def test_parameters_reach_the_code(framework: str) -> None:
     defaults = {
         node.value
         for kind in KINDS
-        for node in ast.walk(ast.parse(snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile)))
+        for node in ast.walk(
+            ast.parse(snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile))
+        )
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, str))
     }
     assert {99, 3, hostile} <= defaults

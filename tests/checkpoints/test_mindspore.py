@@ -9,7 +9,7 @@ import pytest
 
 from dumpdiff import checkpoints
 from dumpdiff.checkpoints.mindspore_ranks import Layout, _window
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 
 def varint(number: int) -> bytes:
@@ -27,14 +27,18 @@ def field(number: int, content: bytes | int) -> bytes:
 
 def value(name: str, dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
     dims = b"".join(field(1, length) for length in shape)
-    return field(1, field(1, name.encode()) + field(2, dims + field(2, dtype.encode()) + field(3, content)))
+    return field(
+        1, field(1, name.encode()) + field(2, dims + field(2, dtype.encode()) + field(3, content))
+    )
 
 
 BFLOAT16 = np.array([0x3F80, 0x4000, 0xBF80, 0], np.uint16)  # 1, 2, -1, 0
 
 
 def test_dtypes_scalars_and_texts(tmp_path: Path) -> None:
-    data = value("a", "BFloat16", (2, 2), BFLOAT16.tobytes()) + value("b", "Float32", (), np.float32(2.5).tobytes())
+    data = value("a", "BFloat16", (2, 2), BFLOAT16.tobytes()) + value(
+        "b", "Float32", (), np.float32(2.5).tobytes()
+    )
     (tmp_path / "m.ckpt").write_bytes(data + value("s", "str", (0,), b"h\0\0\0"))
     opened = checkpoints.open(tmp_path / "m.ckpt")
     assert opened.format == "mindspore"
@@ -47,7 +51,9 @@ def test_a_parameter_in_several_slices_and_a_checksum(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.int32)
     slices = [value("a", "Int32", (2, 3), part.tobytes()) for part in (array[:4], array[4:])]
     (tmp_path / "m.ckpt").write_bytes(b"".join(slices) + b"crc_num" + (1234).to_bytes(10, "big"))
-    np.testing.assert_array_equal(checkpoints.open(tmp_path / "m.ckpt").array("a"), array.reshape(2, 3))
+    np.testing.assert_array_equal(
+        checkpoints.open(tmp_path / "m.ckpt").array("a"), array.reshape(2, 3)
+    )
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
@@ -60,7 +66,9 @@ def test_a_cut_file(tmp_path: Path, cut: int) -> None:
 
 def test_of_several_steps_the_last(tmp_path: Path) -> None:
     for step in (9, 10):
-        (tmp_path / f"net-1_{step}.ckpt").write_bytes(value("a", "Int32", (1,), np.int32(step).tobytes()))
+        (tmp_path / f"net-1_{step}.ckpt").write_bytes(
+            value("a", "Int32", (1,), np.int32(step).tobytes())
+        )
     opened = checkpoints.open(tmp_path)
     assert opened.array("a") == [10]
     assert "the last of 2" in str(opened.problems[0])
@@ -85,5 +93,7 @@ def test_a_missing_rank(tmp_path: Path) -> None:
     ],
     ids=["columns", "both", "two device axes cut one", "optimizer shards", "second stage"],
 )
-def test_which_slice_a_rank_holds(layout: Layout, rank: int, start: tuple[int, ...], whole: tuple[int, ...]) -> None:
+def test_which_slice_a_rank_holds(
+    layout: Layout, rank: int, start: tuple[int, ...], whole: tuple[int, ...]
+) -> None:
     assert _window(layout, (6, 8), rank) == (start, whole)

@@ -19,9 +19,9 @@ from results import make
 
 import dumpdiff
 import dumpdiff.api
-from dumpdiff import trace
 from dumpdiff.cli.align import align as command
-from dumpdiff.result import PAIR_COLUMNS, Result
+from dumpdiff.model import trace
+from dumpdiff.model.result import PAIR_COLUMNS, Result
 
 from .conftest import Run
 
@@ -46,8 +46,12 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("aligned", 0), ("diverged", 1), ("inconclusive", 3)])
-def test_the_exit_code_is_the_verdict(run: Run, called: dict[str, Any], verdict: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "code"), [("aligned", 0), ("diverged", 1), ("inconclusive", 3)]
+)
+def test_the_exit_code_is_the_verdict(
+    run: Run, called: dict[str, Any], verdict: str, code: int
+) -> None:
     called["result"] = make(verdict=verdict)
     assert run("align", "a", "b").exit_code == code
 
@@ -101,13 +105,17 @@ FORMS: dict[str, Callable[[str], bool]] = {
 
 
 @pytest.mark.parametrize("option", FORMS)
-def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, called: dict[str, Any], option: str) -> None:
+def test_a_dash_writes_to_standard_output_and_moves_the_report(
+    run: Run, called: dict[str, Any], option: str
+) -> None:
     result = run("align", "a", "b", option, "-")
     assert result.stderr.startswith("first divergence: ")
     assert FORMS[option](result.stdout)
 
 
-def test_only_the_report_with_drawings_needs_closeups(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
+def test_only_the_report_with_drawings_needs_closeups(
+    run: Run, called: dict[str, Any], tmp_path: Path
+) -> None:
     for option in FORMS:
         run("align", "a", "b", option, tmp_path / option.strip("-"))
         assert called["options"]["closeups"] == (option == "--html")
@@ -119,10 +127,12 @@ def test_a_missing_library_is_told_before_the_comparison(
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("dumpdiff.report.html.assets.distribution", missing)
+    monkeypatch.setattr("dumpdiff.reports.page.assets.distribution", missing)
     result = run("align", "a", "b", "--html", tmp_path / "report.html")
     assert result.exit_code == 2
-    assert result.stderr == ("dumpdiff: an HTML report needs Jinja2 and uplot-python: pip install 'dumpdiff[html]'\n")
+    assert result.stderr == (
+        "dumpdiff: an HTML report needs Jinja2 and uplot-python: pip install 'dumpdiff[html]'\n"
+    )
     assert "target" not in called
 
 
@@ -134,7 +144,9 @@ def test_all_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -
     assert len(files["--csv"].read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("options", [["--limit", 0], ["--phase", "optimizer"], ["--scope", "nowhere"], ["-q"], ["-v"]])
+@pytest.mark.parametrize(
+    "options", [["--limit", 0], ["--phase", "optimizer"], ["--scope", "nowhere"], ["-q"], ["-v"]]
+)
 def test_what_is_printed_changes_neither_files_nor_exit_code(
     run: Run, called: dict[str, Any], tmp_path: Path, options: list[Any]
 ) -> None:
@@ -202,11 +214,16 @@ def test_a_wrong_weight_is_found(run: Run, dump: Dump) -> None:
     code, document = aligned(run, dump("ms_graph_bug_w1"), dump("v6.0_api_stack_summary"))
     first = document["first_divergence"]
     assert (code, document["verdict"]) == (1, "diverged")
-    assert "Functional.linear.18.forward" in first["reference_ops"] or "layers.2.mlp.w1" in first["scope"]
+    assert (
+        "Functional.linear.18.forward" in first["reference_ops"]
+        or "layers.2.mlp.w1" in first["scope"]
+    )
 
 
 def test_too_little_compared_is_inconclusive(run: Run, dump: Dump) -> None:
-    code, document = aligned(run, dump("ms_graph"), dump("v6.0_api_stack_summary"), "--min-coverage", 1)
+    code, document = aligned(
+        run, dump("ms_graph"), dump("v6.0_api_stack_summary"), "--min-coverage", 1
+    )
     assert (code, document["verdict"]) == (3, "inconclusive")
 
 
@@ -225,7 +242,9 @@ def test_the_csv_has_a_row_for_every_pair_of_the_json(run: Run, dump: Dump, tmp_
     assert {row["state"] for row in rows} == set(document["pairs"])
 
 
-def test_a_checkpoint_that_names_parameters_is_recorded(run: Run, dump: Dump, tmp_path: Path) -> None:
+def test_a_checkpoint_that_names_parameters_is_recorded(
+    run: Run, dump: Dump, tmp_path: Path
+) -> None:
     """A dump of calls names no parameter; with its weights it does, and ``explain`` finds them again."""
     named = dumpdiff.read(dump("demo_mindspore"))
     rows = named.tensors[(named.tensors["parameter"] != "") & (named.tensors["file"] != "")]

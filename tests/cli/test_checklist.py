@@ -7,11 +7,11 @@ from pathlib import Path
 
 from schemas import check
 
-from dumpdiff.triage.checklist import load_items
+from dumpdiff.run_settings.checklist import load_items
 
 from .conftest import Run
 
-SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 PAIR = (SAMPLES / "llama.yaml", SAMPLES / "llama_megatron.sh")
 
 

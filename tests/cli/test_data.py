@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from batches.written import drawn, token_files, tokenizer_file
 from schemas import check
-from triage.data.written import drawn, token_files, tokenizer_file
 
 from .conftest import Run
 
@@ -24,13 +24,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("names", "code", "begins"),
     [
-        (("demo_mindspore", "demo_pytorch"), 0, "data agree: token ids: the same 2 samples of 16 tokens, bit for bit"),
+        (
+            ("demo_mindspore", "demo_pytorch"),
+            0,
+            "data agree: token ids: the same 2 samples of 16 tokens, bit for bit",
+        ),
         (
             ("ms_graph", "demo_pytorch"),
             1,
             "data differ: token ids: another batch: 0 % of the tokens are equal, first at",
         ),
-        (("v6.0_api_stack", "v6.0_api_stack_summary"), 3, "data cannot tell: token ids: max 121, min 5 on both sides"),
+        (
+            ("v6.0_api_stack", "v6.0_api_stack_summary"),
+            3,
+            "data cannot tell: token ids: max 121, min 5 on both sides",
+        ),
     ],
 )
 def test_the_first_line_is_the_answer_and_the_exit_code(
@@ -41,24 +49,46 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
     assert result.stdout.startswith(begins)
 
 
-def test_a_batch_that_megatron_drew_is_found_in_its_files(run: Run, corpus: Path, tmp_path: Path) -> None:
+def test_a_batch_that_megatron_drew_is_found_in_its_files(
+    run: Run, corpus: Path, tmp_path: Path
+) -> None:
     tokens, labels = drawn(([str(corpus)], None), 4, length=16, samples=30, split="1,0,0")
     np.savez(tmp_path / "batch.npz", tokens=tokens, labels=labels)
     cut = ("--seq-length", 16, "--global-batch-size", 4, "--samples", 30, "--split", "1,0,0")
     result = run("data", tmp_path / "batch.npz", corpus, *cut, "-v")
     assert result.exit_code == 0
-    for said in ("40 documents", "seed 1234, split 1,0,0, 30 samples", " ".join(map(str, tokens[0, :12]))):
+    for said in (
+        "40 documents",
+        "seed 1234, split 1,0,0, 30 samples",
+        " ".join(map(str, tokens[0, :12])),
+    ):
         assert said in result.stdout
     assert run("data", tmp_path / "batch.npz", corpus, *cut, "--seed", 5).exit_code == 1
 
 
 def test_two_values_are_those_of_either_side(run: Run, corpus: Path) -> None:
-    both = ("data", corpus, corpus, "--seq-length", 16, "--global-batch-size", 8, "--split", "1,0,0", "--samples", 30)
+    both = (
+        "data",
+        corpus,
+        corpus,
+        "--seq-length",
+        16,
+        "--global-batch-size",
+        8,
+        "--split",
+        "1,0,0",
+        "--samples",
+        30,
+    )
     assert run(*both, "--seed", "7").exit_code == 0
     assert run(*both, "--seed", "7:8").exit_code == 1
-    dealt = run(*both, "--data-parallel", 2, "--micro-batch-size", 2, "--loader", "megatron:mindformers")
+    dealt = run(
+        *both, "--data-parallel", 2, "--micro-batch-size", 2, "--loader", "megatron:mindformers"
+    )
     assert dealt.exit_code == 0
-    assert "4 of 8 samples go to another rank, first sample 1: rank 0 against rank 1" in dealt.stdout
+    assert (
+        "4 of 8 samples go to another rank, first sample 1: rank 0 against rank 1" in dealt.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +100,9 @@ def test_two_values_are_those_of_either_side(run: Run, corpus: Path) -> None:
         ((), "say how long with --seq-length"),
     ],
 )
-def test_wrong_options_are_exit_code_2(run: Run, corpus: Path, options: tuple[str, ...], said: str) -> None:
+def test_wrong_options_are_exit_code_2(
+    run: Run, corpus: Path, options: tuple[str, ...], said: str
+) -> None:
     result = run("data", corpus, corpus, *options)
     assert (result.exit_code, said in result.stderr) == (2, True)
 
@@ -81,9 +113,15 @@ def test_the_json_holds_findings_order_and_first_place(run: Run, tmp_path: Path)
     np.savez(tmp_path / "b.npz", text=text[[2, 0, 1]])
     document = json.loads(run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--json", "-").stdout)
     check(document, "data")
-    assert (document["name"], document["verdict"], document["relation"]) == ("data", "agree", "order")
+    assert (document["name"], document["verdict"], document["relation"]) == (
+        "data",
+        "agree",
+        "order",
+    )
     assert document["order"] == [1, 2, 0]
-    assert document["headline"].startswith("token ids: the same 3 samples in another order: 1, 2, 0; the mean loss")
+    assert document["headline"].startswith(
+        "token ids: the same 3 samples in another order: 1, 2, 0; the mean loss"
+    )
     assert document["target"]["fields"] == ["tokens", "labels"]
     text[1, 4] += 1
     np.savez(tmp_path / "b.npz", text=text)
@@ -97,12 +135,22 @@ def test_the_sample_that_differs_is_printed_as_text(run: Run, tmp_path: Path) ->
     from tokenizers import Tokenizer
 
     file = tokenizer_file(tmp_path)
-    ids = np.array([Tokenizer.from_file(str(file)).encode(text).ids for text in ("same batch", "same batch")])
+    ids = np.array(
+        [Tokenizer.from_file(str(file)).encode(text).ids for text in ("same batch", "same batch")]
+    )
     other = ids.copy()
     other[1, -1] = 1
     np.savez(tmp_path / "a.npz", tokens=ids)
     np.savez(tmp_path / "b.npz", tokens=other)
-    result = run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--tokenizer", file, "--json", tmp_path / "data.json")
+    result = run(
+        "data",
+        tmp_path / "a.npz",
+        tmp_path / "b.npz",
+        "--tokenizer",
+        file,
+        "--json",
+        tmp_path / "data.json",
+    )
     assert "text of the target, sample 1\n  same batch\n" in result.stdout
     assert "text of the reference, sample 1\n  same" in result.stdout
     assert "</s> (1) 1 times" in result.stdout

@@ -30,7 +30,9 @@ def written(run: Run, tmp_path: Path):
 
 def test_writes_what_check_accepts_and_says_what_to_do_next(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
-    result = run("dump-config", "mindspore", "--backend", "cpu", "--path", tmp_path / "dump", "-o", file)
+    result = run(
+        "dump-config", "mindspore", "--backend", "cpu", "--path", tmp_path / "dump", "-o", file
+    )
     assert (result.exit_code, result.stderr) == (0, "")
     assert f'eval "$(dumpdiff env {file})"' in result.stdout
     checked = run("dump-config", "check", file, "--backend", "cpu")
@@ -42,7 +44,9 @@ def test_standard_output_holds_the_configuration_alone(run: Run) -> None:
     assert json.loads(result.stdout)["common_dump_settings"]["path"] == "/tmp/dump"
 
 
-def test_without_a_path_the_dump_goes_beside(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_path_the_dump_goes_beside(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -56,11 +60,19 @@ def test_without_a_path_the_dump_goes_beside(run: Run, tmp_path: Path, monkeypat
         (["--iteration", "0|5-8"], "common", {"iteration": "0|5-8"}),
         (["--net-name", "Llama"], "common", {"net_name": "Llama"}),
         (["--input-output", "output"], "common", {"input_output": 2}),
-        (["--kernels", "MatMul", "--kernels", "Add"], "common", {"dump_mode": 1, "kernels": ["MatMul", "Add"]}),
+        (
+            ["--kernels", "MatMul", "--kernels", "Add"],
+            "common",
+            {"dump_mode": 1, "kernels": ["MatMul", "Add"]},
+        ),
         (["--set-dump"], "common", {"dump_mode": 2}),
         (["--device", "0,3-5"], "common", {"support_device": [0, 3, 4, 5]}),
         (["--initial-iteration", "10", "--iteration", "11"], "common", {"initial_iteration": 10}),
-        (["--op-debug-mode", "3", "--overflow-number", "2"], "common", {"op_debug_mode": 3, "overflow_number": 2}),
+        (
+            ["--op-debug-mode", "3", "--overflow-number", "2"],
+            "common",
+            {"op_debug_mode": 3, "overflow_number": 2},
+        ),
         (
             ["--saved-data", "statistic", "--stat", "max, nan count"],
             "common",
@@ -76,14 +88,25 @@ def test_without_a_path_the_dump_goes_beside(run: Run, tmp_path: Path, monkeypat
         (["--ms-version", "2.2.14", "--saved-data", "full"], "common", {"file_format": "npy"}),
     ],
 )
-def test_an_option_sets_its_fields(options: list[str], section: str, fields: dict[str, Any], written) -> None:
+def test_an_option_sets_its_fields(
+    options: list[str], section: str, fields: dict[str, Any], written
+) -> None:
     values = written(*options)[f"{section}_dump_settings"]
     assert {name: values.get(name) for name in fields} == fields
 
 
 def test_what_breaks_a_rule_is_told_and_not_written(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
-    options = ["--backend", "cpu", "--saved-data", "statistic", "--path", "dump", "--iteration", "5-"]
+    options = [
+        "--backend",
+        "cpu",
+        "--saved-data",
+        "statistic",
+        "--path",
+        "dump",
+        "--iteration",
+        "5-",
+    ]
     result = run("dump-config", "mindspore", *options, "-o", file)
     assert result.exit_code == 2
     assert [line.split("[")[-1] for line in result.stderr.splitlines()] == [

@@ -46,22 +46,45 @@ def test_real_msprobe_records_what_was_asked_for(run: Run, tmp_path: Path) -> No
     assert told.exit_code == 0
     imports, made, start, stop = (block.split("\n", 1)[1] for block in told.stdout.split("\n\n"))
     script = _TRAINING.format(
-        imports=imports, made=made, start=start.replace("\n", "\n    "), stop=stop.replace("\n", "\n    ")
+        imports=imports,
+        made=made,
+        start=start.replace("\n", "\n    "),
+        stop=stop.replace("\n", "\n    "),
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=120,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert sorted(folder.name for folder in (tmp_path / "dump").iterdir()) == ["step1", "step2"]
     (dump,) = (tmp_path / "dump" / "step1").glob("*/dump.json")
     entries = json.loads(dump.read_text())["data"]
-    assert {"Functional.linear.0.forward", "Functional.linear.1.forward", "Functional.gelu.0.backward"} <= set(entries)
-    files = {file.name.rpartition(".forward")[0] for file in (dump.parent / "dump_tensor_data").iterdir()}
+    assert {
+        "Functional.linear.0.forward",
+        "Functional.linear.1.forward",
+        "Functional.gelu.0.backward",
+    } <= set(entries)
+    files = {
+        file.name.rpartition(".forward")[0] for file in (dump.parent / "dump_tensor_data").iterdir()
+    }
     assert files == {"Functional.linear.1"}
 
 
 def test_the_configuration_alone_goes_to_standard_output(run: Run) -> None:
-    told = run("dump-config", "msprobe", "--framework", "mindspore", "--step", "all", "--path", "/data/dump")
+    told = run(
+        "dump-config",
+        "msprobe",
+        "--framework",
+        "mindspore",
+        "--step",
+        "all",
+        "--path",
+        "/data/dump",
+    )
     config = json.loads(told.stdout)
     assert (config["step"], config["dump_path"], told.stderr) == ([], "/data/dump", "")
 
@@ -80,7 +103,15 @@ def test_like_says_beside_the_configuration_what_it_will_cost(
         "mindspore": ["--iteration", "0-4", "--elsewhere"],
         "msprobe": ["--framework", "pytorch", "--step", "0-4"],
     }
-    told = run("dump-config", command, *options[command], "--path", "/data/dump", "--like", dump("demo_pytorch"))
+    told = run(
+        "dump-config",
+        command,
+        *options[command],
+        "--path",
+        "/data/dump",
+        "--like",
+        dump("demo_pytorch"),
+    )
     assert told.exit_code == 0
     assert json.loads(told.stdout)
     assert told.stderr.startswith(f"like {dump('demo_pytorch')}: 786 tensors, ")

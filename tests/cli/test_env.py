@@ -31,15 +31,21 @@ def test_options_choose_the_framework_and_more(run: Run) -> None:
 
 
 def test_explains(run: Run) -> None:
-    assert "MINDSPORE_DUMP_CONFIG (not set; give the configuration)" in run("env", "--explain").stdout
+    assert (
+        "MINDSPORE_DUMP_CONFIG (not set; give the configuration)" in run("env", "--explain").stdout
+    )
 
 
-def test_a_missing_configuration_is_one_line_and_nothing_to_evaluate(run: Run, tmp_path: Path) -> None:
+def test_a_missing_configuration_is_one_line_and_nothing_to_evaluate(
+    run: Run, tmp_path: Path
+) -> None:
     result = run("env", tmp_path / "none.json")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
 
 
-@pytest.mark.parametrize(("option", "choices"), [("shell", list(SHELLS)), ("framework", list(FRAMEWORKS))])
+@pytest.mark.parametrize(
+    ("option", "choices"), [("shell", list(SHELLS)), ("framework", list(FRAMEWORKS))]
+)
 def test_the_choices_are_those_of_the_library(option: str, choices: list[str]) -> None:
     (found,) = [parameter for parameter in env.params if parameter.name == option]
     assert isinstance(found.type, click.Choice)

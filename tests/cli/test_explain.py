@@ -14,14 +14,19 @@ from .conftest import Run
 @pytest.fixture
 def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
     file = tmp_path / "result.json"
-    assert run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code == 1
+    assert (
+        run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code
+        == 1
+    )
     return file
 
 
 def test_it_says_which_side_departs_and_why(run: Run, result: Path, tmp_path: Path) -> None:
     told = run("explain", result, "--json", tmp_path / "why.json")
     assert told.exit_code == 0
-    assert "behaves as epsilon = 0.01; the reference uses 1e-05; residual" in " ".join(told.stdout.split())
+    assert "behaves as epsilon = 0.01; the reference uses 1e-05; residual" in " ".join(
+        told.stdout.split()
+    )
     written = json.loads((tmp_path / "why.json").read_text())
     assert written["side"] == "target"
     assert written["causes"][0]["name"] == "epsilon"
@@ -35,7 +40,8 @@ def test_a_finding_that_is_not_there_is_wrong_usage(run: Run, result: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"schema_version": "2.0"}', '{"schema_version": "1.1"}', "[" * 10**5]
+    "content",
+    ["", "{", "[]", "null", '{"schema_version": "2.0"}', '{"schema_version": "1.1"}', "[" * 10**5],
 )
 def test_what_is_no_result_is_said_in_one_line(run: Run, tmp_path: Path, content: str) -> None:
     file = tmp_path / "other.json"

@@ -43,13 +43,19 @@ def test_what_a_dump_holds(
     read = inspected(run, dump(name))["read"]
     assert (read["framework"], read["format"]) == (framework, format)
     assert {phase for phase, count in read["ops"].items() if count} == phases
-    assert (sum(read["ops"].values()), read["tensors"], read["whole_tensors"]) == (ops, tensors, whole)
+    assert (sum(read["ops"].values()), read["tensors"], read["whole_tensors"]) == (
+        ops,
+        tensors,
+        whole,
+    )
     assert read["problems"] == []
 
 
 def test_bytes_are_those_of_all_files(run: Run, dump: Dump) -> None:
     folder = dump("v6.0_api_stack_summary")
-    assert inspected(run, folder)["bytes"] == sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    assert inspected(run, folder)["bytes"] == sum(
+        f.stat().st_size for f in folder.rglob("*") if f.is_file()
+    )
 
 
 def test_edges_verified_are_said(run: Run, dump: Dump) -> None:
@@ -82,12 +88,20 @@ def test_several_parts_are_listed_and_one_is_read(run: Run, dump: Dump, tmp_path
     assert document["read"]["step"] == 1
 
 
-def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(run: Run, dump: Dump, tmp_path: Path) -> None:
+def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(
+    run: Run, dump: Dump, tmp_path: Path
+) -> None:
     for process in (57, 17620):
-        copytree(dump("pt_none") / "statistics_mix" / "step0" / "proc17620", tmp_path / "step0" / f"proc{process}")
+        copytree(
+            dump("pt_none") / "statistics_mix" / "step0" / "proc17620",
+            tmp_path / "step0" / f"proc{process}",
+        )
     document = inspected(run, tmp_path, "--rank", "57")
     assert document["ranks"] == [57, 17620]
-    assert {(part["rank"], part["process"]) for part in document["parts"]} == {(57, 57), (17620, 17620)}
+    assert {(part["rank"], part["process"]) for part in document["parts"]} == {
+        (57, 57),
+        (17620, 17620),
+    }
     assert (document["read"]["rank"], document["read"]["process"]) == (57, 57)
     said = run("inspect", tmp_path, "--rank", "57").stdout
     assert "step 0, process 57" in said

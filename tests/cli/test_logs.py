@@ -10,8 +10,12 @@ from schemas import check
 
 from .conftest import Run
 
-LOGS = Path(__file__).parents[1] / "triage" / "samples" / "logs"
-NEW, OLD, NAN = LOGS / "megatron_0.17.log", LOGS / "megatron_0.12.log", LOGS / "megatron_0.12_nan.log"
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
+NEW, OLD, NAN = (
+    LOGS / "megatron_0.17.log",
+    LOGS / "megatron_0.12.log",
+    LOGS / "megatron_0.12_nan.log",
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,11 @@ NEW, OLD, NAN = LOGS / "megatron_0.17.log", LOGS / "megatron_0.12.log", LOGS / "
     [
         ((NEW, OLD, "--min-steps", 6), 0, "logs agree: 6 steps within the migration standard"),
         ((NAN, OLD), 1, "logs differ: learning rates part at step 2"),
-        ((NEW, OLD), 3, "logs cannot tell: 6 steps compared, at least 1000 are asked for; all else agrees"),
+        (
+            (NEW, OLD),
+            3,
+            "logs cannot tell: 6 steps compared, at least 1000 are asked for; all else agrees",
+        ),
     ],
 )
 def test_the_first_line_is_the_answer_and_the_exit_code(
@@ -37,7 +45,10 @@ def test_the_report_names_every_criterion(run: Run) -> None:
 
 
 def test_a_baseline_is_read(run: Run) -> None:
-    assert "inside the band of 1 further run of the reference" in run("logs", NEW, OLD, "--baseline", OLD).stdout
+    assert (
+        "inside the band of 1 further run of the reference"
+        in run("logs", NEW, OLD, "--baseline", OLD).stdout
+    )
 
 
 def test_the_json_holds_criteria_and_curves(run: Run) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from dumpdiff import __version__
 from dumpdiff import cli as commands
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 HEAVY = {"numpy", "pandas", "scipy", "networkx", "rich", "yaml", "torch", "mindspore", "msprobe"}
 
@@ -31,7 +31,9 @@ def loaded_by(*arguments: str) -> set[str]:
     return {module.split(".")[0] for module in json.loads(run.stderr)}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["align", "--help"], ["inspect", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["align", "--help"], ["inspect", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not loaded_by(*arguments) & HEAVY
 
@@ -42,7 +44,7 @@ def test_help_of_the_group_imports_no_command() -> None:
         "print(*[m for m in sys.modules if m.startswith('dumpdiff.')], file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stderr.split() == ["dumpdiff.errors", "dumpdiff.cli"]
+    assert run.stderr.split() == ["dumpdiff.cli", "dumpdiff.model", "dumpdiff.model.errors"]
 
 
 def test_help_names_every_command() -> None:
@@ -82,7 +84,11 @@ def run_stop() -> Result:
 def test_a_dump_error_is_one_line_and_2(stopping: list[BaseException]) -> None:
     stopping.append(DumpError("a/b:\nno\x1b[2J such dump"))
     run = run_stop()
-    assert (run.exit_code, run.stderr, run.stdout) == (2, "dumpdiff: a/b: no\\x1b[2J such dump\n", "")
+    assert (run.exit_code, run.stderr, run.stdout) == (
+        2,
+        "dumpdiff: a/b: no\\x1b[2J such dump\n",
+        "",
+    )
 
 
 def test_a_system_error_names_the_file_and_is_2(stopping: list[BaseException]) -> None:
@@ -91,7 +97,9 @@ def test_a_system_error_names_the_file_and_is_2(stopping: list[BaseException]) -
     assert (run.exit_code, run.stderr) == (2, "dumpdiff: dump.json: Permission denied\n")
 
 
-def test_a_bug_keeps_its_traceback_and_is_not_taken_for_a_divergence(stopping: list[BaseException]) -> None:
+def test_a_bug_keeps_its_traceback_and_is_not_taken_for_a_divergence(
+    stopping: list[BaseException],
+) -> None:
     stopping.append(ZeroDivisionError("division by zero"))
     run = run_stop()
     assert run.exit_code == 70
@@ -116,7 +124,9 @@ def test_ctrl_c_in_the_shell_is_130_without_traceback() -> None:
         "w = click.command()(lambda: os.kill(os.getpid(), signal.SIGINT) or __import__('time').sleep(9))\n"
         "c.main(['w'])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert (run.returncode, run.stderr) == (128 + signal.SIGINT, "dumpdiff: interrupted\n")
 
 
@@ -126,6 +136,12 @@ def test_a_closed_pipe_is_quiet() -> None:
     script = "import dumpdiff.cli as c, click\n" + (
         "c.COMMANDS['w'] = ('__main__:w', '')\nw = click.command()(lambda: print('x' * 10))\nc.main(['w'])"
     )
-    run = subprocess.run([sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     os.close(writer)
     assert (run.returncode, run.stderr) == (128 + signal.SIGPIPE, "")

@@ -19,7 +19,9 @@ def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
     return file
 
 
-def test_it_writes_the_mapping_and_says_what_is_in_it(run: Run, result: Path, tmp_path: Path) -> None:
+def test_it_writes_the_mapping_and_says_what_is_in_it(
+    run: Run, result: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "data.yaml"
     told = run("mapping", result, "--for", "msprobe", "-o", file)
     assert (told.exit_code, told.stdout) == (0, "")
@@ -38,7 +40,9 @@ def test_to_standard_output_goes_the_mapping_alone(run: Run, result: Path) -> No
 def test_the_version_decides_how_backward_calls_are_numbered(run: Run, result: Path) -> None:
     name = "Functional.softmax.3.backward.input.0"
     numbered = {
-        version: yaml.safe_load(run("mapping", result, "--for", "msprobe", "--msprobe-version", version).stdout)[name]
+        version: yaml.safe_load(
+            run("mapping", result, "--for", "msprobe", "--msprobe-version", version).stdout
+        )[name]
         for version in ("8.3.3", "26.2")
     }
     assert numbered == {"8.3.3": name, "26.2": "Functional.softmax.0.backward.input.0"}

@@ -14,11 +14,16 @@ from .conftest import Run
 @pytest.fixture
 def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
     file = tmp_path / "result.json"
-    assert run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code == 1
+    assert (
+        run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code
+        == 1
+    )
     return file
 
 
-def test_it_writes_configurations_and_says_how_to_use_them(run: Run, result: Path, tmp_path: Path) -> None:
+def test_it_writes_configurations_and_says_how_to_use_them(
+    run: Run, result: Path, tmp_path: Path
+) -> None:
     told = run("narrow", result, "-o", tmp_path / "next", "--ops", 8)
     assert (told.exit_code, told.stderr) == (0, "")
     lines = told.stdout.splitlines()
@@ -27,7 +32,9 @@ def test_it_writes_configurations_and_says_how_to_use_them(run: Run, result: Pat
     assert any(line.startswith("target: 8 ops, ") for line in lines)
     assert f'    eval "$(dumpdiff env {tmp_path}/next/target_dump.json)"' in lines
     assert lines[-1] == f"    dumpdiff explain {tmp_path}/next/result.json"
-    kernels = json.loads((tmp_path / "next" / "target_dump.json").read_text())["common_dump_settings"]["kernels"]
+    kernels = json.loads((tmp_path / "next" / "target_dump.json").read_text())[
+        "common_dump_settings"
+    ]["kernels"]
     names = json.loads((tmp_path / "next" / "reference_config.json").read_text())["tensor"]["list"]
     assert (len(kernels), len(names)) == (8, 8)
 
@@ -43,7 +50,10 @@ def test_a_comparison_without_findings_leaves_nothing_to_dump(
     run: Run, dump: Callable[[str], Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "result.json"
-    assert run("align", dump("demo_pytorch"), dump("demo_pytorch"), "--json", file, "-q").exit_code == 0
+    assert (
+        run("align", dump("demo_pytorch"), dump("demo_pytorch"), "--json", file, "-q").exit_code
+        == 0
+    )
     told = run("narrow", file, "-o", tmp_path / "next")
     assert (told.exit_code, told.stderr) == (
         2,

@@ -13,14 +13,18 @@ from .conftest import Run
 
 Dump = Callable[[str], Path]
 
-MEGATRON = Path(__file__).parents[1] / "triage" / "samples" / "norms" / "megatron_0.12_local_norm.log"
+MEGATRON = Path(__file__).parents[1] / "samples" / "norms" / "megatron_0.12_local_norm.log"
 
 
 @pytest.mark.parametrize(
     ("target", "code", "begins"),
     [
         ("ms_mf_none", 0, "norms agree: 48 parameters' gradient norms equal within 8.3e-7"),
-        ("ms_mf_attn_scale", 1, "norms differ: everywhere, the head's or the final norm's too; 47 of 48"),
+        (
+            "ms_mf_attn_scale",
+            1,
+            "norms differ: everywhere, the head's or the final norm's too; 47 of 48",
+        ),
         ("ms_graph", 1, "norms differ: everywhere"),
     ],
 )
@@ -39,10 +43,15 @@ def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Pat
     result = run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "-q")
     assert result.exit_code == 3
     assert result.stdout.startswith("norms cannot tell: 12 norms differ by up to 4.0e-3")
-    assert run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "--precision", "bfloat16").exit_code == 0
+    assert (
+        run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "--precision", "bfloat16").exit_code
+        == 0
+    )
 
 
-def test_the_report_names_both_sides_the_worst_and_what_they_have_in_common(run: Run, dump: Dump) -> None:
+def test_the_report_names_both_sides_the_worst_and_what_they_have_in_common(
+    run: Run, dump: Dump
+) -> None:
     said = run("norms", dump("ms_mf_attn_scale"), dump("pt_none")).stdout
     assert "target     gradients in a dump of MindSpore, step 1: 48 norms, together 2.69012" in said
     assert "batch, labels, loss or forward pass; compare the loss of step 1" in said
@@ -63,19 +72,31 @@ def test_a_step_is_chosen(run: Run) -> None:
 
 
 def test_the_json_holds_every_row(run: Run, dump: Dump) -> None:
-    document = json.loads(run("norms", dump("ms_mf_attn_scale"), dump("pt_none"), "--json", "-").stdout)
+    document = json.loads(
+        run("norms", dump("ms_mf_attn_scale"), dump("pt_none"), "--json", "-").stdout
+    )
     check(document, "norms")
-    assert (document["name"], document["verdict"], document["precision"]) == ("norms", "differ", "float32")
+    assert (document["name"], document["verdict"], document["precision"]) == (
+        "norms",
+        "differ",
+        "float32",
+    )
     assert [pattern["kind"] for pattern in document["patterns"]] == ["everything"]
     assert len(document["rows"]) == 48
     worst = document["rows"][0]
-    assert (worst["path"], worst["state"], worst["by"]) == ("layers.1.attention.k.weight", "differ", "rule")
+    assert (worst["path"], worst["state"], worst["by"]) == (
+        "layers.1.attention.k.weight",
+        "differ",
+        "rule",
+    )
     assert document["coverage"] == {"target": 1.0, "reference": 1.0}
     assert document["target"]["global_norm"] is None
 
 
 def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("blok.0.zelf.vraag.weight 0.5\nblok.0.zelf.antwoord.weight 0.7\n")
+    (tmp_path / "a.txt").write_text(
+        "blok.0.zelf.vraag.weight 0.5\nblok.0.zelf.antwoord.weight 0.7\n"
+    )
     (tmp_path / "b.txt").write_text(
         "model.layers.0.self_attn.q_proj.weight 0.5\nmodel.layers.0.self_attn.o_proj.weight 0.9\n"
     )
@@ -83,7 +104,9 @@ def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> 
         "scopes:\n  layers:\n    layers.{layer}: ['blok.{layer}']\n  block:\n    modules:\n"
         "      attention.q: [zelf.vraag]\n      attention.out: [zelf.antwoord]\n"
     )
-    result = run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "--rules", tmp_path / "rules.yaml", "-q")
+    result = run(
+        "norms", tmp_path / "a.txt", tmp_path / "b.txt", "--rules", tmp_path / "rules.yaml", "-q"
+    )
     assert result.stdout.startswith(
         "norms differ: 1 of 2 parameters' gradient norms differ, most layers.0.attention.out"
     )

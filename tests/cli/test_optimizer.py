@@ -15,17 +15,28 @@ from .conftest import Run
 def test_one_run(run: Run, tmp_path: Path) -> None:
     told = run("optimizer", train(tmp_path / "a", momentum=0.9))
     assert told.exit_code == 0
-    assert told.stdout.startswith("SGD with momentum, learning rate 0.1, momentum 0.9 (2 of 2 parameters)\n")
+    assert told.stdout.startswith(
+        "SGD with momentum, learning rate 0.1, momentum 0.9 (2 of 2 parameters)\n"
+    )
     assert "next best" in told.stdout
 
 
 def test_two_runs_of_one_rule(run: Run, tmp_path: Path) -> None:
     told = run("optimizer", train(tmp_path / "a"), train(tmp_path / "b"), "-q")
-    assert (told.exit_code, told.stdout) == (0, "same rule: SGD, learning rate 0.1 (2 of 2 parameters)\n")
+    assert (told.exit_code, told.stdout) == (
+        0,
+        "same rule: SGD, learning rate 0.1 (2 of 2 parameters)\n",
+    )
 
 
 def test_two_rules(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a"), train(tmp_path / "b", rate=0.2), "--json", tmp_path / "o.json")
+    told = run(
+        "optimizer",
+        train(tmp_path / "a"),
+        train(tmp_path / "b", rate=0.2),
+        "--json",
+        tmp_path / "o.json",
+    )
     assert told.exit_code == 1
     assert told.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
     document = json.loads((tmp_path / "o.json").read_text())
@@ -57,7 +68,12 @@ def test_no_rule(run: Run, tmp_path: Path) -> None:
 
 def test_settings_that_are_wrong_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("momentum: 0.5")
-    told = run("optimizer", train(tmp_path / "a", momentum=0.9, steps=3), "--settings", tmp_path / "settings.yaml")
+    told = run(
+        "optimizer",
+        train(tmp_path / "a", momentum=0.9, steps=3),
+        "--settings",
+        tmp_path / "settings.yaml",
+    )
     assert told.exit_code == 0
     assert "the settings say momentum 0.5; the weights moved by 0.9" in told.stdout
 
@@ -86,7 +102,9 @@ def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_pat
         ([], "Missing argument 'TARGET'"),
     ],
 )
-def test_wrong_input_is_2_and_one_line(run: Run, tmp_path: Path, arguments: list[str], complaint: str) -> None:
+def test_wrong_input_is_2_and_one_line(
+    run: Run, tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
     folder = train(tmp_path / "a")
     told = run("optimizer", *(part.replace("{run}", str(folder)) for part in arguments))
     assert told.exit_code == 2

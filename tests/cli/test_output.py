@@ -8,16 +8,20 @@ import click
 import pytest
 
 from dumpdiff.cli import output
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 
 def test_a_new_file_an_existing_file_and_standard_output_are_fine(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("")
-    assert output.check_writable(str(tmp_path / "new"), str(tmp_path / "old"), "-", None, None) is None
+    assert (
+        output.check_writable(str(tmp_path / "new"), str(tmp_path / "old"), "-", None, None) is None
+    )
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match=r"result\.json: cannot be written, there is no folder .*nowhere"):
+    with pytest.raises(
+        DumpError, match=r"result\.json: cannot be written, there is no folder .*nowhere"
+    ):
         output.check_writable(str(tmp_path / "nowhere" / "result.json"))
 
 
@@ -29,7 +33,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
 def test_a_full_disk_is_said_with_the_name() -> None:
     with (
-        pytest.raises(DumpError, match=r"^/dev/full: cannot be written \(No space left on device\)$"),
+        pytest.raises(
+            DumpError, match=r"^/dev/full: cannot be written \(No space left on device\)$"
+        ),
         output.writing("/dev/full") as stream,
     ):
         stream.write(b"x")
@@ -40,19 +46,25 @@ def test_two_formats_do_not_share_a_file() -> None:
         output.check_writable("-", "-")
 
 
-def test_people_read_standard_error_when_a_format_takes_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_standard_error_when_a_format_takes_standard_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output.console("-", None).print("for people")
     output.console("result.json", None).print("answer")
     assert capsys.readouterr() == ("answer\n", "for people\n")
 
 
-def test_no_terminal_no_wrapping_at_80(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_terminal_no_wrapping_at_80(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     output.console().print("word " * 30)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_columns_sets_the_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_sets_the_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     output.console().print("word " * 30)
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -64,7 +76,9 @@ def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with output.progress() as move:
         assert move is not None

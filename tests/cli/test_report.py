@@ -18,7 +18,10 @@ Dump = Callable[[str], Path]
 @pytest.fixture
 def result(run: Run, dump: Dump, tmp_path: Path) -> Path:
     file = tmp_path / "result.json"
-    assert run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code == 1
+    assert (
+        run("align", dump("demo_mindspore"), dump("demo_pytorch"), "--json", file, "-q").exit_code
+        == 1
+    )
     return file
 
 
@@ -26,7 +29,9 @@ def test_every_form_at_once_and_the_answer(run: Run, result: Path, tmp_path: Pat
     page, comment, junit, pairs = (
         tmp_path / name for name in ("report.html", "comment.md", "dumpdiff.xml", "pairs.csv")
     )
-    told = run("report", result, "-o", page, "--markdown", comment, "--junit", junit, "--csv", pairs)
+    told = run(
+        "report", result, "-o", page, "--markdown", comment, "--junit", junit, "--csv", pairs
+    )
     assert told.exit_code == 0
     assert told.stdout.startswith("first divergence: layers.1.post_attention_norm, add ")
     assert len(told.stdout.splitlines()) == 1
@@ -34,7 +39,9 @@ def test_every_form_at_once_and_the_answer(run: Run, result: Path, tmp_path: Pat
     assert comment.read_text().startswith("**First divergence:** `layers.1.post_attention_norm`")
     assert ElementTree.parse(junit).getroot().attrib["failures"] == "1"
     with pairs.open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == sum(json.loads(result.read_text())["pairs"].values())
+        assert len(list(csv.DictReader(file))) == sum(
+            json.loads(result.read_text())["pairs"].values()
+        )
 
 
 def test_it_writes_what_align_writes(run: Run, dump: Dump, result: Path, tmp_path: Path) -> None:
@@ -54,14 +61,26 @@ def test_a_dash_is_standard_output(run: Run, result: Path) -> None:
 def test_what_the_verdict_depended_on_is_repeated_too(run: Run, dump: Dump, tmp_path: Path) -> None:
     pair = dump("ms_graph"), dump("v6.0_api_stack_summary")
     assert run("align", *pair, "--min-coverage", 1, "--json", tmp_path / "r.json").exit_code == 3
-    assert run("report", tmp_path / "r.json", "--markdown", "-").stdout.startswith("**Inconclusive:** only ")
+    assert run("report", tmp_path / "r.json", "--markdown", "-").stdout.startswith(
+        "**Inconclusive:** only "
+    )
 
 
 def test_the_rules_it_was_made_with_are_repeated_too(run: Run, dump: Dump, tmp_path: Path) -> None:
     rules, result = tmp_path / "mine.yaml", tmp_path / "r.json"
     rules.write_text("scopes:\n  block:\n    modules:\n      second_norm: [post_norm]\n")
     pair = dump("demo_mindspore"), dump("demo_pytorch")
-    run("align", *pair, "--rules", rules, "--json", result, "--markdown", tmp_path / "direct.md", "-q")
+    run(
+        "align",
+        *pair,
+        "--rules",
+        rules,
+        "--json",
+        result,
+        "--markdown",
+        tmp_path / "direct.md",
+        "-q",
+    )
     run("report", result, "--markdown", tmp_path / "repeated.md")
     assert (tmp_path / "repeated.md").read_bytes() == (tmp_path / "direct.md").read_bytes()
     rules.unlink()

@@ -38,7 +38,9 @@ def test_explain_prints_every_reading_and_its_rules() -> None:
 
 def test_explain_takes_rules_of_ones_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("operators: {kinds: {frob: {class: linear, members: [Blah]}}}", encoding="utf-8")
+    mine.write_text(
+        "operators: {kinds: {frob: {class: linear, members: [Blah]}}}", encoding="utf-8"
+    )
     code, output = run("explain", "--rules", str(mine), "Blah")
     assert code == 0
     assert f"{mine}:1: Blah -> frob" in output
@@ -47,7 +49,9 @@ def test_explain_takes_rules_of_ones_own(tmp_path: Path) -> None:
 def test_suggest_prints_a_file_that_check_accepts(dump, tmp_path: Path) -> None:
     code, output = run("suggest", str(dump("ms_mf_none")), str(dump("pt_none")))
     assert code == 0
-    assert "- [mul]  # seen 4 times" in output  # scores are multiplied by 0.25 on one side, divided by 4 on the other
+    assert (
+        "- [mul]  # seen 4 times" in output
+    )  # scores are multiplied by 0.25 on one side, divided by 4 on the other
     learned = tmp_path / "learned.yaml"
     learned.write_text(output, encoding="utf-8")
     assert run("check", str(learned))[0] == 0

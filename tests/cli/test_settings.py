@@ -9,7 +9,7 @@ from schemas import check
 
 from .conftest import Run
 
-SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 YAML, SCRIPT = SAMPLES / "llama.yaml", SAMPLES / "llama_megatron.sh"
 
 
@@ -21,7 +21,10 @@ def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path
     wrong.write_text(YAML.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
     differing = run("settings", wrong, SCRIPT, "-q")
     assert differing.exit_code == 1
-    assert differing.stdout == "settings differ: norm epsilon: 1e-06 (wrong.yaml:54), 1e-05 (llama_megatron.sh:25)\n"
+    assert (
+        differing.stdout
+        == "settings differ: norm epsilon: 1e-06 (wrong.yaml:54), 1e-05 (llama_megatron.sh:25)\n"
+    )
 
 
 def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ def test_prints_the_code_alone(kind: str, run: Run) -> None:
     options = ["--seed", 3, "--rank", 7, "--folder", "/data/g", "--config", "c.json"]
     result = run("snippet", kind, "--framework", "megatron", *options)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == code(kind, "megatron", seed=3, rank=7, folder="/data/g", config="c.json")
+    assert result.stdout == code(
+        kind, "megatron", seed=3, rank=7, folder="/data/g", config="c.json"
+    )
 
 
 def test_the_framework_must_be_said(run: Run) -> None:
@@ -26,7 +28,9 @@ def test_the_framework_must_be_said(run: Run) -> None:
     assert "--framework" in result.stderr
 
 
-@pytest.mark.parametrize(("parameter", "choices"), [("kind", list(KINDS)), ("framework", list(FRAMEWORKS))])
+@pytest.mark.parametrize(
+    ("parameter", "choices"), [("kind", list(KINDS)), ("framework", list(FRAMEWORKS))]
+)
 def test_the_choices_are_those_of_the_library(parameter: str, choices: list[str]) -> None:
     (found,) = [option for option in snippet.params if option.name == parameter]
     assert isinstance(found.type, click.Choice)

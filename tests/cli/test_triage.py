@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from schemas import check
 
-from dumpdiff.triage.case import Run as RunOfCase
-from dumpdiff.triage.case import load_case
+from dumpdiff.diagnosis.case import Run as RunOfCase
+from dumpdiff.diagnosis.case import load_case
 
 from .conftest import Run
 
-SAMPLES = Path(__file__).parents[1] / "triage" / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 NEW, OLD = SAMPLES / "logs" / "megatron_0.17.log", SAMPLES / "logs" / "megatron_0.12.log"
 
 
@@ -27,13 +27,17 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "ms", tmp_path / "pt"
 
 
-def test_init_writes_a_case_that_can_be_read(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_init_writes_a_case_that_can_be_read(
+    run: Run, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     assert run("triage", "--init", *folders, "-o", tmp_path / "case.yaml").exit_code == 0
     text = (tmp_path / "case.yaml").read_text()
     assert "  log: ms/logs " in text
     assert "  # dump: dump " in text
     case = load_case(tmp_path / "case.yaml")
-    assert case.target == RunOfCase(settings=str(tmp_path / "ms" / "llama.yaml"), log=str(tmp_path / "ms" / "logs"))
+    assert case.target == RunOfCase(
+        settings=str(tmp_path / "ms" / "llama.yaml"), log=str(tmp_path / "ms" / "logs")
+    )
 
 
 def test_init_overwrites_nothing(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -43,13 +47,20 @@ def test_init_overwrites_nothing(run: Run, folders: tuple[Path, Path], tmp_path:
     assert "is there already" in refused.stderr
 
 
-def test_a_case_two_folders_and_options_say_the_same(run: Run, folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_case_two_folders_and_options_say_the_same(
+    run: Run, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     target, reference = folders
     run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
     options = ("-t", f"log={target}/logs", "-t", f"settings={target}/llama.yaml")
     options += ("-r", f"log={reference}/logs", "-r", f"settings={reference}/llama_megatron.sh")
-    said = [run("triage", *given, "--min-steps", 6, "-q") for given in ((tmp_path / "case.yaml",), folders, options)]
-    assert {(result.exit_code, result.stdout) for result in said} == {(said[0].exit_code, said[0].stdout)}
+    said = [
+        run("triage", *given, "--min-steps", 6, "-q")
+        for given in ((tmp_path / "case.yaml",), folders, options)
+    ]
+    assert {(result.exit_code, result.stdout) for result in said} == {
+        (said[0].exit_code, said[0].stdout)
+    }
     assert said[0].stdout.startswith("triage: ")
     assert said[0].stdout.count("\n") == 1
 
@@ -63,7 +74,9 @@ def test_a_wrong_setting_has_its_exit_code(run: Run, folders: tuple[Path, Path])
     assert "the settings differ: norm epsilon: 1e-06" in result.stderr
 
 
-def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(run: Run, folders: tuple[Path, Path]) -> None:
+def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(
+    run: Run, folders: tuple[Path, Path]
+) -> None:
     (folders[0] / "empty.pt").write_bytes(b"")
     result = run(
         "triage", "-t", f"log={folders[0]}/logs", "-r", f"log={folders[1]}/logs", "--min-steps", 6,

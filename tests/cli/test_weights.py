@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 from schemas import check
 
-from dumpdiff.rules import load_rules
+from dumpdiff.rulebook import load_rules
 
 from .conftest import Run
 
@@ -53,7 +53,10 @@ def wrong(tmp_path: Path) -> Path:
 def test_same(run: Run, reference: Path) -> None:
     told = run("weights", reference, reference)
     assert told.exit_code == 0
-    assert told.stdout.splitlines()[0] == "same weights, bit for bit: 9 parameters, 100 % of the elements"
+    assert (
+        told.stdout.splitlines()[0]
+        == "same weights, bit for bit: 9 parameters, 100 % of the elements"
+    )
     assert "target     safetensors, huggingface names: 9 tensors" in told.stdout
 
 
@@ -115,15 +118,25 @@ def test_html_is_refused_before_the_work(run: Run, reference: Path, tmp_path: Pa
 
 def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path) -> None:
     renamed = {
-        name.replace("model.layers", "trunk.segment").replace("self_attn.q_proj", "mixer.ask"): value
+        name.replace("model.layers", "trunk.segment").replace(
+            "self_attn.q_proj", "mixer.ask"
+        ): value
         for name, value in weights().items()
     }
     save_file(renamed, tmp_path / "renamed.safetensors")
-    told = run("weights", tmp_path / "renamed.safetensors", reference, "--rules-out", tmp_path / "names.yaml")
+    told = run(
+        "weights",
+        tmp_path / "renamed.safetensors",
+        reference,
+        "--rules-out",
+        tmp_path / "names.yaml",
+    )
     assert told.exit_code == 0
     rules = load_rules([tmp_path / "names.yaml"])
     assert rules.parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
-    assert run("weights", reference, reference, "--rules-out", "-", "-q").stdout.endswith("both have.\n")
+    assert run("weights", reference, reference, "--rules-out", "-", "-q").stdout.endswith(
+        "both have.\n"
+    )
 
 
 def test_help(run: Run) -> None:

@@ -26,7 +26,11 @@ def source(tmp_path: Path) -> Path:
         for layer in range(2)
         for part, shape in shapes.items()
     }
-    for name, shape in {"model.embed_tokens": (40, 16), "model.norm": (16,), "lm_head": (40, 16)}.items():
+    for name, shape in {
+        "model.embed_tokens": (40, 16),
+        "model.norm": (16,),
+        "lm_head": (40, 16),
+    }.items():
         weights[f"{name}.weight"] = draw(shape).astype(np.float32)
     save_file(weights, tmp_path / "model.safetensors")
     return tmp_path / "model.safetensors"
@@ -36,12 +40,25 @@ HEADS = ("--heads", "4", "--query-groups", "2")
 
 
 def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run("weights", "convert", source, "--to", "megatron", "--tp", "2", *HEADS, "-o", tmp_path / "megatron")
+    told = run(
+        "weights",
+        "convert",
+        source,
+        "--to",
+        "megatron",
+        "--tp",
+        "2",
+        *HEADS,
+        "-o",
+        tmp_path / "megatron",
+    )
     assert told.exit_code == 0
     assert told.stdout.startswith("written: 30 tensors in 2 files, ")
     assert "same weights, bit for bit" in told.stdout.splitlines()[0]
 
-    back = run("weights", "convert", tmp_path / "megatron", "--to", "huggingface", "-o", tmp_path / "hf")
+    back = run(
+        "weights", "convert", tmp_path / "megatron", "--to", "huggingface", "-o", tmp_path / "hf"
+    )
     assert back.exit_code == 0
     found, wanted = load_file(tmp_path / "hf" / "model.safetensors"), load_file(source)
     assert found.keys() == wanted.keys()
@@ -50,7 +67,9 @@ def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
 
 
 def test_a_plan_writes_nothing(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run("weights", "convert", source, "--to", "megatron", *HEADS, "--plan", "-o", tmp_path / "out")
+    told = run(
+        "weights", "convert", source, "--to", "megatron", *HEADS, "--plan", "-o", tmp_path / "out"
+    )
     assert told.exit_code == 0
     assert told.stdout.startswith("would write 15 tensors in one file")
     assert (
@@ -61,7 +80,18 @@ def test_a_plan_writes_nothing(run: Run, source: Path, tmp_path: Path) -> None:
 
 
 def test_json(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run("weights", "convert", source, "--to", "mindspore", *HEADS, "-o", tmp_path / "out", "--json", "-")
+    told = run(
+        "weights",
+        "convert",
+        source,
+        "--to",
+        "mindspore",
+        *HEADS,
+        "-o",
+        tmp_path / "out",
+        "--json",
+        "-",
+    )
     document = json.loads(told.stdout)
     check(document, "convert")
     assert document["verified"] is True

@@ -63,12 +63,16 @@ def json_of_something_else(path: Path, real: Path) -> None:
 
 def bottomless_json(path: Path, real: Path) -> None:
     path.mkdir()
-    (path / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": ' + "[" * 200_000)
+    (path / "dump.json").write_text(
+        '{"task": "statistics", "level": "L1", "data": ' + "[" * 200_000
+    )
 
 
 def json_without_tensors(path: Path, real: Path) -> None:
     path.mkdir()
-    (path / "dump.json").write_text('{"task": "statistics", "level": "L1", "dump_data_dir": null, "data": {}}')
+    (path / "dump.json").write_text(
+        '{"task": "statistics", "level": "L1", "dump_data_dir": null, "data": {}}'
+    )
 
 
 def folder_named_dump_json(path: Path, real: Path) -> None:
@@ -97,7 +101,9 @@ def csv_of_header_alone(path: Path, real: Path) -> None:
 def damaged_npy_alone(path: Path, real: Path) -> None:
     folder = path / "rank_0" / "Net" / "0" / "0"
     folder.mkdir(parents=True)
-    (folder / "Add.Default_Add-op0.0.0.1795208090162012.output.0.DefaultFormat.Float32.npy").write_bytes(b"\x93NUMPY")
+    (
+        folder / "Add.Default_Add-op0.0.0.1795208090162012.output.0.DefaultFormat.Float32.npy"
+    ).write_bytes(b"\x93NUMPY")
 
 
 def link_to_itself(path: Path, real: Path) -> None:
@@ -252,7 +258,9 @@ def test_damage_is_a_counted_problem_and_the_rest_is_used(
     assert result.exit_code == 0, result.stderr
     read = json.loads(result.stdout)["read"]
     assert read["tensors"] > 0
-    assert any(file.name in problem["file"] and problem["count"] >= 1 for problem in read["problems"]), read["problems"]
+    assert any(
+        file.name in problem["file"] and problem["count"] >= 1 for problem in read["problems"]
+    ), read["problems"]
     assert file.name in result.stderr, "the text counts it too"
 
 
@@ -307,7 +315,9 @@ def test_nothing_to_compare_is_one_line_and_2(
     ],
     ids=["no yaml", "unknown section", "a list", "a control character"],
 )
-def test_broken_rules_name_file_and_reason(run: Run, dump: Dump, tmp_path: Path, text: str, said: str) -> None:
+def test_broken_rules_name_file_and_reason(
+    run: Run, dump: Dump, tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "rules.yaml").write_text(text)
     path = dump("v6.0_api_stack_summary")
     result = run("align", path, path, "--rules", tmp_path / "rules.yaml")
@@ -321,7 +331,10 @@ def test_damage_of_either_side_is_in_the_result(run: Run, dump: Dump, tmp_path: 
     whole = dump("v6.0_api_stack_summary")
     copytree(whole, tmp_path / "dump")
     torn_line_in_pkl(tmp_path / "dump")
-    for pair, side in (((tmp_path / "dump", whole), "target"), ((whole, tmp_path / "dump"), "reference")):
+    for pair, side in (
+        ((tmp_path / "dump", whole), "target"),
+        ((whole, tmp_path / "dump"), "reference"),
+    ):
         result = run("align", *pair, "--json", "-")
         assert result.exit_code in (0, 1, 3), result.stderr
         assert {problem["side"] for problem in json.loads(result.stdout)["problems"]} == {side}

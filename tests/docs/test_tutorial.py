@@ -28,7 +28,9 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
 
 def matches(expected: list[str], printed: str) -> bool:
     """Whether the lines are printed in this order; '...' stands for anything, and wrapping does not count."""
-    pattern = ".*".join(re.escape(" ".join(line.split())).replace(re.escape("..."), ".*?") for line in expected)
+    pattern = ".*".join(
+        re.escape(" ".join(line.split())).replace(re.escape("..."), ".*?") for line in expected
+    )
     return re.search(pattern, " ".join(printed.split())) is not None
 
 
@@ -49,11 +51,15 @@ def test_the_tutorial_runs_from_statistics_to_the_cause(tmp_path: Path) -> None:
     )
     outputs = run.stdout.split(_MARK)[:-1]
     for (command, expected), printed in zip(wanted, outputs, strict=True):
-        assert matches(expected, printed), f"$ {command}\nsaid\n{printed}\nnot\n" + "\n".join(expected)
+        assert matches(expected, printed), f"$ {command}\nsaid\n{printed}\nnot\n" + "\n".join(
+            expected
+        )
 
 
 def test_the_steps_are_commands_and_what_they_print() -> None:
-    text = "a\n```console\n$ one\nsays\n...\n$ two\n```\nb\n```console\n$ three\n```\n```\n$ no\n```\n"
+    text = (
+        "a\n```console\n$ one\nsays\n...\n$ two\n```\nb\n```console\n$ three\n```\n```\n$ no\n```\n"
+    )
     assert steps(text) == [("one", ["says", "..."]), ("two", []), ("three", [])]
 
 

@@ -29,20 +29,32 @@ class TestRecorded:
 
     def test_what_goes_back_is_told_by_output_and_input(self, flow):
         side = flow("pt_none")
-        made, given = (value(side, "Functional.silu.1.forward", slot) for slot in ("output.0", "input.0"))
-        assert of(side).through[made, given, False] == value(side, "Functional.silu.1.backward", "output.0")
+        made, given = (
+            value(side, "Functional.silu.1.forward", slot) for slot in ("output.0", "input.0")
+        )
+        assert of(side).through[made, given, False] == value(
+            side, "Functional.silu.1.backward", "output.0"
+        )
 
     def test_a_parameter_has_the_gradient_that_is_named_after_it(self, flow):
         side = flow("pt_none")
         names, gradients_of = side.column("parameter"), side.column("gradient_of")
-        found = {names[v]: gradients_of[g] for v, g in of(side).of.items() if names[v] and gradients_of[g]}
+        found = {
+            names[v]: gradients_of[g]
+            for v, g in of(side).of.items()
+            if names[v] and gradients_of[g]
+        }
         assert len(found) > 20
         assert all(name == gradient for name, gradient in found.items())
 
-    def test_a_value_with_several_readers_keeps_their_sum_where_a_module_hands_that_back(self, flow):
+    def test_a_value_with_several_readers_keeps_their_sum_where_a_module_hands_that_back(
+        self, flow
+    ):
         side = flow("pt_none")
         read_thrice = value(side, "Functional.layer_norm.2.forward", "output.0")
-        summed = value(side, "Module.model.layers.1.self_attn.LlamaAttention.backward.0", "output.0")
+        summed = value(
+            side, "Module.model.layers.1.self_attn.LlamaAttention.backward.0", "output.0"
+        )
         assert of(side).of[read_thrice] == summed
 
 
@@ -53,7 +65,11 @@ class TestInferred:
     def test_it_is_the_gradient_that_the_other_framework_recorded(self, clean):
         found, partner = clean
         ours, theirs = of(found.target), of(found.reference)
-        known = [(g, theirs.of[partner[v]]) for v, g in ours.of.items() if g in partner and partner.get(v) in theirs.of]
+        known = [
+            (g, theirs.of[partner[v]])
+            for v, g in ours.of.items()
+            if g in partner and partner.get(v) in theirs.of
+        ]
         assert len(known) > 60
         assert [pair for pair in known if partner[pair[0]] != pair[1]] == []
 
@@ -63,7 +79,8 @@ class TestInferred:
         known = [
             (back, theirs.through[key])
             for (made, given, detour), back in ours.through.items()
-            if (key := (partner.get(made, -1), partner.get(given, -1), detour)) in theirs.through and back in partner
+            if (key := (partner.get(made, -1), partner.get(given, -1), detour)) in theirs.through
+            and back in partner
         ]
         assert len(known) > 40
         assert [pair for pair in known if partner[pair[0]] != pair[1]] == []
@@ -81,7 +98,9 @@ class TestInferred:
             (kinds[side.producers[other]], detour)
             for made, given, detour in of(side).through
             for other in side.reads[side.producers[made]]
-            if kinds[side.producers[made]] == "mul" and side.producers[other] >= 0 and given != other
+            if kinds[side.producers[made]] == "mul"
+            and side.producers[other] >= 0
+            and given != other
         ]
         assert ("sigmoid", True) in activations
         assert ("sigmoid", False) not in activations

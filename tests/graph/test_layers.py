@@ -12,7 +12,9 @@ def located(flow):
     """``located("ms_graph")``: op name -> canonical module path."""
 
     def found(name):
-        return dict(zip(flow(name).trace.ops["name"], locations(flow(name), shipped()), strict=True))
+        return dict(
+            zip(flow(name).trace.ops["name"], locations(flow(name), shipped()), strict=True)
+        )
 
     return found
 
@@ -47,7 +49,9 @@ class TestGraphMode:
         norm = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm"
         for name in ("Pow-op0", "Add-op0", "Rsqrt-op0", "Mul-op0", "Mul-op1"):
             assert found[f"{norm}/{name}"] == "layers.0.input_norm"
-        assert found["Default/ReduceMean-op0"] == "layers.0.input_norm", "though its scope says nothing"
+        assert found["Default/ReduceMean-op0"] == "layers.0.input_norm", (
+            "though its scope says nothing"
+        )
 
     def test_an_op_between_modules_of_one_part_is_in_that_part(self, located):
         attention = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/attention-Attention"
@@ -67,10 +71,10 @@ class TestGraphMode:
         assert (np.diff(reading) >= 0).all()
 
     def test_a_gradient_op_that_reads_a_weight_is_in_its_module(self, located):
-        gradient = (
-            "Gradients/Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/mlp-MLP/w3-Dense/Grad_MatMul/MatMul-op1"
+        gradient = "Gradients/Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/mlp-MLP/w3-Dense/Grad_MatMul/MatMul-op1"
+        assert located("ms_graph")[gradient] == "layers.3.mlp.down_proj", (
+            "its scope says layer 0, w3"
         )
-        assert located("ms_graph")[gradient] == "layers.3.mlp.down_proj", "its scope says layer 0, w3"
 
 
 class TestApiDumps:
@@ -82,7 +86,9 @@ class TestApiDumps:
 
     def test_both_frameworks_come_to_the_same_paths(self, located):
         assert located("pt_none")["Functional.linear.10.forward"] == "layers.1.attention.out"
-        paths = {path for path in located("ms_mf_none").values() if path.startswith("layers.1.attention")}
+        paths = {
+            path for path in located("ms_mf_none").values() if path.startswith("layers.1.attention")
+        }
         assert "layers.1.attention.out" in paths
 
     def test_a_gradient_is_where_its_forward_call_is(self, flow):

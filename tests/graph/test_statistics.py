@@ -10,7 +10,9 @@ from dumpdiff import read
 from dumpdiff.graph.statistics import STATISTICS, completed, statistics
 
 FLOATS = st.floats(-1e6, 1e6, width=32).filter(lambda x: x == 0 or abs(x) > 1e-6)
-DTYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8, np.bool_])
+DTYPES = st.sampled_from(
+    [np.float16, np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8, np.bool_]
+)
 
 
 def plain(array):
@@ -52,9 +54,17 @@ def test_of_float32_of_any_magnitude(scale):
 
 
 def test_over_many_blocks():
-    array = np.random.default_rng(0).standard_normal((7, 300, 100)).astype(np.float32) + np.float32(0.1)
+    array = np.random.default_rng(0).standard_normal((7, 300, 100)).astype(np.float32) + np.float32(
+        0.1
+    )
     high, low, mean, norm = plain(array)
-    assert statistics(array) == (high, low, pytest.approx(mean, rel=1e-6), pytest.approx(norm, rel=1e-7), 0)
+    assert statistics(array) == (
+        high,
+        low,
+        pytest.approx(mean, rel=1e-6),
+        pytest.approx(norm, rel=1e-7),
+        0,
+    )
 
 
 @given(hnp.arrays(np.float32, (3, 4, 5), elements=FLOATS), st.permutations([0, 1, 2]))
@@ -113,7 +123,9 @@ class TestCompletingATrace:
         rows = np.flatnonzero(tensors["file"] != "")[::100]
         for row in rows.tolist():
             *numbers, nonfinite = statistics(trace.array(row))
-            assert tensors.loc[row, list(STATISTICS)].tolist() == pytest.approx(numbers, rel=1e-6, abs=1e-9)
+            assert tensors.loc[row, list(STATISTICS)].tolist() == pytest.approx(
+                numbers, rel=1e-6, abs=1e-9
+            )
             assert tensors["nonfinite"].iat[row] == nonfinite
 
     def test_the_trace_itself_is_left_alone(self, trace):

@@ -58,16 +58,22 @@ RUNS = {
     "adam": Run(lambda w: nn.Adam(w, learning_rate=1e-3)),
     "adam_epsilon": Run(lambda w: nn.Adam(w, learning_rate=1e-3, eps=1e-5)),
     "adam_l2": Run(lambda w: nn.Adam(split(w, 0.02), learning_rate=1e-3)),
-    "adam_weight_decay": Run(lambda w: nn.AdamWeightDecay(split(w, 0.01), learning_rate=1e-3, eps=1e-8)),
+    "adam_weight_decay": Run(
+        lambda w: nn.AdamWeightDecay(split(w, 0.01), learning_rate=1e-3, eps=1e-8)
+    ),
     "adam_weight_decay_default": Run(
         lambda w: nn.AdamWeightDecay(w, learning_rate=1e-3, weight_decay=0.1), moments=True
     ),
     "adam_weight_decay_clipped": Run(
         lambda w: nn.AdamWeightDecay(w, learning_rate=1e-3, beta2=0.95, eps=1e-8), clip=0.9
     ),
-    "adam_weight_decay_one_step": Run(lambda w: nn.AdamWeightDecay(w, learning_rate=1e-3, eps=1e-8), steps=1),
+    "adam_weight_decay_one_step": Run(
+        lambda w: nn.AdamWeightDecay(w, learning_rate=1e-3, eps=1e-8), steps=1
+    ),
     "experimental_adamw": Run(lambda w: ms.experimental.optim.AdamW(w, lr=1e-3, weight_decay=0.1)),
-    "experimental_sgd": Run(lambda w: ms.experimental.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.01)),
+    "experimental_sgd": Run(
+        lambda w: ms.experimental.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.01)
+    ),
 }
 
 
@@ -92,7 +98,10 @@ def record(run: Run, folder: Path, form: str) -> None:
     for step in range(run.steps):
         loss, gradients = compute(*map(Tensor, model.batch(step)))
         losses.append(float(loss.asnumpy()))
-        named = {weight.name: gradient.asnumpy() for weight, gradient in zip(weights, gradients, strict=True)}
+        named = {
+            weight.name: gradient.asnumpy()
+            for weight, gradient in zip(weights, gradients, strict=True)
+        }
         model.save(folder, "gradients", step + 1, named)
         optimizer(ops.clip_by_global_norm(gradients, run.clip) if run.clip else gradients)
         save(step + 1)

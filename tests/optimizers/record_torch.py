@@ -21,7 +21,9 @@ class Net(nn.Module):
         self.first = nn.Linear(model.INPUTS, model.HIDDEN)
         self.norm = nn.LayerNorm(model.HIDDEN)
         self.second = nn.Linear(model.HIDDEN, model.OUTPUTS)
-        self.load_state_dict({name: torch.from_numpy(array) for name, array in model.weights().items()})
+        self.load_state_dict(
+            {name: torch.from_numpy(array) for name, array in model.weights().items()}
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(torch.nn.functional.gelu(self.norm(self.first(x))))
@@ -56,7 +58,9 @@ def adamw(**settings: object) -> Callable[[Net], Optimizers]:
 def muon(net: Net) -> Optimizers:
     named = dict(net.named_parameters())
     others = [weight for name, weight in named.items() if name not in model.MATRICES]
-    return optim.Muon([named[name] for name in model.MATRICES], lr=0.02), optim.AdamW(others, lr=1e-3)
+    return optim.Muon([named[name] for name in model.MATRICES], lr=0.02), optim.AdamW(
+        others, lr=1e-3
+    )
 
 
 def sgd(**settings: object) -> Callable[[Net], Optimizers]:
@@ -106,14 +110,18 @@ def record(run: Run, folder: Path) -> None:
                 for key in (("exp_avg", "exp_avg_sq") if run.before else ())
             }
             model.save(folder, "weights", 0, arrays({**used, **states}))
-        inputs, wanted = (torch.from_numpy(array).to(run.dtype) for array in model.batch(step + run.before))
+        inputs, wanted = (
+            torch.from_numpy(array).to(run.dtype) for array in model.batch(step + run.before)
+        )
         loss = ((computing(inputs) - wanted) ** 2).mean()
         losses.append(float(loss.detach()))
         for weight in used.values():
             weight.grad = None
         (loss * run.scale).backward()
         if step >= 0:
-            model.save(folder, "gradients", step + 1, arrays({name: w.grad for name, w in used.items()}))
+            model.save(
+                folder, "gradients", step + 1, arrays({name: w.grad for name, w in used.items()})
+            )
         for name, weight in used.items():
             kept[name].grad = weight.grad.to(kept[name].dtype) / run.scale
         if run.clip:

@@ -9,13 +9,17 @@ import numpy as np
 SHAPES = {"layers.0.weight": (24, 16), "layers.0.bias": (24,)}
 
 
-def train(folder: Path, *, rate: float = 0.1, momentum: float = 0.0, steps: int = 2, lost: bool = False) -> Path:
+def train(
+    folder: Path, *, rate: float = 0.1, momentum: float = 0.0, steps: int = 2, lost: bool = False
+) -> Path:
     """Steps of SGD in float32; with ``lost`` other gradients are saved than were used."""
     made = np.random.default_rng(0)
     folder.mkdir()
 
     def draw() -> dict[str, np.ndarray]:
-        return {name: made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+        return {
+            name: made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
+        }
 
     now, buffer = draw(), {name: np.float32(0) for name in SHAPES}
     np.savez(folder / "weights_0.npz", **now)

@@ -16,7 +16,9 @@ MATRICES = ("first.weight", "second.weight")
 
 def weights() -> dict[str, np.ndarray]:
     made = np.random.default_rng(0)
-    drawn = {name: 0.2 * made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    drawn = {
+        name: 0.2 * made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
+    }
     return {**drawn, "norm.weight": 1 + drawn["norm.weight"]}
 
 

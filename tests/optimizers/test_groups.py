@@ -27,7 +27,9 @@ def data(*histories: History) -> Data:
 
 def test_a_learning_rate_for_each_layer_makes_a_group_of_each() -> None:
     rates = {f"layer.{n}": 0.1 * 0.8**n for n in range(10)}
-    groups = explained(data(*(moved_by(name, rate, n) for n, (name, rate) in enumerate(rates.items()))), Known())
+    groups = explained(
+        data(*(moved_by(name, rate, n) for n, (name, rate) in enumerate(rates.items()))), Known()
+    )
     assert {group.state for group in groups} == {EXPLAINED}
     found = {name: group.fit.rates[0] for group in groups for name in group.parameters}
     assert found == pytest.approx(rates, rel=1e-5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 from dumpdiff.optimizers.groups import EXPLAINED
 from dumpdiff.optimizers.inputs import clean, histories, read_run, read_steps
 
@@ -17,15 +17,22 @@ BIAS = np.random.default_rng(1).standard_normal(16).astype(np.float32)
 NAMES = ("layer.weight", "layer.bias")
 
 
-def write(folder: Path, steps: int = 2, gradients: tuple[str, ...] = NAMES, **beside: np.ndarray) -> Path:
+def write(
+    folder: Path, steps: int = 2, gradients: tuple[str, ...] = NAMES, **beside: np.ndarray
+) -> Path:
     """A run of plain SGD; ``gradients`` are called so, ``beside`` is saved with the weights."""
     made = np.random.default_rng(2)
     folder.mkdir(exist_ok=True)
     now = dict(zip(NAMES, (WEIGHT, BIAS), strict=True))
     np.savez(folder / "weights_0.npz", **now, **beside)
     for step in range(1, steps + 1):
-        moves = {name: made.standard_normal(array.shape).astype(np.float32) for name, array in now.items()}
-        np.savez(folder / f"gradients_{step}.npz", **dict(zip(gradients, moves.values(), strict=True)))
+        moves = {
+            name: made.standard_normal(array.shape).astype(np.float32)
+            for name, array in now.items()
+        }
+        np.savez(
+            folder / f"gradients_{step}.npz", **dict(zip(gradients, moves.values(), strict=True))
+        )
         now = {name: array - np.float32(RATE) * moves[name] for name, array in now.items()}
         np.savez(folder / f"weights_{step}.npz", **now, **beside)
     return folder
@@ -40,7 +47,9 @@ def test_a_folder_of_numbered_files(tmp_path: Path) -> None:
 
 def test_files_in_order_with_commas_between(tmp_path: Path) -> None:
     write(tmp_path)
-    given = ",".join(str(tmp_path / f"{name}.npz") for name in ("weights_0", "gradients_1", "weights_1"))
+    given = ",".join(
+        str(tmp_path / f"{name}.npz") for name in ("weights_0", "gradients_1", "weights_1")
+    )
     assert read_run(given).steps == 1
 
 
@@ -53,9 +62,14 @@ def test_every_format_of_checkpoints(tmp_path: Path) -> None:
     arrays = {file.stem: dict(np.load(file)) for file in folder.iterdir()}
     for file in folder.iterdir():
         file.unlink()
-    listed = [{"name": name, "data": ms.Tensor(array)} for name, array in arrays["weights_0"].items()]
+    listed = [
+        {"name": name, "data": ms.Tensor(array)} for name, array in arrays["weights_0"].items()
+    ]
     ms.save_checkpoint(listed, str(folder / "weights_0.ckpt"))
-    torch.save({name: torch.from_numpy(a) for name, a in arrays["gradients_1"].items()}, folder / "gradients_1.pt")
+    torch.save(
+        {name: torch.from_numpy(a) for name, a in arrays["gradients_1"].items()},
+        folder / "gradients_1.pt",
+    )
     save_file(arrays["weights_1"], folder / "weights_1.safetensors")
     (folder / "gradients_2").mkdir()
     for name, array in arrays["gradients_2"].items():
@@ -65,12 +79,18 @@ def test_every_format_of_checkpoints(tmp_path: Path) -> None:
     assert (run.state, run.steps, run.groups[0].fit.rule.name) == (EXPLAINED, 2, "SGD")
 
 
-def test_settings_beside_the_files_are_read_and_those_given_count_before_them(tmp_path: Path) -> None:
+def test_settings_beside_the_files_are_read_and_those_given_count_before_them(
+    tmp_path: Path,
+) -> None:
     folder = write(tmp_path / "run")
     (folder / "settings.yaml").write_text("lr: 0.5\nstep: 3")
     assert read_steps(str(folder)).settings.step == 3
     said = read_run(str(folder)).groups[0].fit
-    assert (said.rates, said.clipping.kind, said.numbers["factor"]) == ((0.5, 0.5), "one factor", pytest.approx(0.25))
+    assert (said.rates, said.clipping.kind, said.numbers["factor"]) == (
+        (0.5, 0.5),
+        "one factor",
+        pytest.approx(0.25),
+    )
     (tmp_path / "other.yaml").write_text(f"lr: {RATE}")
     given = read_run(str(folder), tmp_path / "other.yaml").groups[0].fit
     assert (given.rates, given.clipping.kind) == ((RATE, RATE), "nothing")
@@ -81,10 +101,15 @@ def test_settings_beside_the_files_are_read_and_those_given_count_before_them(tm
     [
         (("grad.layer.weight", "grad.layer.bias"), ()),
         (("module.layer.weight.grad", "module.layer.bias.grad"), ()),
-        (("arr_0", "arr_1"), ("gradients are not called as weights, and were paired in their order",)),
+        (
+            ("arr_0", "arr_1"),
+            ("gradients are not called as weights, and were paired in their order",),
+        ),
     ],
 )
-def test_gradients_by_other_names(tmp_path: Path, gradients: tuple[str, ...], said: tuple[str, ...]) -> None:
+def test_gradients_by_other_names(
+    tmp_path: Path, gradients: tuple[str, ...], said: tuple[str, ...]
+) -> None:
     run = read_run(str(write(tmp_path, gradients=gradients)))
     assert (run.state, run.problems) == (EXPLAINED, said)
 
@@ -101,7 +126,10 @@ def test_names_without_what_is_put_around_them(name: str, bare: str) -> None:
 
 
 def test_moments_saved_with_the_weights_need_a_step(tmp_path: Path) -> None:
-    moments = {"moment1.layer.weight": np.ones_like(WEIGHT), "moment2.layer.weight": np.ones_like(WEIGHT)}
+    moments = {
+        "moment1.layer.weight": np.ones_like(WEIGHT),
+        "moment2.layer.weight": np.ones_like(WEIGHT),
+    }
     folder = write(tmp_path, **moments)
     with pytest.raises(DumpError, match="say in the settings which 'step' the first update is"):
         read_run(str(folder))
@@ -117,7 +145,9 @@ def test_the_counter_of_a_mindspore_checkpoint_is_the_step(tmp_path: Path) -> No
 
 
 def test_moments_of_zero_are_those_of_a_fresh_run(tmp_path: Path) -> None:
-    found, problems = histories(read_steps(str(write(tmp_path, **{"exp_avg.layer.bias": np.zeros_like(BIAS)}))))
+    found, problems = histories(
+        read_steps(str(write(tmp_path, **{"exp_avg.layer.bias": np.zeros_like(BIAS)})))
+    )
     assert ([one.first for one in found], problems) == ([None, None], [])
 
 
@@ -158,5 +188,7 @@ def test_gradients_of_another_model(tmp_path: Path) -> None:
     folder = write(tmp_path)
     for step in (1, 2):
         np.savez(folder / f"gradients_{step}.npz", other=np.ones(3))
-    with pytest.raises(DumpError, match=r"weights are called layer\.weight, layer\.bias, gradients other"):
+    with pytest.raises(
+        DumpError, match=r"weights are called layer\.weight, layer\.bias, gradients other"
+    ):
         read_run(str(folder))

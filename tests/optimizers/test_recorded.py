@@ -10,7 +10,7 @@ import pytest
 
 from dumpdiff.optimizers.groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, Group
 from dumpdiff.optimizers.inputs import read_run
-from dumpdiff.optimizers.moved import Moved
+from dumpdiff.optimizers.run_analysis import Moved
 
 pytestmark = pytest.mark.record
 
@@ -18,12 +18,18 @@ Ran = Callable[..., Moved]
 ALL = ("first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias")
 MATRICES = ("first.weight", "second.weight")
 OTHERS = tuple(name for name in ALL if name not in MATRICES)
-NORM, DENSE = ("norm.weight", "norm.bias"), tuple(name for name in ALL if not name.startswith("norm"))
+NORM, DENSE = (
+    ("norm.weight", "norm.bias"),
+    tuple(name for name in ALL if not name.startswith("norm")),
+)
 
 
 def theirs(names: tuple[str, ...]) -> set[str]:
     """As MindSpore calls them."""
-    return {name.replace("norm.weight", "norm.gamma").replace("norm.bias", "norm.beta") for name in names}
+    return {
+        name.replace("norm.weight", "norm.gamma").replace("norm.bias", "norm.beta")
+        for name in names
+    }
 
 
 def group(run: Moved, names: tuple[str, ...]) -> Group:
@@ -37,7 +43,14 @@ def group(run: Moved, names: tuple[str, ...]) -> Group:
     [
         ("torch", "sgd", ALL, "SGD", 0.1, {}),
         ("torch", "sgd_momentum", ALL, "SGD with momentum", 0.1, {"momentum": 0.9}),
-        ("torch", "sgd_dampened", ALL, "SGD with dampened momentum", 0.1, {"momentum": 0.9, "dampening": 0.3}),
+        (
+            "torch",
+            "sgd_dampened",
+            ALL,
+            "SGD with dampened momentum",
+            0.1,
+            {"momentum": 0.9, "dampening": 0.3},
+        ),
         (
             "torch",
             "sgd_nesterov",
@@ -48,41 +61,113 @@ def group(run: Moved, names: tuple[str, ...]) -> Group:
         ),
         ("torch", "adam", ALL, "Adam", 1e-3, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
         ("torch", "adam_l2", ALL, "Adam with L2 decay", 1e-3, {"decay": 0.02}),
-        ("torch", "adamw", ALL, "AdamW", 1e-3, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01}),
+        (
+            "torch",
+            "adamw",
+            ALL,
+            "AdamW",
+            1e-3,
+            {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01},
+        ),
         ("torch", "adamw_fused", ALL, "AdamW", 1e-3, {"beta2": 0.95, "decay": 0.1}),
-        ("torch", "adamw_odd", ALL, "AdamW", 1e-3, {"beta1": 0.87, "beta2": 0.97, "epsilon": 3e-4, "decay": 0.1}),
+        (
+            "torch",
+            "adamw_odd",
+            ALL,
+            "AdamW",
+            1e-3,
+            {"beta1": 0.87, "beta2": 0.97, "epsilon": 3e-4, "decay": 0.1},
+        ),
         ("torch", "adamw_groups", MATRICES, "AdamW", 3e-4, {"decay": 0.1}),
         ("torch", "adamw_groups", OTHERS, "Adam", 3e-4, {"decay": 0.0}),
-        ("torch", "muon", MATRICES, "Muon, decoupled decay", 0.02, {"momentum": 0.95, "decay": 0.1}),
+        (
+            "torch",
+            "muon",
+            MATRICES,
+            "Muon, decoupled decay",
+            0.02,
+            {"momentum": 0.95, "decay": 0.1},
+        ),
         ("torch", "muon", OTHERS, "AdamW", 1e-3, {"decay": 0.01}),
         ("mindspore", "sgd", ALL, "SGD", 0.1, {}),
         ("mindspore", "sgd_nesterov", ALL, "SGD with Nesterov momentum", 0.1, {"momentum": 0.9}),
         ("mindspore", "momentum", ALL, "SGD with momentum", 0.1, {"momentum": 0.9}),
         ("mindspore", "adam", ALL, "MindSpore nn.Adam", 1e-3, {"beta2": 0.999, "epsilon": 1e-8}),
         ("mindspore", "adam_epsilon", ALL, "MindSpore nn.Adam", 1e-3, {"epsilon": 1e-5}),
-        ("mindspore", "adam_l2", MATRICES, "MindSpore nn.Adam with L2 decay", 1e-3, {"decay": 0.02}),
+        (
+            "mindspore",
+            "adam_l2",
+            MATRICES,
+            "MindSpore nn.Adam with L2 decay",
+            1e-3,
+            {"decay": 0.02},
+        ),
         ("mindspore", "adam_l2", OTHERS, "MindSpore nn.Adam", 1e-3, {}),
-        ("mindspore", "adam_weight_decay", MATRICES, "MindSpore AdamWeightDecay", 1e-3, {"decay": 0.01}),
-        ("mindspore", "adam_weight_decay", OTHERS, "MindSpore AdamWeightDecay without decay", 1e-3, {}),
-        ("mindspore", "adam_weight_decay_default", DENSE, "MindSpore AdamWeightDecay", 1e-3, {"epsilon": 1e-6}),
-        ("mindspore", "adam_weight_decay_default", NORM, "MindSpore AdamWeightDecay without decay", 1e-3, {}),
+        (
+            "mindspore",
+            "adam_weight_decay",
+            MATRICES,
+            "MindSpore AdamWeightDecay",
+            1e-3,
+            {"decay": 0.01},
+        ),
+        (
+            "mindspore",
+            "adam_weight_decay",
+            OTHERS,
+            "MindSpore AdamWeightDecay without decay",
+            1e-3,
+            {},
+        ),
+        (
+            "mindspore",
+            "adam_weight_decay_default",
+            DENSE,
+            "MindSpore AdamWeightDecay",
+            1e-3,
+            {"epsilon": 1e-6},
+        ),
+        (
+            "mindspore",
+            "adam_weight_decay_default",
+            NORM,
+            "MindSpore AdamWeightDecay without decay",
+            1e-3,
+            {},
+        ),
         ("mindspore", "experimental_adamw", ALL, "AdamW", 1e-3, {"decay": 0.1}),
-        ("mindspore", "experimental_sgd", ALL, "SGD with momentum and L2 decay", 0.1, {"decay": 0.01}),
+        (
+            "mindspore",
+            "experimental_sgd",
+            ALL,
+            "SGD with momentum and L2 decay",
+            0.1,
+            {"decay": 0.01},
+        ),
     ],
 )
 def test_rule_and_numbers(
-    moved: Ran, framework: str, name: str, names: tuple[str, ...], rule: str, rate: float, numbers: dict[str, float]
+    moved: Ran,
+    framework: str,
+    name: str,
+    names: tuple[str, ...],
+    rule: str,
+    rate: float,
+    numbers: dict[str, float],
 ) -> None:
     run = moved(framework, name)
     found = group(run, names)
     assert (run.state, found.state) == (EXPLAINED, EXPLAINED)
     assert found.fit.rule.name == rule
     assert found.fit.rates == pytest.approx([rate] * 3, rel=2e-3)
-    assert {key: found.fit.numbers[key] for key in numbers} == pytest.approx(numbers, rel=5e-3, abs=1e-9)
+    assert {key: found.fit.numbers[key] for key in numbers} == pytest.approx(
+        numbers, rel=5e-3, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(
-    ("framework", "name"), [("torch", "sgd_momentum"), ("torch", "adamw"), ("mindspore", "adam_weight_decay")]
+    ("framework", "name"),
+    [("torch", "sgd_momentum"), ("torch", "adamw"), ("mindspore", "adam_weight_decay")],
 )
 def test_the_next_best_rule_leaves_far_more(moved: Ran, framework: str, name: str) -> None:
     for found in moved(framework, name).groups:
@@ -99,10 +184,14 @@ def test_gradients_that_were_clipped_later_are_scaled_by_the_global_norm(moved: 
     ):
         found = group(moved(framework, name), ALL)
         assert (found.fit.rule.name, found.fit.clipping.kind) == (rule, "global norm")
-        assert "clip" in found.unseen  # every step was clipped, so that the limit is part of the learning rate
+        assert (
+            "clip" in found.unseen
+        )  # every step was clipped, so that the limit is part of the learning rate
 
 
-def test_a_known_learning_rate_shows_the_limit_and_the_loss_scale(moved: Ran, tmp_path: Path) -> None:
+def test_a_known_learning_rate_shows_the_limit_and_the_loss_scale(
+    moved: Ran, tmp_path: Path
+) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 0.1")
     clipped = group(moved("torch", "sgd_clipped", settings), ALL)
@@ -118,7 +207,9 @@ def test_a_learning_rate_that_warms_up_is_solved_for_step_by_step(moved: Ran) ->
     assert found.fit.rates == pytest.approx([1e-4, 5e-4, 1e-3], rel=1e-3)
 
 
-def test_a_resumed_run_needs_its_step_and_uses_the_moments_saved_with_the_weights(moved: Ran, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_its_step_and_uses_the_moments_saved_with_the_weights(
+    moved: Ran, tmp_path: Path
+) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("step: 6")
     found = group(moved("torch", "adamw_resumed", settings), ALL)
@@ -136,10 +227,14 @@ def test_settings_that_are_not_what_happened_are_told(moved: Ran, tmp_path: Path
 
 
 @pytest.mark.parametrize(("name", "master"), [("adamw_bfloat16", False), ("adamw_master", True)])
-def test_narrow_weights_and_whether_a_wider_copy_stands_behind(moved: Ran, name: str, master: bool) -> None:
+def test_narrow_weights_and_whether_a_wider_copy_stands_behind(
+    moved: Ran, name: str, master: bool
+) -> None:
     run = moved("torch", name)
     at = run.groups.index(group(run, ALL))
-    assert run.groups[at].fit.rule.name == "Adam"  # a decay of 1e-5 of a weight is nothing in bfloat16
+    assert (
+        run.groups[at].fit.rule.name == "Adam"
+    )  # a decay of 1e-5 of a weight is nothing in bfloat16
     assert run.groups[at].fit.rates == pytest.approx([1e-3] * 3, rel=0.02)
     assert run.copies[at].has_master is master
 
@@ -150,7 +245,9 @@ def test_what_no_rule_makes_is_not_explained(moved: Ran) -> None:
     assert run.groups[0].fit.residual > 0.1
 
 
-def test_one_step_does_not_tell_a_missing_correction_from_another_learning_rate(moved: Ran, tmp_path: Path) -> None:
+def test_one_step_does_not_tell_a_missing_correction_from_another_learning_rate(
+    moved: Ran, tmp_path: Path
+) -> None:
     run = moved("torch", "adamw_one_step")
     assert run.state == AMBIGUOUS
     names = {fit.rule.name for fit in (run.groups[0].fit, *run.groups[0].same)}
@@ -162,7 +259,9 @@ def test_one_step_does_not_tell_a_missing_correction_from_another_learning_rate(
     assert {"beta1", "beta2"} <= set(known.groups[0].unseen)
 
 
-def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(recording: Callable[[str], Path]) -> None:
+def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(
+    recording: Callable[[str], Path],
+) -> None:
     ours, others = (np.load(recording(framework) / name / "losses.npy")
                     for framework, name in (("mindspore", "adam_weight_decay"), ("torch", "adamw")))  # fmt: skip
     assert ours[0] == pytest.approx(others[0], rel=1e-6)

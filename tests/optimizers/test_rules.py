@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
-from dumpdiff.optimizers.clipping import EACH, FREE, GLOBAL, Clipping
+from dumpdiff.optimizers.clip_factor import EACH, FREE, GLOBAL, Clipping
 from dumpdiff.optimizers.fit import Attempt, Data, fit
 from dumpdiff.optimizers.history import History, half_ulp, history, stored_type
 from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonal
@@ -19,7 +19,14 @@ from dumpdiff.optimizers.search import RULES
 from dumpdiff.optimizers.sgd import DAMPENED, MOMENTUM, NESTEROV, PLAIN, SGD
 
 SHAPE, STEPS = (6, 4), 3
-NUMBERS = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "momentum": 0.9, "dampening": 0.2, "decay": 0.1}
+NUMBERS = {
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "epsilon": 1e-8,
+    "momentum": 0.9,
+    "dampening": 0.2,
+    "decay": 0.1,
+}
 ONES = np.ones(STEPS)
 
 seeds = st.integers(0, 2**32 - 1)
@@ -30,7 +37,9 @@ def drawn(seed: int, **other: Any) -> History:
     """A parameter that stands still; other fields as said."""
     made = np.random.default_rng(seed)
     weights = np.repeat(made.standard_normal((1, 24)), STEPS + 1, axis=0)
-    return History("w", SHAPE, **{"weights": weights, "gradients": made.standard_normal((STEPS, 24)), **other})
+    return History(
+        "w", SHAPE, **{"weights": weights, "gradients": made.standard_normal((STEPS, 24)), **other}
+    )
 
 
 def moves(rule: Rule, of: History, factors: np.ndarray = ONES, **numbers: float) -> np.ndarray:
@@ -44,7 +53,9 @@ def moves(rule: Rule, of: History, factors: np.ndarray = ONES, **numbers: float)
 def test_adam_does_not_see_a_factor_on_all_gradients(seed: int, factor: float) -> None:
     for rule in (Adam(), Adam(corrected=False)):
         of = drawn(seed)
-        np.testing.assert_allclose(moves(rule, of, factor * ONES, epsilon=0), moves(rule, of, epsilon=0), rtol=1e-9)
+        np.testing.assert_allclose(
+            moves(rule, of, factor * ONES, epsilon=0), moves(rule, of, epsilon=0), rtol=1e-9
+        )
 
 
 @given(seeds)
@@ -54,7 +65,9 @@ def test_the_first_step_of_adam_is_the_sign_of_the_gradient(seed: int) -> None:
 
 
 @given(seeds, st.floats(0.5, 0.99), st.floats(0.5, 0.9999))
-def test_without_correction_steps_are_longer_by_a_known_factor(seed: int, beta1: float, beta2: float) -> None:
+def test_without_correction_steps_are_longer_by_a_known_factor(
+    seed: int, beta1: float, beta2: float
+) -> None:
     of, betas = drawn(seed), {"beta1": beta1, "beta2": beta2, "epsilon": 0.0}
     t = np.arange(1, STEPS + 1)[:, None]
     longer = (1 - beta1**t) / np.sqrt(1 - beta2**t)
@@ -72,7 +85,9 @@ def test_epsilon_in_each_place_at_the_first_step(seed: int) -> None:
         (EARLY, np.abs(g) + 0.01 / np.sqrt(short)),
         (INSIDE, np.sqrt(g**2 + 0.01)),
     ):
-        np.testing.assert_allclose(moves(Adam(epsilon=place), of, epsilon=0.01)[0], g / below, rtol=1e-9)
+        np.testing.assert_allclose(
+            moves(Adam(epsilon=place), of, epsilon=0.01)[0], g / below, rtol=1e-9
+        )
 
 
 @given(seeds, st.floats(0, 0.5))
@@ -83,7 +98,9 @@ def test_l2_decay_is_a_gradient_of_the_weights(seed: int, decay: float) -> None:
         np.testing.assert_allclose(
             moves(SGD(kind, L2), of, decay=decay), moves(SGD(kind), added), rtol=1e-9, atol=1e-12
         )
-    np.testing.assert_allclose(moves(Adam(decay=L2), of, decay=decay), moves(Adam(), added), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        moves(Adam(decay=L2), of, decay=decay), moves(Adam(), added), rtol=1e-9, atol=1e-12
+    )
 
 
 @given(seeds)
@@ -92,14 +109,18 @@ def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
     zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0}
     for rule in [one for one in RULES if one.family != "Muon"]:
         for simpler in rule.reductions:
-            np.testing.assert_allclose(moves(rule, of, **zero), moves(simpler, of, **zero), rtol=1e-12)
+            np.testing.assert_allclose(
+                moves(rule, of, **zero), moves(simpler, of, **zero), rtol=1e-12
+            )
 
 
 @given(seeds, st.floats(-10, 10))
 def test_sgd_is_linear(seed: int, factor: float) -> None:
     of = drawn(seed)
     for kind in (PLAIN, MOMENTUM, NESTEROV, DAMPENED):
-        np.testing.assert_allclose(moves(SGD(kind), of, factor * ONES), factor * moves(SGD(kind), of), atol=1e-9)
+        np.testing.assert_allclose(
+            moves(SGD(kind), of, factor * ONES), factor * moves(SGD(kind), of), atol=1e-9
+        )
 
 
 @given(seeds)
@@ -115,19 +136,25 @@ def test_moments_carry_a_run_on(seed: int) -> None:
     later = drawn(seed, first=first, second=second, **rest)
     np.testing.assert_allclose(moves(Adam(), later, np.ones(1))[0], moves(Adam(), of)[2], rtol=1e-9)
     np.testing.assert_allclose(
-        moves(SGD(MOMENTUM), drawn(seed, first=buffer, **rest), np.ones(1))[0], moves(SGD(MOMENTUM), of)[2], rtol=1e-9
+        moves(SGD(MOMENTUM), drawn(seed, first=buffer, **rest), np.ones(1))[0],
+        moves(SGD(MOMENTUM), of)[2],
+        rtol=1e-9,
     )
 
 
 @given(seeds, st.integers(2, 12), st.integers(2, 12), st.floats(1e-3, 1e3))
-def test_muon_moves_along_a_nearly_orthogonal_matrix(seed: int, rows: int, columns: int, factor: float) -> None:
+def test_muon_moves_along_a_nearly_orthogonal_matrix(
+    seed: int, rows: int, columns: int, factor: float
+) -> None:
     matrix = np.random.default_rng(seed).standard_normal((rows, columns))
     made = orthogonal(matrix)
     np.testing.assert_allclose(orthogonal(matrix.T), made.T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(orthogonal(factor * matrix), made, rtol=1e-6, atol=1e-9)
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
     stretched = np.einsum("ia,ij,aj->a", u, made, v)  #: the singular vectors are kept
-    large = values > 0.05 * np.linalg.norm(values)  #: five iterations do not reach the smallest values
+    large = values > 0.05 * np.linalg.norm(
+        values
+    )  #: five iterations do not reach the smallest values
     assert np.all((stretched[large] > 0.6) & (stretched[large] < 1.3))
 
 
@@ -152,16 +179,27 @@ def test_free_factors_are_relative_to_the_first_step() -> None:
     assert made.tolist() == [1.0, 0.5, 2.0]
 
 
-@given(seeds, rates, st.floats(0, 0.5), st.sampled_from([rule for rule in RULES if rule.decay == DECOUPLED]))
+@given(
+    seeds,
+    rates,
+    st.floats(0, 0.5),
+    st.sampled_from([rule for rule in RULES if rule.decay == DECOUPLED]),
+)
 @settings(max_examples=50)
-def test_learning_rate_and_decoupled_decay_are_solved_for(seed: int, rate: float, decay: float, rule: Rule) -> None:
+def test_learning_rate_and_decoupled_decay_are_solved_for(
+    seed: int, rate: float, decay: float, rule: Rule
+) -> None:
     numbers = {**NUMBERS, "decay": decay}
     of = drawn(seed, stored="float64")
     weights = [of.weights[0]]
     for t in range(STEPS):
         now = drawn(seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))]))
         weights.append(weights[-1] - rate * moves(rule, now, **numbers)[t])
-    found = fit(Attempt(rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers))
+    found = fit(
+        Attempt(
+            rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers
+        )
+    )
     assert found.rates == pytest.approx([rate] * STEPS, rel=1e-6)
     assert found.numbers["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
     assert found.residual < 1e-6

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
+from dumpdiff.model.trace import Trace
 from dumpdiff.readers import mindspore
 from dumpdiff.readers.parts import Part
-from dumpdiff.trace import Trace
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 ITERATION = Path("rank_0/TinyLlama/0/0")
@@ -47,7 +47,11 @@ def statistics(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def derived(root: Path, dest: Path, categories: str) -> Path:
     script = FIXTURES / "make_statistic_csv.py"
-    subprocess.run([sys.executable, script, root, dest, "--categories", categories], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, script, root, dest, "--categories", categories],
+        check=True,
+        capture_output=True,
+    )
     return dest
 
 
@@ -85,7 +89,9 @@ class TestFind:
     def test_several_ranks_graphs_and_iterations(self, copy: Path, tmp_path: Path):
         many = tmp_path / "many"
         for rank, graph, step in ((0, 0, 0), (0, 0, 10), (0, 0, 2), (0, 3, 0), (1, 0, 0)):
-            shutil.copytree(copy / ITERATION, many / f"rank_{rank}" / "net" / str(graph) / str(step))
+            shutil.copytree(
+                copy / ITERATION, many / f"rank_{rank}" / "net" / str(graph) / str(step)
+            )
         found = [(part.rank, part.graph, part.step) for part in mindspore.find(many)]
         assert found == [(0, 0, 0), (0, 0, 2), (0, 0, 10), (0, 3, 0), (1, 0, 0)]
 
@@ -123,7 +129,9 @@ class TestGraphAndTensors:
     def test_names_are_those_of_the_run_not_those_printed_in_the_graph(self, trace: Trace):
         """``Expand/_MatMulExt/BatchMatMul`` is numbered with gaps in the graph files and without in the npy names."""
         numbers = [
-            int(name.rpartition("-op")[2]) for name in trace.ops["name"] if name.startswith("Expand/_MatMulExt/Batch")
+            int(name.rpartition("-op")[2])
+            for name in trace.ops["name"]
+            if name.startswith("Expand/_MatMulExt/Batch")
         ]
         assert numbers == list(range(24))
 
@@ -143,7 +151,10 @@ class TestGraphAndTensors:
         assert tensors.loc["output.0", "dtype"] == "float32"
 
     def test_constants_carry_their_value(self, trace: Trace):
-        tensors = slots(trace, "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm/Add-op0")
+        tensors = slots(
+            trace,
+            "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm/Add-op0",
+        )
         eps = tensors.loc["input.1"]
         assert eps["constant"]
         assert eps["max"] == eps["min"] == eps["mean"] == eps["norm"] == 1e-5
@@ -151,7 +162,9 @@ class TestGraphAndTensors:
         assert (axis["max"], axis["norm"], axis["shape"]) == (-1, 1, (1,))
 
     def test_reshapes_have_the_shape_of_the_graph_not_of_the_file(self, trace: Trace):
-        reshaped = slots(trace, "Default/n-WithLoss/n-TinyLlama/embedding-Embedding/Reshape-op0").loc["output.0"]
+        reshaped = slots(
+            trace, "Default/n-WithLoss/n-TinyLlama/embedding-Embedding/Reshape-op0"
+        ).loc["output.0"]
         assert reshaped["shape"] == (32,)
         (tensor,) = trace.tensors.index[trace.tensors["file"] == reshaped["file"]]
         assert trace.array(tensor).shape == (2, 16)
@@ -159,9 +172,15 @@ class TestGraphAndTensors:
     def test_tuples_are_spread_over_the_slots(self, trace: Trace):
         """SplitWithSize was expanded to slices in a MakeTuple that TupleGetItem reads: the reader reads the slice."""
         grads = trace.ops.index[trace.ops["kind"] == "StridedSliceGrad"]
-        first = trace.tensors[(trace.tensors["op"] == grads[0]) & (trace.tensors["slot"] == "input.0")].iloc[0]
+        first = trace.tensors[
+            (trace.tensors["op"] == grads[0]) & (trace.tensors["slot"] == "input.0")
+        ].iloc[0]
         assert trace.ops["kind"][trace.tensors["op"][first["producer"]]] in {"Slice", "Neg"}
-        assert not trace.ops["kind"].isin(["MakeTuple", "TupleGetItem", "Depend", "Load", "UpdateState"]).any()
+        assert (
+            not trace.ops["kind"]
+            .isin(["MakeTuple", "TupleGetItem", "Depend", "Load", "UpdateState"])
+            .any()
+        )
 
     def test_producers_come_before_their_readers(self, trace: Trace):
         read = trace.tensors[trace.tensors["producer"] >= 0]
@@ -174,9 +193,13 @@ class TestGraphAndTensors:
         assert (inputs["producer"] >= 0).all()
 
     def test_edges_join_equal_arrays(self, trace: Trace):
-        read = trace.tensors[(trace.tensors["producer"] >= 0) & (trace.tensors["file"] != "")].iloc[::50]
+        read = trace.tensors[(trace.tensors["producer"] >= 0) & (trace.tensors["file"] != "")].iloc[
+            ::50
+        ]
         for tensor, producer in zip(read.index, read["producer"], strict=True):
-            np.testing.assert_array_equal(trace.array(tensor).ravel(), trace.array(producer).ravel())
+            np.testing.assert_array_equal(
+                trace.array(tensor).ravel(), trace.array(producer).ravel()
+            )
 
     def test_phases(self, trace: Trace):
         assert set(trace.ops["phase"]) == {"forward", "backward"}
@@ -191,9 +214,14 @@ class TestGraphAndTensors:
         assert parameters.index.tolist() == list(range(41))
         rows = trace.tensors[trace.tensors["op"] < 41]
         assert rows["trusted"].all()  # no optimizer in this graph
-        assert rows.loc[rows["parameter"] == "", "op"].map(parameters["name"]).tolist() == ["x", "y"]
+        assert rows.loc[rows["parameter"] == "", "op"].map(parameters["name"]).tolist() == [
+            "x",
+            "y",
+        ]
 
-    def test_two_dumps_of_one_model_have_the_same_rows(self, trace: Trace, dump: Callable[[str], Path]):
+    def test_two_dumps_of_one_model_have_the_same_rows(
+        self, trace: Trace, dump: Callable[[str], Path]
+    ):
         other = mindspore.read(only(dump("ms_graph_bug_w1")))
         assert other.source.details["edges_verified"] == (962, 962)
         said = ["name", "kind", "phase", "scope"]  # the model file of the other run has more lines
@@ -225,7 +253,9 @@ class TestStatistics:
         other = mindspore.read(only(derived(root, tmp_path / "hashes", "md5,min,nan count,max")))
         assert other.source.details["edges_verified"] == (962, 962)
         tensor = trace.tensors.index[trace.tensors["file"] != ""][100]
-        assert other.tensors["hash"][tensor] == hashlib.md5(trace.array(tensor).tobytes()).hexdigest()
+        assert (
+            other.tensors["hash"][tensor] == hashlib.md5(trace.array(tensor).tobytes()).hexdigest()
+        )
 
     def test_files_and_statistics_together(self, copy: Path, statistics: Path):
         shutil.copy(statistics / ITERATION / "statistic.csv", copy / ITERATION)
@@ -261,13 +291,15 @@ class TestWithoutTheGraph:
     def test_phases_are_judged_by_prefix(self, alone: Trace):
         names = alone.ops["name"].str.startswith("Gradients_")
         assert (alone.ops.loc[names, "phase"] == "backward").all()
-        assert (alone.ops.loc[alone.ops["name"].str.startswith("Default_"), "phase"] == "forward").all()
+        assert (
+            alone.ops.loc[alone.ops["name"].str.startswith("Default_"), "phase"] == "forward"
+        ).all()
 
     def test_ops_are_in_order_of_time(self, alone: Trace):
         names = alone.ops["name"].tolist()
-        assert names.index("Default_n-WithLoss_n-TinyLlama_embedding-Embedding_Gather-op0") < names.index(
-            "Expand__SiLUGrad_Mul-op0"
-        )
+        assert names.index(
+            "Default_n-WithLoss_n-TinyLlama_embedding-Embedding_Gather-op0"
+        ) < names.index("Expand__SiLUGrad_Mul-op0")
 
     @pytest.mark.parametrize("missing", ["*.pb", "*.ir"])
     def test_one_of_the_two_graph_files_is_enough(self, copy: Path, root: Path, missing: str):
@@ -285,8 +317,12 @@ class TestOldNames:
     def test_double_dashes_are_slashes(self, copy: Path, tmp_path: Path):
         old = tmp_path / "old" / "rank_0" / "net" / "0" / "0"
         old.mkdir(parents=True)
-        for path in (copy / ITERATION).glob("Add.Default_n-WithLoss_n-TinyLlama_layers-CellList_0-Block_*"):
-            name = path.name.replace("Default_n-WithLoss_", "Default--n-WithLoss--").removesuffix(".Float32.npy")
+        for path in (copy / ITERATION).glob(
+            "Add.Default_n-WithLoss_n-TinyLlama_layers-CellList_0-Block_*"
+        ):
+            name = path.name.replace("Default_n-WithLoss_", "Default--n-WithLoss--").removesuffix(
+                ".Float32.npy"
+            )
             shutil.copy(path, old / f"{name}.npy")
         trace = mindspore.read(only(tmp_path / "old"))
         assert trace.source.era == "npy files of before 2.3 ('--' for '/')"
@@ -321,7 +357,9 @@ class TestDamage:
             trace.load("../../../../elsewhere.npy")
 
     @pytest.mark.parametrize("spelling", ["pb", "ir"])
-    def test_a_broken_graph_file_is_a_problem_and_the_other_one_is_used(self, copy: Path, spelling: str):
+    def test_a_broken_graph_file_is_a_problem_and_the_other_one_is_used(
+        self, copy: Path, spelling: str
+    ):
         (broken,) = (copy / "rank_0" / "graphs").glob(f"*.{spelling}")
         broken.write_bytes(b"\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" * 20)
         trace = mindspore.read(only(copy))
@@ -369,11 +407,15 @@ class TestRecordedNow:
 
     @pytest.fixture
     def edge(self, recorded: Callable[..., Path]) -> Callable[[str], list[Trace]]:
-        return lambda case: [mindspore.read(part) for part in mindspore.find(recorded("mindspore_edges", case))]
+        return lambda case: [
+            mindspore.read(part) for part in mindspore.find(recorded("mindspore_edges", case))
+        ]
 
     def test_bfloat16(self, edge: Callable[[str], list[Trace]]):
         (trace,) = edge("bfloat16")
-        (tensor,) = trace.tensors.index[(trace.tensors["dtype"] == "bfloat16") & (trace.tensors["role"] == "output")]
+        (tensor,) = trace.tensors.index[
+            (trace.tensors["dtype"] == "bfloat16") & (trace.tensors["role"] == "output")
+        ]
         x = trace.array(trace.tensors["producer"][trace.tensors.index[trace.tensors["op"] == 1][0]])
         assert trace.array(tensor).dtype == np.float32
         np.testing.assert_allclose(trace.array(tensor), x, rtol=2**-8)
@@ -397,7 +439,11 @@ class TestRecordedNow:
 
     def test_op_numbers_count_on_from_graph_to_graph(self, edge: Callable[[str], list[Trace]]):
         traces = edge("two_nets")
-        assert [(trace.source.graph, trace.source.step) for trace in traces] == [(0, 0), (0, 1), (1, 1)]
+        assert [(trace.source.graph, trace.source.step) for trace in traces] == [
+            (0, 0),
+            (0, 1),
+            (1, 1),
+        ]
         names = [set(trace.ops["name"][trace.ops["kind"] == "ReLU"]) for trace in traces]
         assert names == [{"Default/ReLU-op0"}, {"Default/ReLU-op0"}, {"Default/ReLU-op1"}]
         for trace in traces:
@@ -423,13 +469,17 @@ class TestRecordedNow:
         assert (first.tensors["gradient_of"] == "weight").sum() == 2
 
         def reads(trace: Trace, kind: str) -> int:
-            weight = (trace.tensors["parameter"] == "weight") & (trace.tensors["op"].map(trace.ops["kind"]) == kind)
+            weight = (trace.tensors["parameter"] == "weight") & (
+                trace.tensors["op"].map(trace.ops["kind"]) == kind
+            )
             return trace.tensors.index[weight][0]
 
         recorded_last = reads(first, "Parameter")
         assert not first.tensors["trusted"][recorded_last]
         assert first.tensors["trusted"][reads(first, "MatMul")]
-        np.testing.assert_array_equal(first.array(recorded_last), second.array(reads(second, "MatMul")))
+        np.testing.assert_array_equal(
+            first.array(recorded_last), second.array(reads(second, "MatMul"))
+        )
         assert not np.array_equal(first.array(recorded_last), first.array(reads(first, "MatMul")))
 
     def test_a_rerun_is_told(self, edge: Callable[[str], list[Trace]]):
@@ -438,7 +488,9 @@ class TestRecordedNow:
 
     @pytest.mark.parametrize("style", ["cell", "jit"])
     def test_a_whole_step_with_adam(self, recorded: Callable[..., Path], style: str):
-        trace = mindspore.read(only(recorded("mindspore", "--optimizer", "--style", style, "--dtype", "fp16")))
+        trace = mindspore.read(
+            only(recorded("mindspore", "--optimizer", "--style", style, "--dtype", "fp16"))
+        )
         assert trace.problems == ()
         for name in ("npy_matched", "edges_verified"):
             found, of = trace.source.details[name]

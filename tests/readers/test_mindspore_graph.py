@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
+from dumpdiff.readers.mindspore.file_names import encode
 from dumpdiff.readers.mindspore.graph import Dataflow, overwritten, read_dataflow
 from dumpdiff.readers.mindspore.ir import read_ir
 from dumpdiff.readers.mindspore.join import join, verify
-from dumpdiff.readers.mindspore.names import encode
 from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, user_frames
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
@@ -105,7 +105,10 @@ class TestIr:
     def test_parameters_tell_weights_from_inputs(self, tmp_path: Path):
         (tmp_path / "graph.ir").write_text(IR)
         parameters = read_ir(tmp_path / "graph.ir").parameters
-        assert {name: parameter.weight for name, parameter in parameters.items()} == {"net.weight": True, "x": False}
+        assert {name: parameter.weight for name, parameter in parameters.items()} == {
+            "net.weight": True,
+            "x": False,
+        }
         assert parameters["net.weight"].shape == (4, 4)
 
     def test_another_file_is_refused(self, tmp_path: Path):
@@ -120,8 +123,12 @@ class TestBothFiles:
         pb = read_pb(graphs / "ms_output_trace_code_graph_0.pb")
         ir = read_ir(graphs / "ms_output_trace_code_graph_0.ir")
         assert len(pb.nodes) == 781
-        assert [(node.name, node.kind) for node in pb.nodes] == [(node.name, node.kind) for node in ir.nodes]
-        kinds = [[[said.kind for said in node.inputs] for node in graph.nodes] for graph in (pb, ir)]
+        assert [(node.name, node.kind) for node in pb.nodes] == [
+            (node.name, node.kind) for node in ir.nodes
+        ]
+        kinds = [
+            [[said.kind for said in node.inputs] for node in graph.nodes] for graph in (pb, ir)
+        ]
         assert kinds[0] == kinds[1]
         assert list(pb.parameters) == list(ir.parameters)
 
@@ -131,7 +138,9 @@ class TestBothFiles:
 
     @pytest.mark.parametrize("length", [0, 1, 10, 1000, 100_000])
     def test_a_cut_protobuf_is_refused(self, graphs: Path, tmp_path: Path, length: int):
-        (tmp_path / "cut.pb").write_bytes((graphs / "ms_output_trace_code_graph_0.pb").read_bytes()[:length])
+        (tmp_path / "cut.pb").write_bytes(
+            (graphs / "ms_output_trace_code_graph_0.pb").read_bytes()[:length]
+        )
         with pytest.raises(DumpError, match="cut short"):
             read_pb(tmp_path / "cut.pb")
 
@@ -139,16 +148,26 @@ class TestBothFiles:
 class TestDataflow:
     def test_only_executed_ops_remain(self, flow: Dataflow):
         assert len(flow.ops) == 712
-        assert all(slot is None or slot.op < number for number, op in enumerate(flow.ops) for slot in op.inputs)
+        assert all(
+            slot is None or slot.op < number
+            for number, op in enumerate(flow.ops)
+            for slot in op.inputs
+        )
 
     def test_a_parameter_is_read_through_load(self, flow: Dataflow):
-        weights = {op.inputs[1].parameter for op in flow.ops if op.printed.endswith("w1-Dense/MatMul-op0")}
+        weights = {
+            op.inputs[1].parameter for op in flow.ops if op.printed.endswith("w1-Dense/MatMul-op0")
+        }
         assert weights == {f"n.n.layers.{layer}.mlp.w1.weight" for layer in range(4)}
 
     def test_numbers_are_counted_anew_and_without_gaps(self, flow: Dataflow):
         changed = [op for op in flow.ops if op.name != op.printed]
         assert len(changed) == 104
-        numbers = [int(op.name.rpartition("-op")[2]) for op in flow.ops if op.name.startswith("Expand/_SumExt/")]
+        numbers = [
+            int(op.name.rpartition("-op")[2])
+            for op in flow.ops
+            if op.name.startswith("Expand/_SumExt/")
+        ]
         assert numbers == sorted(numbers) == list(range(len(numbers)))
 
     def test_nothing_is_overwritten_without_an_optimizer(self, flow: Dataflow):
@@ -164,7 +183,9 @@ class TestJoin:
         verified, checkable = verify(flow, [encode(op.printed) for op in flow.ops], records.places)
         assert (verified, checkable) == (686, 803)
 
-    def test_a_graph_written_after_renumbering_is_taken_as_printed(self, flow: Dataflow, records: Records):
+    def test_a_graph_written_after_renumbering_is_taken_as_printed(
+        self, flow: Dataflow, records: Records
+    ):
         """As on Ascend, where the graph files hold the names of the run."""
         ops = [replace(op, printed=op.name, name=f"{op.name}9") for op in flow.ops]
         found = join(replace(flow, ops=ops), records.places)

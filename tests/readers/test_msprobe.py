@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from dumpdiff import readers
-from dumpdiff.errors import DumpError
-from dumpdiff.trace import Trace
+from dumpdiff.model.errors import DumpError
+from dumpdiff.model.trace import Trace
 
 Dump = Callable[[str], Path]
 
@@ -100,10 +100,16 @@ def test_a_folder_of_a_rank_goes_before_one_of_a_process(tmp_path: Path):
 
 
 def test_kinds_are_spelled_as_the_framework_does(pytorch: Trace, mindspore: Trace):
-    assert {"Functional.linear", "Tensor.__add__", "Torch.matmul", "Module.Linear", "parameters_grad"} <= set(
-        pytorch.ops["kind"]
+    assert {
+        "Functional.linear",
+        "Tensor.__add__",
+        "Torch.matmul",
+        "Module.Linear",
+        "parameters_grad",
+    } <= set(pytorch.ops["kind"])
+    assert {"Primitive.MatMul", "Functional.softmax", "Cell.Dense", "Tensor.__mul__"} <= set(
+        mindspore.ops["kind"]
     )
-    assert {"Primitive.MatMul", "Functional.softmax", "Cell.Dense", "Tensor.__mul__"} <= set(mindspore.ops["kind"])
     assert set(mindspore.tensors["dtype"]) == {"float32", "int32", "int", "float"}
 
 
@@ -112,16 +118,25 @@ def test_modules_give_their_calls_a_parent_and_a_scope(pytorch: Trace):
     linear = ops[ops["name"] == "Functional.linear.0.forward"].iloc[0]
 
     assert linear["scope"] == "model.layers.0.self_attn.q_proj"
-    assert ops["name"][linear["parent"]] == "Module.model.layers.0.self_attn.q_proj.Linear.forward.0"
+    assert (
+        ops["name"][linear["parent"]] == "Module.model.layers.0.self_attn.q_proj.Linear.forward.0"
+    )
     assert (linear["source"], linear["phase"]) == ("pt_model.py:18", "forward")
 
 
-def test_parameters_have_their_full_name_also_where_an_api_call_reads_them(pytorch: Trace, mindspore: Trace):
-    held = slots(pytorch, "Module.model.layers.0.self_attn.q_proj.Linear.forward.0").loc["parameter.weight"]
+def test_parameters_have_their_full_name_also_where_an_api_call_reads_them(
+    pytorch: Trace, mindspore: Trace
+):
+    held = slots(pytorch, "Module.model.layers.0.self_attn.q_proj.Linear.forward.0").loc[
+        "parameter.weight"
+    ]
     read = slots(pytorch, "Functional.linear.0.forward").loc["input.1"]
     primitive = slots(mindspore, "Primitive.matmul.MatMul.0.forward").loc["input.1"]
 
-    assert (held["role"], held["parameter"]) == ("parameter", "model.layers.0.self_attn.q_proj.weight")
+    assert (held["role"], held["parameter"]) == (
+        "parameter",
+        "model.layers.0.self_attn.q_proj.weight",
+    )
     assert (read["role"], read["parameter"]) == ("input", "model.layers.0.self_attn.q_proj.weight")
     assert primitive["parameter"] == "model.layers.0.attention.wq.weight"
 
@@ -131,10 +146,15 @@ def test_parameter_gradients_are_named_and_trusted(pytorch: Trace, mindspore: Tr
     gradient = slots(pytorch, name).loc["output.weight"]
     op = pytorch.ops[pytorch.ops["name"] == name].iloc[0]
 
-    assert (gradient["role"], gradient["gradient_of"]) == ("output", "model.layers.3.mlp.down_proj.weight")
+    assert (gradient["role"], gradient["gradient_of"]) == (
+        "output",
+        "model.layers.3.mlp.down_proj.weight",
+    )
     assert gradient["trusted"]
     assert (op["kind"], op["phase"], op["level"]) == ("parameters_grad", "backward", "op")
-    assert pytorch.ops["name"][op["forward"]] == "Module.model.layers.3.mlp.down_proj.Linear.forward.0"
+    assert (
+        pytorch.ops["name"][op["forward"]] == "Module.model.layers.3.mlp.down_proj.Linear.forward.0"
+    )
     named = mindspore.tensors["gradient_of"]
     assert "model.tok_embeddings.embedding_table" in set(named)
 
@@ -142,7 +162,9 @@ def test_parameter_gradients_are_named_and_trusted(pytorch: Trace, mindspore: Tr
 def test_backward_outputs_of_pytorch_calls_are_doubted_and_those_of_modules_and_mindspore_are_not(
     pytorch: Trace, mindspore: Trace
 ):
-    assert not slots(pytorch, "Functional.linear.28.backward").loc["output.0", "trusted"]  # [64, 256]: what came in
+    assert not slots(pytorch, "Functional.linear.28.backward").loc[
+        "output.0", "trusted"
+    ]  # [64, 256]: what came in
     assert slots(pytorch, "Module.model.layers.0.mlp.LlamaMLP.backward.0")["trusted"].all()
     assert slots(mindspore, "Functional.matmul.2.backward")["trusted"].all()
 
@@ -154,7 +176,12 @@ def test_inputs_of_in_place_updates_are_recorded_before_the_call(pytorch: Trace)
     assert len(optimizer) == 48
     update = slots(pytorch, "Tensor.add_.0.forward")
     assert update["trusted"].all()
-    assert update.loc["input.alpha", ["max", "norm", "constant", "dtype"]].tolist() == [-0.05, 0.05, True, "float"]
+    assert update.loc["input.alpha", ["max", "norm", "constant", "dtype"]].tolist() == [
+        -0.05,
+        0.05,
+        True,
+        "float",
+    ]
 
 
 def test_keyword_arguments_keep_their_name_and_lists_their_places(pytorch: Trace, mindspore: Trace):
@@ -179,7 +206,9 @@ def test_tasks_without_statistics(tmp_path: Path, name: str):
     leaf = {"type": "torch.Tensor", "dtype": "torch.bfloat16", "shape": [2, 2]}
     if name == "checksum":
         leaf["md5"] = "6d2a0ff1"
-    read = trace(written(tmp_path, {"Torch.add.0.forward": call(leaf, output=leaf)}, framework="pytorch"))
+    read = trace(
+        written(tmp_path, {"Torch.add.0.forward": call(leaf, output=leaf)}, framework="pytorch")
+    )
 
     assert read.tensors["hash"].tolist() == ["6d2a0ff1" if name == "checksum" else ""] * 2
     assert read.tensors["max"].isna().all()
@@ -218,7 +247,9 @@ class TestOlderVersions:
 
         assert trace(file).ops["source"].tolist() == pytorch.ops["source"].tolist()
 
-    def test_parameter_gradients_reserved_in_the_forward_part_move_behind_backward(self, dump: Dump, tmp_path: Path):
+    def test_parameter_gradients_reserved_in_the_forward_part_move_behind_backward(
+        self, dump: Dump, tmp_path: Path
+    ):
         file = copy(dump("pt_none"), tmp_path)
         content = json.loads(file.read_text())
         name = "Module.model.layers.0.mlp.down_proj.Linear"
@@ -255,13 +286,17 @@ class TestOlderVersions:
         file.write_text(json.dumps(content))
 
         old = trace(file).tensors.sort_values(["op", "slot"], ignore_index=True)
-        pd.testing.assert_frame_equal(old, pytorch.tensors.sort_values(["op", "slot"], ignore_index=True))
+        pd.testing.assert_frame_equal(
+            old, pytorch.tensors.sort_values(["op", "slot"], ignore_index=True)
+        )
 
     def test_level_l1_has_no_modules(self, dump: Dump, tmp_path: Path):
         file = copy(dump("pt_none"), tmp_path)
         (file.parent / "construct.json").write_text("{}")
         content = json.loads(file.read_text())
-        content["data"] = {key: entry for key, entry in content["data"].items() if not key.startswith("Module.")}
+        content["data"] = {
+            key: entry for key, entry in content["data"].items() if not key.startswith("Module.")
+        }
         file.write_text(json.dumps(content))
 
         read = trace(file)
@@ -285,7 +320,9 @@ class TestWrongInput:
     def test_a_damaged_entry_costs_only_itself(self, dump: Dump, tmp_path: Path):
         file = copy(dump("pt_none"), tmp_path)
         text = file.read_text()
-        file.write_text(text.replace('"Functional.linear.7.forward": {', '"Functional.linear.7.forward": {,', 1))
+        file.write_text(
+            text.replace('"Functional.linear.7.forward": {', '"Functional.linear.7.forward": {,', 1)
+        )
         read = trace(file)
 
         (problem,) = read.problems
@@ -294,7 +331,9 @@ class TestWrongInput:
 
     @pytest.mark.parametrize("name", ["construct.json", "stack.json"])
     @pytest.mark.parametrize("content", ["{", "[]", None])
-    def test_files_beside_may_be_missing_or_damaged(self, dump: Dump, tmp_path: Path, name: str, content: str | None):
+    def test_files_beside_may_be_missing_or_damaged(
+        self, dump: Dump, tmp_path: Path, name: str, content: str | None
+    ):
         file = copy(dump("pt_none"), tmp_path)
         if content is None:
             (file.parent / name).unlink()
@@ -307,7 +346,11 @@ class TestWrongInput:
 
     @pytest.mark.parametrize("name", ["../secret.pt", "/etc/passwd", "..", "a/b.pt", "a\\b.pt"])
     def test_no_file_name_leads_out_of_the_folder(self, tmp_path: Path, name: str):
-        read = trace(written(tmp_path, {"Torch.add.0.forward": call(tensor(2, data_name=name), output=tensor(2))}))
+        read = trace(
+            written(
+                tmp_path, {"Torch.add.0.forward": call(tensor(2, data_name=name), output=tensor(2))}
+            )
+        )
 
         assert read.tensors["file"].tolist() == ["", ""]
         assert "outside" in read.problems[0].message
@@ -333,7 +376,10 @@ class TestWrongInput:
             read.array(0)
 
     def test_unknown_names_and_keys_are_counted_and_the_rest_is_used(self, tmp_path: Path):
-        entries = {"what is this": call(tensor(2)), "Torch.add.0.forward": {**call(tensor(2)), "new": [tensor(2)]}}
+        entries = {
+            "what is this": call(tensor(2)),
+            "Torch.add.0.forward": {**call(tensor(2)), "new": [tensor(2)]},
+        }
         read = trace(written(tmp_path, entries))
 
         assert read.ops["name"].tolist() == ["Torch.add.0.forward"]

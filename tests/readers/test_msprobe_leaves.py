@@ -38,7 +38,12 @@ def files(dump: Callable[[str], Path]) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def told(files: dict[str, Path]) -> dict[str, dict[str, str]]:
-    run = subprocess.run([sys.executable, "-c", _MSPROBE, *files.values()], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", _MSPROBE, *files.values()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     return dict(zip(files, json.loads(run.stdout.splitlines()[-1]), strict=True))
 
@@ -50,10 +55,16 @@ def test_leaves_are_those_that_msprobe_compares(told, files: dict[str, Path], na
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_backward_calls_are_numbered_as_msprobe_does(told, files: dict[str, Path], name: str) -> None:
+def test_backward_calls_are_numbered_as_msprobe_does(
+    told, files: dict[str, Path], name: str
+) -> None:
     entries = entries_of(files[name])
     sought = sought_names(entries, (26, 2))
-    ours = {leaf: sought[entry] + leaf.removeprefix(entry) for entry, leaves in entries.items() for leaf in leaves}
+    ours = {
+        leaf: sought[entry] + leaf.removeprefix(entry)
+        for entry, leaves in entries.items()
+        for leaf in leaves
+    }
     assert ours == told[name]
 
 

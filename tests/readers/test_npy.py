@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 from dumpdiff.readers import npy
 
 HEADER = npy.MAGIC + b"\x01\x00\x76\x00"  #: version 1.0, 118 bytes follow
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "float64", "int32", "int64", "uint8", "bool", "complex64"]
+)
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,), (2, 0, 3)])
 def test_reads_what_numpy_wrote(tmp_path: Path, dtype: str, shape: tuple[int, ...]):
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
@@ -46,9 +48,13 @@ def test_fortran_order(tmp_path: Path):
 
 def write_bfloat16(path: Path, values: np.ndarray) -> None:
     """As MindSpore on CPU does: the descriptor <E2, upper halves of float32."""
-    text = f"{{'descr': '<E2', 'fortran_order': False, 'shape': {values.shape!r}, }}".ljust(117) + "\n"
+    text = (
+        f"{{'descr': '<E2', 'fortran_order': False, 'shape': {values.shape!r}, }}".ljust(117) + "\n"
+    )
     bits = (values.astype(np.float32).view(np.uint32) >> 16).astype("<u2")
-    path.write_bytes(npy.MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bits.tobytes())
+    path.write_bytes(
+        npy.MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bits.tobytes()
+    )
 
 
 def test_bfloat16_becomes_float32(tmp_path: Path):
@@ -104,7 +110,9 @@ def test_a_missing_file_is_refused(tmp_path: Path):
         npy.read_header(tmp_path / "a.npy")
 
 
-@pytest.mark.parametrize("name", ["../secret.npy", "/etc/passwd", "link.npy", "sub/../../secret.npy"])
+@pytest.mark.parametrize(
+    "name", ["../secret.npy", "/etc/passwd", "link.npy", "sub/../../secret.npy"]
+)
 def test_no_name_leaves_the_folder(tmp_path: Path, name: str):
     np.save(tmp_path / "secret.npy", np.ones(1))
     (tmp_path / "dump").mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff import readers
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 from dumpdiff.readers.parts import Part, choose
 
 
@@ -32,7 +32,10 @@ def test_the_first_common_step_and_rank_are_the_default():
 def test_what_is_asked_for_is_taken():
     dumps = [part(step=step, rank=rank) for step in (0, 1) for rank in (0, 1)]
 
-    assert [(chosen.step, chosen.rank) for chosen in choose(dumps, dumps, step=1, rank=1)] == [(1, 1), (1, 1)]
+    assert [(chosen.step, chosen.rank) for chosen in choose(dumps, dumps, step=1, rank=1)] == [
+        (1, 1),
+        (1, 1),
+    ]
 
 
 def test_a_part_without_step_matches_any():
@@ -73,14 +76,34 @@ def test_a_number_that_is_a_rank_asks_for_the_rank():
 @pytest.mark.parametrize(
     ("target", "reference", "asked", "said"),
     [
-        (steps(0, 1), steps(5), {}, "no step in common: the target has steps 0, 1, the reference has step 5"),
+        (
+            steps(0, 1),
+            steps(5),
+            {},
+            "no step in common: the target has steps 0, 1, the reference has step 5",
+        ),
         (steps(0), steps(0, 1), {"step": 1}, "step 1 is not in both dumps: the target has step 0"),
-        (ranks(0), ranks(1, 2), {}, "no rank in common: the target has rank 0, the reference has ranks 1, 2"),
+        (
+            ranks(0),
+            ranks(1, 2),
+            {},
+            "no rank in common: the target has rank 0, the reference has ranks 1, 2",
+        ),
         (ranks(0), ranks(0), {"rank": 7}, "rank 7 is in neither dump"),
         (ranks(0), ranks(0, 7), {"rank": 7}, "rank 7 is not in both dumps: the target has rank 0"),
         (steps(0), steps(0), {"graph": 3}, "graph 3 is in neither dump: the target has no graph"),
-        ([part(graph=1)], steps(None), {"graph": 3}, "graph 3 is in neither dump: the target has graph 1"),
-        ([part("a"), part("b")], steps(None), {}, r"the target holds 2 dumps that may be meant; .*a \(msprobe\), b"),
+        (
+            [part(graph=1)],
+            steps(None),
+            {"graph": 3},
+            "graph 3 is in neither dump: the target has graph 1",
+        ),
+        (
+            [part("a"), part("b")],
+            steps(None),
+            {},
+            r"the target holds 2 dumps that may be meant; .*a \(msprobe\), b",
+        ),
         ([], steps(0), {}, "the target holds no dump"),
     ],
 )
@@ -99,7 +122,10 @@ def test_the_first_graph_is_the_default_and_only_the_side_with_graphs_is_asked()
 
 
 def test_of_two_recordings_of_one_run_the_one_with_whole_tensors_is_taken():
-    both = [part("statistics_mix", step=0, process=17620), part("tensor_mix", step=0, process=17848, whole=True)]
+    both = [
+        part("statistics_mix", step=0, process=17620),
+        part("tensor_mix", step=0, process=17848, whole=True),
+    ]
 
     assert choose(both, ranks(0))[0].path == Path("tensor_mix")
 
@@ -121,7 +147,9 @@ def test_a_part_says_what_it_is(dump: Callable[[str], Path]):
         ("a.json", b'{"data": 1', "msprobe"),
     ],
 )
-def test_a_file_that_is_no_dump_is_named_for_what_it_is(tmp_path: Path, name: str, content: bytes, said: str):
+def test_a_file_that_is_no_dump_is_named_for_what_it_is(
+    tmp_path: Path, name: str, content: bytes, said: str
+):
     file = tmp_path / name
     file.write_bytes(content)
 

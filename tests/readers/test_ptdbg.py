@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from dumpdiff import readers
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
+from dumpdiff.model.trace import Trace
 from dumpdiff.readers.ptdbg import lines as ptdbg_lines
-from dumpdiff.trace import Trace
 
 Dump = Callable[[str], Path]
 
@@ -32,7 +32,9 @@ def slots(read: Trace, op: str) -> pd.DataFrame:
 def written(folder: Path, *lines: object) -> Path:
     """A dump made of these lines."""
     file = folder / "dump.pkl"
-    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    file.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
     return file
 
 
@@ -46,7 +48,9 @@ def written(folder: Path, *lines: object) -> Path:
         ("v6.0_api_stack_md5", "6.0", 379, 1004),
     ],
 )
-def test_each_era_is_told_by_its_lines_and_read_completely(dump: Dump, name: str, era: str, ops: int, tensors: int):
+def test_each_era_is_told_by_its_lines_and_read_completely(
+    dump: Dump, name: str, era: str, ops: int, tensors: int
+):
     read = trace(dump(name))
 
     assert read.source.era.startswith(era)
@@ -61,7 +65,12 @@ def test_run_root_step_rank_folder_and_file_are_all_accepted(dump: Dump, depth: 
     file = next(root.rglob("*.pkl"))
     (part,) = readers.find([root, *file.parents[:3]][depth] if depth < 3 else file)
 
-    assert (part.format, part.step, part.process, part.path.name) == ("ptdbg", 0, 109002, "api_stack_dump.pkl")
+    assert (part.format, part.step, part.process, part.path.name) == (
+        "ptdbg",
+        0,
+        109002,
+        "api_stack_dump.pkl",
+    )
     assert part.rank is None  # the recorder had no rank and wrote the process id
 
 
@@ -73,7 +82,10 @@ def test_statistics_are_those_of_the_whole_tensors(dump: Dump):
         array, said = read.array(row).astype(np.float64), read.tensors.iloc[row]
         assert array.size == said["size"]
         np.testing.assert_allclose(
-            [array.max(), array.min(), array.mean()], [said["max"], said["min"], said["mean"]], rtol=1e-5, atol=1e-6
+            [array.max(), array.min(), array.mean()],
+            [said["max"], said["min"], said["mean"]],
+            rtol=1e-5,
+            atol=1e-6,
         )
         if not math.isnan(said["norm"]):
             assert said["norm"] == pytest.approx(np.linalg.norm(array), rel=1e-5)
@@ -89,8 +101,14 @@ def test_an_op_has_its_kind_slots_line_and_stack(dump: Dump):
         "model_pt.py:46 forward: q = self.wq(x).view(b, s, self.n, self.d).transpose(1, 2)",
         "model_pt.py:79 forward: h = x + self.attention(self.input_norm(x), cos, sin, mask)",
     ]
-    assert "/" not in "".join(line.split(" ")[0] for line in op["stack"].splitlines())  # no folders of the user's
-    assert list(slots(read, "Functional.linear.0.forward").index) == ["input.0", "input.1", "output.0"]
+    assert "/" not in "".join(
+        line.split(" ")[0] for line in op["stack"].splitlines()
+    )  # no folders of the user's
+    assert list(slots(read, "Functional.linear.0.forward").index) == [
+        "input.0",
+        "input.1",
+        "output.0",
+    ]
 
 
 def test_names_of_the_underscore_eras_have_the_same_kinds(dump: Dump):
@@ -105,7 +123,9 @@ def test_backward_is_linked_to_its_forward_call(dump: Dump):
     linked = ops[ops["forward"] >= 0]
 
     forward_names = ops["name"].to_numpy()[linked["forward"].to_numpy()]
-    assert [name.replace("backward", "forward") for name in linked["name"]] == forward_names.tolist()
+    assert [
+        name.replace("backward", "forward") for name in linked["name"]
+    ] == forward_names.tolist()
     seed = ops[(ops["phase"] == "backward") & (ops["forward"] < 0)]
     assert seed["kind"].tolist() == ["Torch.ones_like"]
 
@@ -124,13 +144,27 @@ def test_python_scalars_are_constants_with_their_value(dump: Dump):
     embedding = slots(trace(dump("v6.0_api_stack_summary")), "Functional.embedding.0.forward")
 
     norm_type, flag = embedding.loc["input.4"], embedding.loc["input.5"]
-    assert (norm_type["dtype"], norm_type["shape"], norm_type["max"], norm_type["constant"]) == ("float", (), 2.0, True)
+    assert (norm_type["dtype"], norm_type["shape"], norm_type["max"], norm_type["constant"]) == (
+        "float",
+        (),
+        2.0,
+        True,
+    )
     assert (flag["dtype"], flag["max"], flag["constant"]) == ("bool", 0.0, True)
-    assert list(embedding.index) == ["input.0", "input.1", "input.4", "input.5", "input.6", "output.0"]  # None: no line
+    assert list(embedding.index) == [
+        "input.0",
+        "input.1",
+        "input.4",
+        "input.5",
+        "input.6",
+        "output.0",
+    ]  # None: no line
 
 
 def test_norm_that_was_not_computed_is_absent_and_not_nan_data(dump: Dump):
-    ids = slots(trace(dump("v6.0_api_stack_summary")), "Functional.embedding.0.forward").loc["input.0"]
+    ids = slots(trace(dump("v6.0_api_stack_summary")), "Functional.embedding.0.forward").loc[
+        "input.0"
+    ]
 
     assert (ids["dtype"], ids["max"], ids["nonfinite"]) == ("int64", 121.0, 0)
     assert math.isnan(ids["norm"])
@@ -193,7 +227,11 @@ class TestSpecialValues:
     def test_a_checkpointed_call_runs_a_second_time_inside_backward(self, read: Trace):
         again = read.ops[read.ops["recomputed"]]["name"].tolist()
 
-        assert again == ["Tensor.__mul__.19.forward", "Torch.sigmoid.1.forward", "Tensor.__mul__.21.forward"]
+        assert again == [
+            "Tensor.__mul__.19.forward",
+            "Torch.sigmoid.1.forward",
+            "Tensor.__mul__.21.forward",
+        ]
 
 
 def test_the_optimizer_step_is_told_by_its_stack(dump: Dump):
@@ -222,7 +260,11 @@ def test_module_records_carry_their_path_and_class(dump: Dump):
     ops = trace(dump("v6.0_initmodel_api_stack")).ops
     norm = ops[ops["name"] == "layers.0.input_norm.RMSNorm.0.forward"].iloc[0]
 
-    assert (norm["level"], norm["kind"], norm["scope"]) == ("module", "Module.RMSNorm", "layers.0.input_norm")
+    assert (norm["level"], norm["kind"], norm["scope"]) == (
+        "module",
+        "Module.RMSNorm",
+        "layers.0.input_norm",
+    )
     assert set(ops["level"]) == {"module"}
 
 
@@ -293,7 +335,14 @@ class TestDamage:
             written(
                 tmp_path,
                 ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]],
-                ["pre_forward.input.0", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]],  # 6.0 writes this
+                [
+                    "pre_forward.input.0",
+                    0,
+                    [],
+                    "torch.float32",
+                    [2],
+                    [1.0, 0.0, 0.5, 1.0],
+                ],  # 6.0 writes this
                 {"something": "else"},
                 "",
             )
@@ -304,21 +353,34 @@ class TestDamage:
 
     def test_brackets_without_end_and_endless_digits_are_damage(self, tmp_path: Path):
         good = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
-        digits = '["Tensor.add.1.forward.output", 0, [], "torch.float32", [2], [' + "9" * 5000 + ", 0, 0, 0]]"
+        digits = (
+            '["Tensor.add.1.forward.output", 0, [], "torch.float32", [2], ['
+            + "9" * 5000
+            + ", 0, 0, 0]]"
+        )
         read = trace(written(tmp_path, good, "[" * 100_000, digits))
 
         assert len(read.tensors) == 1
         assert sum(problem.count for problem in read.problems) == 2
 
-    def test_a_line_beyond_all_measure_is_skipped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_a_line_beyond_all_measure_is_skipped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
         monkeypatch.setattr(ptdbg_lines, "LONGEST_LINE", 200)
         good = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
         read = trace(
-            written(tmp_path, good, ["Tensor.add.1.forward.output", 0, [], "torch.float32", [1] * 500, []], good)
+            written(
+                tmp_path,
+                good,
+                ["Tensor.add.1.forward.output", 0, [], "torch.float32", [1] * 500, []],
+                good,
+            )
         )
 
         assert len(read.tensors) == 1
-        assert [(problem.line, "longer than" in problem.message) for problem in read.problems] == [(2, True)]
+        assert [(problem.line, "longer than" in problem.message) for problem in read.problems] == [
+            (2, True)
+        ]
 
     def test_a_real_pickle_is_refused_as_a_file_and_in_a_folder(self, tmp_path: Path):
         file = tmp_path / "dump.pkl"
@@ -336,7 +398,14 @@ class TestDamage:
             written(
                 tmp_path,
                 ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [0.0, 0.0, 0.0, 0.0]],
-                ["../secret.Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [0.0, 0.0, 0.0, 0.0]],
+                [
+                    "../secret.Tensor.add.0.forward.output",
+                    0,
+                    [],
+                    "torch.float32",
+                    [2],
+                    [0.0, 0.0, 0.0, 0.0],
+                ],
             )
         )
 
@@ -351,16 +420,28 @@ class TestPrototypes:
     def test_whole_tensors_in_the_line_are_measured(self, tmp_path: Path):
         name = "Torch_embedding_forward_output"
         read = trace(
-            written(tmp_path, [name, [3.0, -4.0], "torch.float32", [2]], [name, [1.0, 2.0], "torch.float32", [2]])
+            written(
+                tmp_path,
+                [name, [3.0, -4.0], "torch.float32", [2]],
+                [name, [1.0, 2.0], "torch.float32", [2]],
+            )
         )
 
         assert read.source.era.startswith("prototype of 2022")
         assert read.ops["name"].tolist() == ["Torch_embedding_forward", "Torch_embedding_forward#2"]
-        assert read.tensors[["max", "min", "mean", "norm"]].values.tolist()[0] == [3.0, -4.0, -0.5, 5.0]
+        assert read.tensors[["max", "min", "mean", "norm"]].values.tolist()[0] == [
+            3.0,
+            -4.0,
+            -0.5,
+            5.0,
+        ]
 
     def test_calls_numbered_through(self, tmp_path: Path):
         read = trace(
-            written(tmp_path, ["0_Torch_embedding_forward_input.0", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]])
+            written(
+                tmp_path,
+                ["0_Torch_embedding_forward_input.0", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]],
+            )
         )
 
         assert read.ops["kind"].tolist() == ["Torch.embedding"]
@@ -370,15 +451,23 @@ class TestPrototypes:
         """Before 2023-02-27 backward input and output were exchanged: a real dump with the words exchanged again."""
         text = next(dump("v1.0_api_stack").rglob("*.pkl")).read_text()
         file = tmp_path / "dump.pkl"
-        old = text.replace("backward_input", "backward_?").replace("backward_output", "backward_input")
+        old = text.replace("backward_input", "backward_?").replace(
+            "backward_output", "backward_input"
+        )
         file.write_text(old.replace("backward_?", "backward_output"))
         read, right = trace(file), trace(dump("v1.0_api_stack"))
 
         assert "exchanged" in read.source.era
-        pd.testing.assert_frame_equal(read.tensors.drop(columns="file"), right.tensors.drop(columns="file"))
+        pd.testing.assert_frame_equal(
+            read.tensors.drop(columns="file"), right.tensors.drop(columns="file")
+        )
 
     def test_overflow_lines_have_no_statistics(self, tmp_path: Path):
-        read = trace(written(tmp_path, "", ["Torch_matmul_3_forward_output", 101, [], "torch.float16", [2, 2]]))
+        read = trace(
+            written(
+                tmp_path, "", ["Torch_matmul_3_forward_output", 101, [], "torch.float16", [2, 2]]
+            )
+        )
 
         assert read.tensors["max"].isna().all()
         assert "overflow" in read.source.era
@@ -387,7 +476,11 @@ class TestPrototypes:
         md5 = "32c152c909ba24c2ecf9d2ca9a539ac4"
         line = ["NN_Linear_0_forward_output", 1, [], "Float32", [2], [1.0, -1.0, 0.0], md5, 1.5]
         read = trace(
-            written(tmp_path, line, ["LAYER_embedding_forward_input", 1, [], "Float32", [1], [0, 0, 0], md5, 0])
+            written(
+                tmp_path,
+                line,
+                ["LAYER_embedding_forward_input", 1, [], "Float32", [1], [0, 0, 0], md5, 0],
+            )
         )
 
         assert read.source.framework == "mindspore"

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.errors import DumpError
-from dumpdiff.readers.mindspore.statistic_csv import Statistics, is_statistic_csv, read_statistic_csv
+from dumpdiff.model.errors import DumpError
+from dumpdiff.readers.mindspore.statistic_csv import (
+    Statistics,
+    is_statistic_csv,
+    read_statistic_csv,
+)
 
 BASE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 ASCEND = f"""{BASE},Max Value,Min Value,L2Norm Value
@@ -36,7 +40,12 @@ def test_the_trailing_comma_of_rows_shifts_nothing(tmp_path: Path):
     assert statistics.slot == [0, 1, 0, 0]
     assert statistics.dtype == ["float32", "int64", "bool", "float32"]
     assert statistics.shape == [()] * 4
-    assert statistics.max.tolist() == statistics.min.tolist() == statistics.norm.tolist() == [3, 30, 1, 0.5]
+    assert (
+        statistics.max.tolist()
+        == statistics.min.tolist()
+        == statistics.norm.tolist()
+        == [3, 30, 1, 0.5]
+    )
     assert np.isnan(statistics.mean).all()
     assert statistics.nonfinite.tolist() == [0] * 4
     assert statistics.recorded == {"max", "min", "norm"}
@@ -54,13 +63,18 @@ def test_up_to_2_2_the_columns_were_fixed_and_rows_had_no_comma(tmp_path: Path):
     assert statistics.shape == [(2, 256)] * 3
     np.testing.assert_array_equal(statistics.mean, [0.25, 0.25, np.nan])
     assert np.isnan(statistics.norm).all()
-    assert statistics.nonfinite.tolist() == [0, 1, 1]  # NaN was left out of max and min: only the counts tell
+    assert statistics.nonfinite.tolist() == [
+        0,
+        1,
+        1,
+    ]  # NaN was left out of max and min: only the counts tell
     assert statistics.era == "statistic.csv up to 2.3.0-rc2 (fixed columns)"
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path: Path):
     statistics = read(
-        tmp_path, f'{BASE},MD5,L2Norm Value,Nan Count,Min Value,Max Value\n{ROW}"(2,256)",d41d8c,7,3,-1,4,\n'
+        tmp_path,
+        f'{BASE},MD5,L2Norm Value,Nan Count,Min Value,Max Value\n{ROW}"(2,256)",d41d8c,7,3,-1,4,\n',
     )
     assert (statistics.max[0], statistics.min[0], statistics.norm[0]) == (4, -1, 7)
     assert statistics.hash == ["d41d8c"]
@@ -100,7 +114,9 @@ def test_the_ge_dumper_calls_io_and_md5_differently(tmp_path: Path):
     ],
 )
 def test_every_spelling_of_a_number(tmp_path: Path, printed: str, value: float, nonfinite: int):
-    statistics = read(tmp_path, f'{BASE},Max Value,Min Value,L2Norm Value\n{ROW}"(2,256)",{printed},{printed},,\n')
+    statistics = read(
+        tmp_path, f'{BASE},Max Value,Min Value,L2Norm Value\n{ROW}"(2,256)",{printed},{printed},,\n'
+    )
     np.testing.assert_array_equal(statistics.max, [value])
     np.testing.assert_array_equal(statistics.min, [value])
     assert statistics.nonfinite.tolist() == [nonfinite]
@@ -119,10 +135,14 @@ def test_a_second_run_appended_with_its_header(tmp_path: Path):
 
 def test_rows_that_do_not_fit_are_counted_and_the_rest_is_used(tmp_path: Path):
     path = tmp_path / "statistic.csv"
-    path.write_text(ASCEND + "Div,Default_Div-op0,0,0,17339\nDiv,Default_Div-op0,0,0,x,output,0,4,f,,1,1,1\n")
+    path.write_text(
+        ASCEND + "Div,Default_Div-op0,0,0,17339\nDiv,Default_Div-op0,0,0,x,output,0,4,f,,1,1,1\n"
+    )
     statistics, problems = read_statistic_csv(path)
     assert len(statistics.kind) == 4
-    assert [str(problem) for problem in problems] == ["statistic.csv:6: row does not fit the header (2 times)"]
+    assert [str(problem) for problem in problems] == [
+        "statistic.csv:6: row does not fit the header (2 times)"
+    ]
 
 
 @pytest.mark.parametrize(

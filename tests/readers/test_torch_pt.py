@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 from dumpdiff.readers import torch_pt
 from dumpdiff.readers.npy import MAPPED
 
@@ -118,7 +118,9 @@ class TestOtherFiles:
             torch_pt.load(file)
         assert not marker.exists()
 
-    def test_without_torch_the_reason_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_without_torch_the_reason_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
         file = saved(tmp_path, {"a": torch.zeros(2)})
         monkeypatch.setitem(sys.modules, "torch", None)
 

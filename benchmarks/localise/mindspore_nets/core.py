@@ -19,7 +19,11 @@ class CoreAttention(nn.Cell):
         super().__init__()
         size = model.size
         self.scale = (size.head_dim + size.rope_dim) ** -0.5 * layer.score_scale
-        self.merged, self.half, self.axis = style.attention == "bmm", layer.softmax_half, layer.softmax_axis
+        self.merged, self.half, self.axis = (
+            style.attention == "bmm",
+            layer.softmax_half,
+            layer.softmax_axis,
+        )
         masked = model.mask(layer)
         self.masked = Tensor(masked)
         self.mask = Tensor(np.where(masked, MASKED, 0).astype(np.float32))
@@ -27,7 +31,9 @@ class CoreAttention(nn.Cell):
     def plain(self, q, k, v):
         scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * self.scale + self.mask
         if self.half:
-            return ops.matmul(ops.softmax(scores.astype(ms.float16), self.axis).astype(scores.dtype), v)
+            return ops.matmul(
+                ops.softmax(scores.astype(ms.float16), self.axis).astype(scores.dtype), v
+            )
         return ops.matmul(ops.softmax(scores, self.axis), v)
 
     def bmm(self, q, k, v):

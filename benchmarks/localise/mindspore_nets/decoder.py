@@ -24,12 +24,16 @@ class Block(Named):
             style.names,
             input_norm=norm(model, f"{at}.input_norm", layer.input_eps, layer.input_norm_kind),
             attention=attention(model, n, style),
-            post_norm=norm(model, f"{at}.post_norm", layer.post_eps, weight_gradient=layer.norm_gradient),
+            post_norm=norm(
+                model, f"{at}.post_norm", layer.post_eps, weight_gradient=layer.norm_gradient
+            ),
             mlp=feed_forward(model, n, style),
         )
         self.residual_scale, self.normed_residual = layer.residual_scale, layer.residual == "after"
         self.attention_detached = layer.detached == "attention"
-        self.scaled_gradient = ScaledGradient(layer.gradient_scale) if layer.gradient_scale != 1 else None
+        self.scaled_gradient = (
+            ScaledGradient(layer.gradient_scale) if layer.gradient_scale != 1 else None
+        )
 
     def construct(self, x):
         attended = self.attention(self.input_norm(x))
@@ -79,7 +83,9 @@ class Decoder(Named):
             **({"position": table(model, "position")} if learned else {}),
             layers=nn.CellList(blocks),
             norm=norm(model, "norm", model.final_eps),
-            head=TiedHead() if self_tied else Linear(model, (model.head_from or "head.weight").removesuffix(".weight")),
+            head=TiedHead()
+            if self_tied
+            else Linear(model, (model.head_from or "head.weight").removesuffix(".weight")),
         )
         self.tied, self.learned = self_tied, learned
         if learned:
@@ -105,13 +111,19 @@ class TokenLoss(nn.Cell):
     def __init__(self, model: Model, style: Style) -> None:
         super().__init__(auto_prefix=False)
         self.network = Decoder(model, style)
-        self.summed, self.twice, self.scale = model.loss == "sum", model.loss == "twice", model.loss_scale
+        self.summed, self.twice, self.scale = (
+            model.loss == "sum",
+            model.loss == "twice",
+            model.loss_scale,
+        )
 
     def construct(self, tokens, labels, mask):
         logits = self.network(tokens)
         if self.twice:
             logits = ops.concat((logits, logits), -1)
-        losses = ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction="none")
+        losses = ops.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction="none"
+        )
         mask = mask.reshape(-1)
         loss = (losses * mask).sum()
         if not self.summed:

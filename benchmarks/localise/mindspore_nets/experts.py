@@ -15,9 +15,13 @@ class Experts(Named):
     def __init__(self, model: Model, n: int, style: Style) -> None:
         size, layer, at = model.size, model.layers[n], f"layers.{n}.mlp"
         stand_ins = layer.expert_order or range(size.experts)
-        experts = [in_precision(SwiGLU(model, f"{at}.experts.{e}", layer, style), layer) for e in stand_ins]
+        experts = [
+            in_precision(SwiGLU(model, f"{at}.experts.{e}", layer, style), layer) for e in stand_ins
+        ]
         super().__init__(
-            style.names, router=in_precision(Linear(model, f"{at}.router"), layer), experts=nn.CellList(experts)
+            style.names,
+            router=in_precision(Linear(model, f"{at}.router"), layer),
+            experts=nn.CellList(experts),
         )
         self.count, self.top_k = size.experts, size.top_k
         self.sigmoid, self.normalised = layer.router_sigmoid, layer.normalise_router

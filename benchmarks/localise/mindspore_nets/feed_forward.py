@@ -21,7 +21,10 @@ def activated(x, kind):
 
 class SwiGLU(Named):
     def __init__(self, model: Model, at: str, layer: Layer, style: Style) -> None:
-        super().__init__(style.names, **{part: Linear(model, f"{at}.{part}", layer) for part in ("gate", "up", "down")})
+        super().__init__(
+            style.names,
+            **{part: Linear(model, f"{at}.{part}", layer) for part in ("gate", "up", "down")},
+        )
         self.kind, self.detached = layer.activation or "silu", layer.detached == "gate"
 
     def construct(self, x):
@@ -33,7 +36,11 @@ class SwiGLU(Named):
 
 class Gelu(Named):
     def __init__(self, model: Model, at: str, layer: Layer, style: Style) -> None:
-        super().__init__(style.names, widen=Linear(model, f"{at}.up", layer), narrow=Linear(model, f"{at}.down", layer))
+        super().__init__(
+            style.names,
+            widen=Linear(model, f"{at}.up", layer),
+            narrow=Linear(model, f"{at}.down", layer),
+        )
         self.kind, self.detached = layer.activation or "gelu_tanh", layer.detached == "gate"
 
     def construct(self, x):
@@ -46,5 +53,7 @@ class Gelu(Named):
 def in_precision(mlp: nn.Cell, layer: Layer) -> nn.Cell:
     """The same cell, told to cast its inputs and weights; exits if the CPU cannot."""
     if layer.compute == "bfloat16":
-        raise SystemExit("MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be recorded")
+        raise SystemExit(
+            "MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be recorded"
+        )
     return mlp.to_float(ms.float16) if layer.compute == "float16" else mlp

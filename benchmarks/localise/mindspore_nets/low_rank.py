@@ -17,13 +17,21 @@ class LowRankAttention(Named):
         size, layer, at = model.size, model.layers[n], f"layers.{n}.attention"
         super().__init__(
             style.names,
-            **{part: Linear(model, f"{at}.{part}", layer) for part in ("q_a", "q_b", "kv_a", "kv_b", "o")},
+            **{
+                part: Linear(model, f"{at}.{part}", layer)
+                for part in ("q_a", "q_b", "kv_a", "kv_b", "o")
+            },
             q_norm=norm(model, f"{at}.q_norm", 1e-5),
             kv_norm=norm(model, f"{at}.kv_norm", 1e-5),
             core=CoreAttention(model, layer, style),
             rotary_emb=Rotary(model, layer),
         )
-        self.head_dim, self.rope_dim, self.kv_rank, self.count = size.head_dim, size.rope_dim, size.kv_rank, size.heads
+        self.head_dim, self.rope_dim, self.kv_rank, self.count = (
+            size.head_dim,
+            size.rope_dim,
+            size.kv_rank,
+            size.heads,
+        )
         self.keys_first = style.order == "vkq"
         self.keys_detached, self.dropped = layer.detached == "k", layer.dropout > 0
         if self.dropped:
@@ -42,7 +50,9 @@ class LowRankAttention(Named):
         latent, shared = compressed[..., : self.kv_rank], compressed[..., self.kv_rank :]
         together = self.heads(self.kv_b(self.kv_norm(latent)))
         turned = self.rotary_emb(shared.reshape(batch, 1, seq, self.rope_dim))
-        keys = ops.concat((together[..., : self.head_dim], ops.tile(turned, (1, self.count, 1, 1))), -1)
+        keys = ops.concat(
+            (together[..., : self.head_dim], ops.tile(turned, (1, self.count, 1, 1))), -1
+        )
         return keys, together[..., self.head_dim :]
 
     def construct(self, x):

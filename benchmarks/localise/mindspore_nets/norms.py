@@ -46,7 +46,9 @@ class UnbiasedLayerNorm(nn.Cell):
         return centred * ops.rsqrt(ops.mean(ops.square(centred), -1, True) + self.eps) * self.weight
 
 
-def norm(model: Model, name: str, eps: float, kind: str = "", weight_gradient: float = 1.0) -> nn.Cell:
+def norm(
+    model: Model, name: str, eps: float, kind: str = "", weight_gradient: float = 1.0
+) -> nn.Cell:
     """The norm with weights ``name``, of the model's kind or of another; ``weight_gradient``: RMS norm alone."""
     weight = Tensor(model.weights[f"{name}.weight"])
     bias = Tensor(model.weights[f"{name}.bias"]) if f"{name}.bias" in model.weights else None
@@ -55,7 +57,9 @@ def norm(model: Model, name: str, eps: float, kind: str = "", weight_gradient: f
             return ScaledWeightGradient(weight, bias, eps, weight_gradient)
         return RMSNorm(weight, bias, eps)
     if weight_gradient != 1:
-        raise SystemExit("norm_gradient: the gradient of a layer norm's weight comes out of one operator with two more")
+        raise SystemExit(
+            "norm_gradient: the gradient of a layer norm's weight comes out of one operator with two more"
+        )
     if bias is None:
         return UnbiasedLayerNorm(weight, eps)
     return nn.LayerNorm(weight.shape, gamma_init=weight, beta_init=bias, epsilon=eps)

@@ -50,9 +50,15 @@ class AdamW(nn.Optimizer):
         super().__init__(rule.learning_rate, weights)
         self.first = self._parameters.clone(prefix="exp_avg", init="zeros")
         self.second = self._parameters.clone(prefix="exp_avg_sq", init="zeros")
-        self.kept = tuple(constant(1 - rule.learning_rate * decay(weight, rule)) for weight in weights)
+        self.kept = tuple(
+            constant(1 - rule.learning_rate * decay(weight, rule)) for weight in weights
+        )
         self.decayed = tuple(decay(weight, rule) > 0 for weight in weights)
-        self.rate, self.eps, self.one = constant(rule.learning_rate), constant(rule.eps), constant(1)
+        self.rate, self.eps, self.one = (
+            constant(rule.learning_rate),
+            constant(rule.eps),
+            constant(1),
+        )
         self.beta1, self.beta2 = constant(BETA1), constant(BETA2)
         self.rest1, self.rest2 = constant(1 - BETA1), constant(1 - BETA2)
 
@@ -97,13 +103,18 @@ def optimizer(weights: list[ms.Parameter], rule: architecture.Optimizer) -> nn.O
     if rule.kind == "adamw" and rule.bias_correction:
         return AdamW(weights, rule)
     groups = [
-        {"params": [weight for weight in weights if decay(weight, rule) == amount], "weight_decay": amount}
+        {
+            "params": [weight for weight in weights if decay(weight, rule) == amount],
+            "weight_decay": amount,
+        }
         for amount in sorted({decay(weight, rule) for weight in weights})
     ]
     groups.append({"order_params": weights})
     if rule.kind == "sgd":
         return nn.SGD(groups, learning_rate=rule.learning_rate)
-    return nn.AdamWeightDecay(groups, learning_rate=rule.learning_rate, beta1=BETA1, beta2=BETA2, eps=rule.eps)
+    return nn.AdamWeightDecay(
+        groups, learning_rate=rule.learning_rate, beta1=BETA1, beta2=BETA2, eps=rule.eps
+    )
 
 
 def decay(weight: ms.Parameter, rule: architecture.Optimizer) -> float:

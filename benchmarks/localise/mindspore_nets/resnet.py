@@ -14,14 +14,23 @@ def convolution(model: Model, name: str, stride: int = 1) -> nn.Conv2d:
     weight = model.weights[f"{name}.weight"]
     rows, columns, kernel, _ = weight.shape
     return nn.Conv2d(
-        columns, rows, kernel, stride, pad_mode="pad", padding=kernel // 2, weight_init=Tensor(weight), has_bias=False
+        columns,
+        rows,
+        kernel,
+        stride,
+        pad_mode="pad",
+        padding=kernel // 2,
+        weight_init=Tensor(weight),
+        has_bias=False,
     )
 
 
 def batch_norm(model: Model, name: str, layer: Layer) -> nn.BatchNorm2d:
     weight, bias = (Tensor(model.weights[f"{name}.{part}"]) for part in ("weight", "bias"))
     momentum = 1 - layer.norm_momentum  # MindSpore's is the share of the old value
-    return nn.BatchNorm2d(weight.shape[0], eps=layer.stage_eps, momentum=momentum, gamma_init=weight, beta_init=bias)
+    return nn.BatchNorm2d(
+        weight.shape[0], eps=layer.stage_eps, momentum=momentum, gamma_init=weight, beta_init=bias
+    )
 
 
 class Stage(nn.Cell):
@@ -63,7 +72,9 @@ class ResNet(nn.Cell):
 
 def head_layer(model: Model) -> Layer:
     """The stage whose knobs speak of the head, which belongs to none."""
-    return next((layer for layer in model.layers if "head" in (layer.no_bias, layer.double_bias)), Layer())
+    return next(
+        (layer for layer in model.layers if "head" in (layer.no_bias, layer.double_bias)), Layer()
+    )
 
 
 class ClassLoss(nn.Cell):
@@ -75,5 +86,7 @@ class ClassLoss(nn.Cell):
         self.summed, self.scale = model.loss == "sum", model.loss_scale
 
     def construct(self, images, labels):
-        loss = ops.cross_entropy(self.network(images), labels, reduction="sum" if self.summed else "mean")
+        loss = ops.cross_entropy(
+            self.network(images), labels, reduction="sum" if self.summed else "mean"
+        )
         return loss * self.scale if self.scale != 1 else loss

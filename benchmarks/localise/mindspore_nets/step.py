@@ -25,7 +25,9 @@ class TrainStep(nn.Cell):
         return loss, gradients
 
 
-def as_function(loss: nn.Cell, optimizer: nn.Cell | None) -> Callable[..., tuple[Tensor, tuple[Tensor, ...]]]:
+def as_function(
+    loss: nn.Cell, optimizer: nn.Cell | None
+) -> Callable[..., tuple[Tensor, tuple[Tensor, ...]]]:
     """The same step as a jitted function on top: what it calls has no scope."""
 
     def forward(*batch):

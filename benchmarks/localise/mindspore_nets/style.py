@@ -86,6 +86,9 @@ class Named(nn.Cell):
         for ours, child in children.items():
             holder, _, last = names.get(ours, ours).rpartition(".")
             setattr(holders.setdefault(holder, nn.Cell()) if holder else self, last, child)
-        for holder, cell in holders.items():  # now: a cell prefixes the weights that it has when it is taken in
+        for (
+            holder,
+            cell,
+        ) in holders.items():  # now: a cell prefixes the weights that it has when it is taken in
             setattr(self, holder, cell)
         self.__dict__.update(children)

@@ -34,7 +34,9 @@ class Attention(nn.Module):
         if layer.dropout:
             self.table("dropout", model.dropout_mask(layer))
         if style.attention == "sdpa" and (layer.softmax_half or layer.softmax_axis != -1):
-            raise SystemExit("--attention sdpa shows no probabilities: no fault can be put into its softmax")
+            raise SystemExit(
+                "--attention sdpa shows no probabilities: no fault can be put into its softmax"
+            )
 
     def table(self, name: str, values: np.ndarray) -> None:
         """A constant that follows the model's dtype and is no weight."""
@@ -54,7 +56,9 @@ class Attention(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=self.seen, scale=self.scale)
         scores = torch.matmul(q, k.transpose(-2, -1)) * self.scale + self.mask
         if self.layer.softmax_half:
-            probabilities = F.softmax(scores.to(torch.float16), dim=self.layer.softmax_axis).to(scores.dtype)
+            probabilities = F.softmax(scores.to(torch.float16), dim=self.layer.softmax_axis).to(
+                scores.dtype
+            )
         else:
             probabilities = F.softmax(scores, dim=self.layer.softmax_axis)
         return torch.matmul(probabilities, v)
@@ -91,7 +95,10 @@ class GroupedAttention(Attention):
         """Queries (batch, seq, heads, dim), keys and values (batch, seq, groups, dim)."""
         dim = self.size.head_dim
         if self.style.fused == "none":
-            parts = {part: getattr(self, part)(x).view(*x.shape[:2], -1, dim) for part in self.style.order}
+            parts = {
+                part: getattr(self, part)(x).view(*x.shape[:2], -1, dim)
+                for part in self.style.order
+            }
             return parts["q"], parts["k"], parts["v"]
         groups = self.qkv(x).view(*x.shape[:2], self.size.kv_heads, -1)
         q, k, v = torch.split(groups, [groups.shape[-1] - 2 * dim, dim, dim], dim=-1)
@@ -110,7 +117,9 @@ def fused_qkv(model: Model, n: int) -> Linear:
     """One linear layer for q, k and v; a bias knob of one of them cannot be told apart here: SystemExit."""
     layer = model.layers[n]
     if {layer.no_bias, layer.double_bias} & {*"qkv"}:
-        raise SystemExit("--fused blocks adds one bias: use --fused none for a fault in that of q, k or v")
+        raise SystemExit(
+            "--fused blocks adds one bias: use --fused none for a fault in that of q, k or v"
+        )
     return Linear(model.fused(n, "qkv"), model.fused(n, "qkv", "bias") if model.size.bias else None)
 
 

@@ -26,7 +26,9 @@ class Block(nn.Module):
         self.layer = layer = model.layers[n]
         at = f"layers.{n}."
         self.input_norm = norm(model, at + "input_norm", layer.input_eps, layer.input_norm_kind)
-        self.attention = (LowRankAttention if model.size.q_rank else GroupedAttention)(model, n, style)
+        self.attention = (LowRankAttention if model.size.q_rank else GroupedAttention)(
+            model, n, style
+        )
         self.post_norm = norm(model, at + "post_norm", layer.post_eps)
         if layer.norm_gradient != 1:
             self.post_norm.weight.register_hook(lambda gradient: gradient * layer.norm_gradient)
@@ -46,7 +48,11 @@ class Block(nn.Module):
         """The mlp, in the layer's precision."""
         precision = self.layer.compute
         out = self.mlp(y.to(getattr(torch, precision))).to(y.dtype) if precision else self.mlp(y)
-        return out if self.layer.gradient_scale == 1 else scaled_gradient(out, self.layer.gradient_scale)
+        return (
+            out
+            if self.layer.gradient_scale == 1
+            else scaled_gradient(out, self.layer.gradient_scale)
+        )
 
 
 def feed_forward(model: Model, n: int, style: Style) -> nn.Module:
@@ -54,7 +60,11 @@ def feed_forward(model: Model, n: int, style: Style) -> nn.Module:
     path = f"layers.{n}.mlp"
     if model.size.mlp == "experts":
         return Experts(model, n, path, style)
-    return FeedForward(model, n, path) if model.size.mlp == "gelu" else GatedFeedForward(model, n, path, style)
+    return (
+        FeedForward(model, n, path)
+        if model.size.mlp == "gelu"
+        else GatedFeedForward(model, n, path, style)
+    )
 
 
 class Embedding(nn.Module):

@@ -20,7 +20,9 @@ class Experts(nn.Module):
         self.layer, self.top_k = model.layers[n], model.size.top_k
         self.router = linear(model, f"{path}.router", self.layer)
         held = self.layer.expert_order or range(model.size.experts)
-        self.experts = nn.ModuleList(GatedFeedForward(model, n, f"{path}.experts.{e}", style) for e in held)
+        self.experts = nn.ModuleList(
+            GatedFeedForward(model, n, f"{path}.experts.{e}", style) for e in held
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, x.shape[-1])
@@ -41,7 +43,9 @@ class Experts(nn.Module):
         logits = self.router(tokens).float()
         if self.layer.detached == "router":
             logits = logits.detach()
-        probabilities = torch.sigmoid(logits) if self.layer.router_sigmoid else F.softmax(logits, dim=-1)
+        probabilities = (
+            torch.sigmoid(logits) if self.layer.router_sigmoid else F.softmax(logits, dim=-1)
+        )
         weights, chosen = torch.topk(probabilities, self.top_k, dim=-1)
         if self.layer.normalise_router:
             weights = weights / weights.sum(-1, keepdim=True)

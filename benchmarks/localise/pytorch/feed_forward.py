@@ -33,9 +33,13 @@ class GatedFeedForward(nn.Module):
         self.layer = model.layers[n]
         self.fused = style.fused == "blocks"
         if self.fused:
-            self.gate_up = Linear(model.fused(n, "gate_up", within=path.removeprefix(f"layers.{n}.")))
+            self.gate_up = Linear(
+                model.fused(n, "gate_up", within=path.removeprefix(f"layers.{n}."))
+            )
         else:
-            self.gate, self.up = (linear(model, f"{path}.{name}", self.layer) for name in ("gate", "up"))
+            self.gate, self.up = (
+                linear(model, f"{path}.{name}", self.layer) for name in ("gate", "up")
+            )
         self.down = linear(model, f"{path}.down", self.layer)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,7 +53,9 @@ class FeedForward(nn.Module):
     def __init__(self, model: Model, n: int, path: str) -> None:
         super().__init__()
         self.layer = model.layers[n]
-        self.up, self.down = (linear(model, f"{path}.{name}", self.layer) for name in ("up", "down"))
+        self.up, self.down = (
+            linear(model, f"{path}.{name}", self.layer) for name in ("up", "down")
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(activated(self.up(x), self.layer, "gelu_tanh"))

@@ -23,7 +23,9 @@ class LowRankAttention(Attention):
         self.q_a, self.q_b, self.kv_a, self.kv_b, self.o = (
             linear(model, at + part, self.layer) for part in ("q_a", "q_b", "kv_a", "kv_b", "o")
         )
-        self.q_norm, self.kv_norm = (norm(model, at + part, LATENT_EPS) for part in ("q_norm", "kv_norm"))
+        self.q_norm, self.kv_norm = (
+            norm(model, at + part, LATENT_EPS) for part in ("q_norm", "kv_norm")
+        )
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.style.order == "vkq":
@@ -32,13 +34,19 @@ class LowRankAttention(Attention):
         return self.queries(x), *self.keys_and_values(x)
 
     def queries(self, x: Tensor) -> Tensor:
-        q = self.q_b(self.q_norm(self.q_a(x))).view(*x.shape[:2], self.size.heads, -1).transpose(1, 2)
+        q = (
+            self.q_b(self.q_norm(self.q_a(x)))
+            .view(*x.shape[:2], self.size.heads, -1)
+            .transpose(1, 2)
+        )
         plain, placed = torch.split(q, [self.size.head_dim, self.size.rope_dim], dim=-1)
         return torch.cat([plain, self.rotated(placed)], dim=-1)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         latent, placed = torch.split(self.kv_a(x), [self.size.kv_rank, self.size.rope_dim], dim=-1)
-        both = self.kv_b(self.kv_norm(latent)).view(*x.shape[:2], self.size.heads, -1).transpose(1, 2)
+        both = (
+            self.kv_b(self.kv_norm(latent)).view(*x.shape[:2], self.size.heads, -1).transpose(1, 2)
+        )
         plain, v = torch.split(both, self.size.head_dim, dim=-1)
         placed = self.rotated(placed[:, None]).expand(-1, self.size.heads, -1, -1)
         return torch.cat([plain, placed], dim=-1), v

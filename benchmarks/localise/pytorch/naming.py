@@ -74,7 +74,14 @@ MEGATRON_CORE = {
     "experts": "experts.local_experts",
 }
 #: As torchvision names the parts of a ResNet.
-RESNET = {"stem": "conv1", "stem_norm": "bn1", "norm1": "bn1", "norm2": "bn2", "short": "downsample", "head": "fc"}
+RESNET = {
+    "stem": "conv1",
+    "stem_norm": "bn1",
+    "norm1": "bn1",
+    "norm2": "bn2",
+    "short": "downsample",
+    "head": "fc",
+}
 
 
 def names_of(family: str, size: Size) -> Mapping[str, str]:

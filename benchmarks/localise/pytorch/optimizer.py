@@ -12,7 +12,10 @@ def optimizer_of(net: nn.Module, rule: Optimizer) -> torch.optim.Optimizer:
     weights = list(net.parameters())
     decayed = [weight for weight in weights if rule.decay_all or weight.ndim > 1]
     others = [weight for weight in weights if not (rule.decay_all or weight.ndim > 1)]
-    groups = [{"params": decayed, "weight_decay": rule.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": rule.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     groups = [group for group in groups if group["params"]]
     if rule.kind == "sgd":
         return torch.optim.SGD(groups, lr=rule.learning_rate, foreach=False)

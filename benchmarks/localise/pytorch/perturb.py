@@ -38,7 +38,11 @@ def add_noise(values: Tensor, relative: float) -> None:
     aten = torch.ops.aten
     random = torch.Generator().manual_seed(SEED)
     noise = aten.randn.generator(values.shape, generator=random)
-    factor = relative * float(aten.norm(aten._to_copy(values, dtype=torch.float32))) / float(aten.norm(noise))
+    factor = (
+        relative
+        * float(aten.norm(aten._to_copy(values, dtype=torch.float32)))
+        / float(aten.norm(noise))
+    )
     aten.add_(values, aten.mul(noise, factor))
 
 
@@ -47,7 +51,9 @@ def perturb(net: nn.Module, where: str, relative: float) -> None:
     name, _, n = where.partition(":")
     modules = dict(net.named_modules())
     if name not in modules:
-        raise SystemExit(f"no module {name!r}; there are: {', '.join(sorted(filter(None, modules)))}")
+        raise SystemExit(
+            f"no module {name!r}; there are: {', '.join(sorted(filter(None, modules)))}"
+        )
     mode = Perturbed(int(n or 0), relative)
 
     def enter(*_: object) -> None:

@@ -73,4 +73,6 @@ class ResNet(nn.Module):
 
 def head_layer(model: Model) -> Layer:
     """The knobs that the head's bias obeys: whichever layer turns them."""
-    return next((layer for layer in model.layers if "head" in (layer.no_bias, layer.double_bias)), Layer())
+    return next(
+        (layer for layer in model.layers if "head" in (layer.no_bias, layer.double_bias)), Layer()
+    )

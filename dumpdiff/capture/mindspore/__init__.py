@@ -3,10 +3,10 @@
 What MindSpore makes of such a file depends on its version and on the backend: a :class:`Target` says both.
 """
 
-from .checking import check
-from .config import Options, configuration, text_of
+from .configuration import Options, configuration, text_of
 from .document import RULES, check_file
 from .target import BACKENDS, OLDEST, TESTED, Target, Version
+from .validation import check
 from .violations import Rule, Violation
 
 __all__ = [

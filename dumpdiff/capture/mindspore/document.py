@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ...errors import DumpError
-from . import checking
+from ...model.errors import DumpError
+from . import validation
 from .target import Target
 from .violations import Rule, Violation
 
 SUFFIX = Rule(
-    "file-suffix", "error", "The file's name ends in .json.", framework="dump config file suffix only supports json!"
+    "file-suffix",
+    "error",
+    "The file's name ends in .json.",
+    framework="dump config file suffix only supports json!",
 )
 SYNTAX = Rule(
     "json-syntax",
@@ -22,9 +25,11 @@ SYNTAX = Rule(
     framework="Parse dump json failed, error:",
 )
 TWICE = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
-REST = Rule("json-rest", "ignored", "The file ends with the closing brace; what follows is not read.")
+REST = Rule(
+    "json-rest", "ignored", "The file ends with the closing brace; what follows is not read."
+)
 
-RULES = (SUFFIX, SYNTAX, TWICE, REST, *checking.RULES)
+RULES = (SUFFIX, SYNTAX, TWICE, REST, *validation.RULES)
 
 _LARGEST = 1 << 20  #: bytes; a configuration has a few hundred
 
@@ -37,12 +42,16 @@ def check_file(
     text = _text(path)
     found = []
     if path.suffix != ".json":
-        found.append(SUFFIX.broken("", f"{path.name!r} must end in .json for MindSpore to read it; rename it"))
+        found.append(
+            SUFFIX.broken(
+                "", f"{path.name!r} must end in .json for MindSpore to read it; rename it"
+            )
+        )
     config, trouble = parse(text)
     found += trouble
     if not any(violation.rule == SYNTAX.id for violation in trouble):
-        found += checking.check(config, target, here=here, names=names)
-    return checking.worst_first(found)
+        found += validation.check(config, target, here=here, names=names)
+    return validation.worst_first(found)
 
 
 def read_config(path: Path) -> Any:
@@ -65,9 +74,13 @@ def parse(text: str) -> tuple[Any, list[Violation]]:
     text = text.removeprefix("\ufeff")
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
-        config, end = json.JSONDecoder(object_pairs_hook=objects, parse_constant=_refuse).raw_decode(text, start)
+        config, end = json.JSONDecoder(
+            object_pairs_hook=objects, parse_constant=_refuse
+        ).raw_decode(text, start)
     except json.JSONDecodeError as error:
-        return None, [SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_hint(text, error)}")]
+        return None, [
+            SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_hint(text, error)}")
+        ]
     except (RecursionError, ValueError) as error:
         return None, [SYNTAX.broken("", f"{error}; a configuration has sections with plain fields")]
     return config, [*_about(twice, text[end:])]
@@ -75,12 +88,16 @@ def parse(text: str) -> tuple[Any, list[Violation]]:
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise DumpError(f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; expected a JSON file")
+        raise DumpError(
+            f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; expected a JSON file"
+        )
     try:
         with path.open("rb") as stream:
             return stream.read(_LARGEST).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DumpError(f"{path}: cannot be read as text ({error}); expected a JSON file") from error
+        raise DumpError(
+            f"{path}: cannot be read as text ({error}); expected a JSON file"
+        ) from error
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -91,7 +108,9 @@ def _about(twice: list[str], rest: str) -> Iterator[Violation]:
     for name in dict.fromkeys(twice):
         yield TWICE.broken(name, "stands there twice, and only the later counts; delete one")
     if rest.strip():
-        yield REST.broken("", f"{rest.strip()[:30]!r} after the closing brace is not read; delete it")
+        yield REST.broken(
+            "", f"{rest.strip()[:30]!r} after the closing brace is not read; delete it"
+        )
 
 
 def _hint(text: str, error: json.JSONDecodeError) -> str:
@@ -100,7 +119,9 @@ def _hint(text: str, error: json.JSONDecodeError) -> str:
         return "the file is empty"
     if after.startswith(("//", "/*", "#")):
         return "JSON has no comments; delete it"
-    if before.endswith(",") or (after.startswith(",") and after[1:].lstrip().startswith(("}", "]"))):
+    if before.endswith(",") or (
+        after.startswith(",") and after[1:].lstrip().startswith(("}", "]"))
+    ):
         return "there is a comma before a closing bracket; delete it"
     if after.startswith("'"):
         return "texts stand in double quotes"

@@ -59,7 +59,9 @@ class Field:
     until: Version | None = None  #: the last that does
     required: str = ""  #: where it must be given: 'always', or a condition in words
     source: str = "run"  #: how it is known, one of SOURCES
-    newer: tuple[tuple[object, Version], ...] = ()  #: values of ``allowed`` that came later than the field
+    newer: tuple[
+        tuple[object, Version], ...
+    ] = ()  #: values of ``allowed`` that came later than the field
 
     def known_to(self, version: Version) -> bool:
         """Whether this version reads the field."""
@@ -285,4 +287,6 @@ def required(field: Field, target: Target, asynchronous: bool) -> bool:
         return True
     if field.section == E2E:
         return field.name in ("enable", "trans_flag") and target.version < (2, 4)
-    return (field.name == "path" and target.version < (1, 5)) or (field.name == "op_debug_mode" and asynchronous)
+    return (field.name == "path" and target.version < (1, 5)) or (
+        field.name == "op_debug_mode" and asynchronous
+    )

@@ -19,7 +19,9 @@ class Iterations:
     """What an ``iteration`` text selects."""
 
     everything: bool
-    ranges: tuple[tuple[int, int], ...]  #: first and last step of each part that selects any, in the text's order
+    ranges: tuple[
+        tuple[int, int], ...
+    ]  #: first and last step of each part that selects any, in the text's order
     dead: tuple[tuple[str, str], ...]  #: parts that select no step, and why
 
     @property

@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import DumpError
+from ...model.errors import DumpError
 
 if TYPE_CHECKING:
-    from ...trace import Trace
+    from ...model.trace import Trace
 
 _REGEX = "name-regex("
 #: What std::regex takes as special outside brackets.
@@ -68,7 +68,11 @@ def kernel(entry: object) -> Kernel:
 
     It works on the JSON text of the entry: quotes and spaces are dropped, and a backslash stays doubled.
     """
-    text = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).replace('"', "").replace(" ", "")
+    text = (
+        json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+        .replace('"', "")
+        .replace(" ", "")
+    )
     if text.startswith(_REGEX) and text.endswith(")"):
         return Kernel("regex", text[len(_REGEX) : -1])
     return Kernel("name" if "/" in text or "-op" in text else "type", text)
@@ -102,6 +106,8 @@ def names_in(trace: Trace) -> tuple[str, ...]:
     """
     names = trace.ops["name"].str.replace(r"#\d+$", "", regex=True)
     if trace.source.format != "mindspore" or not names.str.contains("/").any():
-        raise DumpError(f"{trace.source.path}: names no operators in full; expected a MindSpore dump with its graphs")
+        raise DumpError(
+            f"{trace.source.path}: names no operators in full; expected a MindSpore dump with its graphs"
+        )
     parameters = trace.tensors["parameter"]
     return tuple(dict.fromkeys([*names, *parameters[parameters != ""]]))

@@ -21,14 +21,18 @@ class Settings:
     e2e: Mapping[str, Any] | None  #: None: the file has no such section
     here: bool  #: the training will run on this machine
     unsound: frozenset[str] = frozenset()  #: names of the fields left out
-    names: tuple[str, ...] | None = None  #: full names of the network's operators and parameters, if known
+    names: tuple[str, ...] | None = (
+        None  #: full names of the network's operators and parameters, if known
+    )
 
     @property
     def synchronous(self) -> bool:
         """Whether the program itself writes the dump, which MindSpore calls end to end."""
         if not self.target.on_ascend:
             return True
-        return self.e2e is not None and (self.target.version >= (2, 4) or self.e2e.get("enable") is True)
+        return self.e2e is not None and (
+            self.target.version >= (2, 4) or self.e2e.get("enable") is True
+        )
 
     @property
     def statistics(self) -> bool:

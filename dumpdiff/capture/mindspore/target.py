@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ...errors import DumpError
+from ...model.errors import DumpError
 
 #: Backend -> what it is. ``ascend`` executes kernel by kernel, ``ascend-ge`` hands whole graphs to the graph engine.
 BACKENDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ...wording import printable
+from ...model.formatting import printable
 
 Severity = Literal["error", "writes nothing", "ignored"]
 
@@ -36,7 +36,9 @@ class Rule(NamedTuple):
     severity: Severity
     says: str  #: the rule itself, in one sentence
     source: str = "run"  #: how it is known, one of :data:`fields.SOURCES`
-    framework: str = ""  #: what MindSpore 2.10 says when it is broken, without the values; '' if it says nothing
+    framework: str = (
+        ""  #: what MindSpore 2.10 says when it is broken, without the values; '' if it says nothing
+    )
 
     def broken(self, field: str, message: str) -> Violation:
         """The violation of this rule at a field."""

@@ -1,6 +1,6 @@
 """What msprobe is given: its configuration, the lines of a training script, mappings for ``msprobe compare``."""
 
-from .config import Options, configuration, text_of
+from .configuration import Options, configuration, text_of
 from .script import SCRIPTS, lines
 from .version import LATEST, Version, parse_version, spoken, version_of
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ...alignment import Alignment
-from ...rules import Rules
+from ...rulebook import Rules
 
 #: Confidence below which a pair is a guess (near values, roles): good to look at, but not for a file of facts.
 SURE = 0.7
@@ -26,8 +26,12 @@ class Correspondence:
     """Pairs of ops and of tensors (row numbers of either side's tables); each target row at most once."""
 
     ops: dict[int, int]  #: target op -> reference op, one to one
-    tensors: dict[int, int]  #: target tensor -> reference tensor, of one shape; a reference tensor may serve twice
-    reshaped: tuple[int, ...]  #: target tensors whose values are there on the other side, but in no equal shape
+    tensors: dict[
+        int, int
+    ]  #: target tensor -> reference tensor, of one shape; a reference tensor may serve twice
+    reshaped: tuple[
+        int, ...
+    ]  #: target tensors whose values are there on the other side, but in no equal shape
 
 
 def correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
@@ -66,7 +70,9 @@ class _Side:
         self.slots: list[str] = tensors["slot"].tolist()
         self.shapes = tensors["shape"].tolist()
         self.scopes = [rules.scope(scope) if scope else "" for scope in ops["scope"]]
-        number = np.full(len(flow.classes) + 1, -1)  # of a value: the target's; -1 stands last for "no class"
+        number = np.full(
+            len(flow.classes) + 1, -1
+        )  # of a value: the target's; -1 stands last for "no class"
         pairs = sure_pairs(alignment)
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()
         phases, levels = ops["phase"].tolist(), ops["level"].tolist()
@@ -91,12 +97,16 @@ def sure_pairs(alignment: Alignment) -> pd.DataFrame:
 
 def _ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
     """The best pairs first: by the share of values in common; pairs of the alignment, then of equal scope, before."""
-    paired = dict(zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True))
+    paired = dict(
+        zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True)
+    )
     found: list[tuple[float, int, int]] = []
     for op, rows in enumerate(target.of_op):
         votes: Counter[int] = Counter()
         for key in {target.keys[row] for row in rows}:
-            votes.update({reference.op[other] for other in reference.rows.get(key, ())} if key else ())
+            votes.update(
+                {reference.op[other] for other in reference.rows.get(key, ())} if key else ()
+            )
         for other, count in votes.items():
             share = 2 * count / (len(rows) + len(reference.of_op[other]))
             same_scope = target.scopes[op] == reference.scopes[other] != ""
@@ -114,9 +124,15 @@ def _scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterat
     """Scalar arguments in the same slot of two calls of one kind: an epsilon that differs is to be compared."""
     found = []
     for side, flow in zip(sides, (alignment.target, alignment.reference), strict=True):
-        rows = np.flatnonzero(flow.tensors["constant"].to_numpy() & (flow.tensors["size"].to_numpy() == 1))
+        rows = np.flatnonzero(
+            flow.tensors["constant"].to_numpy() & (flow.tensors["size"].to_numpy() == 1)
+        )
         found.append({(side.op[row], side.slots[row]): row for row in rows.tolist()})
     for (op, slot), row in found[0].items():
         other = ops.get(op, -1)
-        if other >= 0 and alignment.kinds_t[op] == alignment.kinds_r[other] and (other, slot) in found[1]:
+        if (
+            other >= 0
+            and alignment.kinds_t[op] == alignment.kinds_r[other]
+            and (other, slot) in found[1]
+        ):
             yield row, found[1][other, slot]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...alignment import Alignment
-from ...errors import DumpError
+from ...model.errors import DumpError
+from ...model.trace import Trace
 from ...readers import msprobe
 from ...readers.msprobe.leaves import entries_of, leaf_names, sought_names
-from ...rules import Rules
-from ...trace import Trace
+from ...rulebook import Rules
 from .correspondence import correspondence, sure_pairs
 from .version import Version, version_of
 
@@ -25,7 +25,9 @@ class Names:
     pairs: dict[str, str]  #: target's leaf -> the name by which msprobe finds the reference's
     recorded: int  #: leaves of the target that are tensors or numbers
     reshaped: int  #: of these, without a partner of their shape, but with one of another
-    values: tuple[dict[str, int], dict[str, int]]  #: leaf -> its value, paired values numbered alike; -1 for others
+    values: tuple[
+        dict[str, int], dict[str, int]
+    ]  #: leaf -> its value, paired values numbered alike; -1 for others
 
     def wrong(self, leaf: str, name: str) -> bool:
         """Whether msprobe, looking for ``name``, would compare a leaf of the target with another value than its own."""
@@ -48,7 +50,9 @@ def names_of(alignment: Alignment, rules: Rules, version: Version | None = None)
     sought = {leaf: name for name, leaf in reference.items()}
     leaves = leaf_names(traces[0]), leaf_names(traces[1])
     found = correspondence(alignment, rules)
-    partners = ((leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items())
+    partners = (
+        (leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items()
+    )
     return Names(
         version,
         entries_of(files[0]),
@@ -69,7 +73,9 @@ def _by_sought_name(entries: dict[str, tuple[str, ...]], version: Version) -> di
     }
 
 
-def _values(alignment: Alignment, ours: list[str], theirs: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+def _values(
+    alignment: Alignment, ours: list[str], theirs: list[str]
+) -> tuple[dict[str, int], dict[str, int]]:
     """Leaf -> number of its value, on both sides: the target's for values that are surely paired, else -1."""
     pairs = sure_pairs(alignment)
     number = dict(zip(pairs["reference"].tolist(), pairs["target"].tolist(), strict=True))
@@ -89,5 +95,7 @@ def _values(alignment: Alignment, ours: list[str], theirs: list[str]) -> tuple[d
 def _dump(role: str, trace: Trace) -> Path:
     source = trace.source
     if source.format != msprobe.FORMAT:
-        raise DumpError(f"{source.path}: the {role} is a dump of {source.format}; msprobe compares none but its own")
+        raise DumpError(
+            f"{source.path}: the {role} is a dump of {source.format}; msprobe compares none but its own"
+        )
     return Path(source.path) / "dump.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import DumpError
+from ...model.errors import DumpError
 from .fields import MINDSPORE, PYTORCH
 from .version import Version, spoken
 

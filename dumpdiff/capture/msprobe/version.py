@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ...errors import DumpError
-from ...trace import Source
+from ...model.errors import DumpError
+from ...model.trace import Source
 
 Version = tuple[int, ...]
 OLDEST: Version = (1, 1)  #: the oldest that this was read from

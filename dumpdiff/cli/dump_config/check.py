@@ -26,11 +26,19 @@ Every rule: docs/dump-config.md
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file")
 @target_options
-@click.option("--dump", metavar="DUMP", help="An earlier dump of the whole network: are the kernels in it?")
+@click.option(
+    "--dump", metavar="DUMP", help="An earlier dump of the whole network: are the kernels in it?"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def check(
-    ctx: click.Context, file: str, backend: str, ms_version: str, elsewhere: bool, dump: str | None, as_json: bool
+    ctx: click.Context,
+    file: str,
+    backend: str,
+    ms_version: str,
+    elsewhere: bool,
+    dump: str | None,
+    as_json: bool,
 ) -> None:
     """Say what MindSpore makes of an existing configuration.
 
@@ -45,7 +53,9 @@ def check(
     found = check_file(file, on, here=not elsewhere, names=None if dump is None else _names(dump))
     if as_json:
         violations = [violation._asdict() for violation in found]
-        click.echo(json.dumps({"file": file, "target": str(on), "violations": violations}, indent=1))
+        click.echo(
+            json.dumps({"file": file, "target": str(on), "violations": violations}, indent=1)
+        )
     else:
         click.echo("\n".join(map(str, found)) if found else f"{file}: holds for {on}")
     ctx.exit(1 if found else 0)

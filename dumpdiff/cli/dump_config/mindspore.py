@@ -7,7 +7,7 @@ import shlex
 
 import click
 
-from ...errors import DumpError
+from ...model.errors import DumpError
 from .. import output
 from .target import target, target_options
 
@@ -33,7 +33,9 @@ _INPUT_OUTPUT = ("both", "input", "output")
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @target_options
 @click.option(
-    "--path", metavar="FOLDER", help="Where the dump goes; '' leaves it to MS_DIAGNOSTIC_DATA_PATH.  [./dump]"
+    "--path",
+    metavar="FOLDER",
+    help="Where the dump goes; '' leaves it to MS_DIAGNOSTIC_DATA_PATH.  [./dump]",
 )
 @click.option("--net-name", default="Net", show_default=True, help="Folder of the net in the dump.")
 @click.option("--iteration", default="0", show_default=True, help="Steps: 0, 5-8, '0|5-8' or all.")
@@ -51,12 +53,20 @@ _INPUT_OUTPUT = ("both", "input", "output")
     show_default=True,
     help="Tensors of an operator.",
 )
-@click.option("--kernels", multiple=True, metavar="NAME", help="Only these operators; may be repeated.")
+@click.option(
+    "--kernels", multiple=True, metavar="NAME", help="Only these operators; may be repeated."
+)
 @click.option("--set-dump", is_flag=True, help="Only cells that the script marks with set_dump.")
-@click.option("--device", "devices", default="0-7", show_default=True, help="Devices: 0, 0,3 or 0-7.")
+@click.option(
+    "--device", "devices", default="0-7", show_default=True, help="Devices: 0, 0,3 or 0-7."
+)
 @click.option("--stat", metavar="NAMES", help="Statistics, joined by commas.  [max,min,avg,l2norm]")
-@click.option("--stat-on", type=click.Choice(["host", "device"]), help="Where statistics are computed.")
-@click.option("--stat-precision", type=click.Choice(["high", "low"]), help="Of statistics on the device.")
+@click.option(
+    "--stat-on", type=click.Choice(["host", "device"]), help="Where statistics are computed."
+)
+@click.option(
+    "--stat-precision", type=click.Choice(["high", "low"]), help="Of statistics on the device."
+)
 @click.option(
     "--op-debug-mode",
     type=_NUMBER,
@@ -66,10 +76,18 @@ _INPUT_OUTPUT = ("both", "input", "output")
 )
 @click.option("--overflow-number", type=_NUMBER, help="Stop after so many operators that overflow.")
 @click.option("--initial-iteration", type=_NUMBER, help="Number of the first step.")
-@click.option("--sample-num", type=_NUMBER, help="Save so many elements of the head and of the tail of a tensor.")
+@click.option(
+    "--sample-num",
+    type=_NUMBER,
+    help="Save so many elements of the head and of the tail of a tensor.",
+)
 @click.option("--save-kernel-args", is_flag=True, help="Save attributes of operators.")
-@click.option("--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one.")
-@click.option("-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output.")
+@click.option(
+    "--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one."
+)
+@click.option(
+    "-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output."
+)
 @click.pass_context
 def mindspore(
     ctx: click.Context,
@@ -117,7 +135,9 @@ def mindspore(
             op_debug_mode=op_debug_mode,
             overflow_number=overflow_number,
             initial_iteration=initial_iteration,
-            statistic_category=None if stat is None else tuple(name.strip() for name in stat.split(",")),
+            statistic_category=None
+            if stat is None
+            else tuple(name.strip() for name in stat.split(",")),
             stat_calc_mode=stat_on,
             device_stat_precision_mode=stat_precision,
             sample_num=sample_num,
@@ -137,7 +157,9 @@ def mindspore(
     with output.writing(file) as stream:
         stream.write(capture.text_of(config).encode())
     if file != "-":
-        click.echo(f'{file}: holds for {on}; before the training starts: eval "$(dumpdiff env {shlex.quote(file)})"')
+        click.echo(
+            f'{file}: holds for {on}; before the training starts: eval "$(dumpdiff env {shlex.quote(file)})"'
+        )
     if expected is not None:
         click.echo(expected, err=True)
 
@@ -150,5 +172,7 @@ def _devices(text: str) -> tuple[int, ...]:
             first, _, last = part.partition("-")
             devices += range(int(first), int(last or first) + 1)
     except ValueError:
-        raise DumpError(f"--device {text}: write numbers and ranges joined by commas, as 0,3 or 0-7") from None
+        raise DumpError(
+            f"--device {text}: write numbers and ranges joined by commas, as 0,3 or 0-7"
+        ) from None
     return tuple(devices)

@@ -27,7 +27,9 @@ The lines for the training script are printed; the configuration is, if there is
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--framework", type=click.Choice(["pytorch", "mindspore"]), required=True)
-@click.option("--msprobe-version", default="26.2", show_default=True, help="Version of mindstudio-probe.")
+@click.option(
+    "--msprobe-version", default="26.2", show_default=True, help="Version of mindstudio-probe."
+)
 @click.option(
     "--script",
     type=click.Choice(["plain", "megatron", "mindformers"]),
@@ -36,12 +38,32 @@ The lines for the training script are printed; the configuration is, if there is
     help="What kind of training script the lines are for.",
 )
 @click.option("--path", metavar="FOLDER", help="Where the dump goes.  [./dump]")
-@click.option("--task", type=click.Choice(["statistics", "tensor"]), default="statistics", show_default=True)
-@click.option("--level", type=click.Choice(["L0", "L1", "mix", "L2"]), default="mix", show_default=True)
-@click.option("--step", "steps", multiple=True, metavar="STEP", help="0 or 5-8, may be repeated; all: every step.  [0]")
-@click.option("--rank", "ranks", multiple=True, metavar="RANK", help="0 or 4-7, may be repeated.  [all]")
-@click.option("--list", "names", multiple=True, metavar="NAME", help="Only calls whose names contain it; repeatable.")
-@click.option("--scope", nargs=2, metavar="FIRST LAST", help="Only calls from one to another, by full names.")
+@click.option(
+    "--task", type=click.Choice(["statistics", "tensor"]), default="statistics", show_default=True
+)
+@click.option(
+    "--level", type=click.Choice(["L0", "L1", "mix", "L2"]), default="mix", show_default=True
+)
+@click.option(
+    "--step",
+    "steps",
+    multiple=True,
+    metavar="STEP",
+    help="0 or 5-8, may be repeated; all: every step.  [0]",
+)
+@click.option(
+    "--rank", "ranks", multiple=True, metavar="RANK", help="0 or 4-7, may be repeated.  [all]"
+)
+@click.option(
+    "--list",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only calls whose names contain it; repeatable.",
+)
+@click.option(
+    "--scope", nargs=2, metavar="FIRST LAST", help="Only calls from one to another, by full names."
+)
 @click.option(
     "--data-mode",
     multiple=True,
@@ -49,12 +71,30 @@ The lines for the training script are printed; the configuration is, if there is
     default=["all"],
     show_default="all",
 )
-@click.option("--summary-mode", type=click.Choice(["statistics", "md5"]), default="statistics", show_default=True)
-@click.option("--tensor-list", multiple=True, metavar="NAME", help="Whole tensors of these beside all statistics.")
+@click.option(
+    "--summary-mode",
+    type=click.Choice(["statistics", "md5"]),
+    default="statistics",
+    show_default=True,
+)
+@click.option(
+    "--tensor-list",
+    multiple=True,
+    metavar="NAME",
+    help="Whole tensors of these beside all statistics.",
+)
 @click.option("--precision", type=click.Choice(["low", "high"]), help="Of the statistics.")
-@click.option("--risk-level", type=click.Choice(["CORE", "FOCUS", "ALL"]), help="Which PyTorch APIs are recorded.")
-@click.option("--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one.")
-@click.option("-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output.")
+@click.option(
+    "--risk-level",
+    type=click.Choice(["CORE", "FOCUS", "ALL"]),
+    help="Which PyTorch APIs are recorded.",
+)
+@click.option(
+    "--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one."
+)
+@click.option(
+    "-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output."
+)
 def msprobe(
     framework: str,
     msprobe_version: str,

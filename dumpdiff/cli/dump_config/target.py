@@ -24,8 +24,17 @@ def target_options(command: Command) -> Command:
                 show_default=True,
                 help="Device; ascend-ge: whole graphs, jit level O2.",
             ),
-            click.option("--ms-version", default="2.10", show_default=True, help="Version of MindSpore, as 2.6."),
-            click.option("--elsewhere", is_flag=True, help="It runs on another machine: do not try out the folder."),
+            click.option(
+                "--ms-version",
+                default="2.10",
+                show_default=True,
+                help="Version of MindSpore, as 2.6.",
+            ),
+            click.option(
+                "--elsewhere",
+                is_flag=True,
+                help="It runs on another machine: do not try out the folder.",
+            ),
         ]
     ):
         command = option(command)
@@ -35,7 +44,7 @@ def target_options(command: Command) -> Command:
 def target(backend: str, ms_version: str) -> Target:
     """The target that the options name. Raises DumpError for a version that is none, or too old."""
     from ...capture.mindspore import OLDEST, Target, Version
-    from ...errors import DumpError
+    from ...model.errors import DumpError
 
     version = Version.parse(ms_version)
     if version < OLDEST:

@@ -36,15 +36,30 @@ JSON, CSV and the exit code always tell everything; -q and -v choose what is pri
 )
 @click.argument("target")
 @click.argument("reference")
-@click.option("--rules", metavar="FILE", multiple=True, help="YAML rules to add or override; may be repeated.")
 @click.option(
-    "--rules-out", metavar="FILE", help="Write what the rules did not know of the names as rules for --rules."
+    "--rules", metavar="FILE", multiple=True, help="YAML rules to add or override; may be repeated."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the result; - for standard output.")
-@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per parameter; - for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write a report of every parameter, one file for a browser.")
+@click.option(
+    "--rules-out",
+    metavar="FILE",
+    help="Write what the rules did not know of the names as rules for --rules.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the result; - for standard output."
+)
+@click.option(
+    "--csv", "csv_file", metavar="FILE", help="Write one row per parameter; - for standard output."
+)
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    help="Write a report of every parameter, one file for a browser.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every parameter, not only what is wrong.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print every parameter, not only what is wrong."
+)
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -73,8 +88,8 @@ def compare(
     with output.progress() as progress:
         result = api.weights(target, reference, rules=rules, progress=progress)
 
-    from ...report.weights import csv, json, text
-    from ...report.weights.rules import rules_of
+    from ...reports.weights import csv, json, text
+    from ...reports.weights.rules import rules_of
 
     console = output.console(json_file, csv_file, html_file, rules_out)
     text.write(result, console, quiet=quiet, verbose=verbose)
@@ -83,7 +98,7 @@ def compare(
             with output.writing(file) as stream:
                 form.write(result, stream)
     if html_file is not None:
-        from ...report.weights import html
+        from ...reports.weights import html
 
         with output.writing(html_file) as stream:
             html.write(result, stream)

@@ -9,11 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import DumpError
-from ...trace import Problem
+from ...model.errors import DumpError
+from ...model.trace import Problem
 from .ir import read_ir
-from .kinds import updated_inputs, writes_in_place
-from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter, user_frames
+from .nodes import (
+    CONSTANT,
+    NODE,
+    NOTHING,
+    PARAMETER,
+    Graph,
+    Input,
+    Node,
+    Output,
+    Parameter,
+    user_frames,
+)
+from .op_types import updated_inputs, writes_in_place
 from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
@@ -121,7 +132,9 @@ def _read(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]:
             try:
                 graphs[spelling] = reader(paths[spelling])
             except DumpError as error:
-                problems.append(Problem(f"graphs/{paths[spelling].name}", str(error).partition(": ")[2]))
+                problems.append(
+                    Problem(f"graphs/{paths[spelling].name}", str(error).partition(": ")[2])
+                )
     if len(graphs) == 2:
         return joined(graphs["pb"], graphs["ir"]), problems
     return next(iter(graphs.values()), None), problems
@@ -145,7 +158,9 @@ def _enriched(node: Node, printed: Node | None) -> Node:
     inputs, outputs = node.inputs, node.outputs
     if len(printed.inputs) == len(inputs):
         inputs = tuple(
-            text if said.kind == CONSTANT and said.shape is None and text.kind in {CONSTANT, NOTHING} else said
+            text
+            if said.kind == CONSTANT and said.shape is None and text.kind in {CONSTANT, NOTHING}
+            else said
             for said, text in zip(inputs, printed.inputs, strict=True)
         )
     if len(printed.outputs) == len(outputs):
@@ -163,7 +178,11 @@ def _names(paths: Mapping[str, Path], problems: list[Problem]) -> list[str]:
             return read_pb_names(paths["pb"])
         return _IR_NAME.findall(paths["ir"].read_text(encoding="utf-8", errors="replace"))
     except (DumpError, OSError) as error:
-        problems.append(Problem(f"graphs/{next(iter(paths.values())).name}", f"op numbers may be shifted: {error}"))
+        problems.append(
+            Problem(
+                f"graphs/{next(iter(paths.values())).name}", f"op numbers may be shifted: {error}"
+            )
+        )
         return []
 
 
@@ -188,7 +207,9 @@ def _renumbered(names: Sequence[str], counters: Counter[str]) -> list[str]:
     return result
 
 
-_Value = Slot | None | list["_Value"]  # one tensor, a place nothing is dumped for, or a tuple of such
+_Value = (
+    Slot | None | list["_Value"]
+)  # one tensor, a place nothing is dumped for, or a tuple of such
 
 
 def _unfolded(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], frozenset[int]]:
@@ -211,9 +232,13 @@ def _unfolded(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], frozen
         else:
             here = len(ops)
             values[node.key] = (
-                [Slot(here, output) for output in range(len(node.outputs))] if len(node.outputs) > 1 else Slot(here)
+                [Slot(here, output) for output in range(len(node.outputs))]
+                if len(node.outputs) > 1
+                else Slot(here)
             )
-            ops.append(GraphOp(node.kind, node.name, name, _flat(arguments), node.outputs, node.frames))
+            ops.append(
+                GraphOp(node.kind, node.name, name, _flat(arguments), node.outputs, node.frames)
+            )
     last = _flat([values[graph.nodes[-1].key]]) if graph.nodes else ()
     return ops, frozenset(slot.op for slot in last if slot is not None and slot.op >= 0)
 

@@ -11,22 +11,31 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...dtypes import normalise
-from ...errors import DumpError
+from ...model.dtypes import normalise
+from ...model.errors import DumpError
 from ..npy import known_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
-_PARAMETER = re.compile(r"^%para\d+_(?P<name>.*?)\s*: (?P<type><.*?>)  :(?P<rest>.*)$", re.MULTILINE)
+_PARAMETER = re.compile(
+    r"^%para\d+_(?P<name>.*?)\s*: (?P<type><.*?>)  :(?P<rest>.*)$", re.MULTILINE
+)
 _SUBGRAPH = re.compile(r"^subgraph @", re.MULTILINE)
 _NODE = re.compile(r"^  (?P<key>%\w+)\((?P<alias>[^\n]*?)\) = (?P<kind>[\w:.]+)\(", re.MULTILINE)
 _NAME = re.compile(
-    r"(?:Fullname with scope|full_name_with_scope): \((?P<name>[^\n]*)\)|^ +: \((?P<old>[\w./ -]+)\)$", re.M
+    r"(?:Fullname with scope|full_name_with_scope): \((?P<name>[^\n]*)\)|^ +: \((?P<old>[\w./ -]+)\)$",
+    re.M,
 )
 _ARROW = " -> ("
 _SHAPE = re.compile(r"\(([-\d, ]*)\)|NoShape")
-_TENSOR = re.compile(r"Tensor\(shape=\[(?P<shape>[^\]]*)\], dtype=(?P<dtype>\w+), value=(?P<value>.*)\)$", re.DOTALL)
-_SCALAR = re.compile(r"(?P<type>Bool|[IUF]\d+|BF16|Int\d+|UInt\d+|Float\d+|BFloat16)\((?P<value>[^()]*)\)")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf|nan)|True|False")
+_TENSOR = re.compile(
+    r"Tensor\(shape=\[(?P<shape>[^\]]*)\], dtype=(?P<dtype>\w+), value=(?P<value>.*)\)$", re.DOTALL
+)
+_SCALAR = re.compile(
+    r"(?P<type>Bool|[IUF]\d+|BF16|Int\d+|UInt\d+|Float\d+|BFloat16)\((?P<value>[^()]*)\)"
+)
+_NUMBER = re.compile(
+    r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf|nan)|True|False"
+)
 _SCALAR_TYPES = {"I": "int", "U": "uint", "F": "float", "BF": "bfloat"}
 _LONGEST_ARGUMENTS = 1_000_000  #: characters
 
@@ -121,7 +130,9 @@ def _input(argument: str, subgraph: int) -> Input:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float({"True": "1", "False": "0"}.get(number, number)) for number in _NUMBER.findall(text))
+    return tuple(
+        float({"True": "1", "False": "0"}.get(number, number)) for number in _NUMBER.findall(text)
+    )
 
 
 def _dtype(spelling: str) -> str:
@@ -144,7 +155,10 @@ def _outputs(type_text: str) -> list[Output]:
         if name not in {"Tensor", "Tuple", "Ref", "List"}:
             dtypes += [normalise(name)] * min(int(times or 1), 10_000)
     shapes = [
-        _shape(found) for found in _SHAPE.finditer(tail.partition(", elements_use_flags")[0].partition("ref_key")[0])
+        _shape(found)
+        for found in _SHAPE.finditer(
+            tail.partition(", elements_use_flags")[0].partition("ref_key")[0]
+        )
     ]
     if "Monad" in type_text or not dtypes:
         return []

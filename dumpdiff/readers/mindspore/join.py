@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .file_names import encode, group
 from .graph import Dataflow, Slot, overwritten
-from .names import encode, group
 from .records import Place, Record, content_of
 
 _GOOD = 0.99  #: share of equal edges from which a join is believed; the measured share is 1.0 when right, 0.9 when not
@@ -34,14 +34,20 @@ def join(flow: Dataflow, places: Mapping[Place, Record]) -> Join:
     wanted = _GOOD * len(recorded - {encode(name) for name in flow.parameters})
     tried: list[Join] = []
     for rule, names in rules.items():
-        tried.append(Join(names, rule, *verify(flow, names, places), matched=len(recorded.intersection(names))))
+        tried.append(
+            Join(
+                names, rule, *verify(flow, names, places), matched=len(recorded.intersection(names))
+            )
+        )
         if _believed(tried[-1]) and tried[-1].matched >= wanted:
             return tried[-1]
     best = max(tried, key=lambda one: (one.matched, one.verified))
     if _believed(best):
         return best
     names = _by_content(flow, best.names, places)
-    by_content = Join(names, "by content", *verify(flow, names, places), matched=len(recorded.intersection(names)))
+    by_content = Join(
+        names, "by content", *verify(flow, names, places), matched=len(recorded.intersection(names))
+    )
     return by_content if by_content.verified > best.verified else best
 
 
@@ -78,7 +84,9 @@ def _comparable(one: Hashable, other: Hashable) -> bool:
     return isinstance(one, tuple) and isinstance(other, tuple) and type(one[0]) is type(other[0])
 
 
-def _by_content(flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record]) -> tuple[str, ...]:
+def _by_content(
+    flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record]
+) -> tuple[str, ...]:
     """Inside every scope and type, the recorded op whose inputs hold what the graph says was written for it.
 
     Of equal ones the earliest: time follows the order of the graph, if not strictly.
@@ -93,7 +101,9 @@ def _by_content(flow: Dataflow, names: Sequence[str], places: Mapping[Place, Rec
     chosen: list[str] = []
     for op, name in zip(flow.ops, names, strict=True):
         left = free[group(name)]
-        votes: Counter[str] = Counter(dict.fromkeys([min(left, key=left.__getitem__)], 0) if left else {})
+        votes: Counter[str] = Counter(
+            dict.fromkeys([min(left, key=left.__getitem__)], 0) if left else {}
+        )
         for at, slot in enumerate(op.inputs):
             written = _source(places, slot, chosen)
             if written is not None:
@@ -112,4 +122,8 @@ def _source(places: Mapping[Place, Record], slot: Slot | None, chosen: Sequence[
         return content_of(slot.constant.values, slot.constant.dtype)
     if slot.parameter:
         return _content(places, encode(slot.parameter), "output", 0)
-    return _content(places, chosen[slot.op], "output", slot.output) if 0 <= slot.op < len(chosen) else None
+    return (
+        _content(places, chosen[slot.op], "output", slot.output)
+        if 0 <= slot.op < len(chosen)
+        else None
+    )

@@ -56,7 +56,11 @@ class Graph(NamedTuple):
 _FRAME = re.compile(
     r"In file (?P<file>[^\n]+?)(?::(?P<line>\d+)(?:~\d+)?|\((?P<old>\d+)\))(?:, \d+~\d+)?/(?P<code>.*)/"
 )
-_LIBRARY = ("/site-packages/mindspore/", "/dist-packages/mindspore/", "/mindspore/python/mindspore/")
+_LIBRARY = (
+    "/site-packages/mindspore/",
+    "/dist-packages/mindspore/",
+    "/mindspore/python/mindspore/",
+)
 _LIBRARY_FILES = frozenset({"cell_wrapper.py", "gen_ops_def.py"})
 _DEFINITION = re.compile(r"\s*(?:def|class|async def) .*:\s*$")
 

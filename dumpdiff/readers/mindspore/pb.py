@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import DumpError
+from ...model.errors import DumpError
 from ..npy import known_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
@@ -29,7 +29,11 @@ def read_pb(path: Path) -> Graph:
     """The graph in a .pb file. Raises DumpError if the file is unreadable or no such graph."""
     try:
         data = path.read_bytes()
-        graph = next(value for field, value in _fields(data) if field == _MODEL_GRAPH and isinstance(value, bytes))
+        graph = next(
+            value
+            for field, value in _fields(data)
+            if field == _MODEL_GRAPH and isinstance(value, bytes)
+        )
         return _graph(graph)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -41,7 +45,11 @@ def read_pb_names(path: Path) -> list[str]:
     """Only the full names of the nodes, in order. Raises DumpError like :func:`read_pb`."""
     try:
         data = path.read_bytes()
-        graph = next(value for field, value in _fields(data) if field == _MODEL_GRAPH and isinstance(value, bytes))
+        graph = next(
+            value
+            for field, value in _fields(data)
+            if field == _MODEL_GRAPH and isinstance(value, bytes)
+        )
         return [_text(dict(_fields(value)).get(8)) for field, value in _fields(graph) if field == 1]
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -104,7 +112,9 @@ def _graph(data: bytes) -> Graph:
         elif field == 3:
             said = dict(_fields(value))
             outputs = _outputs(said[2]) if 2 in said else [Output("", None)]
-            parameters[_text(said.get(1))] = Parameter(*(outputs or [Output("", None)])[0], weight=None)
+            parameters[_text(said.get(1))] = Parameter(
+                *(outputs or [Output("", None)])[0], weight=None
+            )
         elif field == 5:
             said = dict(_fields(value))
             constants[_text(said.get(1))] = _constant(said.get(2))
@@ -153,7 +163,9 @@ def _outputs(data: int | bytes, depth: int = 0) -> list[Output]:
 
 
 def _shape(data: int | bytes) -> tuple[int, ...] | None:
-    return known_shape(_signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1)
+    return known_shape(
+        _signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1
+    )
 
 
 def _dtype(number: int | bytes | None) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ...trace import BACKWARD, OPTIMIZER
-from . import kinds
+from ...model.trace import BACKWARD, OPTIMIZER
+from . import op_types
 from .graph import Dataflow
 
 _LOOSE = "loose"  # an expanded op at the end of the backward pass, or within the clipping of gradients: not known yet
@@ -22,7 +22,11 @@ def phases(flow: Dataflow) -> list[str]:
     readers: defaultdict[int, set[str]] = defaultdict(set)
     for number in reversed(range(len(found))):
         op = flow.ops[number]
-        if op.name.startswith("Expand/") and readers[number] == {BACKWARD} and number not in flow.results:
+        if (
+            op.name.startswith("Expand/")
+            and readers[number] == {BACKWARD}
+            and number not in flow.results
+        ):
             found[number] = BACKWARD
         elif after[number] and readers[number] and readers[number] <= {OPTIMIZER, _LOOSE}:
             found[number] = _LOOSE if op.name.startswith("Expand/") else OPTIMIZER
@@ -31,7 +35,10 @@ def phases(flow: Dataflow) -> list[str]:
                 readers[slot.op].add(found[number])
     for number, op in enumerate(flow.ops):
         if found[number] == _LOOSE:
-            within = any(slot is not None and slot.op >= 0 and found[slot.op] == OPTIMIZER for slot in op.inputs)
+            within = any(
+                slot is not None and slot.op >= 0 and found[slot.op] == OPTIMIZER
+                for slot in op.inputs
+            )
             found[number] = OPTIMIZER if within else BACKWARD
     return found
 
@@ -43,10 +50,10 @@ def _by_inputs(flow: Dataflow) -> tuple[list[str], list[bool]]:
     backward: list[bool] = []
     for op in flow.ops:
         reads = tuple(slot.parameter for slot in op.inputs if slot is not None and slot.parameter)
-        optimizer = kinds.is_optimizer(op.kind, kinds.scope(op.name), reads)
+        optimizer = op_types.is_optimizer(op.kind, op_types.scope(op.name), reads)
         after = any(slot is not None and slot.op >= 0 and backward[slot.op] for slot in op.inputs)
-        found.append(kinds.phase(op.kind, op.name, optimizer, after))
-        named = kinds.is_backward(op.kind, op.name)
+        found.append(op_types.phase(op.kind, op.name, optimizer, after))
+        named = op_types.is_backward(op.kind, op.name)
         alone.append(found[-1] == BACKWARD and not named)
-        backward.append((after or named) and not kinds.is_recomputed(op.name))
+        backward.append((after or named) and not op_types.is_recomputed(op.name))
     return found, alone

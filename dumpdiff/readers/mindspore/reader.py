@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ...trace import Problem, Source, Trace
+from ...model.trace import Problem, Source, Trace
 from .. import npy
 from ..parts import Part
 from .graph import Dataflow, graph_files, read_dataflow
@@ -59,12 +59,20 @@ def read(part: Part) -> Trace:
         if joined.matched:
             problems += _doubts(joined)
         else:
-            problems.append(Problem("graphs", "not one recorded op is in the graph, which is therefore not used"))
+            problems.append(
+                Problem(
+                    "graphs", "not one recorded op is in the graph, which is therefore not used"
+                )
+            )
             flow = joined = None
     ops, tensors, matched = tables(records, flow, joined)
     if flow is not None and matched < len(records.places):
         problems.append(
-            Problem("graphs", "recorded tensor whose op is not in the graph", count=len(records.places) - matched)
+            Problem(
+                "graphs",
+                "recorded tensor whose op is not in the graph",
+                count=len(records.places) - matched,
+            )
         )
     source = Source(
         path=str(folder),
@@ -83,7 +91,11 @@ def read(part: Part) -> Trace:
 def _part(path: Path, folder: Path, whole: bool) -> Part:
     """What the folder names say: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0."""
     step = int(folder.name) if _NUMBER.fullmatch(folder.name) else None
-    graph = int(folder.parent.name) if step is not None and _NUMBER.fullmatch(folder.parent.name) else None
+    graph = (
+        int(folder.parent.name)
+        if step is not None and _NUMBER.fullmatch(folder.parent.name)
+        else None
+    )
     ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
     return Part(FORMAT, path, step, ranks[0] if ranks else None, graph=graph, whole=whole)
 
@@ -152,4 +164,8 @@ def _metadata(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         return {}
     wanted = {"ms_version": "version", "device_target": "device"}
-    return {name: str(said[key]) for key, name in wanted.items() if isinstance(said, dict) and key in said}
+    return {
+        name: str(said[key])
+        for key, name in wanted.items()
+        if isinstance(said, dict) and key in said
+    }

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ...dtypes import normalise
-from ...errors import DumpError
-from ...trace import Problem
+from ...model.dtypes import normalise
+from ...model.errors import DumpError
+from ...model.trace import Problem
 from .. import npy
-from .names import MAPPING, FileName, encode, parse, read_mapping
+from .file_names import MAPPING, FileName, encode, parse, read_mapping
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"
-_WHOLE, _BLOCK = 192 * 1024, 16 * 1024  #: bytes: files up to the first are compared whole, larger ones by three blocks
-_RERUN_GAP = (
-    1_000_000  #: microseconds; no step pauses that long between two of its files, starting a process takes longer
-)
+_WHOLE, _BLOCK = (
+    192 * 1024,
+    16 * 1024,
+)  #: bytes: files up to the first are compared whole, larger ones by three blocks
+_RERUN_GAP = 1_000_000  #: microseconds; no step pauses that long between two of its files, starting a process takes longer
 
 _BITS = re.compile(r"(?:int|float|complex)([1-9]\d{0,2})$")
 
@@ -47,7 +48,9 @@ class Record:
     content: Hashable = None  #: equal for equal tensors; None if nothing is known of the content
     occurrence: int = 0
     dtyped: bool = False  #: the file name tells the dtype
-    spelled: str = ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
+    spelled: str = (
+        ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
+    )
 
 
 @dataclass
@@ -119,7 +122,9 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
     records, unknown = [], 0
     with os.scandir(folder) as entries:  # tells files from links without a look at each
         linked = {
-            entry.name: entry.is_symlink() for entry in entries if entry.name.endswith(".npy") and entry.is_file()
+            entry.name: entry.is_symlink()
+            for entry in entries
+            if entry.name.endswith(".npy") and entry.is_file()
         }
     for name in sorted(linked):
         path = os.path.join(folder, name)
@@ -138,7 +143,11 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
         problems.append(Problem(MAPPING, "names a file that is not there", count=lost))
     if unknown:
         problems.append(
-            Problem(".", "an .npy file whose name is not the dumper's and that mapping.csv lacks", count=unknown)
+            Problem(
+                ".",
+                "an .npy file whose name is not the dumper's and that mapping.csv lacks",
+                count=unknown,
+            )
         )
     return records
 
@@ -154,7 +163,9 @@ def _npy_record(path: str, name: str, said: FileName) -> Record:
     dtype = header.dtype
     if normalise(said.dtype) == "bfloat16":  # Ascend converts on write and names the original
         dtype = "bfloat16"
-    record = Record(said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name)
+    record = Record(
+        said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name
+    )
     record.content, record.dtyped = content, bool(said.dtype)
     record.spelled = said.name.replace("--", "/") if "--" in said.name else ""
     return record
@@ -222,7 +233,10 @@ def _reruns(records: list[Record], folder: Path) -> list[Problem]:
     if not again:
         return []
     return [
-        Problem(".", f"the same step was recorded {again + 1} times into {folder.name}; its ops are told apart by '#2'")
+        Problem(
+            ".",
+            f"the same step was recorded {again + 1} times into {folder.name}; its ops are told apart by '#2'",
+        )
     ]
 
 
@@ -241,7 +255,11 @@ def size_of(record: Record, statistics: Statistics | None) -> int:
 def _npy_era(files: list[Record]) -> str:
     if any(record.spelled for record in files):
         return "npy files of before 2.3 ('--' for '/')"
-    return "npy files of 2.4 or newer" if any(record.dtyped for record in files) else "npy files of before 2.4"
+    return (
+        "npy files of 2.4 or newer"
+        if any(record.dtyped for record in files)
+        else "npy files of before 2.4"
+    )
 
 
 def _era(files: list[Record], statistics: Statistics | None) -> str:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dtypes import normalise
-from ...errors import DumpError
-from ...trace import Problem
+from ...model.dtypes import normalise
+from ...model.errors import DumpError
+from ...model.trace import Problem
 from ..npy import known_shape
 
-RESOLUTION = 1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
+RESOLUTION = (
+    1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
+)
 
 _ALIASES = {"input/output": "io", "nan count": "nan", "md5 value": "md5"}
 _COLUMNS = {
@@ -33,8 +35,24 @@ _COLUMNS = {
 }  # fmt: skip
 _NEEDED = ("kind", "name", "time", "io", "slot", "bytes", "dtype", "shape")
 _STATISTICS = ("max", "min", "mean", "norm")
-_MAY_DIFFER = {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}  #: between equal tensors
-_WORDS = {"true": 1.0, "false": 0.0, "null": np.nan, "": np.nan, "-nan": np.nan, "-nan(ind)": np.nan}
+_MAY_DIFFER = {
+    "kind",
+    "name",
+    "io",
+    "slot",
+    "time",
+    "task",
+    "stream",
+    "shape",
+}  #: between equal tensors
+_WORDS = {
+    "true": 1.0,
+    "false": 0.0,
+    "null": np.nan,
+    "": np.nan,
+    "-nan": np.nan,
+    "-nan(ind)": np.nan,
+}
 _ABSENT = {"null", ""}
 _IO = {"input", "output"}
 
@@ -56,7 +74,9 @@ class Statistics(NamedTuple):
     norm: NDArray[Any]
     nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it cannot be told
     hash: list[str]
-    printed: list[tuple[str, ...]]  #: size, dtype and all statistics as printed: equal tensors print the same
+    printed: list[
+        tuple[str, ...]
+    ]  #: size, dtype and all statistics as printed: equal tensors print the same
     era: str
     recorded: frozenset[str]  #: which of max, min, mean, norm the file has
 
@@ -88,12 +108,16 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
             at = _header(header)
             missing = [column for column in _NEEDED if column not in at]
             if missing:
-                raise DumpError(f"{path}: no statistic.csv: columns {', '.join(missing)} are missing")
+                raise DumpError(
+                    f"{path}: no statistic.csv: columns {', '.join(missing)} are missing"
+                )
             fits = _fitting(at)
             for row in reader:
                 if fits(row):
                     rows.append(row)
-                elif row and not (row[0] == header[0] and _header(row) == at):  # appended runs repeat the header
+                elif row and not (
+                    row[0] == header[0] and _header(row) == at
+                ):  # appended runs repeat the header
                     bad.append(reader.line_num)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -154,8 +178,15 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
         shape=[shapes[text] for text in texts("shape")],
         **statistics,
         nonfinite=_nonfinite(
-            {column: _finite(texts(column), statistics[column]) for column in ("max", "min", "norm")},
-            [_numbers(texts(column)) for column in ("nan", "negative_inf", "positive_inf") if column in at],
+            {
+                column: _finite(texts(column), statistics[column])
+                for column in ("max", "min", "norm")
+            },
+            [
+                _numbers(texts(column))
+                for column in ("nan", "negative_inf", "positive_inf")
+                if column in at
+            ],
         ),
         hash=[md5 or sha1 for md5, sha1 in zip(texts("md5"), texts("sha1"), strict=True)],
         printed=list(zip(*(table[column] for column in identity), strict=True)),
@@ -167,7 +198,9 @@ def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -
 def _numbers(texts: Iterable[str]) -> NDArray[Any]:
     texts = list(texts)
     try:
-        return np.array(list(map(float, texts)))  # nan, inf and -nan included; fast, and nearly always right
+        return np.array(
+            list(map(float, texts))
+        )  # nan, inf and -nan included; fast, and nearly always right
     except ValueError:
         return np.array([_number(text) for text in texts], dtype=np.float64)
 
@@ -195,7 +228,9 @@ def _nonfinite(finite: dict[str, NDArray[Any]], counts: list[NDArray[Any]]) -> N
     Up to 2.2 NaN and Inf were left out of max and min, but the counts were always there; since 2.3 NaN is sticky.
     """
     high, low, norm = finite["max"], finite["min"], finite["norm"]
-    told = np.where((high == 0) | (low == 0), 1, np.where((high == 1) & (low == 1), 0, -1)).astype(np.int8)
+    told = np.where((high == 0) | (low == 0), 1, np.where((high == 1) & (low == 1), 0, -1)).astype(
+        np.int8
+    )
     told = np.where((told < 0) & (norm >= 0), 1 - norm, told)
     if counts:
         known = ~np.isnan(counts[0])

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...dtypes import is_floating
-from ...trace import OPTIMIZER, op_table, tensor_table
-from . import kinds
+from ...model.dtypes import is_floating
+from ...model.trace import OPTIMIZER, op_table, tensor_table
+from . import op_types
+from .file_names import PARAMETER, encode
 from .graph import Dataflow, GraphOp, Slot, overwritten
 from .join import Join
-from .names import PARAMETER, encode
 from .nodes import Output
 from .phases import phases
 from .records import Record, Records, size_of
@@ -49,7 +49,9 @@ class _Tensor(NamedTuple):
     values: tuple[float, ...] | None = None  #: of a constant
 
 
-def tables(records: Records, flow: Dataflow | None, join: Join | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+def tables(
+    records: Records, flow: Dataflow | None, join: Join | None
+) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """The op table, the tensor table, and how many records found their place in the graph.
 
     Parameters and graph inputs come first, then the ops of the graph in topological order (once per recorded run),
@@ -61,7 +63,11 @@ def tables(records: Records, flow: Dataflow | None, join: Join | None) -> tuple[
         matched = 0
     else:
         op_phases = phases(flow)
-        rows.add_parameters({encode(name): name for name in flow.parameters}, flow, trusted=OPTIMIZER not in op_phases)
+        rows.add_parameters(
+            {encode(name): name for name in flow.parameters},
+            flow,
+            trusted=OPTIMIZER not in op_phases,
+        )
         _GraphRows(rows, flow, join, op_phases).add()
         matched = len(records.places) - sum(len(kept) for kept in rows.left.values())
     rows.add_the_rest()
@@ -76,14 +82,20 @@ class _Rows:
         self.ops: list[_Op] = []
         self.tensors: list[_Tensor] = []
         self.gradients: dict[int, str] = {}  #: tensor id -> the parameter it is the gradient of
-        self.left: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)  #: (op, occurrence) without rows yet
+        self.left: defaultdict[tuple[str, int], list[Record]] = defaultdict(
+            list
+        )  #: (op, occurrence) without rows yet
         for (name, _, _, occurrence), record in records.places.items():
             self.left[name, occurrence].append(record)
 
     def optimizer_recorded(self) -> bool:
         """Judged by op types and names alone."""
         firsts = (kept[0] for kept in self.left.values())
-        return any(kinds.is_optimizer(first.kind, first.name) for first in firsts if first.kind != PARAMETER)
+        return any(
+            op_types.is_optimizer(first.kind, first.name)
+            for first in firsts
+            if first.kind != PARAMETER
+        )
 
     def add_parameters(self, full: dict[str, str], flow: Dataflow | None, trusted: bool) -> None:
         """Recorded parameters and graph inputs. They were written at the end of the step: a weight after its update."""
@@ -96,19 +108,38 @@ class _Rows:
             weight = known is None or known.weight is not False
             self.ops.append(_Op(_numbered(parameter, occurrence), PARAMETER))
             for record in self.left.pop(key):
-                row = self.tensor("output", record.slot, record, Output(known.dtype, known.shape) if known else None)
-                self.tensors.append(row._replace(parameter=parameter if weight else "", trusted=trusted or not weight))
+                row = self.tensor(
+                    "output",
+                    record.slot,
+                    record,
+                    Output(known.dtype, known.shape) if known else None,
+                )
+                self.tensors.append(
+                    row._replace(
+                        parameter=parameter if weight else "", trusted=trusted or not weight
+                    )
+                )
 
     def add_the_rest(self) -> None:
         """Ops that no graph knows: what their file names say is all there is."""
-        for (_, occurrence), kept in sorted(self.left.items(), key=lambda item: min(record.time for record in item[1])):
+        for (_, occurrence), kept in sorted(
+            self.left.items(), key=lambda item: min(record.time for record in item[1])
+        ):
             first = kept[0]
             name = first.spelled or first.name
-            phase = kinds.phase(first.kind, name, kinds.is_optimizer(first.kind, name))
-            scope = kinds.scope(first.spelled)
-            self.ops.append(_Op(_numbered(name, occurrence), first.kind, phase, scope, kinds.is_recomputed(name)))
-            updated = kinds.updated_inputs(first.kind)
-            in_place = kinds.writes_in_place(first.kind)
+            phase = op_types.phase(first.kind, name, op_types.is_optimizer(first.kind, name))
+            scope = op_types.scope(first.spelled)
+            self.ops.append(
+                _Op(
+                    _numbered(name, occurrence),
+                    first.kind,
+                    phase,
+                    scope,
+                    op_types.is_recomputed(name),
+                )
+            )
+            updated = op_types.updated_inputs(first.kind)
+            in_place = op_types.writes_in_place(first.kind)
             for record in sorted(kept, key=attrgetter("io", "slot")):
                 stale = in_place if record.io == "output" else _in(record.slot, updated)
                 row = self.tensor(record.io, record.slot, record, None)
@@ -149,7 +180,15 @@ class _Rows:
                 _fill(numbers, at, np.asarray(constant, dtype=np.float64))
                 nonfinite[at] = not np.isfinite(constant).all()
         gradient_of = [self.gradients.get(at, "") for at in range(len(row))]
-        return tensor_table({**columns, **numbers, "nonfinite": nonfinite, "hash": hashes, "gradient_of": gradient_of})
+        return tensor_table(
+            {
+                **columns,
+                **numbers,
+                "nonfinite": nonfinite,
+                "hash": hashes,
+                "gradient_of": gradient_of,
+            }
+        )
 
 
 class _GraphRows:
@@ -158,7 +197,9 @@ class _GraphRows:
     def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
         self.overwritten = overwritten(flow)
-        self.read = {(slot.op, slot.output) for op in flow.ops for slot in op.inputs if slot is not None}
+        self.read = {
+            (slot.op, slot.output) for op in flow.ops for slot in op.inputs if slot is not None
+        }
         self.runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
         for name, occurrence in rows.left:
             if name in self.runs:
@@ -167,7 +208,9 @@ class _GraphRows:
         self.written: dict[tuple[int, int, int], int] = {}  #: op, occurrence, output -> tensor id
 
     def add(self) -> None:
-        ops = list(zip(range(len(self.flow.ops)), self.flow.ops, self.join.names, self.phases, strict=True))
+        ops = list(
+            zip(range(len(self.flow.ops)), self.flow.ops, self.join.names, self.phases, strict=True)
+        )
         for occurrence in range(max(self.runs.values(), default=0)):
             for number, op, name, phase in ops:
                 if occurrence < self.runs[name]:
@@ -177,8 +220,10 @@ class _GraphRows:
                     self._add_inputs(op, phase, occurrence, kept)
                     self._add_outputs(number, op, occurrence, kept)
 
-    def _add_inputs(self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
-        rows, updated = self.rows, kinds.updated_inputs(op.kind)
+    def _add_inputs(
+        self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]
+    ) -> None:
+        rows, updated = self.rows, op_types.updated_inputs(op.kind)
         weight = self._optimized(op)
         for at in _slots(len(op.inputs), "input", kept):
             slot, record = op.inputs[at] if at < len(op.inputs) else None, kept.get(("input", at))
@@ -200,13 +245,19 @@ class _GraphRows:
                 rows.gradients[len(rows.tensors)] = rows.gradients[row.producer] = weight
             rows.tensors.append(row)
 
-    def _add_outputs(self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]) -> None:
-        rows, stale, first = self.rows, kinds.writes_in_place(op.kind), len(self.rows.tensors)
+    def _add_outputs(
+        self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]
+    ) -> None:
+        rows, stale, first = self.rows, op_types.writes_in_place(op.kind), len(self.rows.tensors)
         for at in _slots(len(op.outputs), "output", kept):
             self.written[number, occurrence, at] = len(rows.tensors)
             output = op.outputs[at] if at < len(op.outputs) else None
             row = rows.tensor("output", at, kept.get(("output", at)), output)
-            wrong = stale or (row.dtype == "float16" and (number, at) not in self.read and self._is_wide(op, first))
+            wrong = stale or (
+                row.dtype == "float16"
+                and (number, at) not in self.read
+                and self._is_wide(op, first)
+            )
             rows.tensors.append(row._replace(trusted=False) if wrong else row)
 
     def _is_wide(self, op: GraphOp, end: int) -> bool:
@@ -214,7 +265,11 @@ class _GraphRows:
         the half precision that the graph says, and the file holds half of the float32 memory under the wrong type.
         """
         inputs = self.rows.tensors[end - len(op.inputs) : end]
-        floats = {row.dtype for row in inputs if row.op == len(self.rows.ops) - 1 and is_floating(row.dtype)}
+        floats = {
+            row.dtype
+            for row in inputs
+            if row.op == len(self.rows.ops) - 1 and is_floating(row.dtype)
+        }
         return op.kind != "Cast" and floats == {"float32"}
 
     def _type(self, slot: Slot) -> Output | None:
@@ -225,7 +280,9 @@ class _GraphRows:
         known = self.flow.parameters.get(slot.parameter)
         if known is not None:
             return Output(known.dtype, known.shape)
-        return Output(slot.constant.dtype, slot.constant.shape) if slot.constant is not None else None
+        return (
+            Output(slot.constant.dtype, slot.constant.shape) if slot.constant is not None else None
+        )
 
     def _producer(self, slot: Slot, occurrence: int) -> int:
         if slot.op < 0:
@@ -236,9 +293,13 @@ class _GraphRows:
     def _optimized(self, op: GraphOp) -> str:
         """The parameter that an optimizer op updates: its first input, maybe cast up from fp16; '' for other ops."""
         first = op.inputs[0] if op.inputs else None
-        if first is None or not kinds.is_optimizer(op.kind):
+        if first is None or not op_types.is_optimizer(op.kind):
             return ""
-        if first.op >= 0 and self.flow.ops[first.op].kind == "Cast" and self.flow.ops[first.op].inputs:
+        if (
+            first.op >= 0
+            and self.flow.ops[first.op].kind == "Cast"
+            and self.flow.ops[first.op].inputs
+        ):
             first = self.flow.ops[first.op].inputs[0]
         return first.parameter if first is not None else ""
 
@@ -249,7 +310,13 @@ class _GraphRows:
     def _is_gradient(self, row: _Tensor, slot: Slot, weight: str) -> bool:
         """Among what an optimizer op reads: computed, not updated by it, and shaped like the weight."""
         known = self.flow.parameters.get(weight)
-        return slot.op >= 0 and row.trusted and row.producer >= 0 and known is not None and row.shape == known.shape
+        return (
+            slot.op >= 0
+            and row.trusted
+            and row.producer >= 0
+            and known is not None
+            and row.shape == known.shape
+        )
 
 
 def _graph_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
@@ -257,7 +324,7 @@ def _graph_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
     places = [f"{file.rsplit('/', 1)[-1]}:{line}" for file, line, _ in frames]
     stack = "\n".join(f"{place} {code}" for place, (_, _, code) in zip(places, frames, strict=True))
     source = places[0] if places else ""
-    scope, recomputed = kinds.scope(op.name), kinds.is_recomputed(op.name)
+    scope, recomputed = op_types.scope(op.name), op_types.is_recomputed(op.name)
     return _Op(_numbered(op.name, occurrence), op.kind, phase, scope, recomputed, source, stack)
 
 
@@ -277,7 +344,12 @@ def _slots(count: int, io: str, kept: dict[tuple[str, int], Record]) -> list[int
 def _fill(numbers: dict[str, NDArray[Any]], at: int, constant: NDArray[Any]) -> None:
     """The statistics of a constant, where none were recorded."""
     with np.errstate(all="ignore"):
-        told = {"max": constant.max(), "min": constant.min(), "mean": constant.mean(), "norm": np.linalg.norm(constant)}
+        told = {
+            "max": constant.max(),
+            "min": constant.min(),
+            "mean": constant.mean(),
+            "norm": np.linalg.norm(constant),
+        }
     for name, column in numbers.items():
         if np.isnan(column[at]):
             column[at] = told[name]

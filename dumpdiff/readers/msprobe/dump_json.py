@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from ...errors import DumpError
-from ...trace import Problem
+from ...model.errors import DumpError
+from ...model.trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
 _DEBUG = re.compile(rb'"level"\s*:\s*"debug"')  #: values saved by hand: no calls
@@ -37,7 +37,9 @@ def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]
         content, problems = _salvage(path, text)
     data = content.pop("data", None) if isinstance(content, dict) else None
     if not isinstance(data, dict):
-        raise DumpError(f'{path}: expected msprobe\'s dump.json with an object "data"; record it again')
+        raise DumpError(
+            f'{path}: expected msprobe\'s dump.json with an object "data"; record it again'
+        )
     return content, data, problems
 
 
@@ -49,7 +51,11 @@ def read_side(path: Path) -> tuple[dict[str, Any], list[Problem]]:
         content = _parsed(_text(path))
     except (ValueError, RecursionError, DumpError) as error:
         return {}, [Problem(path.name, f"damaged, not used ({error})")]
-    return (content, []) if isinstance(content, dict) else ({}, [Problem(path.name, "expected an object, not used")])
+    return (
+        (content, [])
+        if isinstance(content, dict)
+        else ({}, [Problem(path.name, "expected an object, not used")])
+    )
 
 
 def _text(path: Path) -> str:
@@ -71,7 +77,9 @@ def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
     """The complete entries of a file that is cut short or damaged."""
     start = _DATA.search(text)
     if start is None:
-        raise DumpError(f'{path}: msprobe dump.json without entries: damaged before "data" begins; record it again')
+        raise DumpError(
+            f'{path}: msprobe dump.json without entries: damaged before "data" begins; record it again'
+        )
     try:
         content = json.loads(text[: start.start()] + '"data": {}}')
     except ValueError:
@@ -90,7 +98,11 @@ def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
             line = text.count("\n", 0, position) + 2
             after = f"after {next(reversed(data))}" if data else "at the first entry"
             following = _NEXT_ENTRY.search(text, (key.end() if key else position) + 1)
-            what = "damaged entry skipped" if following else "cut short; the complete entries before were used,"
+            what = (
+                "damaged entry skipped"
+                if following
+                else "cut short; the complete entries before were used,"
+            )
             problems.append(Problem(path.name, f"{what} {after}", line))
             if following is None:
                 break

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...trace import Trace
+from ...model.trace import Trace
 from .dump_json import read_dump
 
 FIRST_RENUMBERING = (26, 0)  #: version of msprobe that numbers backward calls by their order
@@ -28,7 +28,9 @@ def leaf_names(trace: Trace) -> list[str]:
     names, kinds = trace.ops["name"].tolist(), trace.ops["kind"].tolist()
     columns = (trace.tensors[column].tolist() for column in ("op", "slot", "role", "file"))
     return [
-        _of_file(file) if file else f"{names[op]}.{_place(slot, role, kinds[op] == 'parameters_grad')}"
+        _of_file(file)
+        if file
+        else f"{names[op]}.{_place(slot, role, kinds[op] == 'parameters_grad')}"
         for op, slot, role, file in zip(*columns, strict=True)
     ]
 
@@ -57,7 +59,9 @@ def sought_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[str, 
         if "backward" in (before, end) and version >= FIRST_RENUMBERING:
             call = str(number[stem])
             number[stem] += 1
-            found[entry] = ".".join([stem, *(call if part.isdigit() else part for part in (before, end))])
+            found[entry] = ".".join(
+                [stem, *(call if part.isdigit() else part for part in (before, end))]
+            )
     return found
 
 
@@ -77,7 +81,9 @@ def _leaves(entry: str, content: Any) -> Iterator[str]:
         return
     if "parameters_grad" in entry.split(".")[-2:]:
         for parameter, value in content.items():
-            yield from _below(f"{entry}.{parameter}", value[0] if isinstance(value, list) and value else value)
+            yield from _below(
+                f"{entry}.{parameter}", value[0] if isinstance(value, list) and value else value
+            )
         return
     for key, place in _PLACES.items():
         if key in content:

@@ -50,7 +50,12 @@ def _api(name: str) -> Call | None:
     front, _, what = name.rpartition(".")
     called, _, number = front.rpartition(".")
     family, _, api = called.partition(".")
-    if what not in ("forward", "backward") or not number.isdecimal() or not api or not family.isidentifier():
+    if (
+        what not in ("forward", "backward")
+        or not number.isdecimal()
+        or not api
+        or not family.isidentifier()
+    ):
         return None
     if family == "Primitive":
         api = api.rpartition(".")[2]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from ...errors import DumpError
-from ...trace import OPTIMIZER, Problem, Source, Trace, op_table
-from .. import calls
+from ...model.errors import DumpError
+from ...model.trace import OPTIMIZER, Problem, Source, Trace, op_table
+from .. import call_records
 from ..files import head, load_tensor, number_in, text_files
-from ..frames import NOWHERE, Site, from_text
 from ..parts import Part
+from ..stack_frames import NOWHERE, Site, from_text
 from .dump_json import is_dump, read_dump, read_side
 from .names import Call, parse_name
 from .tensors import FOLDER, tensors
@@ -65,7 +65,9 @@ def read(part: Part) -> Trace:
     return Trace(source, ops, table, (*problems, *doubts), partial(load_tensor, folder))
 
 
-def _entries(data: dict[str, Any], file: str, problems: list[Problem]) -> tuple[list[str], list[Call]]:
+def _entries(
+    data: dict[str, Any], file: str, problems: list[Problem]
+) -> tuple[list[str], list[Call]]:
     """The names of entries in execution order, and their parts.
 
     Up to 8.3 parameter gradients stand where they were reserved, after the forward entry; they move behind the
@@ -80,7 +82,9 @@ def _entries(data: dict[str, Any], file: str, problems: list[Problem]) -> tuple[
         else:
             named[name] = call
     if strange:
-        problems.append(Problem(file, f"no call is named by {strange[0][:80]!r}, skipped", count=len(strange)))
+        problems.append(
+            Problem(file, f"no call is named by {strange[0][:80]!r}, skipped", count=len(strange))
+        )
     before = itertools.takewhile(lambda name: named[name].what != "backward", named)
     early = {name: named[name].forward for name in before if named[name].what == "parameters_grad"}
     names = list(named)
@@ -94,15 +98,22 @@ def _entries(data: dict[str, Any], file: str, problems: list[Problem]) -> tuple[
 
 
 def _ops(
-    names: list[str], named: list[Call], data: dict[str, Any], construct: dict[str, Any], sites: dict[str, Site]
+    names: list[str],
+    named: list[Call],
+    data: dict[str, Any],
+    construct: dict[str, Any],
+    sites: dict[str, Site],
 ) -> pd.DataFrame:
     """The op table: modules from construct.json, lines from stack.json, phases from both and from the order."""
     ids = {name: index for index, name in enumerate(names)}
     backward = [call.what != "forward" for call in named]
-    forward = [ids.get(call.forward, -1) if later else -1 for call, later in zip(named, backward, strict=True)]
+    forward = [
+        ids.get(call.forward, -1) if later else -1
+        for call, later in zip(named, backward, strict=True)
+    ]
     kinds = [call.kind for call in named]
     found = [sites.get(name, NOWHERE) for name in names]
-    phases, recomputed = calls.passes(kinds, backward, forward, found)
+    phases, recomputed = call_records.passes(kinds, backward, forward, found)
     scopes, parents = [], []
     for index, (name, call) in enumerate(zip(names, named, strict=True)):
         scope, parent = call.scope, -1
@@ -169,7 +180,13 @@ def _framework(header: dict[str, Any], named: list[Call]) -> str:
     return "mindspore" if any(call.kind.startswith(families) for call in named) else "pytorch"
 
 
-def _era(part: Part, header: dict[str, Any], data: dict[str, Any], stacks: dict[str, Any], names: list[str]) -> str:
+def _era(
+    part: Part,
+    header: dict[str, Any],
+    data: dict[str, Any],
+    stacks: dict[str, Any],
+    names: list[str],
+) -> str:
     """What tells the version apart, in words."""
     again = any("is_recompute" in entry for entry in data.values() if isinstance(entry, dict))
     numbered = any(".parameters_grad." in name for name in names)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...arrays import Ints, Objects
-from ...dtypes import normalise
-from ...trace import BACKWARD, FORWARD, Problem, tensor_table
-from .. import calls
+from ...model.arrays import Ints, Objects
+from ...model.dtypes import normalise
+from ...model.trace import BACKWARD, FORWARD, Problem, tensor_table
+from .. import call_records
 from ..files import is_plain_name
 from .names import Call
 
@@ -36,7 +36,11 @@ _Leaf = tuple[Any, ...]
 
 
 def tensors(
-    entries: Sequence[dict[str, Any]], called: Sequence[Call], ops: pd.DataFrame, folder: Path, framework: str
+    entries: Sequence[dict[str, Any]],
+    called: Sequence[Call],
+    ops: pd.DataFrame,
+    folder: Path,
+    framework: str,
 ) -> tuple[pd.DataFrame, list[Problem]]:
     """The tensor table of the entries (one an op, with the parts of its name), and what is wrong with its files."""
     leaves: list[_Leaf] = []
@@ -50,8 +54,13 @@ def tensors(
                 _collect(entry[key], role, op, role, leaves)
     columns_of = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
     op_ids, slots, roles, spelled, shaped, *recorded, sums, file_names, constant = columns_of
-    dtypes = [_dtype(str(name)) if not given else name for name, given in zip(spelled, constant, strict=True)]
-    shapes, sizes = zip(*map(calls.shape_and_size, shaped), strict=True) if shaped else ((), ())
+    dtypes = [
+        _dtype(str(name)) if not given else name
+        for name, given in zip(spelled, constant, strict=True)
+    ]
+    shapes, sizes = (
+        zip(*map(call_records.shape_and_size, shaped), strict=True) if shaped else ((), ())
+    )
     parameters, gradients = _owned(called, op_ids, slots, roles)
     files, problems = _files(file_names, folder)
     columns: dict[str, Any] = {
@@ -66,14 +75,20 @@ def tensors(
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **calls.statistics(recorded, dtypes, sizes),
+        **call_records.statistics(recorded, dtypes, sizes),
     }
-    if any("grad_input" in entry for entry in entries) and calls.swapped(ops, table := tensor_table(columns)):
-        where = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()] & (table["gradient_of"] == "").to_numpy()
-        columns["slot"], columns["role"] = calls.exchange(columns["slot"], columns["role"], where)
+    if any("grad_input" in entry for entry in entries) and call_records.swapped(
+        ops, table := tensor_table(columns)
+    ):
+        where = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()] & (
+            table["gradient_of"] == ""
+        ).to_numpy()
+        columns["slot"], columns["role"] = call_records.exchange(
+            columns["slot"], columns["role"], where
+        )
     table = tensor_table(columns)
     table["parameter"] = _read_parameters(table, ops)
-    table["trusted"] = calls.trusted(
+    table["trusted"] = call_records.trusted(
         ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
     ) | (table["gradient_of"] != "")
     return table, problems
@@ -85,7 +100,9 @@ def _roles(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((key, role) for key, role in _ROLES.items() if key in keys)
 
 
-def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0) -> None:
+def _collect(
+    value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0
+) -> None:
     """Every tensor and number below ``value``, with slots that say where; text, slices and null are passed over."""
     if type(value) is list:
         for index, item in enumerate(value):
@@ -107,7 +124,13 @@ def _collect(value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], dep
 
 def _as_tensor(number: float) -> dict[str, Any]:
     """A Python scalar as the record of a tensor of no dimension."""
-    return {"dtype": type(number).__name__, "shape": [], "constant": True, "Max": number, "Min": number}
+    return {
+        "dtype": type(number).__name__,
+        "shape": [],
+        "constant": True,
+        "Max": number,
+        "Min": number,
+    }
 
 
 def _owned(
@@ -130,14 +153,19 @@ def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
     op = table["op"].to_numpy()
 
     def keys(owners: Ints, rows: Ints) -> list[tuple[Any, ...]]:
-        content = (table[name].to_numpy()[rows].tolist() for name in ("shape", "hash", "max", "min", "mean", "norm"))
+        content = (
+            table[name].to_numpy()[rows].tolist()
+            for name in ("shape", "hash", "max", "min", "mean", "norm")
+        )
         return list(zip(owners[rows].tolist(), *content, strict=True))
 
     held: dict[tuple[Any, ...], str] = {}
     named = np.flatnonzero(names != "")
     for key, name in zip(keys(op, named), names[named], strict=True):
         held[key] = "" if key in held else name  # two equal parameters: not told apart
-    parents = ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).to_numpy()[op]
+    parents = (
+        ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).to_numpy()[op]
+    )
     reading = np.flatnonzero((table["role"].to_numpy() == "input") & np.isin(parents, op[named]))
     for row, key in zip(reading.tolist(), keys(parents, reading), strict=True):
         names[row] = held.get(key, "")

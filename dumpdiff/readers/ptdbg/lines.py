@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...trace import Problem
-from ..calls import numbers
-from ..frames import Frame, Site, site
+from ...model.trace import Problem
+from ..call_records import numbers
+from ..stack_frames import Frame, Site, site
 
 #: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
 LONGEST_LINE = 256 << 20
@@ -32,7 +32,9 @@ _START = re.compile(
 _NAME = re.compile(r"(?P<call>.+)[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)")
 _CALL = re.compile(r"(?P<api>.+)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward)")
 #: Before 2023-01: no call index, or a counter of all calls in front.
-_PROTOTYPE_CALL = re.compile(r"(?P<counter>\d+_)?(?P<api>[A-Za-z]+_.+)_(?P<direction>forward|backward)")
+_PROTOTYPE_CALL = re.compile(
+    r"(?P<counter>\d+_)?(?P<api>[A-Za-z]+_.+)_(?P<direction>forward|backward)"
+)
 
 
 class Call(NamedTuple):
@@ -84,7 +86,9 @@ class Damage:
         """One problem for each description, with the first line numbers spelled out."""
         found = []
         for what, lines in self._lines.items():
-            listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
+            listed = ", ".join(map(str, lines[:_LISTED])) + (
+                ", ..." if len(lines) > _LISTED else ""
+            )
             text = f"{what}; lines {listed}" if len(lines) > 1 else what
             found.append(Problem(self.file, text, line=lines[0], count=len(lines)))
         return found
@@ -107,15 +111,21 @@ def parse_name(name: str) -> tuple[Call, str, str] | None:
 @lru_cache(maxsize=1 << 12)
 def _parse_call(name: str) -> Call | None:
     if match := _CALL.fullmatch(name):
-        return Call(name, match["api"], match["index"] != "abnormal", match["direction"] == "backward")
+        return Call(
+            name, match["api"], match["index"] != "abnormal", match["direction"] == "backward"
+        )
     if match := _PROTOTYPE_CALL.fullmatch(name):
-        return Call(name, match["api"], match["counter"] is not None, match["direction"] == "backward")
+        return Call(
+            name, match["api"], match["counter"] is not None, match["direction"] == "backward"
+        )
     return None
 
 
 def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
     """Every record of the file in order; what is wrong is counted in ``damage``."""
-    sites: dict[str, Site] = {}  # by the text of the frames: stacks repeat, and are 70 % of a file's bytes
+    sites: dict[
+        str, Site
+    ] = {}  # by the text of the frames: stacks repeat, and are 70 % of a file's bytes
     for line, text in _lines(path, damage):
         name, mark, frames = text.partition('stack_info", ')
         if mark and frames in sites and name.startswith('["'):
@@ -126,7 +136,9 @@ def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
             if end < len(text):
                 raise ValueError("more than one list")
         except (ValueError, RecursionError):
-            salvaged = [record for item in _salvage(text) if (record := _record(line, item)) is not None]
+            salvaged = [
+                record for item in _salvage(text) if (record := _record(line, item)) is not None
+            ]
             used = "; whole records in it were used" if salvaged else ", skipped"
             damage.add(line, f"damaged: not one JSON list{used}")
             yield from salvaged
@@ -178,17 +190,36 @@ def _record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911
         name, _, checksum, dtype, shape, statistics = item
         if type(dtype) is not str or type(statistics) is not list:
             return None
-        return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6)
+        return Record(
+            line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6
+        )
     match item:
         case [name, list(frames)] if name.endswith("stack_info"):
             return StackLine(line, name, _site(frames))
-        case [name, int(), list(), str(dtype), list() | str() as shape]:  # overflow dump: no statistics
+        case [
+            name,
+            int(),
+            list(),
+            str(dtype),
+            list() | str() as shape,
+        ]:  # overflow dump: no statistics
             return Record(line, name, "", dtype, shape, [], 5)
         case [name, list(values), str(dtype), list() | str() as shape]:  # 2022: the whole tensor
             return Record(line, name, "", dtype, shape, _measure(values), 4)
-        case [name, _, list(), str(dtype), list() | str() as shape, list(statistics), checksum, norm]:
+        case [
+            name,
+            _,
+            list(),
+            str(dtype),
+            list() | str() as shape,
+            list(statistics),
+            checksum,
+            norm,
+        ]:
             statistics = [*(statistics[:3] or [None] * 3), norm]
-            return Record(line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 8)
+            return Record(
+                line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 8
+            )
     return None
 
 
@@ -205,4 +236,9 @@ def _measure(values: list[Any]) -> list[float]:
     array = numbers(values)
     if not array.size:
         return []
-    return [float(array.max()), float(array.min()), float(array.mean()), float(np.linalg.norm(array))]
+    return [
+        float(array.max()),
+        float(array.min()),
+        float(array.mean()),
+        float(np.linalg.norm(array)),
+    ]

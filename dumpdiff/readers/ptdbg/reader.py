@@ -16,13 +16,13 @@ from typing import Any
 
 import pandas as pd
 
-from ...dtypes import normalise
-from ...errors import DumpError
-from ...trace import Problem, Source, Trace, op_table, tensor_table
-from .. import calls
+from ...model.dtypes import normalise
+from ...model.errors import DumpError
+from ...model.trace import Problem, Source, Trace, op_table, tensor_table
+from .. import call_records
 from ..files import head, is_pickle, is_plain_name, load_tensor, number_in, text_files
 from ..parts import Part
-from .grouping import Grouped, group
+from .call_groups import Grouped, group
 from .lines import Damage, is_dump, parse_name, records
 
 FORMAT = "ptdbg"
@@ -58,7 +58,9 @@ def read(part: Part) -> Trace:
     """The trace of one file. Raises DumpError if it is a real pickle or holds no readable record."""
     path = part.path
     if is_pickle(path):
-        raise DumpError(f"{path}: real pickle; not read (a ptdbg_ascend .pkl is text: JSON lines that start with '[')")
+        raise DumpError(
+            f"{path}: real pickle; not read (a ptdbg_ascend .pkl is text: JSON lines that start with '[')"
+        )
     damage = Damage(path.name)
     try:
         grouped = group(records(path, damage), damage)
@@ -73,21 +75,25 @@ def read(part: Part) -> Trace:
         path=str(path.parent),
         format=FORMAT,
         era=_era(grouped, exchanged),
-        framework="pytorch" if any(record.dtype.startswith("torch.") for record in grouped.records) else "mindspore",
+        framework="pytorch"
+        if any(record.dtype.startswith("torch.") for record in grouped.records)
+        else "mindspore",
         step=part.step,
         rank=part.rank,
         process=part.process,
         low_precision_statistics=True,
         details={"file": path.name, "task": _task(grouped, files)},
     )
-    return Trace(source, ops, tensors, (*damage.problems(), *missing), partial(load_tensor, path.parent))
+    return Trace(
+        source, ops, tensors, (*damage.problems(), *missing), partial(load_tensor, path.parent)
+    )
 
 
 def _ops(grouped: Grouped) -> pd.DataFrame:
     """The op table."""
     kinds, levels, scopes = zip(*(_classify(call.api) for call in grouped.calls), strict=True)
     backward = [call.backward for call in grouped.calls]
-    phases, recomputed = calls.passes(kinds, backward, grouped.forward, grouped.sites)
+    phases, recomputed = call_records.passes(kinds, backward, grouped.forward, grouped.sites)
     return op_table(
         {
             "name": grouped.names,
@@ -106,7 +112,9 @@ def _ops(grouped: Grouped) -> pd.DataFrame:
 def _tensors(grouped: Grouped, ops: pd.DataFrame, files: list[str]) -> tuple[pd.DataFrame, bool]:
     """The tensor table, and whether backward inputs and outputs had to be exchanged."""
     dtypes = [_normalise(record.dtype) for record in grouped.records]
-    shapes, sizes = zip(*(calls.shape_and_size(record.shape) for record in grouped.records), strict=True)
+    shapes, sizes = zip(
+        *(call_records.shape_and_size(record.shape) for record in grouped.records), strict=True
+    )
     recorded = _columns([record.statistics for record in grouped.records])
     columns: dict[str, Any] = {
         "op": grouped.ops,
@@ -118,13 +126,17 @@ def _tensors(grouped: Grouped, ops: pd.DataFrame, files: list[str]) -> tuple[pd.
         "hash": [record.hash for record in grouped.records],
         "constant": [record.dtype.startswith("<class") for record in grouped.records],
         "file": files,
-        **calls.statistics(recorded, dtypes, sizes),
+        **call_records.statistics(recorded, dtypes, sizes),
     }
-    if exchanged := calls.swapped(ops, table := tensor_table(columns)):
+    if exchanged := call_records.swapped(ops, table := tensor_table(columns)):
         where = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
-        columns["slot"], columns["role"] = calls.exchange(grouped.slots, grouped.roles, where)
+        columns["slot"], columns["role"] = call_records.exchange(
+            grouped.slots, grouped.roles, where
+        )
         table = tensor_table(columns)
-    table["trusted"] = calls.trusted(ops, table, inputs_before=False, gradients_complete=False, modules=False)
+    table["trusted"] = call_records.trusted(
+        ops, table, inputs_before=False, gradients_complete=False, modules=False
+    )
     return table, exchanged
 
 
@@ -151,7 +163,11 @@ def _files(path: Path, grouped: Grouped) -> tuple[list[str], list[Problem]]:
 def _tensor_folders(path: Path) -> Mapping[str, set[str]]:
     """Folders beside the file that hold its tensors: the one of its own name, else any with npy files of call names."""
     own = path.parent / path.stem
-    candidates = [own] if own.is_dir() else sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
+    candidates = (
+        [own]
+        if own.is_dir()
+        else sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
+    )
     found = {}
     for folder in candidates:
         names = {name for name in os.listdir(folder) if name.endswith(".npy")}
@@ -162,7 +178,10 @@ def _tensor_folders(path: Path) -> Mapping[str, set[str]]:
 
 def _columns(rows: list[list[Any]]) -> Iterable[list[Any]]:
     """Four columns of the rows [max, min, mean, norm], [max, min, mean] and []."""
-    return (list(column) for column in zip(*((*row, None, None, None, None)[:4] for row in rows), strict=True))
+    return (
+        list(column)
+        for column in zip(*((*row, None, None, None, None)[:4] for row in rows), strict=True)
+    )
 
 
 def _classify(api: str) -> tuple[str, str, str]:
@@ -187,8 +206,12 @@ def _era(grouped: Grouped, exchanged: bool) -> str:
     else:
         norm = any(len(record.statistics) == 4 for record in recorded)
         checksums = any(record.hash for record in recorded)
-        separator = "." if any(call.name.endswith((".forward", ".backward")) for call in made) else "_"
-        generation = "6.0" if separator == "." else "4.0.T2 to 5.0" if norm or checksums else "1.0 to 4.0.T1"
+        separator = (
+            "." if any(call.name.endswith((".forward", ".backward")) for call in made) else "_"
+        )
+        generation = (
+            "6.0" if separator == "." else "4.0.T2 to 5.0" if norm or checksums else "1.0 to 4.0.T1"
+        )
         content = "CRC-32" if checksums else "max, min, mean, norm" if norm else "max, min, mean"
         said = f"{generation} ('{separator}' in names; {content})"
     return said + ("; backward input and output were exchanged" if exchanged else "")
@@ -197,4 +220,8 @@ def _era(grouped: Grouped, exchanged: bool) -> str:
 def _task(grouped: Grouped, files: list[str]) -> str:
     if any(files):
         return "tensor"
-    return "md5" if any(record.hash and not record.statistics for record in grouped.records) else "statistics"
+    return (
+        "md5"
+        if any(record.hash and not record.statistics for record in grouped.records)
+        else "statistics"
+    )

@@ -41,7 +41,9 @@ class Asked:
             self,
             types=frozenset(words[0] for _, words in parts),
             steps=tuple(sorted({folders[3] for folders, _ in parts})),
-            ways=frozenset(way for _, words in parts for way in words if way in ("input", "output")),
+            ways=frozenset(
+                way for _, words in parts for way in words if way in ("input", "output")
+            ),
             net="|".join({folders[1] for folders, _ in parts}),
         )
 
@@ -53,18 +55,31 @@ ASKED = (
     Asked("asked-steps", replace(HERE, iteration="0-1|7"), steps=("0", "1")),
     Asked("asked-all", replace(HERE, iteration="all"), steps=("0", "1")),
     Asked("asked-shifted", replace(HERE, iteration="10", initial_iteration=10), steps=("10",)),
-    Asked("asked-inputs", replace(HERE, input_output=1), types=ALL - {"Parameter"}, ways=frozenset({"input"})),
+    Asked(
+        "asked-inputs",
+        replace(HERE, input_output=1),
+        types=ALL - {"Parameter"},
+        ways=frozenset({"input"}),
+    ),
     Asked("asked-outputs", replace(HERE, input_output=2), ways=frozenset({"output"})),
     Asked("asked-net", replace(HERE, net_name="My-Net_2"), net="My-Net_2"),
     Asked("asked-name", replace(HERE, kernels=(MATMUL,)), types=frozenset({"MatMul"})),
     Asked("asked-type", replace(HERE, kernels=("add",)), types=frozenset({"BiasAdd", "Add"})),
-    Asked("asked-regex", replace(HERE, kernels=("name-regex(.*/MatMul-op[0-9]+)",)), types=frozenset({"MatMul"})),
+    Asked(
+        "asked-regex",
+        replace(HERE, kernels=("name-regex(.*/MatMul-op[0-9]+)",)),
+        types=frozenset({"MatMul"}),
+    ),
     Asked(
         "asked-class",
         replace(HERE, kernels=("name-regex(.*/MatMul-op[[:digit:]])",)),
         types=frozenset({"MatMul"}),
     ),
-    Asked("asked-names", replace(HERE, kernels=(regex_of([MATMUL, RELU]),)), types=frozenset({"MatMul", "ReLU"})),
+    Asked(
+        "asked-names",
+        replace(HERE, kernels=(regex_of([MATMUL, RELU]),)),
+        types=frozenset({"MatMul", "ReLU"}),
+    ),
     Asked(
         "asked-parameter",
         replace(HERE, kernels=(regex_of(["fc.weight"]),)),

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from tests.conftest import FIXTURES
+from conftest import FIXTURES
 
 from .asked import ASKED
 from .cases import CASES
@@ -32,7 +31,11 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     folder = tmp_path_factory.mktemp("configs")
     for item in (*CASES, *ASKED):
         item.write(folder)
-    subprocess.run([sys.executable, FIXTURES / "try_mindspore_configs.py", folder], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, FIXTURES / "try_mindspore_configs.py", folder],
+        check=True,
+        capture_output=True,
+    )
     outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
 
     def outcome(name: str) -> Outcome:

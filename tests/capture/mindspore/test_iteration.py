@@ -15,7 +15,14 @@ TEXT = st.lists(st.one_of(NUMBER.map(str), RANGE), min_size=1, max_size=4).map("
 
 @pytest.mark.parametrize(
     ("text", "steps"),
-    [("0", {0}), ("007", {7}), ("5-8", {5, 6, 7, 8}), ("0|2-3", {0, 2, 3}), ("3-3", {3}), ("all", set(range(12)))],
+    [
+        ("0", {0}),
+        ("007", {7}),
+        ("5-8", {5, 6, 7, 8}),
+        ("0|2-3", {0, 2, 3}),
+        ("3-3", {3}),
+        ("all", set(range(12))),
+    ],
 )
 def test_selects(text: str, steps: set[int]) -> None:
     assert {step for step in range(12) if step in iterations(text)} == steps

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dumpdiff import Trace
 from dumpdiff.capture.mindspore import Options, Target, check, configuration
 from dumpdiff.capture.mindspore.kernels import kernel, names_in, operator_type, regex_of
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 NAMES = (
     "Default/network-WithLoss/fc-Dense/MatMul-op0",
@@ -52,7 +52,9 @@ def test_the_type_of_an_operator_is_its_last_part_without_the_number() -> None:
 @given(st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
 def test_a_regex_of_names_selects_these_alone(names: list[str]) -> None:
     taken = kernel(regex_of(names))
-    assert [name for name in NAMES if taken.selects(name)] == [name for name in NAMES if name in names]
+    assert [name for name in NAMES if taken.selects(name)] == [
+        name for name in NAMES if name in names
+    ]
 
 
 @given(st.text(alphabet="ab0./_-$+*?(){}|", min_size=1))
@@ -81,7 +83,9 @@ def test_the_names_of_a_dump_are_those_of_the_runtime(trace: Callable[[str], Tra
     assert unused(trace("ms_graph"), *names[:3], "name-regex(.*[.]weight)", "matmul") == []
 
 
-def test_a_kernel_that_a_dump_does_not_have_is_told_with_those_that_it_has(trace: Callable[[str], Trace]) -> None:
+def test_a_kernel_that_a_dump_does_not_have_is_told_with_those_that_it_has(
+    trace: Callable[[str], Trace],
+) -> None:
     name = next(name for name in names_in(trace("ms_graph")) if name.endswith("MatMul-op0"))
     (said,) = unused(trace("ms_graph"), name.replace("-op0", "-op9999"))
     assert f"of {name[:-4]!r} there are -op0" in said

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from dumpdiff.capture.mindspore import RULES, Options, Target, Version, check, check_file, configuration
+from dumpdiff.capture.mindspore import (
+    RULES,
+    Options,
+    Target,
+    Version,
+    check,
+    check_file,
+    configuration,
+)
 from dumpdiff.capture.mindspore.violations import SEVERITIES
-from dumpdiff.errors import DumpError
+from dumpdiff.model.errors import DumpError
 
 from .cases import CASES, CPU, C, E, change
 
@@ -20,7 +28,9 @@ def at(target: Target, major: int, minor: int) -> Target:
     return target._replace(version=Version(major, minor))
 
 
-def rules_broken(target: Target, common: dict[str, Any] | None = None, e2e: dict[str, Any] | None = None) -> set[str]:
+def rules_broken(
+    target: Target, common: dict[str, Any] | None = None, e2e: dict[str, Any] | None = None
+) -> set[str]:
     """The rules that a sound configuration for the target breaks once these fields are changed in it."""
     config = configuration(Options(path="/data/dump"), target)
     change(config[C], common)
@@ -47,8 +57,18 @@ def rules_broken(target: Target, common: dict[str, Any] | None = None, e2e: dict
         (at(ASCEND, 1, 5), {"saved_data": "tensor"}, None, "field-version"),
         (at(ASCEND, 2, 5), {"initial_iteration": 0}, None, "field-version"),
         (at(ASCEND, 2, 2), {"dump_mode": 1, "kernels": ["name-regex(.*)"]}, None, "regex-version"),
-        (ASCEND, {"saved_data": "statistic", "statistic_category": ["maximum"]}, None, "statistics-unknown"),
-        (at(ASCEND, 2, 9), {"saved_data": "statistic", "statistic_category": ["hash"]}, None, "statistics-unknown"),
+        (
+            ASCEND,
+            {"saved_data": "statistic", "statistic_category": ["maximum"]},
+            None,
+            "statistics-unknown",
+        ),
+        (
+            at(ASCEND, 2, 9),
+            {"saved_data": "statistic", "statistic_category": ["hash"]},
+            None,
+            "statistics-unknown",
+        ),
         (ASCEND, {"saved_data": "statistic", "statistic_category": []}, None, "statistics-none"),
         (
             ASCEND,
@@ -70,7 +90,9 @@ def rules_broken(target: Target, common: dict[str, Any] | None = None, e2e: dict
         ),
     ],
 )
-def test_breaks(target: Target, common: dict[str, Any] | None, e2e: dict[str, Any] | None, rule: str) -> None:
+def test_breaks(
+    target: Target, common: dict[str, Any] | None, e2e: dict[str, Any] | None, rule: str
+) -> None:
     assert rule in rules_broken(target, common, e2e)
 
 
@@ -78,13 +100,21 @@ def test_breaks(target: Target, common: dict[str, Any] | None, e2e: dict[str, An
     ("target", "common", "e2e"),
     [
         (ASCEND, {"saved_data": "statistic", "statistic_category": ["hash", "md5"]}, None),
-        (ASCEND, {"saved_data": "statistic", "statistic_category": ["max"]}, {"stat_calc_mode": "device"}),
+        (
+            ASCEND,
+            {"saved_data": "statistic", "statistic_category": ["max"]},
+            {"stat_calc_mode": "device"},
+        ),
         (ASCEND, None, {"enable": False}),
         (ASCEND, None, {"sample_mode": 1, "sample_num": 7, "save_kernel_args": True}),
         (ASCEND, {"op_debug_mode": 3, "overflow_number": 5}, None),
         (ASCEND, {"op_debug_mode": 4, "iteration": "all"}, None),
         (ASCEND, {"dump_mode": 2}, None),
-        (ASCEND, {"dump_mode": 1, "kernels": ["name-regex(Default/.*norm.*|Gradients/.*)", "MatMul"]}, None),
+        (
+            ASCEND,
+            {"dump_mode": 1, "kernels": ["name-regex(Default/.*norm.*|Gradients/.*)", "MatMul"]},
+            None,
+        ),
         (ASCEND, {"dump_mode": 1, "kernels": ["name-regex(net[.]layers[.]0[.].*weight)"]}, None),
         (at(ASCEND, 2, 3), None, {"trans_flag": False}),
         (at(ASCEND, 2, 2), {"op_debug_mode": 1}, None),
@@ -118,7 +148,9 @@ def test_a_file_in_the_way_of_the_folder(tmp_path: Path) -> None:
     assert check(config, CPU, here=False) == ()
 
 
-def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = configuration(Options(path=""), CPU)
     monkeypatch.setenv("MS_DIAGNOSTIC_DATA_PATH", "/data/v1.0")
     (violation,) = check(config, CPU)
@@ -151,13 +183,18 @@ def test_what_is_no_configuration_at_all_is_said_not_raised(config: object) -> N
 
 
 def test_every_rule_is_broken_by_some_test() -> None:
-    here = {mark.args[1][number][3] for mark in test_breaks.pytestmark for number in range(len(mark.args[1]))}
+    here = {
+        mark.args[1][number][3]
+        for mark in test_breaks.pytestmark
+        for number in range(len(mark.args[1]))
+    }
     elsewhere = {"e2e-needed"}  # above
     assert {rule.id for rule in RULES} == here | elsewhere | {case.rule for case in CASES}
 
 
 @pytest.mark.parametrize(
-    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff\xfe{")]
+    "make",
+    [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff\xfe{")],
 )
 def test_a_file_that_cannot_be_read_is_an_error_of_one_line(make, tmp_path: Path) -> None:
     make(tmp_path / "dump.json")
@@ -180,4 +217,8 @@ def test_a_version_is_two_numbers(text: str) -> None:
 
 
 def test_a_version_may_have_more_than_two() -> None:
-    assert [Version.parse(text) for text in ("2.6", "2.3.0rc2", "2.10.0")] == [(2, 6), (2, 3), (2, 10)]
+    assert [Version.parse(text) for text in ("2.6", "2.3.0rc2", "2.10.0")] == [
+        (2, 6),
+        (2, 3),
+        (2, 10),
+    ]

@@ -11,7 +11,13 @@ import torch
 
 folder = Path(sys.argv[1])
 everything = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
-config = {"task": "statistics", "dump_path": str(folder / "dump"), "rank": [], "step": [0], "level": "L0"}
+config = {
+    "task": "statistics",
+    "dump_path": str(folder / "dump"),
+    "rank": [],
+    "step": [0],
+    "level": "L0",
+}
 (folder / "dump.json").write_text(json.dumps({**config, "statistics": everything}))
 sys.path.insert(0, str(folder))
 
@@ -32,7 +38,10 @@ def network() -> torch.nn.Module:
 
 
 def keep(name: str, model: torch.nn.Module) -> None:
-    np.savez(folder / name, **{name: weight.detach().numpy() for name, weight in model.named_parameters()})
+    np.savez(
+        folder / name,
+        **{name: weight.detach().numpy() for name, weight in model.named_parameters()},
+    )
 
 
 def traced_step(model: torch.nn.Module, step) -> None:

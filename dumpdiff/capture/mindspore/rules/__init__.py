@@ -18,6 +18,13 @@ CHECKS: tuple[Check, ...] = (
     debug.violations,
 )
 
-RULES: tuple[Rule, ...] = (*mode.RULES, *place.RULES, *steps.RULES, *data.RULES, *kernels.RULES, *debug.RULES)
+RULES: tuple[Rule, ...] = (
+    *mode.RULES,
+    *place.RULES,
+    *steps.RULES,
+    *data.RULES,
+    *kernels.RULES,
+    *debug.RULES,
+)
 
 __all__ = ["CHECKS", "RULES", "Check"]

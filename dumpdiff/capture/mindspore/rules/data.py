@@ -24,7 +24,10 @@ NEEDS_NPY = Rule(
     source="read",
 )
 NOT_SYNCHRONOUS = Rule(
-    "statistics-synchronous", "error", "Before 2.3, statistics on Ascend need an asynchronous dump.", source="read"
+    "statistics-synchronous",
+    "error",
+    "Before 2.3, statistics on Ascend need an asynchronous dump.",
+    source="read",
 )
 UNKNOWN = Rule(
     "statistics-unknown",
@@ -40,22 +43,37 @@ HOST_ONLY = Rule(
     framework="The following statistic_category only support to be compute on host:",
     source="read",
 )
-NONE = Rule("statistics-none", "writes nothing", "statistic_category names at least one statistic.", source="read")
+NONE = Rule(
+    "statistics-none",
+    "writes nothing",
+    "statistic_category names at least one statistic.",
+    source="read",
+)
 DEVICE_WHOLE = Rule(
     "device-statistics",
     "ignored",
     "The device computes statistics only on Ascend and only if saved_data is statistic.",
     framework="the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
 )
-PRECISION = Rule("device-precision", "ignored", "device_stat_precision_mode counts only with stat_calc_mode device.")
-SAMPLING = Rule("sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors.")
+PRECISION = Rule(
+    "device-precision",
+    "ignored",
+    "device_stat_precision_mode counts only with stat_calc_mode device.",
+)
+SAMPLING = Rule(
+    "sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors."
+)
 SAMPLES = Rule(
     "sample-num",
     "error",
     "sample_num is 1 or more.",
     framework="Dump Json Parse Failed. sample_num should be greater than 0",
 )
-ARGUMENTS = Rule("kernel-args-backend", "ignored", "Only Ascend, kernel by kernel, saves attributes of operators.")
+ARGUMENTS = Rule(
+    "kernel-args-backend",
+    "ignored",
+    "Only Ascend, kernel by kernel, saves attributes of operators.",
+)
 RULES = (
     ON_CPU,
     NEEDS_NPY,
@@ -79,29 +97,45 @@ def violations(settings: Settings) -> Iterator[Violation]:
             yield from _categories(settings)
     e2e, backend = settings.e2e or {}, settings.target.backend
     if settings.device_statistics and (settings.saved_data != "statistic" or backend != "ascend"):
-        why = f"{backend} has none" if backend != "ascend" else f"saved_data is {settings.saved_data}, not statistic"
+        why = (
+            f"{backend} has none"
+            if backend != "ascend"
+            else f"saved_data is {settings.saved_data}, not statistic"
+        )
         yield DEVICE_WHOLE.broken(
-            f"{E2E}.stat_calc_mode", f"no statistics are computed on the device: {why}; write host, or leave it out"
+            f"{E2E}.stat_calc_mode",
+            f"no statistics are computed on the device: {why}; write host, or leave it out",
         )
     if "device_stat_precision_mode" in e2e and not settings.device_statistics:
-        yield PRECISION.broken(f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out")
+        yield PRECISION.broken(
+            f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out"
+        )
     if settings.sampling and backend != "ascend":
-        yield SAMPLING.broken(f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out")
+        yield SAMPLING.broken(
+            f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out"
+        )
     if settings.sampling and e2e.get("sample_num") == 0:
         yield SAMPLES.broken(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
     if e2e.get("save_kernel_args") and backend != "ascend":
-        yield ARGUMENTS.broken(f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out")
+        yield ARGUMENTS.broken(
+            f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out"
+        )
 
 
 def _saving(settings: Settings) -> Iterator[Violation]:
     target = settings.target
     if target.backend == "cpu":
         yield ON_CPU.broken(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
-    elif target.on_ascend and not settings.synchronous and settings.common.get("file_format", "bin") != "npy":
+    elif (
+        target.on_ascend
+        and not settings.synchronous
+        and settings.common.get("file_format", "bin") != "npy"
+    ):
         yield NEEDS_NPY.broken(f"{COMMON}.file_format", "statistics need npy here; write npy")
     elif target.on_ascend and settings.synchronous and target.version < (2, 3):
         yield NOT_SYNCHRONOUS.broken(
-            f"{E2E}.enable", "statistics need an asynchronous dump before 2.3; write false, and file_format npy"
+            f"{E2E}.enable",
+            "statistics need an asynchronous dump before 2.3; write false, and file_format npy",
         )
 
 
@@ -112,13 +146,18 @@ def _categories(settings: Settings) -> Iterator[Violation]:
     known = HOST_STATISTICS + (HASHES if settings.target.version >= (2, 10) else ())
     unknown = [str(name) for name in asked if name not in known]
     if unknown:
-        yield UNKNOWN.broken(CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known)}")
+        yield UNKNOWN.broken(
+            CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known)}"
+        )
     if not asked:
         yield NONE.broken(
-            CATEGORY, 'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]'
+            CATEGORY,
+            'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]',
         )
     on_device = (
-        settings.device_statistics and settings.saved_data == "statistic" and settings.target.backend == "ascend"
+        settings.device_statistics
+        and settings.saved_data == "statistic"
+        and settings.target.backend == "ascend"
     )
     left_out = [name for name in asked if name in known and name not in DEVICE_STATISTICS]
     if on_device and left_out:

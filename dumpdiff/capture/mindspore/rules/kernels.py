@@ -21,13 +21,27 @@ SET_DUMP = Rule(
     framework="Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
 )
 UNUSED = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
-EVERYTHING = Rule("kernels-empty", "ignored", "dump_mode 1 with an empty list of kernels dumps every operator.")
-NOT_TEXT = Rule("kernel-type", "writes nothing", "An entry of kernels is a text.", framework="Unused Kernel in json:")
-DUPLICATE = Rule(
-    "kernel-twice", "ignored", "An entry of kernels stands there once.", framework="Duplicate dump kernel name:"
+EVERYTHING = Rule(
+    "kernels-empty", "ignored", "dump_mode 1 with an empty list of kernels dumps every operator."
 )
-BAD_REGEX = Rule("regex-invalid", "error", "The text in name-regex( ) is a regular expression (ECMAScript).")
-NO_REGEX_YET = Rule("regex-version", "writes nothing", "name-regex( ) is known since 2.3.", source="read")
+NOT_TEXT = Rule(
+    "kernel-type",
+    "writes nothing",
+    "An entry of kernels is a text.",
+    framework="Unused Kernel in json:",
+)
+DUPLICATE = Rule(
+    "kernel-twice",
+    "ignored",
+    "An entry of kernels stands there once.",
+    framework="Duplicate dump kernel name:",
+)
+BAD_REGEX = Rule(
+    "regex-invalid", "error", "The text in name-regex( ) is a regular expression (ECMAScript)."
+)
+NO_REGEX_YET = Rule(
+    "regex-version", "writes nothing", "name-regex( ) is known since 2.3.", source="read"
+)
 BACKSLASH = Rule(
     "regex-backslash",
     "writes nothing",
@@ -81,18 +95,23 @@ _PLAIN = r"[A-Za-z0-9_/-]*"
 def violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the operators asked for."""
     if settings.dump_mode == MARKED_CELLS and not settings.target.on_ascend:
-        yield SET_DUMP.broken(DUMP_MODE, f"2 is not for {settings.target.backend}; write 1 and name the kernels")
+        yield SET_DUMP.broken(
+            DUMP_MODE, f"2 is not for {settings.target.backend}; write 1 and name the kernels"
+        )
     entries = settings.common.get("kernels")
     if entries is None:
         return
     if settings.dump_mode != KERNELS:
         if entries:
             yield UNUSED.broken(
-                FIELD, f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only"
+                FIELD,
+                f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only",
             )
         return
     if not any(entries):
-        yield EVERYTHING.broken(FIELD, "is empty, which means every operator; name some, or write dump_mode 0")
+        yield EVERYTHING.broken(
+            FIELD, "is empty, which means every operator; name some, or write dump_mode 0"
+        )
     seen = set()
     for entry in filter(None, entries):  # an empty one is passed over
         taken = kernel(entry)
@@ -102,13 +121,16 @@ def violations(settings: Settings) -> Iterator[Violation]:
         wrong = [*_entry(entry, taken, settings)]
         yield from wrong
         if not wrong and settings.names is not None and not any(map(taken.selects, settings.names)):
-            yield ABSENT.broken(FIELD, f"{entry!r} selects nothing: {_instead(taken, settings.names)}")
+            yield ABSENT.broken(
+                FIELD, f"{entry!r} selects nothing: {_instead(taken, settings.names)}"
+            )
 
 
 def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
     if not isinstance(entry, str):
         yield NOT_TEXT.broken(
-            FIELD, f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes"
+            FIELD,
+            f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes",
         )
     elif taken.form == "regex":
         yield from _regex(taken, settings)
@@ -135,14 +157,19 @@ def _instead(taken: Kernel, names: Sequence[str]) -> str:
         more = ", ..." if len(alike) > 8 else ""
         return f"of {stem!r} there are {numbers}{more}; graph files have other numbers than the runtime"
     near = get_close_matches(taken.text, names, n=1)
-    return f"there is no such operator; the nearest is {near[0]!r}" if near else "there is no such operator"
+    return (
+        f"there is no such operator; the nearest is {near[0]!r}"
+        if near
+        else "there is no such operator"
+    )
 
 
 def _regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
     text = taken.text
     if settings.target.version < (2, 3):
         yield NO_REGEX_YET.broken(
-            FIELD, f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names"
+            FIELD,
+            f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names",
         )
         return
     if "\\" in text:
@@ -171,7 +198,9 @@ def _part(text: str) -> str:
         return ""
     head, tail = (re.search(pattern, text) for pattern in (f"^{_PLAIN}(?![?*{{])", f"{_PLAIN}$"))
     first = head[0] if head else ""
-    if first[:1].isupper() and not any(root.startswith(first) or first.startswith(root) for root in _ROOTS):
+    if first[:1].isupper() and not any(
+        root.startswith(first) or first.startswith(root) for root in _ROOTS
+    ):
         return f"and none begins with {first!r}"
     last = tail[0] if tail else ""
     if first != text and re.search(r"[A-Z][A-Za-z]*$", last) and "-op" not in last:

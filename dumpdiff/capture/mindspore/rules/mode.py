@@ -48,12 +48,14 @@ def violations(settings: Settings) -> Iterator[Violation]:
             )
         if e2e is not None:
             yield WHOLE_GRAPHS_SECTION.broken(
-                E2E, "whole graphs are dumped asynchronously; leave the section out and set file_format to npy"
+                E2E,
+                "whole graphs are dumped asynchronously; leave the section out and set file_format to npy",
             )
         return
     if target.backend == "ascend" and e2e is None and target.version >= (2, 6):
         yield SECTION_NEEDED.broken(
-            E2E, 'is missing, and without it nothing is dumped; add {"enable": true, "trans_flag": true}'
+            E2E,
+            'is missing, and without it nothing is dumped; add {"enable": true, "trans_flag": true}',
         )
     if not target.on_ascend and e2e is not None and e2e.get("enable") is False:
         yield SWITCH.broken(

@@ -52,7 +52,9 @@ DEVICE_TYPE = Rule(
     framework="type must be number, but is",
 )
 DEVICE_ODD = Rule(
-    "device-odd", "ignored", "Devices are whole numbers, 0 or more; others are turned into such silently."
+    "device-odd",
+    "ignored",
+    "Devices are whole numbers, 0 or more; others are turned into such silently.",
 )
 NO_DEVICE = Rule(
     "device-none",
@@ -75,12 +77,18 @@ RULES = (
 
 def violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the place that the dump goes to."""
-    if "path" in settings.common or (settings.target.version >= (1, 5) and "path" not in settings.unsound):
+    if "path" in settings.common or (
+        settings.target.version >= (1, 5) and "path" not in settings.unsound
+    ):
         yield from _path(str(settings.common.get("path", "")), settings.here)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
-        what = f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
-        yield BAD_NET_NAME.broken(NET_NAME, f"{what} letters, digits, '-' and '_'; write {_cleaned(net_name)!r}")
+        what = (
+            f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
+        )
+        yield BAD_NET_NAME.broken(
+            NET_NAME, f"{what} letters, digits, '-' and '_'; write {_cleaned(net_name)!r}"
+        )
     if "support_device" in settings.common:
         yield from _devices(settings.common["support_device"], settings.target.backend)
 
@@ -91,7 +99,9 @@ def _path(path: str, here: bool) -> Iterator[Violation]:
         path, where = os.environ.get(FALLBACK, "") if here else "", FALLBACK
         if not path:
             if here:
-                yield NO_PATH.broken(PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path")
+                yield NO_PATH.broken(
+                    PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path"
+                )
             return
     odd = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
     if odd:
@@ -105,7 +115,9 @@ def _path(path: str, here: bool) -> Iterator[Violation]:
     elif here and not odd:
         why = _unwritable(Path(path))
         if why:
-            yield PATH_UNWRITABLE.broken(where, f"{why}; the training would run and leave no dump; use another folder")
+            yield PATH_UNWRITABLE.broken(
+                where, f"{why}; the training would run and leave no dump; use another folder"
+            )
 
 
 def _unwritable(path: Path) -> str:
@@ -114,7 +126,9 @@ def _unwritable(path: Path) -> str:
     if not there.is_dir():
         return f"{str(there)!r} is a file"
     try:
-        Path(tempfile.mkdtemp(prefix="dumpdiff-", dir=there)).rmdir()  # permissions alone do not tell (root, /proc)
+        Path(
+            tempfile.mkdtemp(prefix="dumpdiff-", dir=there)
+        ).rmdir()  # permissions alone do not tell (root, /proc)
     except OSError as error:
         return f"{str(there)!r} cannot be written to on this machine ({error.strerror})"
     return ""
@@ -126,10 +140,16 @@ def _cleaned(name: str) -> str:
 
 def _devices(devices: list[object], backend: str) -> Iterator[Violation]:
     if not devices and backend != "cpu":
-        yield NO_DEVICE.broken(DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]")
+        yield NO_DEVICE.broken(
+            DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]"
+        )
     other = [device for device in devices if not isinstance(device, (int, float))]
     if other:
-        yield DEVICE_TYPE.broken(DEVICES, f"{other[0]!r} is no number; write the numbers without quotes, as in [0, 1]")
+        yield DEVICE_TYPE.broken(
+            DEVICES, f"{other[0]!r} is no number; write the numbers without quotes, as in [0, 1]"
+        )
     for device in devices:
         if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):
-            yield DEVICE_ODD.broken(DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]")
+            yield DEVICE_ODD.broken(
+                DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]"
+            )

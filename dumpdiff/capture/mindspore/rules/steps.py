@@ -22,7 +22,9 @@ DEAD_PART = Rule(
     "ignored",
     "Each part between '|' is a number or a range first-last with first <= last; any other part is passed over.",
 )
-NO_STEP = Rule("iteration-none", "writes nothing", "At least one part of the iteration selects a step.")
+NO_STEP = Rule(
+    "iteration-none", "writes nothing", "At least one part of the iteration selects a step."
+)
 BEFORE_FIRST = Rule(
     "initial-iteration",
     "writes nothing",
@@ -48,7 +50,9 @@ def violations(settings: Settings) -> Iterator[Violation]:
         yield NO_STEP.broken(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
         return
     for part, why in steps.dead:
-        yield DEAD_PART.broken(ITERATION, f"{part!r} in {text!r} selects no step: {why}; {_GRAMMAR}")
+        yield DEAD_PART.broken(
+            ITERATION, f"{part!r} in {text!r} selects no step: {why}; {_GRAMMAR}"
+        )
     first = settings.common.get("initial_iteration", 0) if settings.target.version >= (2, 6) else 0
     if steps.last is not None and steps.last < first and settings.op_debug_mode != EXCEPTION:
         yield BEFORE_FIRST.broken(

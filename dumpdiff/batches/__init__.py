@@ -1,0 +1,25 @@
+"""Did two runs see the same batch? Read from dumps, from Megatron's token files, from saved batches; and compared.
+
+>>> from dumpdiff.triage.data import Packing, compare, read_batches
+>>> packing = Packing(sequence_length=4096, global_batch=8, samples=8000)
+>>> compare(read_batches("ms_dump"), read_batches("data_text_document", packing)).verdict  # doctest: +SKIP
+'agree'
+"""
+
+from .batch import Batch
+from .checks import Finding, Ids
+from .comparison import DataComparison, compare
+from .first_step import Packing
+from .packing_settings import packings_of
+from .reader import read_batches
+
+__all__ = [
+    "Batch",
+    "DataComparison",
+    "Finding",
+    "Ids",
+    "Packing",
+    "compare",
+    "packings_of",
+    "read_batches",
+]

@@ -1,0 +1,107 @@
+"""How large a dump that a configuration asks for will be, if the run is like one that was dumped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..model.arrays import Flags
+from ..model.trace import BACKWARD, FORWARD, Trace
+from . import msprobe
+from .cost import Cost, cost, recorded
+from .mindspore.iteration import iterations
+from .mindspore.kernels import kernel
+
+_INPUT_OUTPUT = {0: ("input", "output", "parameter"), 1: ("input", "parameter"), 2: ("output",)}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The cost of a step and rank, and how many steps were asked for."""
+
+    like: str  #: the dump that it was reckoned from
+    step: Cost
+    steps: int | None  #: None: every step there will be
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"like {self.like}: {self.step} a step and rank"
+        if self.steps is not None and self.steps > 1:
+            text += f"; {self.steps} steps: {self.step.times(self.steps)}"
+        return "\n".join([text, *self.notes])
+
+
+def like_mindspore(config: Mapping[str, Any], trace: Trace, like: str) -> Expected:
+    """What MindSpore would write for a valid configuration; ``trace`` is of the dump ``like``, of any format.
+
+    Names in ``kernels`` are looked up in a dump of MindSpore; of another they select nothing that could be counted, and
+    a note says so.
+    """
+    common = config["common_dump_settings"]
+    tensors = recorded(trace) & np.isin(
+        trace.tensors["role"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
+    )
+    notes: tuple[str, ...] = ()
+    if common["kernels"] and common["dump_mode"] == 1:
+        if trace.source.format == "mindspore":
+            kernels = [kernel(entry) for entry in common["kernels"]]
+            tensors &= _of(
+                trace, [any(one.selects(name) for one in kernels) for name in trace.ops["name"]]
+            )
+        else:
+            notes = (f"{like} knows no kernels of MindSpore: counted as if all were dumped",)
+    saved = common.get("saved_data", "tensor")
+    step = cost(
+        trace,
+        "mindspore",
+        statistics=None if saved == "tensor" else tensors,
+        whole=None if saved == "statistic" else tensors,
+    )
+    chosen = iterations(common["iteration"])
+    steps = None if chosen.everything else sum(last - first + 1 for first, last in chosen.ranges)
+    return Expected(like, step, steps, notes)
+
+
+def like_msprobe(options: msprobe.Options, trace: Trace, like: str) -> Expected:
+    """What msprobe would write; ``trace`` is of the dump ``like``. A scope is counted as if it were all."""
+    names = trace.ops["name"].tolist()
+    tensors = recorded(trace)
+    if trace.source.format == "msprobe" and options.names:
+        tensors &= _of(trace, [any(part in name for part in options.names) for name in names])
+    tensors &= _of_mode(trace, options.data_mode)
+    whole = tensors if options.task == "tensor" else None
+    if options.tensor_list:
+        whole = tensors & _of(
+            trace, [any(part in name for part in options.tensor_list) for name in names]
+        )
+    steps = sum(_count(text) for text in options.steps) if options.steps else None
+    notes = ("a scope is counted as if it were everything",) if options.scope else ()
+    return Expected(like, cost(trace, "msprobe", statistics=tensors, whole=whole), steps, notes)
+
+
+def _of(trace: Trace, ops: list[bool]) -> Flags:
+    """(tensors,) true for the tensors of the ops so marked."""
+    flags: Flags = np.array(ops, dtype=bool)[trace.tensors["op"].to_numpy()]
+    return flags
+
+
+def _of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
+    """msprobe's data_mode: passes and sides not mentioned are left out, if any of their kind is mentioned."""
+    flags = np.ones(len(trace.tensors), dtype=bool)
+    phases = trace.ops["phase"].to_numpy()[trace.tensors["op"].to_numpy()]
+    for column, values in (
+        (phases, (FORWARD, BACKWARD)),
+        (trace.tensors["role"].to_numpy(), ("input", "output")),
+    ):
+        asked = [value for value in values if value in modes]
+        if asked:
+            flags &= np.isin(column, asked) | ~np.isin(column, values)
+    return flags
+
+
+def _count(text: str) -> int:
+    first, _, last = text.partition("-")
+    return int(last or first) - int(first) + 1

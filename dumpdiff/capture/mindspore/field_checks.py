@@ -1,0 +1,182 @@
+"""Each field by itself: known, there, of its type, with a value that is allowed; what holds becomes Settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from .fields import ASYNC, BY_PLACE, COMMON, E2E, FIELDS, SECTIONS, TYPES, Field, required
+from .settings import Settings
+from .target import Target
+from .violations import Rule, Violation
+
+NO_SECTION = Rule(
+    "section-missing",
+    "error",
+    f"The file is an object with a section {COMMON}.",
+    framework=f"Check dump json failed, {COMMON} not found",
+)
+ODD_SECTION = Rule(
+    "section-type", "ignored", f"{E2E} is an object; anything else is taken for an empty one."
+)
+UNKNOWN_SECTION = Rule(
+    "section-unknown", "ignored", "A section that MindSpore does not know is passed over."
+)
+UNKNOWN_FIELD = Rule(
+    "field-unknown", "ignored", "A field that MindSpore does not know is passed over."
+)
+OTHER_VERSION = Rule(
+    "field-version", "ignored", "A field that came with a later version, or went, is passed over."
+)
+UNREAD = Rule("field-unread", "ignored", "Some fields are read only if others ask for it.")
+MISSING = Rule(
+    "field-missing", "error", "A required field is there.", framework="Check dump json failed,"
+)
+TYPE = Rule("field-type", "error", "A value has the type of its field.", framework="should be")
+VALUE = Rule("field-value", "error", "A value is one of those allowed.")
+RULES = (
+    NO_SECTION,
+    ODD_SECTION,
+    UNKNOWN_SECTION,
+    UNKNOWN_FIELD,
+    OTHER_VERSION,
+    UNREAD,
+    MISSING,
+    TYPE,
+    VALUE,
+)
+
+
+def settings_of(
+    config: object, target: Target, here: bool, names: tuple[str, ...] | None
+) -> tuple[Settings | None, list[Violation]]:
+    """What MindSpore takes of a configuration, None if nothing, and what is wrong with single fields."""
+    common = config.get(COMMON) if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping) or not isinstance(common, Mapping):
+        what = "is missing" if common is None else "is no object in { }"
+        return None, [
+            NO_SECTION.broken(
+                COMMON, f"{what}; all fields but those of {E2E} stand in this section"
+            )
+        ]
+    found = [*_sections(config, target)]
+    e2e = config.get(E2E)
+    if E2E in config and not isinstance(e2e, Mapping):
+        found.append(
+            ODD_SECTION.broken(E2E, "is no object in { } and is taken for an empty one; write { }")
+        )
+        e2e = {}
+    given = Settings(target, common, e2e, here)
+    sound: dict[str, dict[str, Any]] = {COMMON: {}, E2E: {}}
+    unsound: list[str] = []
+    for section, values in ((COMMON, common), (E2E, e2e or {})):
+        for name, value in values.items():
+            wrong = _field(section, name, value, given)
+            found += wrong
+            if wrong:
+                unsound.append(name)
+            else:
+                sound[section][name] = value
+    found += _missing(given)
+    settings = Settings(
+        target, sound[COMMON], None if e2e is None else sound[E2E], here, frozenset(unsound), names
+    )
+    return settings, found
+
+
+def _sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
+    for section in config:
+        if section == ASYNC:
+            yield OTHER_VERSION.broken(
+                ASYNC,
+                f"is read by 1.2 and older, not by {target.version}; without {E2E} a dump is asynchronous",
+            )
+        elif section not in SECTIONS:
+            near = get_close_matches(section, SECTIONS, n=1)
+            yield UNKNOWN_SECTION.broken(section, f"is not known; {_instead(near)}")
+
+
+def _field(section: str, name: str, value: object, given: Settings) -> list[Violation]:
+    place, field = f"{section}.{name}", BY_PLACE.get((section, name))
+    if field is None:
+        other = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
+        near = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
+        hint = f"it belongs into {other[0]}" if other else _instead(near)
+        return [UNKNOWN_FIELD.broken(place, f"is not known; {hint}")]
+    if not field.known_to(given.target.version):
+        return [
+            OTHER_VERSION.broken(
+                place, f"came with {field.since}; {given.target.version} passes it over"
+            )
+        ]
+    unread = _unread(name, given)
+    if unread:
+        return [UNREAD.broken(place, unread)]
+    if not _is(field.type, value):
+        return [TYPE.broken(place, f"{_shown(value)} is not {TYPES[field.type]}{_as_in(field)}")]
+    allowed = field.values(given.target.version)
+    if allowed and value not in allowed:
+        choice = ", ".join(str(item) for item in allowed)
+        return [
+            VALUE.broken(
+                place,
+                f"{_shown(value)} is not one of those that {given.target.version} takes: {choice}",
+            )
+        ]
+    return []
+
+
+def _unread(name: str, given: Settings) -> str:
+    """Why MindSpore does not look at the field at all; '' if it does."""
+    e2e = given.e2e or {}
+    if name == "file_format" and given.synchronous:
+        return "is only for an asynchronous dump, and this one is synchronous and writes npy; leave it out"
+    if (
+        name == "op_debug_mode"
+        and given.synchronous
+        and given.target.version < (2, 3)
+        and given.common[name] != 0
+    ):
+        return "is only for an asynchronous dump before 2.3; write 0"
+    if name == "statistic_category" and given.common.get("saved_data", "tensor") == "tensor":
+        return "is read only if saved_data is statistic or full; leave it out, or save statistics"
+    if name == "sample_num" and e2e.get("sample_mode") != 1:
+        return "is read only with sample_mode 1; leave it out, or write sample_mode 1"
+    return ""
+
+
+def _missing(given: Settings) -> Iterator[Violation]:
+    for field in FIELDS:
+        section = {COMMON: given.common, E2E: given.e2e}.get(field.section)
+        if (
+            section is None
+            or field.name in section
+            or not required(field, given.target, not given.synchronous)
+        ):
+            continue
+        yield MISSING.broken(
+            f"{field.section}.{field.name}", f"is missing; it is {field.does}{_as_in(field)}"
+        )
+
+
+def _is(kind: str, value: object) -> bool:
+    if kind == "uint":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if kind == "bool":
+        return isinstance(value, bool)
+    return isinstance(value, str if kind == "string" else list)
+
+
+def _as_in(field: Field) -> str:
+    form = field.form or ", ".join(str(value) for value in field.allowed)
+    return f" ({form})" if form else ""
+
+
+def _instead(near: list[str]) -> str:
+    return f"did you mean {near[0]}?" if near else "leave it out"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

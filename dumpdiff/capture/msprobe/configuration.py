@@ -1,0 +1,141 @@
+"""What is wanted -> msprobe's config.json, with every rule checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...model.errors import DumpError
+from .fields import BY_NAME, PYTORCH
+from .version import LATEST, Version, spoken
+
+_LARGEST = 1_000_000  #: of a step or rank
+_PATH = re.compile(r"[A-Za-z0-9_.:/-]+")
+_API = re.compile(
+    r"(Distributed|Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Primitive|Aten|VF|NPU|Jit)\..+"
+    r"\.\d+\.(forward|backward)"
+)
+_MODULE = re.compile(r"(Cell|Module)\..+\.(forward|backward)\.\d+")
+_NUMBERS = re.compile(r"\d+(-\d+)?")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to record."""
+
+    path: str  #: where the dump goes
+    framework: str = PYTORCH
+    version: Version = LATEST
+    task: str = "statistics"  #: statistics or tensor
+    level: str = "mix"
+    steps: tuple[str, ...] = ("0",)  #: '0', '5-8'; none: all
+    ranks: tuple[str, ...] = ()  #: none: all
+    names: tuple[str, ...] = ()  #: only calls whose names contain one of these
+    scope: tuple[str, ...] = ()  #: none, or the full names of the first and the last call
+    data_mode: tuple[str, ...] = ("all",)
+    summary_mode: str = "statistics"  #: statistics or md5
+    tensor_list: tuple[str, ...] = ()  #: beside statistics of everything, whole tensors of these
+    precision: str = ""  #: low or high; '' leaves it to msprobe
+    risk_level: str = ""  #: CORE, FOCUS or ALL; '' leaves it to msprobe
+
+
+def configuration(options: Options) -> dict[str, Any]:
+    """The content of config.json. Raises DumpError, naming the rule, for what msprobe would refuse or ignore."""
+    for reason in _broken(options):
+        raise DumpError(f"msprobe {spoken(options.version)}: {reason}")
+    section: dict[str, Any] = {
+        "scope": list(options.scope),
+        "list": list(options.names),
+        "data_mode": list(options.data_mode),
+    }
+    if options.task == "statistics":
+        section["summary_mode"] = options.summary_mode
+        if options.tensor_list:
+            section["tensor_list"] = list(options.tensor_list)
+    config: dict[str, Any] = {
+        "task": options.task,
+        "dump_path": options.path,
+        "rank": [_number(text) for text in options.ranks],
+        "step": [_number(text) for text in options.steps],
+        "level": options.level,
+    }
+    config |= {
+        name: value for name in ("precision", "risk_level") if (value := getattr(options, name))
+    }
+    return {**config, options.task: section}
+
+
+def text_of(config: dict[str, Any]) -> str:
+    """The text of the file."""
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _broken(options: Options) -> Iterator[str]:
+    """What stands against the options, the first being told."""
+    if not _PATH.fullmatch(options.path):
+        yield f"dump_path {options.path!r} may hold letters, digits and _ . : / - only"
+    yield from _numbers("step", options.steps)
+    yield from _numbers("rank", options.ranks)
+    yield from _unknown(options)
+    yield from _choice(options)
+    if options.level == "L2" and options.framework == PYTORCH and not options.names:
+        yield "level L2 of PyTorch needs list: one API whose kernels to record, on an NPU"
+    if "all" in options.data_mode and len(options.data_mode) > 1:
+        yield "data_mode all goes with no other"
+    if options.summary_mode == "md5" and options.task != "statistics":
+        yield "summary_mode md5 goes with task statistics"
+
+
+def _numbers(name: str, asked: tuple[str, ...]) -> Iterator[str]:
+    for text in asked:
+        first, _, last = text.partition("-")
+        if not _NUMBERS.fullmatch(text) or not int(first) <= int(last or first) <= _LARGEST:
+            yield f"{name} {text!r}: expected a number such as 0, or a range such as 5-8, up to {_LARGEST}"
+
+
+def _unknown(options: Options) -> Iterator[str]:
+    """Fields that were asked for and would be ignored."""
+    for name in ("tensor_list", "precision", "risk_level"):
+        field = BY_NAME[name]
+        if not getattr(options, name):
+            continue
+        if options.version < field.since:
+            yield f"{name} is known from {spoken(field.since)} on, and ignored before"
+        if options.framework not in field.frameworks:
+            yield f"{name} has no effect in {options.framework}"
+        if options.task not in field.tasks or options.level not in field.levels:
+            yield f"{name} goes with task {' or '.join(field.tasks)} and level {', '.join(field.levels)}"
+
+
+def _choice(options: Options) -> Iterator[str]:
+    """The scope: two full names."""
+    if not options.scope:
+        return
+    if options.level == "L2":
+        yield "level L2 takes list, not scope"
+    elif len(options.scope) != 2:
+        yield f"scope takes two names, the first and the last call; {len(options.scope)} given"
+    for name in options.scope:
+        if not _fits(name, options.level):
+            yield f"scope {name!r} is no full name of level {options.level}, such as {_EXAMPLES[options.level]}"
+
+
+_EXAMPLES = {
+    "L0": "Module.model.norm.LayerNorm.forward.0",
+    "L1": "Functional.linear.0.forward",
+    "mix": "Functional.linear.0.forward or Module.model.norm.LayerNorm.forward.0",
+    "L2": "",
+}
+
+
+def _fits(name: str, level: str) -> bool:
+    return (level in ("L1", "mix") and _API.fullmatch(name) is not None) or (
+        level in ("L0", "mix") and _MODULE.fullmatch(name) is not None
+    )

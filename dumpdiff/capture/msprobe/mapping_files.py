@@ -1,0 +1,210 @@
+"""Mapping files for ``msprobe compare``, from an alignment: what people write by hand today.
+
+Three kinds, read in mindstudio-probe 26.2 (core/compare/acc_compare.py). ``data`` names every tensor, and nothing is
+compared that it does not pair. ``cell`` and ``api`` name modules and APIs, of which msprobe then compares what has
+equal call numbers and slots: they hold only names for which that is right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...alignment import Alignment
+from ...model.errors import DumpError
+from ...rulebook import Rules
+from .names import Names, names_of
+from .version import Version, spoken
+
+Kind = Literal["data", "cell", "api"]
+OPTIONS: Mapping[Kind, str] = {"data": "-dm", "cell": "-cm", "api": "-am"}  #: of msprobe compare
+
+#: Behind a name that nothing has: what a mapping does not mention, msprobe pairs by its own name.
+NO_PARTNER = ".no_partner"
+
+_CELL = re.compile(
+    r"(?P<front>Cell\.|Module\.)(?P<name>.+)(?P<rest>\.(?:(?:forward|backward)\.\d+|parameters_grad.*))"
+)
+_API = re.compile(r"(?P<front>)(?P<name>\w+\.[^.]+)(?P<rest>\..*(?:forward|backward))")
+_CALL = re.compile(r"\w+\.(?P<name>.+)\.(?:forward|backward)")
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*")
+
+
+Slots = Mapping[str, tuple[str, ...]]  #: input, output -> the numbers of the slots
+
+
+@dataclass(frozen=True)
+class MsprobeMapping:
+    """One mapping file."""
+
+    kind: Kind
+    pairs: Mapping[str, str]  #: target's name -> the name by which msprobe finds the reference's
+    apart: tuple[
+        str, ...
+    ]  #: of the target: without partner, and not to be paired by their names alone
+    notes: tuple[str, ...]  #: what it holds and what it leaves out, for a person
+    slots: Mapping[str, Slots]  #: API -> its slots; {} for other kinds
+
+    def text(self) -> str:
+        """The YAML file, its notes as comments."""
+        lines = [f"# {note}" for note in self.notes]
+        if self.kind == "api":
+            lines += [_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()]
+        else:
+            rows = [*self.pairs.items(), *((name, name + NO_PARTNER) for name in self.apart)]
+            lines += [f"{_quoted(name)}: {_quoted(other)}" for name, other in rows]
+        return "\n".join(lines) + "\n"
+
+
+def msprobe_mapping(
+    alignment: Alignment, rules: Rules, kind: Kind = "data", version: Version | None = None
+) -> MsprobeMapping:
+    """The mapping of the given kind for msprobe of a version; by default of the one that wrote the reference.
+
+    Raises DumpError if a side is no dump of msprobe, if nothing can be paired, or if ``api`` is asked for a target that
+    is not MindSpore's.
+    """
+    names = names_of(alignment, rules, version)
+    target = alignment.target.trace.source
+    if kind == "api" and target.framework != "mindspore":
+        raise DumpError(
+            f"{target.path}: msprobe takes API mappings for MindSpore targets only; use --kind data"
+        )
+    pairs, apart, notes = {"data": _data, "cell": _cell, "api": _api}[kind](names)
+    if not pairs:
+        raise DumpError(
+            f"{target.path}: nothing that a mapping of kind {kind} could pair rightly; use --kind data"
+        )
+    head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {spoken(names.version)}), written by dumpdiff."
+    slots = _slots(names, pairs) if kind == "api" else {}
+    return MsprobeMapping(kind, pairs, apart, (head, *notes), slots)
+
+
+_Found = tuple[dict[str, str], tuple[str, ...], list[str]]
+
+
+def _data(names: Names) -> _Found:
+    leaves = [leaf for entry in names.target.values() for leaf in entry]
+    apart = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
+    notes = [
+        f"{len(names.pairs)} of the target's {names.recorded} tensors and numbers have a partner."
+    ]
+    if names.reshaped:
+        notes.append(
+            f"{names.reshaped} have theirs in another shape, which msprobe cannot compare: left out."
+        )
+    if apart:
+        notes.append(
+            f"{len(apart)} (ending in {NO_PARTNER}) are only named like something else: kept apart."
+        )
+    return names.pairs, apart, notes
+
+
+def _cell(names: Names) -> _Found:
+    """Modules by name. msprobe also replaces a name inside longer ones, so that every module is listed.
+
+    It takes "what stands between the first dot and the direction" for a module's name, of APIs too: calls that it
+    would pair by their own names, and that are not known to be the same, are kept apart in the same way.
+    """
+    pairs, refused = _by_name(names, _CELL, "Module.")
+    cells: dict[str, None] = {}
+    calls: dict[str, None] = {}
+    for entry, leaves in names.target.items():
+        if (cell := _CELL.fullmatch(entry)) is not None:
+            cells[cell["name"]] = None
+        elif (call := _CALL.fullmatch(entry)) is not None and any(
+            leaf in names.reference and names.pairs.get(leaf) != leaf for leaf in leaves
+        ):
+            calls[call["name"]] = None
+    notes = [
+        f"{len(pairs)} of the target's {len(cells)} modules, {len(calls)} calls of APIs kept apart ({NO_PARTNER})."
+    ]
+    return pairs, tuple(name for name in (*cells, *calls) if name not in pairs), [*notes, *refused]
+
+
+def _api(names: Names) -> _Found:
+    pairs, refused = _by_name(names, _API, "")
+    notes = [
+        f"{len(pairs)} APIs whose calls have the same numbers. By msprobe's own table it may pair others too."
+    ]
+    return pairs, (), [*notes, *refused]
+
+
+def _slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
+    """API -> input, output -> the slots that its calls have."""
+    slots: dict[str, dict[str, dict[str, None]]] = {
+        api: {"input": {}, "output": {}} for api in apis
+    }
+    for entry, leaves in names.target.items():
+        found = _API.fullmatch(entry)
+        if found is None or found["name"] not in apis:
+            continue
+        for leaf in leaves:
+            place, _, slot = leaf.removeprefix(f"{entry}.").partition(".")
+            if place in ("input", "output"):
+                slots[found["name"]][place][slot] = None
+    return {
+        api: {place: tuple(found) for place, found in places.items()}
+        for api, places in slots.items()
+    }
+
+
+def _by_name(
+    names: Names, pattern: re.Pattern[str], front: str
+) -> tuple[dict[str, str], list[str]]:
+    """Name -> name, where it pairs something and nothing wrongly; and how many were refused, in words.
+
+    ``pattern`` takes an entry apart; msprobe looks for ``front``, the other name and the rest as it is.
+    """
+    calls: dict[str, list[tuple[str, str]]] = defaultdict(list)  # name -> (entry, rest)
+    wanted: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry, leaves in names.target.items():
+        shown = pattern.fullmatch(entry)
+        if shown is None:
+            continue
+        calls[shown["name"]].append((entry, shown["rest"]))
+        for leaf in leaves:
+            other = pattern.match(names.pairs.get(leaf, ""))
+            if other is not None and other["front"] in ("", front):
+                wanted[shown["name"]][other["name"]] += 1
+    pairs, refused = {}, 0
+    for name, counts in wanted.items():
+        partner = counts.most_common(1)[0][0]
+        sought = [
+            pair
+            for entry, rest in calls[name]
+            for pair in _leaves(names, entry, f"{front}{partner}{rest}")
+        ]
+        if any(names.wrong(*pair) for pair in sought):
+            refused += 1
+        elif any(names.pairs.get(leaf) == found for leaf, found in sought):
+            pairs[name] = partner
+    said = f"{refused} more cannot be said by name: numbers or slots differ; --kind data says them."
+    return pairs, [said] if refused else []
+
+
+def _leaves(names: Names, entry: str, sought: str) -> Iterator[tuple[str, str]]:
+    """Each leaf of an entry, and the name that msprobe looks for in its place."""
+    return ((leaf, sought + leaf.removeprefix(entry)) for leaf in names.target[entry])
+
+
+def _api_row(name: str, other: str, slots: Slots) -> str:
+    """msprobe compares the slots that a row lists; it checks ``ms_outputs`` for length and reads ``ms_output``."""
+    lists = [
+        f"{side}_{key}: {json.dumps(list(slots.get(place, ())))}"
+        for place, keys in (("input", ("args",)), ("output", ("outputs", "output")))
+        for key in keys
+        for side in ("ms", "pt")
+    ]
+    empty = [
+        f"{side}_{key}: []" for key in ("parameters", "parameters_grad") for side in ("ms", "pt")
+    ]
+    return f"- {{ms_api: {_quoted(name)}, pt_api: {_quoted(other)}, {', '.join([*lists, *empty])}}}"
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)

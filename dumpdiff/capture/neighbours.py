@@ -1,0 +1,95 @@
+"""The ops around a finding, on both sides: what to record whole, to explain it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from ..alignment import Alignment
+from ..graph import Flow
+from ..model.result import Finding
+from ..model.trace import FORWARD
+
+#: Kinds of records that no dumper can be asked for: values without an op.
+_NO_OPS = ("Parameter", "parameters_grad")
+
+
+def nearby(
+    alignment: Alignment, findings: Sequence[Finding], count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """At most ``count`` ops of either side, nearest first, beginning with those of the findings.
+
+    A step leads from an op to its partner, to what made its inputs and to what reads its outputs; where the recorded
+    dataflow ends too early, as among modules, the calls before and after are taken. Module calls are passed over where
+    ops were recorded too: what is inside them is what they would repeat.
+    """
+    flows = alignment.target, alignment.reference
+    partners = _partners(alignment)
+    phases = {
+        FORWARD,
+        *(finding.phase for finding in findings),
+    }  # no gradient explains a forward pass
+    allowed = [_allowed(flow) for flow in flows]
+    found: tuple[dict[int, None], dict[int, None]] = ({}, {})
+    seen: set[tuple[int, int]] = set()
+    queue = deque(_start(flows, findings))
+    while queue and min(len(found[0]), len(found[1])) < count:
+        side, op = queue.popleft()
+        if (side, op) in seen or flows[side].phases[op] not in phases:
+            continue
+        seen.add((side, op))
+        if allowed[side][op] and len(found[side]) < count:
+            found[side][op] = None
+        if (partner := partners[side].get(op)) is not None:
+            queue.append((1 - side, partner))
+        queue.extend((side, other) for other in _neighbours(flows[side], op))
+    sides = zip(found, flows, allowed, strict=True)
+    target, reference = (
+        _filled(list(ops), flow, good, phases)[:count] for ops, flow, good in sides
+    )
+    return target, reference
+
+
+def _filled(
+    ops: list[int], flow: Flow, allowed: Sequence[bool], phases: set[str]
+) -> tuple[int, ...]:
+    """The ops, and behind them all others that are allowed: first those that ran next to the first one."""
+    if not ops:
+        return ()
+    rest = [op for op, phase in enumerate(flow.phases) if allowed[op] and phase in phases]
+    return tuple(dict.fromkeys([*ops, *sorted(rest, key=lambda op: abs(op - ops[0]))]))
+
+
+def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
+    target, reference = alignment.ops["target"].tolist(), alignment.ops["reference"].tolist()
+    return dict(zip(target, reference, strict=True)), dict(zip(reference, target, strict=True))
+
+
+def _allowed(flow: Flow) -> list[bool]:
+    levels, kinds = flow.trace.ops["level"].tolist(), flow.trace.ops["kind"].tolist()
+    modules = "op" not in levels
+    return [
+        (modules or level == "op") and kind not in _NO_OPS
+        for level, kind in zip(levels, kinds, strict=True)
+    ]
+
+
+def _start(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tuple[int, int]]:
+    """The ops of the findings, both sides of the first before those of the second."""
+    ids = [{name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in flows]
+    for finding in findings:
+        for side, names in enumerate((finding.target_ops, finding.reference_ops)):
+            yield from ((side, ids[side][name]) for name in names if name in ids[side])
+
+
+def _neighbours(flow: Flow, op: int) -> Iterable[int]:
+    for value in flow.reads[op]:
+        if (maker := int(flow.producers[value])) >= 0:
+            yield maker
+    for value in flow.writes[op] or _held(flow, op):
+        yield from flow.readers[value]
+
+
+def _held(flow: Flow, op: int) -> Iterable[int]:
+    """The values of an op that makes none, as the record of a parameter."""
+    return (value for value in flow.tensor_class[flow.tensors_of(op)].tolist() if value >= 0)

@@ -1,8 +1,0 @@
-"""Findings drawn, as plain data: the dataflow around each on both sides, and where in its tensor the difference lies.
-
-``closeups(comparison, result, rules)`` is the whole package.
-"""
-
-from .closeups import closeups
-
-__all__ = ["closeups"]

@@ -1,0 +1,1 @@
+"""What every package speaks: traces, results, findings, dtypes, errors, and how numbers are formatted."""

@@ -1,0 +1,219 @@
+"""The one model everything speaks: a trace is what one training process did in one step, as recorded.
+
+A :class:`Trace` is two tables (pandas, one row per op and one row per slot of an op), lazy access to
+whole tensors and the list of problems met while reading. Readers make traces; nobody else knows a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from .arrays import AnyArray
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
+PHASES = (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION)
+
+#: One row per executed operator, API call or module call, in execution order
+#: (topological order where a graph was read). The row number is the op's id.
+OP_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "name": ("object", "the dump's own name; repeats inside one dump get '#2', '#3', ..."),
+    "kind": (
+        "object",
+        "the operator as its framework spells it: MatMul, Functional.linear, Module.Linear",
+    ),
+    "phase": ("object", "forward, backward, optimizer or communication"),
+    "level": (
+        "object",
+        "'op' for an operator or API call, 'module' for a call that contains others",
+    ),
+    "scope": (
+        "object",
+        "the module path as recorded; '' if unknown. A hint: graph-mode scopes lie",
+    ),
+    "parent": ("int64", "op id of the module call this one ran in, -1 if unknown"),
+    "forward": (
+        "int64",
+        "op id of the forward call that this backward op differentiates, -1 if unknown",
+    ),
+    "recomputed": ("bool", "a second forward run inside the backward pass"),
+    "source": ("object", "the user's line that called it, 'model.py:46'; '' if unknown"),
+    "stack": ("object", "the user's frames, innermost first, one a line; '' if unknown"),
+}
+
+#: One row per tensor or scalar that an op reads or writes. The row number is the tensor's id.
+TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "op": ("int64", "id of the op"),
+    "slot": ("object", "input.0, input.0.1, output.1, parameter.weight"),
+    "role": ("object", "input, output or parameter"),
+    "dtype": (
+        "object",
+        "float32, bfloat16, int64, bool, ...; int, float or bool for a Python scalar",
+    ),
+    "shape": ("object", "tuple of ints; None if unknown"),
+    "size": ("int64", "number of elements, -1 if unknown"),
+    "max": ("float64", "largest element, NaN if not recorded (then see nonfinite)"),
+    "min": ("float64", "smallest element"),
+    "mean": ("float64", "arithmetic mean"),
+    "norm": ("float64", "L2 norm"),
+    "nonfinite": ("int8", "1 if it holds NaN or Inf, 0 if it does not, -1 if unknown"),
+    "hash": ("object", "checksum as recorded (CRC-32, MD5, ...); '' if none"),
+    "constant": (
+        "bool",
+        "an immediate value (Python scalar, graph constant), not a computed tensor",
+    ),
+    "parameter": ("object", "name of the parameter this tensor holds, '' if none or unknown"),
+    "gradient_of": (
+        "object",
+        "name of the parameter whose gradient this is, '' if none or unknown",
+    ),
+    "producer": (
+        "int64",
+        "id of the output tensor this input reads, where the dump's graph says so; -1 unknown",
+    ),
+    "trusted": (
+        "bool",
+        "false where the recorder is known to write something else (stale or updated memory)",
+    ),
+    "file": ("object", "the whole tensor, relative to Source.path; '' if only statistics exist"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the dump that could not be read or believed; the rest was used."""
+
+    file: str  #: relative to the dump
+    message: str  #: what was expected, what was found
+    line: int | None = None
+    count: int = 1  #: how many records it concerns
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line is not None else self.file
+        return f"{place}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a trace comes from, and how exact its numbers are."""
+
+    path: str  #: folder that Tensor ``file`` entries are relative to
+    format: str  #: mindspore, ptdbg, msprobe
+    era: str  #: what tells this generation of the format apart, in words
+    framework: str  #: mindspore or pytorch
+    step: int | None = None
+    rank: int | None = None
+    process: int | None = None  #: its number, where the recorder knew no rank
+    graph: int | None = None
+    resolution: float = (
+        1e-7  #: relative resolution of the recorded statistics (6 printed digits: 1e-6)
+    )
+    low_precision_statistics: bool = False  #: mean and norm were computed in the tensor's own dtype
+    details: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: versions, level, task, verified edges, ...
+
+    @property
+    def number(self) -> int | None:
+        """What ``--rank`` asks for it by: the rank, else the number of the process."""
+        return self.process if self.rank is None else self.rank
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One step of one rank, as recorded.
+
+    ``ops`` has the columns of :data:`OP_COLUMNS`, ``tensors`` those of :data:`TENSOR_COLUMNS`;
+    both have a plain 0..n-1 index which is the id used by all references between them.
+    """
+
+    source: Source
+    ops: pd.DataFrame
+    tensors: pd.DataFrame
+    problems: tuple[Problem, ...] = ()
+    load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
+
+    def array(self, tensor: int) -> AnyArray:
+        """The whole tensor, as float32 for bfloat16, else in its own dtype; its shape may be flat or transposed.
+
+        Raises DumpError when the file is unreadable, KeyError when only statistics were recorded.
+        """
+        name = self.tensors["file"].iat[tensor]
+        if not name or self.load is None:
+            raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
+        return self.load(name)
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Dataflow between ops as far as the dump itself records it; nodes are op ids, with the op's name.
+
+        API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that equal values prove.
+        """
+        written_by = self.tensors["op"].to_numpy()
+        read = self.tensors[self.tensors["producer"] >= 0]
+        edges = zip(
+            written_by[read["producer"].to_numpy()].tolist(), read["op"].tolist(), strict=True
+        )
+        return digraph(self.ops, edges)
+
+
+def digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
+    """A networkx graph of ops: node ids are row numbers of ``ops``, with their name, kind and phase."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    columns = zip(ops["name"], ops["kind"], ops["phase"], strict=True)
+    graph.add_nodes_from(
+        (op, {"name": name, "kind": kind, "phase": phase})
+        for op, (name, kind, phase) in enumerate(columns)
+    )
+    graph.add_edges_from(edges)
+    return graph
+
+
+def op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
+    """An op table from columns; what is missing gets its neutral value ('' / -1 / False; phase forward, level op)."""
+    return _table(OP_COLUMNS, {"phase": FORWARD, "level": "op"}, columns)
+
+
+def tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
+    """A tensor table from columns; what is missing gets its neutral value ('' / -1 / NaN / False; trusted)."""
+    return _table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
+
+
+_NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}
+
+
+def _table(
+    schema: Mapping[str, tuple[str, str]],
+    neutral: Mapping[str, Any],
+    columns: Mapping[str, Sequence[Any] | AnyArray],
+) -> pd.DataFrame:
+    unknown = set(columns) - set(schema)
+    if unknown:
+        raise TypeError(f"no such column: {', '.join(sorted(unknown))}")
+    rows = max((len(values) for values in columns.values()), default=0)
+    data: dict[str, Any] = {}
+    for name, (dtype, _) in schema.items():
+        if name not in columns:
+            value = neutral.get(name, _NEUTRAL[dtype])
+            column = np.full(rows, value, dtype=dtype)
+            data[name] = pd.Series(column, dtype=object) if dtype == "object" else column
+        elif dtype == "object":
+            data[name] = _objects(columns[name])
+        else:
+            data[name] = np.asarray(columns[name], dtype=dtype)
+    return pd.DataFrame(data, columns=list(schema))
+
+
+def _objects(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
+    """A column of Python objects, also of tuples; strings stay Python strings under every pandas."""
+    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

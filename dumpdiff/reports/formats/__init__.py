@@ -1,0 +1,1 @@
+"""Text formats that several reports write: Markdown and JUnit, with all text escaped."""

@@ -1,0 +1,1 @@
+"""Reports on the dump to record next."""

@@ -1,0 +1,58 @@
+"""A triage as JSON, for programs: docs/triage.schema.json says what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import IO, Any
+
+from ... import __version__
+from ...diagnosis.evidence import Evidence
+from ...diagnosis.outcome import Triaged
+from ..alignment import json as dumps_json
+from ..stages import checklist, data, logs, norms, optimizer, settings
+from ..weights import json as weights_json
+
+#: Major: a reader of the old form breaks. Minor: something was added.
+#: History:
+#:   1.0  first published form
+SCHEMA_VERSION = "1.0"
+
+
+def to_json(triaged: Triaged) -> dict[str, Any]:
+    """All of it as plain data; under ``results`` each stage in the form of its own command's JSON."""
+    decision = triaged.decision
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "dumpdiff_version": __version__,
+        "case": asdict(triaged.case),
+        "conclusion": {**asdict(decision), "outcome": decision.outcome},
+        "next": [asdict(advice) for advice in triaged.advice],
+        "stages": [asdict(stage) for stage in triaged.evidence.stages],
+        "skipped": dict(triaged.evidence.skipped),
+        "results": dict(_results(triaged.evidence)),
+    }
+
+
+def write(triaged: Triaged, stream: IO[bytes]) -> None:
+    """Write the document, UTF-8; the same triage gives the same bytes."""
+    dumps_json.write_document(to_json(triaged), stream)
+
+
+def _results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
+    if evidence.settings is not None:
+        yield "settings", settings.to_json(evidence.settings)
+    if evidence.checklist is not None:
+        yield "checklist", checklist.to_json(evidence.checklist)
+    if evidence.data is not None:
+        yield "data", data.to_json(evidence.data)
+    if evidence.logs is not None:
+        yield "logs", logs.to_json(evidence.logs)
+    if evidence.norms is not None:
+        yield "norms", norms.to_json(evidence.norms)
+    if evidence.weights is not None:
+        yield "weights", weights_json.to_json(evidence.weights)
+    if evidence.dumps is not None:
+        yield "dumps", dumps_json.to_json(evidence.dumps)
+    if evidence.optimizer is not None:
+        yield "optimizer", optimizer.to_json(evidence.optimizer)

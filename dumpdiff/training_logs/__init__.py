@@ -1,0 +1,13 @@
+"""Do two trainings run alike? Logs of Megatron-LM, MindSpore Transformers and the Trainer, read and compared.
+
+>>> from dumpdiff.triage.logs import compare, read_log
+>>> compare(read_log("msrun_log"), read_log("megatron.log")).begins  # doctest: +SKIP
+'step 2'
+"""
+
+from .comparison import Band, LogComparison, compare
+from .curves import Curves
+from .migration_standard import Check
+from .reader import read_log
+
+__all__ = ["Band", "Check", "Curves", "LogComparison", "compare", "read_log"]

@@ -1,0 +1,209 @@
+"""The next dump: the ops around a finding, asked for in each dumper's own terms; and a dump of just those tells why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from traces import aligned, located, op, taken
+
+import dumpdiff
+from dumpdiff.alignment import Alignment
+from dumpdiff.capture import mindspore
+from dumpdiff.capture.mindspore.kernels import kernel
+from dumpdiff.capture.neighbours import nearby
+from dumpdiff.capture.next_dump import Narrowed, narrow
+from dumpdiff.model.errors import DumpError
+from dumpdiff.model.result import Finding
+from dumpdiff.model.trace import Trace
+
+ADD = (
+    "Default/network-WithLoss/backbone-Llama/layers-CellList/0-Decoder/input_norm-RMSNorm/Add-op12"
+)
+PARTNER = "Tensor.__add__.12.forward"
+NEXT = Path("/data/next")
+
+
+@pytest.fixture(scope="module")
+def pair(trace: Callable[[str], Trace]) -> tuple[Trace, Trace]:
+    return trace("demo_mindspore"), trace("demo_pytorch")
+
+
+@pytest.fixture(scope="module")
+def alignment(pair: tuple[Trace, Trace]) -> Alignment:
+    return aligned(*pair)
+
+
+@pytest.fixture(scope="module")
+def finding(pair: tuple[Trace, Trace]) -> Finding:
+    (found,) = located(*pair).findings
+    assert found.target_ops == (ADD,)
+    return found
+
+
+def names(trace: Trace, ops: Sequence[int]) -> list[str]:
+    return trace.ops["name"].iloc[list(ops)].tolist()
+
+
+def test_it_begins_with_the_finding_and_holds_both_sides_of_what_is_around_it(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    target, reference = nearby(alignment, [finding], 20)
+    assert (len(target), len(reference)) == (20, 20)
+    assert (names(pair[0], target)[0], names(pair[1], reference)[0]) == (ADD, PARTNER)
+    assert {"Tensor.mean.3.forward", "Torch.rsqrt.3.forward"} <= set(names(pair[1], reference)[:4])
+    partners = dict(zip(alignment.ops["target"], alignment.ops["reference"], strict=True))
+    shared = [op for op in target[:10] if partners.get(op) in reference]
+    assert len(shared) >= 6
+
+
+def test_no_gradient_is_asked_for_to_explain_a_forward_pass(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    for trace, ops in zip(pair, nearby(alignment, [finding], 40), strict=True):
+        assert set(trace.ops["phase"].iloc[list(ops)]) == {"forward"}
+        assert set(trace.ops["level"].iloc[list(ops)]) == {"op"}
+
+
+def test_around_a_gradient_the_forward_pass_is_asked_for_too(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    backward = replace(
+        finding, phase="backward", target_ops=(), reference_ops=("Torch.rsqrt.3.backward",)
+    )
+    ops = nearby(alignment, [backward], 20)[1]
+    assert set(pair[1].ops["phase"].iloc[list(ops)]) == {"forward", "backward"}
+
+
+def test_a_dump_of_modules_alone_is_asked_for_modules(trace: Callable[[str], Trace]) -> None:
+    """What a run at level L0 leaves."""
+    whole = trace("demo_pytorch")
+    modules = [row for row, level in enumerate(whole.ops["level"]) if level == "module"]
+    only = taken(whole, modules)
+    finding = Finding(
+        1, "introduced", "forward", "", "", (only.ops["name"].iat[5],), (), (), {}, 0.0, 1.0, ()
+    )
+    target, _ = nearby(aligned(only, only), [finding], 3)
+    assert len(target) == 3
+
+
+def test_kernels_are_called_as_the_runtime_calls_them(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    """Each entry selects its operator in a dump that the same run would leave, and no other."""
+    side = narrow(alignment, [finding], 20, NEXT).target
+    common = json.loads(side.text)["common_dump_settings"]
+    assert (common["dump_mode"], common["iteration"], common["support_device"]) == (1, "0", [0])
+    assert common["path"] == "/data/next/target"
+    runtime = pair[0].ops["name"].tolist()
+    for entry in common["kernels"]:
+        assert [name for name in runtime if kernel(entry).selects(name)] == [entry]
+
+
+def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
+    dump: Callable[[str], Path], pair, finding: Finding, tmp_path: Path
+) -> None:
+    stripped = tmp_path / "stripped"
+    shutil.copytree(
+        dump("demo_mindspore"), stripped, ignore=shutil.ignore_patterns("graphs", "execution_order")
+    )
+    target = dumpdiff.read(stripped)
+    finding = replace(finding, target_ops=(ADD.replace("/", "_"),))
+    side = narrow(aligned(target, pair[1]), [finding], 10, NEXT).target
+    runtime = pair[0].ops["name"].tolist()
+    selected = [
+        [name for name in runtime if kernel(entry).selects(name)]
+        for entry in json.loads(side.text)["common_dump_settings"]["kernels"]
+    ]
+    assert selected[0] == [ADD]
+    assert all(len(names) == 1 for names in selected)
+
+
+def test_the_backend_and_the_version_are_those_of_the_dump(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    side = narrow(alignment, [finding], 5, NEXT).target
+    on = mindspore.Target("cpu", mindspore.Version(2, 10))
+    assert mindspore.check(json.loads(side.text), on, here=False) == ()
+
+
+def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
+    pair, alignment: Alignment, finding: Finding
+) -> None:
+    side = narrow(alignment, [finding], 20, NEXT).reference
+    config = json.loads(side.text)
+    assert (config["task"], config["step"], config["rank"], config["level"]) == (
+        "tensor",
+        [0],
+        [],
+        "mix",
+    )
+    assert config["tensor"]["list"][0] == PARTNER
+    assert set(config["tensor"]["list"]) <= set(pair[1].ops["name"])
+    assert "PrecisionDebugger(config_path='/data/next/reference_config.json')" in side.how
+
+
+def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], finding: Finding) -> None:
+    there = trace("v6.0_api_stack")
+    finding = replace(finding, reference_ops=("Functional.linear.18.forward",), target_ops=())
+    side = narrow(aligned(there, there), [finding], 3, NEXT).reference
+    assert (side.file, side.text) == ("", "")
+    assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.how)
+
+
+def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: Finding) -> None:
+    narrowed = narrow(alignment, [finding], 20, NEXT)
+    for side in (narrowed.target, narrowed.reference):
+        assert len(side.ops) == 20
+        assert 10 * side.cost.tensors < side.of_everything.tensors
+
+
+def test_what_cannot_be_done_is_said(
+    pair, alignment: Alignment, finding: Finding, tmp_path: Path
+) -> None:
+    with pytest.raises(DumpError, match="no finding to look at more closely"):
+        narrow(alignment, [], 20, NEXT)
+    with pytest.raises(DumpError, match=r"/data/v1\.0"):
+        narrow(alignment, [finding], 20, Path("/data/v1.0"))
+    (tmp_path / "reference").mkdir()
+    with pytest.raises(
+        DumpError, match="is there already, and two dumps would mix; give another folder"
+    ):
+        narrow(alignment, [finding], 20, tmp_path)
+
+
+def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
+    pair, alignment: Alignment, finding: Finding, dump: Callable[[str], Path], tmp_path: Path
+) -> None:
+    narrowed = narrow(alignment, [finding], 20, NEXT)
+    result = dumpdiff.align(*_recorded_again(pair, narrowed, dump, tmp_path))
+    first = result.first_divergence
+    assert result.verdict == "diverged"
+    assert first is not None
+    assert (first.target_ops, first.reference_ops) == (finding.target_ops, finding.reference_ops)
+    assert first.causes[0].name == "epsilon"
+
+
+def _recorded_again(
+    pair, narrowed: Narrowed, dump: Callable[[str], Path], into: Path
+) -> tuple[Path, Path]:
+    """The two dumps as the dumpers would have left them, had they been given the configurations."""
+    target, reference = into / "target", into / "reference"
+    shutil.copytree(dump("demo_mindspore"), target)
+    chosen = {op(pair[0], name) for name in narrowed.target.ops}
+    kept = set(pair[0].tensors[pair[0].tensors["op"].isin(chosen)]["file"])
+    for file in target.rglob("*.npy"):
+        if file.name not in kept:
+            file.unlink()
+    shutil.copytree(dump("demo_pytorch"), reference)
+    (file,) = reference.rglob("dump.json")
+    content = json.loads(file.read_text())
+    content["data"] = {
+        name: entry for name, entry in content["data"].items() if name in narrowed.reference.ops
+    }
+    file.write_text(json.dumps(content))
+    return target, reference

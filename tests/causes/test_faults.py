@@ -1,0 +1,86 @@
+"""Every fault of the recording scripts' model, put into either framework: the first cause is the one put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dumpdiff import Finding
+
+#: Fault of fixtures/model_spec.py, the cause that must be told first, and figures that must be found.
+FAULTS = [
+    ("w1", "weight-scaled", {"factor": 1.01}),
+    ("embedding_row", "weight-rows", {"rows": 1.0}),
+    ("head_order", "heads-permuted", {"block": 16.0}),
+    ("eps", "epsilon", {"epsilon": 1e-2}),
+    ("eps_subtle", "epsilon", {"epsilon": 1e-4}),
+    ("attn_scale", "scale", {"factor": 0.25}),
+    ("mask", "mask-shifted", {}),
+    ("rope_layout", "rope-layout", {}),
+    ("rope_theta", "rope-theta", {"theta": 5e5}),
+    ("gelu", "activation-kind", {}),
+    ("residual", "residual-scale", {"factor": 0.9}),
+    ("half_probs", "low-precision", {}),
+    ("grad_stop", "gradient-stopped", {}),
+]
+
+
+@pytest.mark.record
+@pytest.mark.parametrize(("fault", "cause", "figures"), FAULTS, ids=[fault for fault, *_ in FAULTS])
+def test_the_cause_is_the_fault_that_was_put_in(
+    first: Callable[..., Finding], fault: str, cause: str, figures: dict[str, float]
+) -> None:
+    found = first(fault, "mindspore")
+    assert [one.name for one in found.causes[:1]] == [cause]
+    assert found.unexplained == ""
+    best = found.causes[0]
+    assert f"residual {best.residual:.1e}"[:12] in best.text or "residual 0" in best.text
+    for name, value in figures.items():
+        assert best.parameters[name] == pytest.approx(value, rel=1e-2)
+
+
+@pytest.mark.record
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("gelu", "activation-kind"), ("mask", "mask-shifted"), ("w1", "weight-scaled")],
+)
+def test_the_reference_can_be_the_one_at_fault(
+    first: Callable[..., Finding], fault: str, cause: str
+) -> None:
+    assert first(fault, "pytorch").causes[0].name == cause
+
+
+def test_the_shipped_demo_says_which_epsilon(dump: Callable[[str], object]) -> None:
+    from dumpdiff import align
+
+    result = align(str(dump("demo_mindspore")), str(dump("demo_pytorch")))
+    finding = result.first_divergence
+    assert finding is not None
+    assert finding.side == "target"
+    assert [cause.name for cause in finding.causes] == ["epsilon"]
+    assert "behaves as epsilon = 0.01; the reference uses 1e-05; residual" in finding.causes[0].text
+    assert any("recomputed in float64" in line for line in finding.evidence)
+
+
+def test_a_shipped_weight_is_told_with_its_factor(dump: Callable[[str], object]) -> None:
+    from dumpdiff import align
+
+    finding = align(str(dump("ms_graph_bug_w1")), str(dump("v6.0_api_stack"))).first_divergence
+    assert finding is not None
+    assert finding.causes[0].name == "weight-scaled"
+    assert finding.causes[0].parameters["factor"] == pytest.approx(1.01, rel=1e-4)
+
+
+def test_statistics_alone_tell_a_factor_or_say_what_is_needed(
+    dump: Callable[[str], object],
+) -> None:
+    """Scores of layer 1 multiplied by 1/16 in place of divided by 4; nothing but statistics was recorded."""
+    from dumpdiff import align
+
+    finding = align(str(dump("ms_mf_attn_scale")), str(dump("pt_none"))).first_divergence
+    assert finding is not None
+    if finding.causes:
+        assert finding.causes[0].parameters["factor"] == pytest.approx(0.25, rel=1e-3)
+    else:
+        assert "whole tensors" in finding.unexplained

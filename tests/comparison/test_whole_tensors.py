@@ -1,0 +1,182 @@
+"""Whole tensors of a pair: which files are compared, how they are laid out, and what if one cannot be read."""
+
+import numpy as np
+import pytest
+from traces import aligned, compared, edited, like, loading, pair_of, shipped
+
+from dumpdiff.comparison import compare_pairs
+from dumpdiff.comparison.whole_tensors import shaped
+from dumpdiff.graph import flow_of
+from dumpdiff.model.errors import DumpError
+
+LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
+
+
+@pytest.fixture(scope="module")
+def clean(trace):
+    return compared(trace("demo_pytorch"), trace("demo_pytorch"))
+
+
+@pytest.fixture(scope="module")
+def frameworks(trace):
+    return compared(trace("demo_mindspore"), trace("demo_pytorch"))
+
+
+class TestTwoEqualRuns:
+    def test_no_element_differs(self, clean):
+        whole = clean.pairs[clean.pairs["metric"] != "statistics"]
+        assert len(whole) > 250
+        assert (whole["error"] == 0).all()
+        assert (whole["mismatches"] == 0).all()
+        assert clean.pairs["agrees"].all()
+
+    def test_no_layout_is_invented(self, clean):
+        assert set(clean.pairs["layout"]) <= {"same", "reshape"}
+
+    def test_floats_are_measured_by_relative_l2_and_tokens_by_mismatches(self, clean):
+        assert pair_of(clean, LINEAR)["metric"] == "relative_l2"
+        tokens = pair_of(clean, "Functional.embedding.0.forward", "input.0")
+        assert tokens["metric"] == "mismatches"
+        assert tokens["tolerance"] == 0
+
+
+class TestTwoFrameworks:
+    def test_weights_are_equal_bit_for_bit(self, frameworks):
+        leaves = (
+            frameworks.alignment.target.classes["parameter"].to_numpy()[frameworks.pairs["target"]]
+            != ""
+        )
+        assert leaves.sum() > 25
+        assert (frameworks.pairs["error"][leaves] == 0).all()
+
+    def test_tensors_of_the_same_shape_are_preferred(self, frameworks):
+        tensors_t, tensors_r = (
+            f.tensors for f in (frameworks.alignment.target, frameworks.alignment.reference)
+        )
+        whole = frameworks.pairs[frameworks.pairs["layout"] == "same"]
+        shapes_t = [
+            [n for n in tensors_t["shape"].iat[i] if n != 1] for i in whole["target_tensor"]
+        ]
+        shapes_r = [
+            [n for n in tensors_r["shape"].iat[i] if n != 1] for i in whole["reference_tensor"]
+        ]
+        assert shapes_t == shapes_r
+
+    def test_heads_before_and_after_the_sequence_are_a_transpose(self, frameworks):
+        turned = frameworks.pairs[frameworks.pairs["layout"] == "transpose(0,2,1,3)"]
+        assert len(turned) == 9, (
+            "gradients of queries, keys and values of three layers, after the fault of this pair"
+        )
+        assert turned["error"].max() < 0.1
+
+
+class TestADifference:
+    def test_a_factor_is_measured_exactly(self, trace):
+        whole = trace("demo_pytorch")
+        found = compared(
+            loading(whole, SILU, "output.0", lambda array: array * np.float32(1.25)), whole
+        )
+        pair = pair_of(found, SILU)
+        assert pair["error"] == pair["relative_l2"] == pytest.approx(0.25)
+        assert pair["cosine"] == pytest.approx(1)
+        assert pair["max_relative"] == pytest.approx(0.25)
+        assert not pair["agrees"]
+        assert found.pairs["agrees"].sum() == len(found.pairs) - 1
+
+    def test_one_wrong_token_is_one_mismatch(self, trace):
+        def wrong(tokens):
+            tokens = tokens.copy()
+            tokens.flat[3] += 1
+            return tokens
+
+        whole = trace("demo_pytorch")
+        name = "Functional.embedding.0.forward"
+        pair = pair_of(compared(loading(whole, name, "input.0", wrong), whole), name, "input.0")
+        size = whole.tensors["size"].iat[like(whole, name, "input.0")[0]]
+        assert pair["mismatches"] == 1
+        assert pair["error"] == 1 / size
+        assert not pair["agrees"]
+
+    def test_nan_on_one_side_is_counted(self, trace):
+        def broken(array):
+            array = array.copy()
+            array.flat[[1, 5]] = np.nan
+            return array
+
+        whole = trace("demo_pytorch")
+        pair = pair_of(compared(loading(whole, SILU, "output.0", broken), whole), SILU)
+        assert pair["nonfinite_mismatch"] == 2
+        assert pair["error"] == 0, "of the others"
+        assert not pair["agrees"]
+
+    def test_another_order_of_the_axes_is_none(self, trace):
+        """The file holds the transpose: that is found, named, and agrees."""
+        whole = trace("demo_pytorch")
+        weight = like(whole, LINEAR, "input.1")
+        rows, columns = whole.tensors["shape"].iat[weight[0]]
+        turned = loading(whole, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T))
+        turned = edited(turned, weight, shape=(columns, rows))
+        pair = pair_of(compared(turned, whole), LINEAR, "input.1")
+        assert "transpose" in pair["layout"]
+        assert pair["error"] == 0
+        assert pair["agrees"]
+
+    def test_rounding_to_the_narrower_type_tells_a_dtype_policy_from_a_fault(self, trace):
+        whole = trace("demo_pytorch")
+        half = loading(whole, SILU, "output.0", lambda array: array.astype(np.float16))
+        half = edited(half, like(whole, SILU, "output.0"), dtype="float16")
+        pair = pair_of(compared(half, whole), SILU)
+        assert 1e-5 < pair["error"] < 2.0**-11
+        assert pair["rounded_error"] == 0
+
+    def test_types_of_one_precision_are_not_rounded(self, clean):
+        assert np.isnan(pair_of(clean, SILU)["rounded_error"])
+
+
+@pytest.fixture(scope="module")
+def damaged(trace):
+    """A comparison in which one result of the target cannot be read."""
+
+    def refuse(array):
+        raise DumpError("not an npy file")
+
+    whole = trace("demo_pytorch")
+    return compared(loading(whole, SILU, "output.0", refuse), whole)
+
+
+class TestFilesThatCannotBeRead:
+    def test_each_is_a_problem_that_names_it(self, damaged):
+        (problem,) = damaged.problems
+        assert "not an npy file" in problem.message
+        assert (
+            problem.file
+            == damaged.alignment.target.tensors["file"].iat[
+                int(pair_of(damaged, SILU)["target_tensor"])
+            ]
+        )
+
+    def test_its_statistics_are_compared_instead(self, damaged):
+        pair = pair_of(damaged, SILU)
+        assert pair["metric"] == "statistics"
+        assert pair["agrees"]
+
+
+class TestShape:
+    def test_flat_files_get_the_recorded_shape(self, trace):
+        whole = trace("demo_pytorch")
+        flat = loading(whole, SILU, "output.0", np.ravel)
+        tensor = like(whole, SILU, "output.0")[0]
+        assert shaped(flow_of(flat), tensor).shape == whole.tensors["shape"].iat[tensor]
+
+    def test_files_of_another_size_keep_theirs(self, trace):
+        whole = trace("demo_pytorch")
+        tensor = like(whole, SILU, "output.0")[0]
+        short = loading(whole, SILU, "output.0", lambda array: array[:1])
+        assert shaped(flow_of(short), tensor).shape == whole.array(tensor)[:1].shape
+
+
+def test_it_says_how_far_it_is(trace):
+    shares = []
+    compare_pairs(aligned(trace("demo_pytorch"), trace("demo_pytorch")), shipped(), shares.append)
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] <= shares[-1] <= 1

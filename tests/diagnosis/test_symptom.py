@@ -1,0 +1,90 @@
+"""What logs show first: the tree of the precision guide, with the traps of the logs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from training_logs.written import megatron, mindformers
+
+from dumpdiff import run_settings
+from dumpdiff.diagnosis.symptom import first_loss, second_loss, symptom_of
+from dumpdiff.run_settings import read_settings
+from dumpdiff.training_logs import LogComparison, compare, read_log
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+LOSS = np.linspace(8.0, 5.0, 40)
+
+Logs = Callable[..., LogComparison]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    """``logs(loss)``: a log of MindSpore Transformers with these losses beside one of Megatron-LM with ``LOSS``."""
+
+    def compared(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
+        (tmp_path / "ms.log").write_text(mindformers(target, **options))
+        (tmp_path / "pt.log").write_text(megatron(LOSS))
+        return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
+
+    return compared
+
+
+def test_without_logs_nothing_is_known() -> None:
+    assert symptom_of(None, None) == "unknown"
+
+
+def test_gradients_of_step_1(logs: Logs) -> None:
+    assert symptom_of(logs(norm=1.05), None) == "gradients"
+
+
+def test_equal_logs_show_nothing(logs: Logs) -> None:
+    assert symptom_of(logs(), None) == "none"
+
+
+def test_the_first_loss(logs: Logs) -> None:
+    assert symptom_of(logs(LOSS * 1.01), None) == "first loss"
+
+
+def test_the_second_loss(logs: Logs) -> None:
+    assert symptom_of(logs(np.where(np.arange(40) == 0, LOSS, LOSS * 1.02)), None) == "second loss"
+
+
+def test_a_later_loss(logs: Logs) -> None:
+    assert symptom_of(logs(np.where(np.arange(40) < 20, LOSS, LOSS * 1.05)), None) == "later"
+
+
+def in_float32(tmp_path: Path) -> run_settings.Comparison:
+    (tmp_path / "run.yaml").write_text(
+        "model: {model_config: {type: LlamaConfig, compute_dtype: float32}}\n"
+    )
+    (tmp_path / "run.sh").write_text("torchrun pretrain_gpt.py --num-layers 2 --lr 1e-3\n")
+    return run_settings.compare(
+        read_settings(tmp_path / "run.yaml"), read_settings(tmp_path / "run.sh")
+    )
+
+
+def test_float32_runs_are_not_allowed_what_the_standard_allows(logs: Logs, tmp_path: Path) -> None:
+    near = logs(LOSS + 1e-3)
+    assert symptom_of(near, None) == "none"
+    told = first_loss(near, in_float32(tmp_path))
+    assert told is not None
+    assert told.verdict == "differ"
+    assert "within the standard, but beyond the rounding of float32" in told.said
+
+
+def test_low_precision_runs_are(logs: Logs) -> None:
+    both = run_settings.compare(
+        read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
+    )
+    told = first_loss(logs(LOSS + 1e-3), both)
+    assert told is not None
+    assert told.verdict == "agree"
+
+
+def test_a_second_loss_after_a_rate_of_zero_says_nothing_of_the_optimizer(logs: Logs) -> None:
+    assert second_loss(logs()) is not None
+    assert second_loss(logs(lr=np.concatenate([[0.0], np.full(39, 1e-3)]))) is None

@@ -1,0 +1,43 @@
+"""Both sides have names: fused parameters and their parts, stacks of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dumpdiff.gradient_norms import Norms, compare
+from dumpdiff.gradient_norms.side import norms_of
+from gradient_norms.sides import fused, row
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_squares_of_parts_sum_to_that_of_the_whole(ms: Norms, pt: Norms, named: bool) -> None:
+    comparison = compare(fused(ms, named), pt)
+    assert (comparison.verdict, len(comparison.rows), comparison.coverage) == (
+        "agree",
+        36,
+        (1.0, 1.0),
+    )
+    qkv = row(comparison, "layers.1.attention.qkv.weight")
+    assert qkv.by == "parts"
+    assert qkv.reference == " + ".join(
+        f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv"
+    )
+
+
+def test_experts_one_by_one_are_the_parts_of_a_stack() -> None:
+    one = norms_of(
+        "a",
+        "",
+        tuple(f"layers.0.mlp.experts.{n}.gate_up_proj.weight" for n in range(3)),
+        np.array([1.0, 2.0, 2.0]),
+    )
+    stack = norms_of("b", "", ("layers.0.mlp.experts.gate_up_proj.weight",), np.array([3.0]))
+    comparison = compare(replace(one, squared=False), replace(stack, squared=False))
+    assert (comparison.verdict, comparison.rows[0].by, comparison.rows[0].relative) == (
+        "agree",
+        "parts",
+        0.0,
+    )

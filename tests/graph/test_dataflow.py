@@ -1,0 +1,195 @@
+"""The dataflow of real dumps: who makes a value, who reads it, and what stands for it."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from traces import edited, op, outputs, tensor, without
+
+from dumpdiff.graph import flow_of
+
+NAMES = ["pt_none", "ms_mf_none", "ms_graph", "v6.0_api_stack_summary", "edge_v6.0_all_filterOFF"]
+
+
+def written(flow, name):
+    return flow.writes[op(flow.trace, name)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEveryDump:
+    def test_readers_are_the_inverse_of_reads(self, flow, name):
+        flow = flow(name)
+        assert {(o, v) for o, reads in enumerate(flow.reads) for v in reads} == {
+            (o, v) for v, readers in enumerate(flow.readers) for o in readers
+        }
+
+    def test_no_op_writes_what_it_reads(self, flow, name):
+        assert all(
+            not set(r) & set(w) for r, w in zip(flow(name).reads, flow(name).writes, strict=True)
+        )
+
+    def test_what_is_written_has_a_maker_that_writes_it(self, flow, name):
+        flow = flow(name)
+        for value, maker in enumerate(flow.producers.tolist()):
+            assert maker < 0 or value in flow.writes[maker]
+        written = {value for writes in flow.writes for value in writes}
+        assert written == set(np.flatnonzero(flow.producers >= 0).tolist())
+
+    def test_classes_are_numbered_as_they_appear(self, flow, name):
+        seen = flow(name).tensor_class[flow(name).tensor_class >= 0]
+        values, first = np.unique(seen, return_index=True)
+        assert values.tolist() == list(range(len(flow(name).classes)))
+        assert (np.diff(first) > 0).all()
+
+    def test_every_tensor_belongs_to_its_op(self, flow, name):
+        flow = flow(name)
+        ops = flow.tensors["op"].to_numpy()
+        assert sum(len(flow.tensors_of(o)) for o in range(len(flow.trace.ops))) == len(ops)
+        assert all((ops[flow.tensors_of(o)] == o).all() for o in range(len(flow.trace.ops)))
+
+    def test_a_tensor_of_the_class_stands_for_it(self, flow, name):
+        flow = flow(name)
+        assert flow.tensor_class[flow.classes["tensor"]].tolist() == list(range(len(flow.classes)))
+
+
+def test_statistics_are_enough_to_see_which_tensors_are_one_value(flow):
+    whole, summary = flow("v6.0_api_stack"), flow("v6.0_api_stack_summary")
+    assert whole.tensor_class.tolist() == summary.tensor_class.tolist()
+
+
+class TestModuleCalls:
+    """A module call repeats what the op inside it read and made."""
+
+    CALL = "Module.model.layers.1.self_attn.q_proj.Linear.forward.0"
+    INSIDE = "Functional.linear.7.forward"
+
+    def test_it_reads_and_writes_the_same_values(self, flow):
+        flow = flow("pt_none")
+        assert written(flow, self.CALL) == written(flow, self.INSIDE)
+        assert flow.reads[op(flow.trace, self.CALL)] == flow.reads[op(flow.trace, self.INSIDE)]
+
+    def test_the_op_inside_is_the_maker(self, flow):
+        flow = flow("pt_none")
+        (value,) = written(flow, self.CALL)
+        assert flow.producers[value] == op(flow.trace, self.INSIDE)
+
+    def test_it_is_the_maker_if_nothing_inside_was_recorded(self, trace):
+        flow = flow_of(without(trace("pt_none"), self.INSIDE))
+        (value,) = written(flow, self.CALL)
+        assert flow.producers[value] == op(flow.trace, self.CALL)
+
+
+class TestParameters:
+    def test_a_value_that_a_module_calls_a_parameter_has_its_name_wherever_it_is_read(self, flow):
+        flow = flow("pt_none")
+        weight = flow.tensor_class[tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
+        assert flow.classes["parameter"].iat[weight] == "model.layers.1.self_attn.q_proj.weight"
+        assert flow.producers[weight] == -1
+
+    def test_gradients_name_their_parameter(self, flow):
+        flow = flow("pt_none")
+        (gradient,) = written(flow, "Module.model.layers.1.mlp.up_proj.Linear.parameters_grad.0")
+        assert flow.classes["gradient_of"].iat[gradient] == "model.layers.1.mlp.up_proj.weight"
+        assert flow.classes["phase"].iat[gradient] == "backward"
+
+    def test_mindspore_writes_them_as_ops_but_nothing_makes_them(self, flow):
+        flow = flow("ms_graph")
+        ops = np.flatnonzero((flow.trace.ops["kind"] == "Parameter").to_numpy())
+        assert len(ops) == 41
+        assert not any(flow.writes[o] for o in ops)
+        assert not np.isin(flow.producers, ops).any()
+
+
+class TestNothingToTell:
+    def test_scalar_arguments_are_no_values(self, flow):
+        flow = flow("pt_none")
+        epsilon = tensor(flow.trace, "Functional.layer_norm.3.forward", "input.4")
+        assert flow.tensor_class[epsilon] == -1
+
+    def test_what_a_recorder_gets_wrong_is_no_value(self, flow):
+        flow = flow("pt_none")
+        untrusted = tensor(flow.trace, "Functional.linear.12.backward", "output.0")
+        assert not flow.trace.tensors["trusted"].iat[untrusted]
+        assert flow.tensor_class[untrusted] == -1
+
+
+class TestLayoutOps:
+    def test_a_transpose_makes_nothing(self, flow):
+        flow = flow("ms_graph")
+        transposes = np.flatnonzero((flow.trace.ops["kind"] == "Transpose").to_numpy())
+        assert len(transposes) == 56
+        assert flow.is_layout[transposes].all()
+
+    @pytest.mark.parametrize("kind", ["MatMul", "Mul", "Softmax", "Rsqrt"])
+    def test_a_computation_does(self, flow, kind):
+        flow = flow("ms_graph")
+        ops = np.flatnonzero((flow.trace.ops["kind"] == kind).to_numpy())
+        assert len(ops)
+        assert not flow.is_layout[ops].any()
+
+
+class TestGradients:
+    def test_what_a_backward_record_was_given_is_the_gradient_of_what_its_call_made(self, flow):
+        flow = flow("pt_none")
+        (made,) = written(flow, "Functional.linear.12.forward")
+        given = tensor(flow.trace, "Functional.linear.12.backward", "input.0")
+        assert flow.gradients[made] == flow.tensor_class[given]
+
+    def test_every_linear_layer_has_one(self, flow):
+        flow = flow("pt_none")
+        calls = [o for o, kind in enumerate(flow.trace.ops["kind"]) if kind == "Functional.linear"]
+        forward = [o for o in calls if flow.phases[o] == "forward"]
+        assert len(forward) == 29
+        assert all(flow.writes[o][0] in flow.gradients for o in forward)
+
+
+class TestChecksums:
+    def test_a_value_has_the_checksum_of_every_layout_it_was_recorded_in(self, flow):
+        flow = flow("v6.0_api_stack_md5")
+        recorded = flow.trace.tensors["hash"].to_numpy()
+        rows = np.flatnonzero((recorded != "") & (flow.tensor_class >= 0))
+        assert len(rows) > 500
+        assert all(recorded[row] in flow.hashes[flow.tensor_class[row]] for row in rows)
+
+    def test_dumps_without_checksums_have_none(self, flow):
+        assert not any(flow("pt_none").hashes)
+
+
+def test_a_value_that_changes_between_write_and_read_is_two_values(trace):
+    """As when a recorder writes the input of an op after the op updated it in place."""
+    whole = trace("pt_none")
+    row = tensor(whole, "Functional.softmax.1.forward", "input.0")
+    flow = flow_of(edited(whole, row, norm=1.5 * whole.tensors["norm"].iat[row]))
+    (written_value,) = written(flow, "Tensor.__add__.3.forward")
+    assert written_value not in flow.reads[op(whole, "Functional.softmax.1.forward")]
+
+
+def test_outputs_of_a_call_are_those_of_the_module_around_it_too(trace):
+    """What these tests mean when they remove or scale a result."""
+    rows = outputs(trace("pt_none"), "Functional.linear.7.forward")
+    assert len(rows) == 2
+
+
+class TestDataflowGraph:
+    def test_a_compiled_graph_is_recorded_whole(self, trace):
+        recorded = trace("ms_graph").graph
+        assert nx.is_directed_acyclic_graph(recorded)
+        assert recorded.number_of_nodes() == len(trace("ms_graph").ops)
+        (embedding,) = [o for o, kind in recorded.nodes(data="kind") if kind == "Gather"]
+        assert len(nx.descendants(recorded, embedding)) > 600, (
+            "nearly everything is computed from the embedding"
+        )
+
+    def test_of_an_api_dump_equal_values_prove_it(self, trace, flow):
+        assert trace("pt_none").graph.number_of_edges() == 0
+        proved = flow("pt_none").graph
+        names = dict(proved.nodes(data="name"))
+        embedding, head = (
+            next(o for o, name in names.items() if name == wanted) for wanted in CALLS
+        )
+        assert nx.has_path(proved, embedding, head)
+
+
+CALLS = (
+    "Functional.embedding.0.forward",
+    "Functional.linear.28.forward",
+)  #: the first and the last layer of pt_none

@@ -1,0 +1,158 @@
+"""The JSON of a result: the published schema holds, nothing is lost, and no number is outside RFC 8259."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonschema
+import pytest
+from results import BASELINE, make
+
+from dumpdiff.model.result import Result
+from dumpdiff.model.trace import Source
+from dumpdiff.reports.alignment import json as report
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "result.schema.json").read_text())
+
+
+def written(result: Result) -> Any:
+    def refuse(token: str) -> NoReturn:
+        raise AssertionError(f"{token} is no JSON")
+
+    stream = io.BytesIO()
+    report.write(result, stream)
+    return json.loads(stream.getvalue(), parse_constant=refuse)
+
+
+def check(document: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+def test_the_schema_itself_is_valid_and_of_this_version() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["properties"]["schema_version"]["const"] == report.SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
+def test_every_verdict_follows_the_schema(verdict: str) -> None:
+    findings = make().findings if verdict == "diverged" else ()
+    document = written(make(verdict=verdict, findings=findings))
+    check(document)
+    assert document["verdict"] == verdict
+    assert (document["first_divergence"] is None) == (verdict != "diverged")
+
+
+@pytest.mark.parametrize(
+    "field", ["verdict", "findings", "coverage", "unmatched", "noise_floor", "problems"]
+)
+def test_the_schema_misses_what_is_missing(field: str) -> None:
+    document = written(make())
+    del document[field]
+    with pytest.raises(jsonschema.ValidationError, match=field):
+        check(document)
+
+
+def test_the_schema_refuses_what_it_does_not_know() -> None:
+    document = written(make())
+    document["findings"][0]["kind"] = "bad luck"
+    with pytest.raises(jsonschema.ValidationError, match="bad luck"):
+        check(document)
+
+
+def test_a_finding_tells_everything() -> None:
+    finding = make().findings[0]
+    told = written(make())["findings"][0]
+    assert told["target_ops"] == list(finding.target_ops)
+    assert told["reference_ops"] == ["Torch.rsqrt.3.forward"]
+    assert told["slots"] == [{"target": "output.0", "reference": "output.0"}]
+    assert told["source"] == {"target": "model.py:46"}
+    assert told["tolerance"] == 1e-5
+    assert set(told) >= set(vars(finding))
+
+
+def test_first_divergence_is_the_finding_of_rank_1() -> None:
+    document = written(make())
+    assert document["first_divergence"] == document["findings"][0]
+
+
+def test_not_measured_is_null_and_infinite_is_a_word() -> None:
+    document = written(make(noise_floor=float("nan")))
+    check(document)
+    metrics = document["findings"][0]["metrics"]
+    assert metrics["cosine"] is None
+    assert metrics["max_relative"] == "Infinity"
+    assert document["noise_floor"] is None
+    assert document["coverage"]["reference"]["optimizer"]["share"] is None
+
+
+def test_numbers_keep_every_digit() -> None:
+    noise = math.nextafter(0.1, 1)
+    assert written(make(noise_floor=noise))["noise_floor"] == noise
+
+
+def test_numpy_values_become_plain_ones() -> None:
+    assert written(make())["details"] == {
+        "min_coverage": 0.5,
+        "bridges": {"split": 3},
+        "verified_edges": 0.998,
+    }
+
+
+def test_unmatched_ops_of_both_sides_are_listed() -> None:
+    unmatched = written(make())["unmatched"]
+    assert [row["op"] for row in unmatched["target"]] == ["Default/Cast-op1", "Default/Cast-op2"]
+    assert unmatched["reference"][0]["reason"] == "dead end"
+
+
+def test_problems_say_side_file_and_line() -> None:
+    problems = written(make())["problems"]
+    assert problems[1] == {
+        "side": "target", "file": "statistic.csv", "line": 1, "message": "cell 1 is no number", "count": 1,
+    }  # fmt: skip
+
+
+def test_pairs_are_counted_by_state() -> None:
+    assert written(make())["pairs"] == {"agreeing": 1, "introduced": 1}
+
+
+def test_a_path_that_is_no_utf8_survives() -> None:
+    side = replace(make().target, source=Source("/dumps/\udcff模型", "mindspore", "", "mindspore"))
+    assert written(make(target=side))["target"]["path"] == "/dumps/\udcff模型"
+
+
+def test_what_has_no_json_form_is_refused() -> None:
+    with pytest.raises(TypeError, match="no JSON form for set"):
+        report.to_json(make(details={"odd": {1, 2}}))
+
+
+def test_the_same_result_gives_the_same_bytes() -> None:
+    first, second = io.BytesIO(), io.BytesIO()
+    report.write(make(), first)
+    report.write(make(), second)
+    assert first.getvalue() == second.getvalue()
+
+
+def test_the_baseline_says_what_it_is_and_how_far_the_two_runs_part() -> None:
+    document = written(make(baseline=BASELINE))
+    check(document)
+    assert document["baseline"]["source"]["path"] == "/data/again"
+    assert (document["baseline"]["median"], document["baseline"]["largest"]) == (1.2e-7, 4e-6)
+
+
+def test_without_a_baseline_there_is_none() -> None:
+    assert written(make())["baseline"] is None
+
+
+def test_a_process_stands_beside_the_rank_that_it_is_asked_for_by() -> None:
+    """Readers of earlier forms know the rank alone."""
+    one = make()
+    source = replace(one.reference.source, process=473)
+    document = written(replace(one, reference=replace(one.reference, source=source)))
+    check(document)
+    assert (document["reference"]["rank"], document["reference"]["process"]) == (473, 473)
+    assert (document["target"]["rank"], document["target"]["process"]) == (0, None)

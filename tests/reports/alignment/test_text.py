@@ -1,0 +1,144 @@
+"""The report for people: the answer first, names in full, filters that hide and never change the answer."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from results import BASELINE, RSQRT, make, unmatched
+from rich.console import Console
+
+from dumpdiff.model.result import Result
+from dumpdiff.reports.alignment import text as report
+from dumpdiff.reports.alignment.summary import headline
+
+
+def printed(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=terminal,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    report.write(result, console, report.View(**view))  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+@pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
+def test_the_first_line_is_the_verdict_however_narrow(verdict: str, width: int) -> None:
+    result = make(verdict=verdict)
+    assert printed(result, width).splitlines()[0] == headline(result)
+
+
+def test_quiet_prints_the_first_line_alone() -> None:
+    assert printed(make(), quiet=True) == headline(make()) + "\n"
+
+
+def test_then_comes_a_line_for_each_side_however_narrow() -> None:
+    lines = printed(make(), width=40).splitlines()
+    assert lines[2] == (
+        "target     mindspore, npy and graph, step 0, rank 0, graph 0: 477 ops, 2430 tensors, /data/ms_dump"
+    )
+    assert (
+        lines[3]
+        == "reference  pytorch, ptdbg, 6.0, api_stack, step 0: 297 ops, 1004 tensors, /data/pt_dump"
+    )
+
+
+def test_colour_only_on_a_terminal() -> None:
+    assert "\x1b[" not in printed(make())
+    assert "\x1b[1;31mfirst divergence" in printed(make(), terminal=True)
+
+
+def test_names_are_given_in_full() -> None:
+    assert RSQRT in printed(make(), width=200)
+
+
+def test_brackets_in_a_name_are_no_markup() -> None:
+    said = printed(make(notes=("[red]op[/red] [0]",)))
+    assert "[red]op[/red] [0]" in said
+
+
+def test_an_escape_sequence_in_a_dump_does_not_reach_the_terminal() -> None:
+    assert "\x1b" not in printed(make(notes=("\x1b[2J",), findings=()))
+
+
+def test_a_region_shows_its_ends_and_verbose_all_of_it() -> None:
+    assert "g1, ... 3 more ..., g5" in printed(make())
+    assert "g1, g2, g3, g4, g5" in printed(make(), verbose=True)
+
+
+def test_coverage_is_by_side_and_phase() -> None:
+    said = [line.split() for line in printed(make()).splitlines()]
+    assert ["target", "forward", "241", "200", "7", "82.9", "%"] in said
+    assert ["reference", "backward", "132", "124", "0", "94", "%"] in said
+    assert not any("optimizer" in line for line in said), "a phase without ops is no news"
+
+
+def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
+    said = [line.split() for line in printed(make()).splitlines()]
+    assert ["target", "2", "healed"] in said
+    assert ["reference", "1", "dead", "end"] in said
+    assert "Default/Cast-op2" not in printed(make())
+    assert "Default/Cast-op2" in printed(make(), verbose=True)
+
+
+def test_learned_equivalences_only_with_verbose() -> None:
+    assert "Sigmoid, Mul" not in printed(make())
+    assert ["Sigmoid,", "Mul", "Functional.silu", "4"] in [
+        x.split() for x in printed(make(), verbose=True).splitlines()
+    ]
+
+
+def test_the_first_problems_are_shown_and_all_with_verbose() -> None:
+    assert "statistic.csv:2: cell 2 is no number" in printed(make())
+    assert "... 2 more, -v shows them" in printed(make())
+    assert "statistic.csv:4: cell 4 is no number" in printed(make(), verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        ({"limit": 1}, "1 of 2 findings shown, 1 are beyond --limit 1"),
+        ({"phase": "backward"}, "1 of 2 findings shown, 1 are of another phase or scope"),
+        ({"scope": "layers.0.*"}, "1 of 2 findings shown, 1 are of another phase or scope"),
+        ({"phase": "optimizer"}, "0 of 2 findings shown, 2 are of another phase or scope"),
+    ],
+)
+def test_a_filter_says_what_it_hides_and_leaves_the_verdict(
+    view: dict[str, object], told: str
+) -> None:
+    said = printed(make(), **view)
+    assert told in said
+    assert said.splitlines()[0] == headline(make())
+
+
+def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:
+    many = unmatched(*(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12)))
+    said = printed(make(unmatched=many), verbose=True)
+    assert "op9" in said
+    assert "op10" not in said
+    assert "... 2 more, --limit 12 shows them" in said
+
+
+def test_evidence_and_metrics_with_verbose() -> None:
+    said = printed(make(), verbose=True)
+    assert "evidence: input values agree; role learned from layers.0" in said
+    assert "relative_l2 3.1e-2" in said
+    assert "cosine -" in said
+
+
+def test_a_baseline_is_one_line() -> None:
+    (line,) = [
+        line
+        for line in printed(make(baseline=BASELINE)).splitlines()
+        if line.startswith("baseline")
+    ]
+    assert (
+        "spread of 310 values, median 1.2e-7, largest 4.0e-6 (Functional.linear.3.forward)" in line
+    )
+    assert "/data/again" in line

@@ -1,0 +1,88 @@
+"""A real browser, Debian's Chromium, in the words of somebody who reads a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+SECONDS = 20  #: how long to wait before a page is called broken
+
+
+@dataclass(frozen=True)
+class Browser:
+    """What a reader does with a page, in few words."""
+
+    driver: Chrome
+    folder: Path
+
+    def open(
+        self,
+        page: bytes,
+        hash_: str = "",
+        *,
+        width: int = 1440,
+        height: int = 900,
+        dark: bool = False,
+    ) -> None:
+        """Open a page from a file, and wait until it can be used."""
+        file = self.folder / "report.html"
+        file.write_bytes(page)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.get("about:blank")
+        self.driver.get(f"{file.as_uri()}{hash_}")
+        self.until("performance.getEntriesByName('interactive').length > 0")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(f"return ({script})", *arguments)
+
+    def until(self, condition: str) -> None:
+        WebDriverWait(self.driver, SECONDS).until(
+            lambda _: self.run(condition), f"never true: {condition}"
+        )
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return [element.text for element in self.driver.find_elements(By.CSS_SELECTOR, selector)]
+
+    def press(self, key: str) -> None:
+        self.find("body").send_keys(key)
+
+    @property
+    def hash(self) -> str:
+        return str(self.run("decodeURIComponent(location.hash)"))
+
+    def errors(self) -> list[str]:
+        """What the console holds that is worse than information, since this was last asked."""
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
+
+    def requests(self) -> list[str]:
+        """What was fetched besides the file itself, since this was last asked."""
+        events = (
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        )
+        urls = [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+        return [
+            url
+            for url in urls
+            if not url.startswith((self.folder.as_uri(), "about:", "data:", "blob:"))
+        ]

@@ -1,0 +1,48 @@
+"""Reports in a real browser: driven as a reader would; no test here may leave an error behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+
+from .browser import Browser
+
+SWITCHES = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in programs:
+        pytest.fail(
+            "the report is tested in Chromium: as root, apt-get install chromium chromium-driver"
+        )
+    options = ChromeOptions()
+    options.binary_location = str(programs[0])
+    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = Chrome(options=options, service=Service(str(programs[1])))
+    driver.get(
+        "about:blank"
+    )  # the browser's own first page still loads, and is none of what is tested
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Chrome, tmp_path: Path) -> Iterator[Browser]:
+    """A browser that fails the test if the page logged an error or fetched anything."""
+    browser = Browser(chromium, tmp_path)
+    browser.errors(), browser.requests()
+    yield browser
+    assert browser.errors() == []
+    assert browser.requests() == []

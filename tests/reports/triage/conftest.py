@@ -1,0 +1,44 @@
+"""One triage that every report is tried on: real settings, logs, weights, gradients, updates and dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from optimizers.saved import train
+
+from dumpdiff import api
+from dumpdiff.diagnosis.case import Case, Run
+from dumpdiff.diagnosis.outcome import Triaged
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) -> Case:
+    """The demo's dumps (another epsilon in the target), and updates of twice the learning rate in the reference."""
+    folder = tmp_path_factory.mktemp("case")
+    given = {
+        "target": ("llama.yaml", "logs/mindformers_1.6.log", 0.1, "demo_mindspore"),
+        "reference": ("llama_megatron.sh", "logs/megatron_0.12.log", 0.2, "demo_pytorch"),
+    }
+    runs = {}
+    for side, (settings, log, rate, name) in given.items():
+        steps = train(folder / side, rate=rate)
+        runs[side] = Run(
+            settings=str(SAMPLES / settings), log=str(SAMPLES / log), norms=str(steps / "gradients_1.npz"),
+            weights=str(steps / "weights_0.npz"), steps=str(steps), dump=str(dump(name)),
+        )  # fmt: skip
+    return Case(**runs)
+
+
+@pytest.fixture(scope="session")
+def triaged(case: Case) -> Triaged:
+    return api.triage(case)
+
+
+@pytest.fixture(scope="session")
+def bare(case: Case) -> Triaged:
+    """The same runs of which only weights are given: all other stages had nothing to look at."""
+    return api.triage(Case(Run(weights=case.target.weights), Run(weights=case.reference.weights)))

@@ -1,0 +1,185 @@
+"""The page of a triage as a reader uses it, in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import replace
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from dumpdiff.diagnosis.advice import Advice
+from dumpdiff.diagnosis.decision import RuledOut
+from dumpdiff.diagnosis.evidence import STAGES
+from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.model.stage import Stage
+from dumpdiff.reports.triage import html
+from dumpdiff.reports.triage.markdown import to_markdown
+
+from ..alignment.html.test_page import HOSTILE, policy
+from ..browser import Browser
+
+
+def written(triaged: Triaged) -> bytes:
+    stream = io.BytesIO()
+    html.write(triaged, stream)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def page(triaged: Triaged) -> bytes:
+    return written(triaged)
+
+
+def test_the_answer_comes_first(browser: Browser, triaged: Triaged, page: bytes) -> None:
+    browser.open(page)
+    assert browser.find(".verdict").text == "DIFFER · FORWARD"
+    assert browser.find("h1").text == "The forward pass differs"
+    assert browser.find(".cause").text == triaged.decision.headline.partition(": ")[2]
+    assert browser.texts(".reasons h3") == ["Because", "Also different", "Ruled out"]
+    assert any("epsilon = 0.01" in line for line in browser.texts(".evidence li"))
+    assert browser.texts(".ruled th") == ["data", "weights"]
+    assert browser.texts(".ruled a") == ["data", "weights"]
+    assert browser.find("#failure").is_displayed() is False
+
+
+def test_the_strip_has_every_stage_and_leads_to_it(browser: Browser, page: bytes) -> None:
+    browser.open(page)
+    assert tuple(browser.texts(".strip strong")) == STAGES
+    assert browser.texts(".strip .unclear small") == ["cannot tell"]
+    assert not browser.run("document.getElementById('stage-weights').open")
+    browser.find('.strip a[href="#stage-weights"]').click()
+    browser.until("document.getElementById('stage-weights').open")
+    assert browser.hash == "#stage-weights"
+    assert (
+        0
+        <= browser.run("document.getElementById('stage-weights').getBoundingClientRect().top")
+        < 900
+    )
+
+
+def test_what_differs_is_unfolded(browser: Browser, page: bytes) -> None:
+    browser.open(page)
+    assert browser.texts("#stages details[open] .name") == [
+        "checklist",
+        "logs",
+        "forward",
+        "optimizer",
+    ]
+    cells = browser.texts("#stage-forward .rows tbody tr > *")
+    assert cells[0] == "layers.1.post_attention_norm"
+    assert "4.3e-3" in cells
+
+
+def test_the_tree_shows_the_way_that_was_taken(browser: Browser, page: bytes) -> None:
+    browser.open(page)
+    assert browser.texts(".tree .taken th") == ["the losses differ at step 1"]
+    assert browser.texts(".tree .taken li") == ["data agree", "weights agree", "forward differ"]
+
+
+def test_curves_and_bars_are_drawn(browser: Browser, page: bytes) -> None:
+    browser.open(page, "#stage-norms")
+    labels = browser.run(
+        "[...document.querySelectorAll('.curves')].map(svg => svg.getAttribute('aria-label'))"
+    )
+    assert labels == ["loss", "|target - reference|", "global norm", "learning rate"]
+    assert browser.find(".curves polyline.target").rect["width"] > 100
+    assert browser.texts(".bars th") == ["layers.0.bias", "layers.0.weight"]
+    assert browser.find(".bars svg").rect["width"] > 100
+
+
+def test_commands_and_the_report_can_be_copied(
+    browser: Browser, triaged: Triaged, page: bytes
+) -> None:
+    browser.open(page)
+    browser.driver.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]}
+    )
+    for button, said in (
+        (".command button", f"{triaged.advice[0].commands[0]}\n"),
+        ("#copy", to_markdown(triaged)),
+    ):
+        browser.find(button).click()
+        browser.until(f"document.querySelector({button!r}).textContent === 'Copied'")
+        assert (
+            browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+            == said
+        )
+
+
+def test_keys_walk_through_the_stages(browser: Browser, page: bytes) -> None:
+    browser.open(page)
+    for key, at in (("n", "settings"), ("n", "checklist"), ("p", "settings"), ("p", "settings")):
+        browser.press(key)
+        assert browser.hash == f"#stage-{at}"
+    assert browser.find(".finding.target").get_attribute("id") == "stage-settings"
+    browser.press("?")
+    assert browser.find("#help").is_displayed()
+    browser.press(Keys.ESCAPE)
+    browser.press(Keys.ESCAPE)
+    assert browser.texts(".finding.target") == []
+
+
+def test_what_was_not_given_is_no_link(browser: Browser, bare: Triaged) -> None:
+    browser.open(written(bare))
+    assert browser.find(".verdict").text == "CANNOT TELL"
+    assert browser.texts(".strip .absent small") == ["not given"] * (len(STAGES) - 1)
+    assert len(browser.driver.find_elements("css selector", ".strip a")) == 1
+    assert "no training log of the target and the reference" in browser.find(
+        ".strip li:nth-child(4)"
+    ).get_attribute("title")
+    assert browser.texts(".tree .taken") == []
+    assert browser.texts(".curves") == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [400, 720, 1440])
+def test_no_screen_is_too_narrow(browser: Browser, page: bytes, width: int, dark: bool) -> None:
+    browser.open(page, width=width, height=800, dark=dark)
+    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(18, 21, 25)" if dark else "rgb(247, 247, 245)")
+
+
+def test_paper_shows_everything_unfolded(browser: Browser, page: bytes) -> None:
+    browser.open(page, dark=True)
+    paper = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert paper.startswith(b"%PDF")
+    assert browser.run("[...document.querySelectorAll('details')].every(one => one.open)")
+
+
+def test_hostile_text_stays_text(browser: Browser, triaged: Triaged) -> None:
+    evidence = triaged.evidence
+    assert evidence.weights is not None
+    weights = replace(
+        evidence.weights, notes=(HOSTILE,), target=replace(evidence.weights.target, path=HOSTILE)
+    )
+    told = replace(
+        triaged,
+        decision=replace(
+            triaged.decision, headline=f"{HOSTILE}: {HOSTILE}", evidence=(HOSTILE,), also=(HOSTILE,),
+            missing=(HOSTILE,), ruled_out=(RuledOut("data", "data", HOSTILE),),
+        ),
+        advice=(Advice(HOSTILE, (HOSTILE,)),),
+        evidence=replace(
+            evidence, weights=weights, skipped={"data": HOSTILE},
+            stages=tuple(Stage(s.name, s.verdict, HOSTILE) for s in evidence.stages if s.name != "data"),
+        ),
+    )  # fmt: skip
+    page = written(told)
+    assert b"<img" not in page
+    assert b"hacked=1</script>" not in page
+    browser.open(page, "#stage-weights")
+    assert browser.run("typeof hacked") == "undefined"
+    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\u202e", "\\u202e")
+    for place in (".cause", ".command pre", "#stage-weights"):
+        assert shown in browser.find(place).get_property("textContent")
+
+
+def test_one_closed_file_of_little_size(triaged: Triaged, page: bytes) -> None:
+    assert written(triaged) == page
+    assert policy(page.decode())["default-src"] == ["'none'"]
+    assert b" style=" not in page
+    assert len(page) < 200_000

@@ -1,0 +1,62 @@
+"""The triage for an issue or a merge request: short, in one comment, and text stays text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dumpdiff.diagnosis.advice import Advice
+from dumpdiff.diagnosis.evidence import STAGES
+from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.reports.triage.markdown import to_markdown
+
+from ..pages import Page
+
+
+def test_the_answer_then_what_to_do_then_every_stage(triaged: Triaged) -> None:
+    said = to_markdown(triaged)
+    assert said.startswith("**The forward pass differs:** `layers.1.post_attention_norm`, ")
+    text = Page(said).text
+    assert (
+        text.index("Next: look at finding 1")
+        < text.index(triaged.advice[0].commands[0])
+        < text.index("what it found")
+    )
+    assert Page(said).rows[: len(STAGES) + 1] == [3] * (len(STAGES) + 1)
+    assert "| forward | **differ** | " in said
+    assert "| weights | agree | " in said
+
+
+def test_what_agrees_is_not_unfolded_further(triaged: Triaged) -> None:
+    said = to_markdown(triaged)
+    for summary in ("Because", "Ruled out", "Logs: differ", "Forward: differ", "Optimizer: differ"):
+        assert f"<summary>{summary}</summary>" in said
+    assert "<summary>Weights" not in said
+    assert "<summary>Settings" not in said
+
+
+def test_tables_are_tables(triaged: Triaged) -> None:
+    assert {"table", "details", "pre"} <= Page(to_markdown(triaged)).tags
+
+
+def test_hostile_text_does_nothing(bare: Triaged) -> None:
+    name = "</details> @team #2 |x| ![a](http://b) <script>a</script> $x$"
+    told = replace(
+        bare,
+        decision=replace(bare.decision, headline=name, evidence=(name,)),
+        evidence=replace(bare.evidence, skipped={"logs": name}),
+        advice=(Advice(name, ("cat '```\n# heading'", "```")),),
+    )
+    page = Page(to_markdown(told))
+    assert not page.tags & {"script", "img", "a", "h1"}
+    assert set(page.rows) == {3}
+    assert "cat '```\\n# heading'" in page.text
+
+
+def test_it_fits_into_one_comment(triaged: Triaged) -> None:
+    many = tuple(f"layers.{i}.{'x' * 400}" for i in range(1000))
+    decision = replace(
+        triaged.decision, evidence=many, also=many, missing=many, headline="h" * 9000
+    )
+    commands = tuple(f"dumpdiff align {'a' * 300} {i}" for i in range(1000))
+    told = replace(triaged, decision=decision, advice=(Advice("do", commands),))
+    assert len(to_markdown(told)) < 65_536

@@ -1,0 +1,169 @@
+"""The published schema of a triage and its stages: real documents follow it, it knows all words, and refuses others."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import fields
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+from schemas import TRIAGE, check
+
+from dumpdiff.batches import batch, checks, relation
+from dumpdiff.cli.triage import EXIT_CODES
+from dumpdiff.diagnosis import case as cases
+from dumpdiff.diagnosis import places, symptom
+from dumpdiff.diagnosis.evidence import STAGES
+from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.gradient_norms import pairs, patterns, row
+from dumpdiff.model import stage
+from dumpdiff.optimizers import clip_factor, groups, rule
+from dumpdiff.optimizers import comparison as optimizer_comparison
+from dumpdiff.reports.conversion import json as convert_json
+from dumpdiff.reports.stages import optimizer, sections
+from dumpdiff.reports.triage import json as triage_json
+from dumpdiff.reports.weights import json as weights_json
+from dumpdiff.run_settings import checklist, row_value, table
+from dumpdiff.run_settings import comparison as settings
+from dumpdiff.run_settings.settings import Framework
+from dumpdiff.training_logs import comparison as log_comparison
+from dumpdiff.weight_comparison import result as weights
+
+DEFINITIONS = TRIAGE["$defs"]
+RESULTS = ("settings", "checklist", "data", "logs", "norms", "weights", "dumps", "optimizer")
+
+
+@pytest.fixture(scope="module")
+def document(triaged: Triaged) -> dict[str, Any]:
+    return written(triaged)
+
+
+def written(triaged: Triaged) -> dict[str, Any]:
+    stream = io.BytesIO()
+    triage_json.write(triaged, stream)
+    found: dict[str, Any] = json.loads(stream.getvalue())
+    return found
+
+
+def enum_at(*path: str) -> list[str]:
+    """The words that the schema allows at a path of definitions and properties."""
+    node = DEFINITIONS[path[0]]
+    for name in path[1:]:
+        node = node["items"] if name == "[]" else node["properties"][name]
+    found: list[str] = node.get("enum") or node["oneOf"][0]["enum"]
+    return found
+
+
+def test_the_schema_itself_is_valid_and_of_these_versions() -> None:
+    jsonschema.Draft202012Validator.check_schema(TRIAGE)
+    versions = {
+        "": triage_json.SCHEMA_VERSION, "head": sections.SCHEMA_VERSION, "optimizer": optimizer.SCHEMA_VERSION,
+        "weights": weights_json.SCHEMA_VERSION, "convert": convert_json.SCHEMA_VERSION,
+    }  # fmt: skip
+    for name, version in versions.items():
+        one = DEFINITIONS[name] if name else TRIAGE
+        assert one["properties"]["schema_version"]["const"] == version, name
+
+
+def test_a_triage_of_all_stages_follows_it(document: dict[str, Any]) -> None:
+    check(document)
+    assert set(document["results"]) == set(RESULTS)
+
+
+def test_a_triage_of_one_stage_follows_it(bare: Triaged) -> None:
+    check(written(bare))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_each_result_follows_its_own_definition(document: dict[str, Any], name: str) -> None:
+    check(document["results"][name], name)
+    with pytest.raises(jsonschema.ValidationError):
+        check(document["results"][name], "weights" if name != "weights" else "settings")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_nothing_may_be_missing_and_nothing_may_be_new(document: dict[str, Any], name: str) -> None:
+    one = document["results"][name]
+    for field in one.keys() - {"paired"}:  # of one run alone there is none
+        with pytest.raises(jsonschema.ValidationError, match=f"'{field}' is a required property"):
+            check({key: value for key, value in one.items() if key != field}, name)
+    with pytest.raises(jsonschema.ValidationError, match="weather"):
+        check({**one, "weather": "fine"}, name)
+
+
+def test_the_optimizer_of_a_triage_is_of_two_runs(document: dict[str, Any]) -> None:
+    results = {**document["results"], "optimizer": dict(document["results"]["optimizer"])}
+    del results["optimizer"]["paired"]
+    with pytest.raises(jsonschema.ValidationError, match="'paired' is a required property"):
+        check({**document, "results": results})
+
+
+def test_an_unknown_word_is_refused(document: dict[str, Any]) -> None:
+    for field in ("outcome", "verdict", "symptom", "cause"):
+        with pytest.raises(jsonschema.ValidationError, match="bad luck"):
+            check({**document, "conclusion": {**document["conclusion"], field: "bad luck"}})
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (("stage",), STAGES),
+        (("verdict",), get_args(stage.Verdict)),
+        (("place",), get_args(places.Place)),
+        (("cause",), get_args(places.Cause)),
+        (("conclusion", "symptom"), get_args(symptom.Symptom)),
+        (("conclusion", "outcome"), tuple(EXIT_CODES)),
+        (("settings", "settings", "[]", "state"), get_args(settings.State)),
+        (("settings", "settings", "[]", "effect"), get_args(table.Effect)),
+        (("settings_side", "framework"), get_args(Framework)),
+        (("setting_seen", "how"), get_args(row_value.How)),
+        (("checklist", "items", "[]", "state"), get_args(checklist.State)),
+        (("data", "findings", "[]", "state"), get_args(checks.State)),
+        (("data", "relation"), get_args(relation.Kind)),
+        (("data_side", "kind"), get_args(batch.Kind)),
+        (("logs", "begins"), get_args(log_comparison.Begins)),
+        (("norms", "rows", "[]", "state"), get_args(row.State)),
+        (("norms", "rows", "[]", "by"), get_args(pairs.By)),
+        (("norms", "patterns", "[]", "kind"), get_args(patterns.Kind)),
+        (("weights", "verdict"), get_args(weights.Verdict)),
+        (("relation",), get_args(weights.Relation)),
+        (("moved_state",), (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.STILL)),
+        (("fit", "gradients"), (clip_factor.NOTHING, clip_factor.GLOBAL, clip_factor.EACH, clip_factor.FACTOR, clip_factor.FREE)),
+    ],
+    ids="/".join,
+)  # fmt: skip
+def test_the_words_are_those_of_the_program(path: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert enum_at(*path) == list(words)
+
+
+def test_the_sections_are_those_of_the_tables() -> None:
+    assert set(enum_at("settings", "settings", "[]", "section")) == {
+        one.section for one in table.load_table().rows
+    }
+    assert enum_at("checklist", "items", "[]", "section") == list(checklist.load_items()[0])
+
+
+def test_the_exit_code_of_every_outcome_is_told() -> None:
+    told = DEFINITIONS["conclusion"]["properties"]["outcome"]["description"].replace(
+        " (the place is not known)", ""
+    )
+    assert ", ".join(f"{outcome} {code}" for outcome, code in EXIT_CODES.items()) in told
+
+
+def test_what_a_case_may_have_is_known() -> None:
+    assert DEFINITIONS["run"]["required"] == [one.name for one in fields(cases.Run)]
+    assert DEFINITIONS["case"]["required"] == [one.name for one in fields(cases.Case)]
+
+
+def test_what_the_optimizer_says_of_two_runs_and_of_one() -> None:
+    states = enum_at("moved_state")
+    assert enum_at("optimizer", "verdict") == [
+        optimizer_comparison.SAME,
+        optimizer_comparison.DIFFERENT,
+        optimizer_comparison.UNTOLD,
+        *states,
+    ]
+    aspects = (rule.CORRECTION, rule.DECAY_KIND, rule.EPSILON_PLACE, rule.MOMENTUM_KIND, rule.SCALE)
+    assert DEFINITIONS["fit"]["properties"]["aspects"]["propertyNames"]["enum"] == list(aspects)

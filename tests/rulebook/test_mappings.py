@@ -1,0 +1,106 @@
+"""msprobe's mapping files given as rules: known by their content, and told by line where they do not hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.rulebook import RuleError, Rules, load_rules
+
+DATA = """\
+Cell.fc.Dense.forward.0.input.0: Module.fc.Linear.forward.0.input.0
+Cell.fc.Dense.forward.0.parameters.weight: Module.fc.Linear.forward.0.parameters.weight
+Cell.fc.Dense.parameters_grad.0.weight: Module.fc.Linear.parameters_grad.weight
+Primitive.matmul.MatMul.2.backward.output.0.1: Functional.linear.2.backward.output.0
+"""
+
+
+def loaded(tmp_path: Path, text: str) -> Rules:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(text)
+    return load_rules([file])
+
+
+def test_a_data_mapping_names_slots_as_traces_do(tmp_path: Path) -> None:
+    dense, linear = "Cell.fc.Dense", "Module.fc.Linear"
+    assert loaded(tmp_path, DATA).named.tensors == {
+        (f"{dense}.forward.0", "input.0"): (f"{linear}.forward.0", "input.0"),
+        (f"{dense}.forward.0", "parameter.weight"): (f"{linear}.forward.0", "parameter.weight"),
+        (f"{dense}.parameters_grad.0", "output.weight"): (
+            f"{linear}.parameters_grad",
+            "output.weight",
+        ),
+        ("Primitive.matmul.MatMul.2.backward", "output.0.1"): (
+            "Functional.linear.2.backward",
+            "output.0",
+        ),
+    }
+
+
+def test_a_cell_mapping_names_modules(tmp_path: Path) -> None:
+    named = loaded(tmp_path, "fc2.Dense: fc2.Linear\n").named
+    assert named.modules == {"fc2.Dense": "fc2.Linear"}
+    assert "Module.fc2.Linear.backward.1" in named.module("Cell.fc2.Dense.backward.1")
+    assert list(named.module("Cell.fc1.Dense.forward.0")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- {ms_api: Functional.abs, pt_api: Torch.abs, ms_args: [0], pt_args: [0]}\n",
+        "Functional.abs: Torch.abs\n",
+    ],
+)
+def test_an_api_mapping_names_kinds(tmp_path: Path, text: str) -> None:
+    assert loaded(tmp_path, text).named.kinds == {"Functional.abs": "Torch.abs"}
+
+
+def test_a_mapping_changes_no_rule(tmp_path: Path) -> None:
+    counts = loaded(tmp_path, DATA).counts()
+    assert counts.pop("named pairs") == 4
+    assert counts == load_rules().counts()
+
+
+def test_a_later_file_wins(tmp_path: Path) -> None:
+    for name, kind in (("a", "Torch.abs"), ("b", "Torch.absolute")):
+        (tmp_path / name).write_text(f"Functional.abs: {kind}\n")
+    assert load_rules([tmp_path / "a", tmp_path / "b"]).named.kinds == {
+        "Functional.abs": "Torch.absolute"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (
+            DATA + "Cell.fc.Dense: Module.fc.Linear\n",
+            5,
+            "'Cell.fc.Dense' is no tensor's name, such as",
+        ),
+        (
+            DATA + "Cell.fc.Dense.forward.0.input.0: x.forward.0.input.0\n",
+            5,
+            "is given twice, first in line 1",
+        ),
+        (
+            "- {ms_api: Functional.abs}\n",
+            1,
+            "expected a row of an msprobe API mapping, with ms_api and pt_api",
+        ),
+        (
+            "TopLayer:\n  model: module\n",
+            1,
+            "an msprobe layer mapping says too little; give the data_mapping",
+        ),
+        ("fc.Dense: {}\n", 1, "unknown key 'fc.Dense'"),
+        ("fc.Dense:\n", 1, "expected a text, found nothing"),
+        ("scope: model.layers\n", 1, "unknown key 'scope'"),
+    ],
+)
+def test_what_does_not_hold_is_told_with_its_line(
+    tmp_path: Path, text: str, line: int, reason: str
+) -> None:
+    with pytest.raises(RuleError, match=reason) as told:
+        loaded(tmp_path, text)
+    assert told.value.line == line

@@ -1,9 +1,0 @@
-import pytest
-
-from dumpdiff.rules import Rules, load_rules
-
-
-@pytest.fixture(scope="session")
-def rules() -> Rules:
-    """The rules as shipped."""
-    return load_rules()

@@ -1,0 +1,134 @@
+"""What a script would call is read off it without running it: the shell itself says what is right."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.model.errors import DumpError
+from dumpdiff.run_settings.shell import commands
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+def words(script: str) -> list[str]:
+    """The words of the last 'train'; what the script does not say is in angle brackets."""
+    call = [call for call in commands(script).calls if call.words[0].text == "train"][-1]
+    return [word.text if word.known else f"<{word.text}>" for word in call.words]
+
+
+def bash(script: str, tmp_path: Path) -> list[str]:
+    """What bash itself hands to 'train'."""
+    stub, output = tmp_path / "train", tmp_path / "words"
+    stub.write_text(f'#!/bin/bash\nprintf "%s\\0" train "$@" > {output}\n')
+    stub.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LC_ALL": "C"}
+    subprocess.run(
+        ["bash", "-c", script], check=True, env=environment, cwd=tmp_path, capture_output=True
+    )
+    return output.read_text().split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "train --lr 1e-5 --bf16",
+        'A=1; B="two words"; train $A $B "$B" \'$B\' ${A}x \\$A',
+        'N=${N:-8}; M=${M:-"2"}; train $N $M $(( N * M - 1 )) $((N/3))',
+        "A=(--x 1 # the first\n  --y 'a b' \\\n  --z\n)\nA+=(--w)\ntrain \"${A[@]}\" ${A[@]}",
+        'A="--x 1 \\\n --y 2 \\\n --z"\ntrain $A',
+        'A="--x 1"\nA="$A --y 2"\nA+=" --z"\ntrain $A',
+        "train --a \\\n  --b 1 \\\n  # --c 2\n",
+        "if [ 1 = 2 ]; then X=a; elif [ 1 = 1 ]; then X=b; else X=c; fi; train $X",
+        "N=3\nif [ $N -gt 2 ] ; then\n  A+=(--deep)\nelse\n  A+=(--flat)\nfi\ntrain ${A[@]}",
+        'X=1; [ "$X" = 1 ] && Y=one; [ "$X" = 2 ] || Z=other; train $Y $Z',
+        "cat <<EOF\ntrain no command\nEOF\ntrain yes > log.txt 2>&1",
+        "A=x; train --a \"$A\"$A'$A' --b=$A 2>&1 | cat",
+        "true && train ok &> log.txt &\nwait",
+        "C=3; A=1 B=2 train $C done",
+        'cmd="train --x 1"; eval $cmd',
+        'X=; train a $X b "$X" ${X:-empty} ${X-unset} ${Y+no} ${Y:-}',
+        "f() {\n  train inside\n}\nf",
+        'train "a\\"b" "$((1+2))" "tab\\tkept" a\\ b',
+        'A=(a b c); train ${A[1]} "${A[*]}" $A',
+    ],
+)
+def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
+    assert words(script) == bash(script, tmp_path)
+
+
+def test_what_only_the_shell_knows_is_marked() -> None:
+    assert words('train $1 "$(pwd)/x" `date` $HOME ${X%.sh} $@') == [
+        "train", "<$1>", "<$(pwd)/x>", "<`date`>", "<$HOME>", "<${X%.sh}>", "<$@>",
+    ]  # fmt: skip
+
+
+def test_a_branch_that_may_run_leaves_its_words_unknown() -> None:
+    script = (
+        'A=(--lr 1)\nif [ "$FP8" = 1 ]; then\n  A+=(--fp8 hybrid)\n  LR=2\nfi\ntrain ${A[@]} $LR'
+    )
+    assert words(script) == ["train", "--lr", "1", "<--fp8>", "<hybrid>", "<2>"]
+
+
+def test_a_command_in_a_branch_that_may_run_is_uncertain_and_one_that_cannot_is_left_out() -> None:
+    script = 'if [ -z "$X" ]; then train a; fi\nif [ 1 = 2 ]; then train b; fi\ntrain c'
+    assert [(call.words[-1].text, call.certain) for call in commands(script).calls] == [
+        ("a", False),
+        ("c", True),
+    ]
+
+
+def test_words_know_the_line_where_they_are_written() -> None:
+    script = 'LR=1\nA=(\n  --x 1\n  --lr $LR\n)\nB="--y 2 \\\n  --z 3"\ntrain ${A[@]} $B'
+    lines = [(word.text, word.line) for word in commands(script).calls[-1].words]
+    assert lines == [
+        ("train", 8), ("--x", 3), ("1", 3), ("--lr", 4), ("1", 1), ("--y", 6), ("2", 6), ("--z", 7), ("3", 7),
+    ]  # fmt: skip
+
+
+def test_the_environment_of_a_command_is_what_is_exported_and_what_stands_before_it() -> None:
+    (call,) = commands("export A=1 B=x\nC=no\nD=4 \\\nE=5 train").calls
+    assert {name: word.text for name, word in call.environment.items()} == {
+        "A": "1",
+        "B": "x",
+        "D": "4",
+        "E": "5",
+    }
+
+
+def test_files_that_a_script_reads_are_named() -> None:
+    assert [word.text for word in commands("source env.sh\n. ./more.sh\ntrain").sourced] == [
+        "env.sh",
+        "./more.sh",
+    ]
+
+
+@pytest.mark.parametrize(
+    "script", ['"', "'", "${", "$((", "$(", "A=(", "`", "if", "fi", "((", "<<E", "\\", "a>", "$"]
+)
+def test_a_broken_script_is_no_crash(script: str) -> None:
+    assert commands(script + "\n").sourced == ()
+
+
+def test_a_script_that_grows_without_end_is_refused() -> None:
+    doubling = "a=xxxxxxxxxx\n" + "a=$a$a\n" * 60 + "train $a"
+    with pytest.raises(DumpError, match="expected a launch script"):
+        commands(doubling)
+
+
+@pytest.mark.parametrize("script", ["${a:-" * 5000, "train ${a:-" * 5000])
+def test_expansions_within_expansions_without_end_are_refused(script: str) -> None:
+    with pytest.raises(DumpError, match="expected a launch script"):
+        commands(script)
+
+
+@pytest.mark.parametrize("script", ["$((" + "(" * 5000, "if " * 5000, "(" * 5000, "A=(" * 3000])
+def test_brackets_without_end_start_no_training(script: str) -> None:
+    assert all(call.words[0].text != "train" for call in commands(script).calls)
+
+
+def test_a_script_longer_than_any_is_refused() -> None:
+    with pytest.raises(DumpError, match="expected a launch script"):
+        commands("#" * (2 << 20))

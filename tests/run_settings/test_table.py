@@ -1,0 +1,138 @@
+"""The table of correspondence is complete: every row and every option that the migration guide names is in it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from dumpdiff.run_settings.derivation import CONDITIONS, OF_BOTH, megatron, mindformers
+from dumpdiff.run_settings.settings import Given, Settings
+from dumpdiff.run_settings.table import Default, Row, load_table
+from dumpdiff.run_settings.values import TYPES
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+TABLE = load_table()
+
+
+def lines(name: str) -> list[str]:
+    return [
+        line
+        for line in (SAMPLES / name).read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+
+
+def spelled(names: str | tuple[str, ...]) -> set[str]:
+    """Names without their place and with dashes; '-' is none."""
+    given = names.split() if isinstance(names, str) else names
+    return {name.rpartition(".")[2].replace("_", "-") for name in given} - {"-"}
+
+
+def test_the_guide_names_169_rows_and_123_options_of_swift() -> None:
+    assert (len(lines("guide_rows.txt")), len(lines("swift_options.txt"))) == (169, 123)
+
+
+@pytest.mark.parametrize("row", lines("guide_rows.txt"))
+def test_every_row_of_the_guide_is_in_the_table(row: str) -> None:
+    ours, theirs = (spelled(side) for side in row.split("|"))
+    assert any(
+        ours <= spelled(found.megatron) and theirs <= spelled(found.mindformers)
+        for found in TABLE.rows
+    )
+
+
+@pytest.mark.parametrize("option", lines("swift_options.txt"))
+def test_every_option_of_megatron_swift_is_in_the_table(option: str) -> None:
+    assert spelled(option) <= {name for row in TABLE.rows for name in spelled(row.megatron)}
+
+
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
+def test_rows_are_well_formed(row: Row) -> None:
+    assert row.type in TYPES
+    assert row.effect in ("numbers", "precision", "rounding", "none")
+    assert not row.needs or row.needs in CONDITIONS
+    assert not row.derive or hasattr(megatron, row.derive) or hasattr(mindformers, row.derive)
+    assert row.megatron or row.mindformers
+    assert all(name.rpartition(".")[0] in TABLE.places for name in row.mindformers)
+    assert set(row.fixed) <= {"megatron", "mindformers"}
+
+
+def test_every_derivation_and_every_condition_is_used() -> None:
+    derived = {row.derive for row in TABLE.rows}
+    for module in (megatron, mindformers):
+        public = [
+            name
+            for name, value in vars(module).items()
+            if inspect.isfunction(value)
+            and value.__module__ == module.__name__
+            and not name.startswith("_")
+        ]
+        assert set(public) <= derived
+    assert set(CONDITIONS) == {row.needs for row in TABLE.rows} - {""}
+    assert set(CONDITIONS) >= OF_BOTH
+
+
+def test_every_default_belongs_to_a_row() -> None:
+    options = {
+        key
+        for row in TABLE.rows
+        for name in row.megatron
+        for key in TABLE.candidates(name, "megatron")
+    }
+    keys = {name for row in TABLE.rows for name in row.mindformers}
+    known_elsewhere = {"rampup_batch_size"}
+    assert (
+        set(TABLE.defaults["megatron"]) | set(TABLE.defaults["swift"]) <= options | known_elsewhere
+    )
+    assert set(TABLE.defaults["mindformers"]) | set(TABLE.defaults["legacy"]) <= keys
+
+
+@pytest.mark.parametrize(
+    ("version", "default"),
+    [
+        ("0.5", Default("local")),
+        ("0.6", Default("transformer_engine")),
+        ("0.17", Default("transformer_engine")),
+        (
+            "",
+            Default(
+                None,
+                "the default changed (local from 0.4, transformer_engine from 0.6) and the version is not known",
+            ),
+        ),
+    ],
+)
+def test_a_default_that_changed_is_that_of_the_version(version: str, default: Default) -> None:
+    assert (
+        TABLE.default("transformer-impl", Settings("", "megatron", "", {}, version=version))
+        == default
+    )
+
+
+def test_swift_has_defaults_of_its_own_and_else_those_of_megatron() -> None:
+    swift = Settings("", "swift", "", {})
+    assert TABLE.default("adam-beta2", swift) == Default(0.95)
+    assert TABLE.default("adam-beta1", swift) == Default(0.9)
+
+
+def test_legacy_models_have_defaults_of_their_own() -> None:
+    legacy, core = (
+        Settings("", "mindformers", "", {"use_legacy": Given(value, "")}) for value in (True, False)
+    )
+    assert TABLE.default("model.compute_dtype", legacy) == Default("float16")
+    assert TABLE.default("model.compute_dtype", core) == Default("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("written", "option"),
+    [
+        ("micro-batch", "micro-batch-size"),
+        ("lr", "lr"),
+        ("num-l", "num-l"),
+        ("no-such-option", "no-such-option"),
+    ],
+)
+def test_an_option_may_be_cut_to_a_beginning_that_only_it_has(written: str, option: str) -> None:
+    assert TABLE.option(written) == option

@@ -1,0 +1,118 @@
+"""Real checkpoints, made once per session: tiny models of transformers, and what other frameworks write of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dumpdiff import checkpoints
+from dumpdiff.rulebook import load_rules
+from dumpdiff.weight_comparison import WeightsResult, compare
+
+from .layouts import Weights, mcore, sharded
+
+HERE = Path(__file__).parent
+RULES = load_rules()
+
+
+def run_script(name: str, *arguments: object) -> None:
+    """Run a script of this folder in a process of its own: frameworks take seconds to import, and share no state."""
+    done = subprocess.run(
+        [sys.executable, HERE / name, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Hugging Face checkpoints of the families of models.py, and NAME.pt of what is in memory."""
+    folder = tmp_path_factory.mktemp("models")
+    run_script("models.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hugging_face(models: Path) -> Callable[[str], tuple[Weights, Mapping[str, object]]]:
+    """``hugging_face("llama")``: the weights by name, read with safetensors itself, and the config."""
+
+    @cache
+    def read(name: str) -> tuple[Weights, Mapping[str, object]]:
+        weights: Weights = {}
+        for file in sorted((models / name).glob("*.safetensors")):
+            weights |= load_file(file)
+        return weights, json.loads((models / name / "config.json").read_text())
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def mindspore_files(
+    tmp_path_factory: pytest.TempPathFactory, hugging_face: Callable[..., tuple]
+) -> Path:
+    """What MindSpore writes of the Llama in the layout of MindSpore Transformers, see mindspore_files.py."""
+    from .layouts import in_turns
+
+    folder = tmp_path_factory.mktemp("mindspore")
+    weights, config = hugging_face("llama")
+    np.savez(folder / "weights.npz", **mcore(weights, config, gate_up=in_turns))
+    run_script("mindspore_files.py", folder / "weights.npz", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def megatron_files(
+    tmp_path_factory: pytest.TempPathFactory, hugging_face: Callable[..., tuple]
+) -> Path:
+    """What Megatron-core writes of the Llama on two tensor-parallel ranks, see megatron_files.py."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("megatron")
+    weights, config = hugging_face("llama")
+    for (rank, _), shard in sharded(padded(mcore(weights, config)), 2, 1).items():
+        tensors = {
+            name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in shard.items()
+        }
+        torch.save(tensors, folder / f"shard_{rank}.pt")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, HERE / "megatron_files.py", folder, str(port)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2"], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for rank in ranks:
+        _, said = rank.communicate(timeout=300)
+        assert rank.returncode == 0, said[-2000:]
+    return folder
+
+
+def padded(weights: Weights, rows: int = 6) -> Weights:
+    """Embedding and head with rows of zeros at the end, as Megatron pads a vocabulary."""
+    made = dict(weights)
+    for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        made[name] = np.concatenate([made[name], np.zeros((rows, made[name].shape[1]), np.float32)])
+    return made
+
+
+def saved(file: Path, weights: Weights) -> Path:
+    """A safetensors file, written with the package of that name."""
+    save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, file)
+    return file
+
+
+def compared(target: Path, reference: Path) -> WeightsResult:
+    return compare(checkpoints.open(target), checkpoints.open(reference), RULES)

@@ -1,0 +1,229 @@
+"""Sums: one parameter of a side is two or three of the other's; what adds up by chance alone is never called one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dumpdiff.weight_comparison import WeightsResult
+
+from .conftest import compared, saved
+
+torch = pytest.importorskip("torch")
+
+State = Mapping[str, "torch.Tensor"]
+HuggingFace = Callable[[str], tuple[dict[str, np.ndarray], Mapping[str, object]]]
+
+
+def of_states(folder: Path, target: State, reference: State) -> WeightsResult:
+    torch.save(dict(target), folder / "target.pt")
+    torch.save(dict(reference), folder / "reference.pt")
+    return compared(folder / "target.pt", folder / "reference.pt")
+
+
+def same(result: WeightsResult) -> None:
+    assert [(pair.path, pair.mistake) for pair in result.mistakes] == []
+    assert (result.verdict, result.missing, result.unknown) == ("same", (), ())
+    assert result.coverage == 1
+
+
+@pytest.fixture(scope="module")
+def lstm() -> State:
+    torch.manual_seed(3)
+    return torch.nn.LSTM(12, 24, num_layers=2, bidirectional=True).state_dict()
+
+
+def one_bias(lstm: State, call: Callable[[str], str]) -> State:
+    """As frameworks keep it that have one bias for each gate, where torch has two."""
+    made = {name: value for name, value in lstm.items() if "bias" not in name}
+    for name in lstm:
+        if "bias_ih" in name:
+            made[call(name)] = lstm[name] + lstm[name.replace("_ih", "_hh")]
+    return made
+
+
+@pytest.mark.parametrize(
+    "call", [lambda name: name, lambda name: name.replace("_ih", "")], ids=["old name", "new name"]
+)
+def test_the_two_biases_of_torchs_lstm_in_one(
+    tmp_path: Path, lstm: State, call: Callable[[str], str]
+) -> None:
+    result = of_states(tmp_path, one_bias(lstm, call), lstm)
+
+    same(result)
+    assert result.relation == "rounded"  # the sum is exact, and rounded once where it was stored
+    found = {pair.target: pair for pair in result.pairs if pair.evidence == "sum"}
+    pair = found[call("bias_ih_l1_reverse")]
+    assert pair.layout == "the target holds a sum: bias_ih_l1_reverse + bias_hh_l1_reverse"
+    assert pair.rounding == "target rounded to float32, nearest"
+    assert len(found) == 4
+    assert not set(found) & set(result.correspondence)
+    assert any("4 parameters are the sum of others" in note for note in result.notes)
+
+
+def test_the_same_from_the_other_side(tmp_path: Path, lstm: State) -> None:
+    result = of_states(tmp_path, lstm, one_bias(lstm, lambda name: name))
+    same(result)
+    assert {pair.layout for pair in result.pairs if pair.path == "bias_ih_l0"} == {
+        "the reference holds a sum: bias_ih_l0 + bias_hh_l0"
+    }
+
+
+def test_a_parametrisation_of_torch_that_adds(tmp_path: Path) -> None:
+    class Added(torch.nn.Module):
+        def forward(
+            self, one: torch.Tensor, two: torch.Tensor, three: torch.Tensor
+        ) -> torch.Tensor:
+            return one + two - three
+
+        def right_inverse(self, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            one, two = torch.randn_like(weight), torch.randn_like(weight)
+            return one, two, one + two - weight
+
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 48), torch.nn.Linear(48, 32))
+    for linear in model:
+        torch.nn.utils.parametrize.register_parametrization(linear, "weight", Added())
+    plain = {
+        f"{i}.{name}": getattr(linear, name).detach()
+        for i, linear in enumerate(model)
+        for name in ("weight", "bias")
+    }
+    result = of_states(tmp_path, plain, model.state_dict())
+
+    same(result)
+    stem = "0.parametrizations.weight.original"
+    assert {pair.layout for pair in result.pairs if pair.path == "0.weight"} == {
+        f"the target holds a sum: {stem}0 + {stem}1 - {stem}2"
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_linear_of_a_llama_as_a_base_and_a_difference(
+    tmp_path: Path, models: Path, dtype: torch.dtype
+) -> None:
+    weights = {
+        name: value.to(dtype)
+        for name, value in torch.load(models / "llama.pt", weights_only=True).items()
+    }
+    drawn = torch.Generator().manual_seed(5)
+    parts, whole = {}, {}
+    for name, value in weights.items():
+        whole[name] = value
+        if "_proj" in name:
+            parts[f"{name}.base"] = value
+            parts[f"{name}.change"] = (0.01 * torch.randn(value.shape, generator=drawn)).to(dtype)
+            whole[name] = value + parts[f"{name}.change"]
+        else:
+            parts[name] = value
+    result = of_states(tmp_path, whole, parts)
+
+    same(result)
+    assert result.relation == "rounded"
+    assert sum(pair.evidence == "sum" for pair in result.pairs) == 4 * 7
+
+
+def test_a_small_difference_of_two_checkpoints_in_bfloat16(tmp_path: Path) -> None:
+    """A hundred times smaller than its terms, so that their rounding is as large: every element is explained."""
+    drawn = torch.Generator().manual_seed(8)
+    base = [torch.randn(40, 30, generator=drawn).bfloat16() for _ in range(3)]
+    tuned = [(one + 0.01 * torch.randn(40, 30, generator=drawn)).bfloat16() for one in base]
+    parts = {f"{i}.base": one for i, one in enumerate(base)} | {
+        f"{i}.tuned": one for i, one in enumerate(tuned)
+    }
+    changes = {
+        f"{i}.change": one - other for i, (one, other) in enumerate(zip(tuned, base, strict=True))
+    }
+    result = of_states(tmp_path, changes, parts)
+
+    same(result)
+    assert {pair.path: pair.reference for pair in result.pairs} == {
+        f"{i}.change": f"{i}.tuned - {i}.base" for i in range(3)
+    }
+
+
+def test_a_sum_with_another_term_is_none(tmp_path: Path, lstm: State) -> None:
+    target = dict(one_bias(lstm, lambda name: name))
+    target["bias_ih_l0"] = lstm["bias_ih_l0"] + 1.1 * lstm["bias_hh_l0"]
+    result = of_states(tmp_path, target, lstm)
+
+    assert [pair.path for pair in result.mistakes] == ["bias_ih_l0"]
+    assert result.missing == ("bias_hh_l0",)
+
+
+def test_norms_near_one_add_up_to_nothing(tmp_path: Path) -> None:
+    """In bfloat16 one such norm, plus another, less a third, is nearly a fourth."""
+    drawn = torch.Generator().manual_seed(6)
+    norms = [(1 + 0.002 * torch.randn(64, generator=drawn)).bfloat16() for _ in range(8)]
+    result = of_states(
+        tmp_path, {"a": norms[0]}, {f"b{i}": norm for i, norm in enumerate(norms[1:])}
+    )
+    assert result.pairs == ()
+    assert result.verdict != "same"
+
+
+def test_where_two_sums_are_the_same_neither_is_named(tmp_path: Path) -> None:
+    drawn = torch.Generator().manual_seed(7)
+    a, b = torch.randn(64, generator=drawn), torch.randn(64, generator=drawn)
+    result = of_states(tmp_path, {"sum": a + b}, {"a": a, "b": b, "copy of b": b})
+    assert result.pairs == ()
+
+
+@st.composite
+def models_in_terms(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
+    """Parameters of one side, each one, or two or three added or taken away, of the other's; and how many are sums."""
+    rows, columns = draw(st.tuples(st.integers(4, 12), st.integers(4, 12)))
+    drawn = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    whole, parts, sums = {}, {}, 0
+    for number in range(draw(st.integers(1, 6))):
+        signs = draw(
+            st.lists(st.sampled_from([1, -1]), min_size=1, max_size=3).filter(
+                lambda signs: 1 in signs
+            )
+        )
+        signs = [1] if len(signs) == 1 else signs
+        terms = [
+            drawn.normal(0, draw(st.sampled_from([0.02, 0.1, 1])), (rows, columns)) for _ in signs
+        ]
+        terms = [term.astype(np.float32) for term in terms]
+        total = sum(sign * term.astype(np.float64) for sign, term in zip(signs, terms, strict=True))
+        whole[f"w{number}"] = total.astype(np.float32)
+        parts |= {f"p{number}.{i}": term for i, term in enumerate(terms)}
+        sums += len(signs) > 1
+    return whole, parts, sums
+
+
+def of_arrays(target: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> WeightsResult:
+    with TemporaryDirectory() as folder:
+        return compared(
+            saved(Path(folder) / "t.safetensors", target),
+            saved(Path(folder) / "r.safetensors", reference),
+        )
+
+
+@settings(deadline=None, max_examples=40)
+@given(models_in_terms(), st.booleans())
+def test_right_sums_are_found_whatever_they_are_made_of(made: tuple, turned: bool) -> None:
+    whole, parts, sums = made
+    result = of_arrays(parts, whole) if turned else of_arrays(whole, parts)
+    same(result)
+    assert sum(pair.evidence == "sum" for pair in result.pairs) == sums
+
+
+@settings(deadline=None, max_examples=40)
+@given(models_in_terms(), st.integers(0, 2**32 - 1))
+def test_unrelated_parameters_never_add_up(made: tuple, seed: int) -> None:
+    whole, parts, _ = made
+    drawn = np.random.default_rng([seed, 1])
+    others = {
+        name: drawn.normal(0, 0.1, value.shape).astype(np.float32) for name, value in whole.items()
+    }
+    result = of_arrays(others, parts)
+    assert result.pairs == ()
+    assert result.verdict != "same"
