@@ -63,7 +63,7 @@ def demo(folder: Path) -> Result:
     for name in ("demo_mindspore", "demo_pytorch"):
         with tarfile.open(ROOT / "fixtures" / "data" / f"{name}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
-    return dumpdiff.align(folder / "demo_mindspore", folder / "demo_pytorch", closeups=True)
+    return dumpdiff.align(folder / "demo_mindspore", folder / "demo_pytorch", finding_contexts=True)
 
 
 def browser() -> Chrome:

@@ -35,7 +35,7 @@ STEPS = {
         """
 import dumpdiff.api
 result = dumpdiff.api.weights({megatron!r}, {safetensors!r})
-assert result.verdict == "same" and result.relation == "identical", (result.verdict, result.relation)
+assert result.verdict == "agree" and result.relation == "identical", (result.verdict, result.relation)
 """,
     ),
     "plain loop, torch.load": Step(

@@ -1,4 +1,6 @@
-"""dumpdiff: where do two training runs part? Aligns MindSpore and PyTorch dumps without a hand-written map.
+"""dumpdiff: find where two training runs diverge. Aligns MindSpore and PyTorch dumps without a hand-written mapping.
+
+Every command of the command line is a function here, with the same name and options.
 
 >>> import dumpdiff
 >>> result = dumpdiff.align("ms_dump", "pt_dump")  # doctest: +SKIP
@@ -10,30 +12,79 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["DumpError", "Finding", "Result", "Trace", "__version__", "align", "read"]
 
 if TYPE_CHECKING:
-    from .api import align, read
+    from .api import dump_config, rules, weights
+    from .api.capture import env, snippet
+    from .api.dumps import align, explain, inspect, load, mapping, narrow, read, report
+    from .api.runs import checklist, data, logs, norms, optimizer, settings
+    from .api.triage import find_case, triage
     from .model.errors import DumpError
-    from .model.result import Finding, Result
+    from .model.finding import Cause, Finding
+    from .model.result import Result
     from .model.trace import Trace
 
-_HOME = {
-    "align": "api",
-    "read": "api",
-    "DumpError": "model.errors",
-    "Finding": "model.result",
-    "Result": "model.result",
-    "Trace": "model.trace",
+#: Module -> the names that it offers here.
+_OFFERS = {
+    "api.dumps": ("align", "explain", "inspect", "load", "mapping", "narrow", "read", "report"),
+    "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
+    "api.triage": ("find_case", "triage"),
+    "api.capture": ("env", "snippet"),
+    "model.errors": ("DumpError",),
+    "model.finding": ("Cause", "Finding"),
+    "model.result": ("Result",),
+    "model.trace": ("Trace",),
 }
+_MODULE_OF = {name: module for module, names in _OFFERS.items() for name in names}
+#: Modules of ``api`` that are offered themselves: commands that have commands of their own.
+_NAMESPACES = ("dump_config", "rules", "weights")
+
+__all__ = [
+    "Cause",
+    "DumpError",
+    "Finding",
+    "Result",
+    "Trace",
+    "__version__",
+    "align",
+    "checklist",
+    "data",
+    "dump_config",
+    "env",
+    "explain",
+    "find_case",
+    "inspect",
+    "load",
+    "logs",
+    "mapping",
+    "narrow",
+    "norms",
+    "optimizer",
+    "read",
+    "report",
+    "rules",
+    "settings",
+    "snippet",
+    "triage",
+    "weights",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Load on first use: ``dumpdiff --help`` must not pay for pandas."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value  # found at once the next time
+    value: Any
+    if name in _NAMESPACES:
+        value = import_module(f".api.{name}", __name__)
+    elif name in _MODULE_OF:
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # the next use finds it at once
     return value
+
+
+def __dir__() -> list[str]:
+    """List what the library offers, also what is not loaded yet."""
+    return sorted({*globals(), *__all__})

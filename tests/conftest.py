@@ -15,7 +15,7 @@ from hypothesis import settings
 from warm import Warm
 
 from dumpdiff import Trace, read
-from dumpdiff.graph import Flow, flow_of
+from dumpdiff.graph import Flow, build_flow
 
 # No test asserts how fast something is; on a busy machine the default deadline of 200 ms would. One commit gets one
 # answer: the examples of property tests are the same each time, unless --hypothesis-profile=search asks for others.
@@ -56,7 +56,7 @@ def trace(dump: Callable[[str], Path]) -> Callable[[str], Trace]:
 @pytest.fixture(scope="session")
 def flow(trace: Callable[[str], Trace]) -> Callable[[str], Flow]:
     """``flow("pt_none")``: the dataflow of a shipped dump over its values."""
-    return cache(lambda name: flow_of(trace(name)))
+    return cache(lambda name: build_flow(trace(name)))
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dumpdiff.model.result import (
-    PAIR_COLUMNS,
-    UNMATCHED_COLUMNS,
-    Baseline,
-    Equivalence,
-    Finding,
-    Result,
-    Side,
-)
+from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Baseline, Equivalence, Result, Side
+from dumpdiff.model.finding import Finding
 from dumpdiff.model.trace import Problem, Source
 
 NUMERIC = {

@@ -19,7 +19,8 @@ import recordings
 import truth
 
 import dumpdiff
-from dumpdiff.model.result import Finding, Result
+from dumpdiff.model.result import Result
+from dumpdiff.model.finding import Finding
 
 HERE = Path(__file__).resolve().parent
 _SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")

@@ -1,9 +1,9 @@
-"""Which tensor of one side is which of the other: four kinds of evidence, joined.
+"""Pairs the tensors of the two sides by four kinds of evidence: value, name, structure and role.
 
-``align(target, reference, rules)`` is the whole package.
+``align(target, reference, rules)`` is the entry point.
 """
 
-from .fused_groups import Group
+from .fused_groups import FusedGroup
 from .stages import Alignment, align
 
-__all__ = ["Alignment", "Group", "align"]
+__all__ = ["Alignment", "FusedGroup", "align"]

@@ -1,4 +1,4 @@
-"""Pairs that need no neighbours: values that only one tensor of each side has, and parameters of one name."""
+"""Pairs that need no structure: by unique value, checksum, name, near value or scaled value."""
 
 from __future__ import annotations
 
@@ -10,274 +10,315 @@ from ..graph import Flow
 from ..model.arrays import Floats, Ints
 from ..model.trace import FORWARD, OPTIMIZER
 from ..rulebook import Rules
+from . import confidence
 from .matches import Matching
-from .values import Candidates, candidates
+from .values import Candidates, find_candidates
 
-_NEAR = 0.05  # by_near_value: farther apart, another tensor is as likely
-_PARTED = 16  # tolerances: more than noise makes of two that are the same
-_COMMON = 5  # by_scaled_value: pairs that must share a factor
+#: Informative statistics that a class needs to be paired by value alone (of 4).
+_MIN_EVIDENCE = 2
+#: Informative statistics that a class needs to be paired by a value that does not agree (of 4).
+_MIN_EVIDENCE_BEYOND_NOISE = 3
+#: Support that a candidate needs: at least one paired neighbor must speak for it.
+_MIN_SUPPORT = 1
+#: Weight of the producers' kinds and of each of their inputs in the support; outputs weigh 1.
+_INPUT_WEIGHT = 2.0
+#: Largest distance of a near value. Farther away, another tensor is as likely.
+_NEAR_DISTANCE = 0.05
+#: How many times closer than any other candidate a near value must be.
+_CLEAR_RATIO = 10
+#: Tolerances beyond which a pair certainly differs: more than noise explains.
+_DIVERGED_TOLERANCES = 16
+#: Pairs that must have the same factor before it counts as a scale; fewer have it by chance.
+_MIN_SHARED_FACTOR = 5
+#: Difference of the logarithms of two factors that count as one.
+_FACTOR_TOLERANCE = 1e-3
 
 
-def by_value(matching: Matching) -> Candidates:
-    """Pair classes that are each other's only candidate; returns all candidates, for later stages to choose from.
+def pair_by_value(matching: Matching) -> Candidates:
+    """Pair classes that are each other's only candidate; return all candidates for later stages.
 
-    A class that says little (evidence below 2) is never paired by value alone.
+    A class with fewer than two informative statistics is never paired by value alone.
     """
-    found = candidates(matching.prints_t, matching.prints_r, matching.tolerance)
-    allowed = np.array(
-        [
-            matching.may_pair(t, r)
-            for t, r in zip(found.target.tolist(), found.reference.tolist(), strict=True)
-        ],
-        dtype=bool,
+    candidates = find_candidates(matching.prints_t, matching.prints_r, matching.tolerance)
+    candidate_pairs = zip(candidates.target.tolist(), candidates.reference.tolist(), strict=True)
+    allowed = np.array([matching.can_pair(t, r) for t, r in candidate_pairs], dtype=bool)
+    candidates = Candidates(
+        candidates.target[allowed], candidates.reference[allowed], candidates.distance[allowed]
     )
-    found = Candidates(found.target[allowed], found.reference[allowed], found.distance[allowed])
-    choices_t = np.bincount(found.target, minlength=len(matching.classes_t))
-    choices_r = np.bincount(found.reference, minlength=len(matching.classes_r))
-    telling = (matching.prints_t.evidence[found.target] >= 2) & (
-        matching.prints_r.evidence[found.reference] >= 2
-    )
-    only = (choices_t[found.target] == 1) & (choices_r[found.reference] == 1) & telling
-    for t, r in zip(found.target[only].tolist(), found.reference[only].tolist(), strict=True):
+    targets, references = candidates.target, candidates.reference
+    choices_t = np.bincount(targets, minlength=len(matching.classes_t))
+    choices_r = np.bincount(references, minlength=len(matching.classes_r))
+    is_only = (choices_t[targets] == 1) & (choices_r[references] == 1)
+    is_only &= matching.prints_t.evidence[targets] >= _MIN_EVIDENCE
+    is_only &= matching.prints_r.evidence[references] >= _MIN_EVIDENCE
+    for t, r in zip(targets[is_only].tolist(), references[is_only].tolist(), strict=True):
         strength = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r])
-        matching.pair(t, r, "value", 0.9 + 0.02 * float(strength))
-    return found
+        level = confidence.UNIQUE_VALUE + confidence.PER_INFORMATIVE_NUMBER * float(strength)
+        matching.pair(t, r, "value", level)
+    return candidates
 
 
-def by_checksum(matching: Matching) -> None:
-    """Pair classes that have a checksum which no other class of their size has, on either side."""
-    sides = []
-    for flow in (matching.target, matching.reference):
-        owners: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for value, (size, sums) in enumerate(zip(flow.sizes.tolist(), flow.hashes, strict=True)):
-            for checksum in sums if size > 1 else ():
-                owners[size, checksum].append(value)
-        sides.append({key: values[0] for key, values in owners.items() if len(values) == 1})
-    for key, t in sides[0].items():
-        if (r := sides[1].get(key)) is not None:
-            matching.pair(t, r, "value", 0.95)
+def pair_by_checksum(matching: Matching) -> None:
+    """Pair classes with a checksum that no other class of that size has, on either side."""
+    unique_t = _find_unique_checksums(matching.target)
+    unique_r = _find_unique_checksums(matching.reference)
+    for key, t in unique_t.items():
+        if key in unique_r:
+            matching.pair(t, unique_r[key], "value", confidence.CHECKSUM)
 
 
-def by_parameter_name(matching: Matching, rules: Rules) -> None:
-    """Pair parameters (and gradients of parameters) that have one canonical name, whatever their values."""
+def _find_unique_checksums(flow: Flow) -> dict[tuple[int, str], int]:
+    """Return (size, checksum) -> the only class that has it; scalars are left out."""
+    owners: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for value, (size, checksums) in enumerate(
+        zip(flow.sizes.tolist(), flow.checksums, strict=True)
+    ):
+        if size <= 1:
+            continue
+        for checksum in checksums:
+            owners[size, checksum].append(value)
+    return {key: values[0] for key, values in owners.items() if len(values) == 1}
+
+
+def pair_by_parameter_name(matching: Matching, rules: Rules) -> None:
+    """Pair parameters, and gradients of parameters, of equal canonical name."""
     for column in ("parameter", "gradient_of"):
-        sides = []
-        for flow in (matching.target, matching.reference):
-            named: dict[str, list[int]] = defaultdict(list)
-            names = flow.classes[column].to_numpy()
-            for row in np.flatnonzero(names != "").tolist():
-                named[rules.parameter(names[row]) or names[row]].append(row)
-            sides.append(named)
-        for name, rows in sides[0].items():
-            others = sides[1].get(name, [])
-            if len(rows) == 1 and len(others) == 1:
-                matching.pair(rows[0], others[0], "parameter", 0.95)
+        classes_t = _index_canonical_names(matching.target, column, rules)
+        classes_r = _index_canonical_names(matching.reference, column, rules)
+        for name, values_t in classes_t.items():
+            values_r = classes_r.get(name, [])
+            if len(values_t) == 1 and len(values_r) == 1:
+                matching.pair(values_t[0], values_r[0], "parameter", confidence.PARAMETER_NAME)
 
 
-def by_supported_value(matching: Matching, found: Candidates) -> bool:
-    """Of several candidates take the one whose surroundings are paired to the target's; true if any pair was added.
+def _index_canonical_names(flow: Flow, column: str, rules: Rules) -> dict[str, list[int]]:
+    """Return canonical name -> the classes that have it. Unknown names are used as they are."""
+    classes: dict[str, list[int]] = defaultdict(list)
+    names = flow.classes[column].to_numpy()
+    for value in np.flatnonzero(names != "").tolist():
+        classes[rules.resolve_parameter(names[value]) or names[value]].append(value)
+    return classes
 
-    Support counts producers of one kind, inputs of the producers and outputs of the readers that are already paired to
-    each other. A candidate wins only if it has some support and no rival of either side has as much.
+
+def pair_by_support(matching: Matching, candidates: Candidates) -> bool:
+    """Choose between several candidates by their paired neighbors.
+
+    Support counts what is already paired with each other around two classes: producers of equal
+    kind, inputs of the producers, and outputs of the consumers. A candidate wins only if it has
+    some support and no rival on either side has as much.
     """
-    open_now = (matching.classes_t[found.target] < 0) & (matching.classes_r[found.reference] < 0)
-    rows = np.flatnonzero(open_now)
-    support = {}
-    for row in rows.tolist():
-        t, r = int(found.target[row]), int(found.reference[row])
-        support[t, r] = _support(matching, t, r) - found.distance[row] / matching.tolerance
-    rivals_t: dict[int, list[float]] = defaultdict(list)
-    rivals_r: dict[int, list[float]] = defaultdict(list)
-    for (t, r), value in support.items():
-        rivals_t[t].append(value)
-        rivals_r[r].append(value)
+    is_open = matching.classes_t[candidates.target] < 0
+    is_open &= matching.classes_r[candidates.reference] < 0
+    scores: dict[tuple[int, int], float] = {}
+    for row in np.flatnonzero(is_open).tolist():
+        t, r = int(candidates.target[row]), int(candidates.reference[row])
+        penalty = candidates.distance[row] / matching.tolerance
+        scores[t, r] = _score_support(matching, t, r) - penalty
+    rival_scores_t: dict[int, list[float]] = defaultdict(list)
+    rival_scores_r: dict[int, list[float]] = defaultdict(list)
+    for (t, r), score in scores.items():
+        rival_scores_t[t].append(score)
+        rival_scores_r[r].append(score)
     progress = False
-    for (t, r), value in support.items():
-        wins = value >= 1 and all(
-            max(side) == value and side.count(value) == 1 for side in (rivals_t[t], rivals_r[r])
-        )
-        if wins:
-            progress |= matching.pair(t, r, "value", 0.8)
-    return progress
-
-
-def by_last_value(matching: Matching) -> None:
-    """Scalars, as losses are, whose value several ops of the other side have: the last of those, they are all equal."""
-    free_t, free_r = (
-        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
-    )
-    found = candidates(
-        matching.prints_t.take(free_t), matching.prints_r.take(free_r), matching.tolerance
-    )
-    scalar = matching.prints_t.size[free_t[found.target]] == 1
-    for t, r in sorted(
-        zip(
-            free_t[found.target[scalar]].tolist(),
-            free_r[found.reference[scalar]].tolist(),
-            strict=True,
-        )
-    )[::-1]:
-        made = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
-        if made and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
-            matching.pair(t, r, "value", 0.6)
-
-
-def by_being_the_loss(matching: Matching) -> None:
-    """The last scalar that the forward pass computes, and computes nothing from, is the loss, whatever it came to."""
-    losses = _losses(matching)
-    if losses is not None:
-        matching.pair(*losses, "last", 0.6)
-
-
-def parted(matching: Matching) -> bool:
-    """Whether something is known to differ: a pair that other evidence than its value made, or the loss."""
-    losses = _losses(matching)
-    if losses is not None and matching.distance(*losses) > _PARTED * matching.tolerance:
-        return True
-    return any(
-        matching.distance(t, int(matching.classes_t[t])) > _PARTED * matching.tolerance
-        for t, why in matching.why.items()
-        if why != "value"
-    )
-
-
-def _losses(matching: Matching) -> tuple[int, int] | None:
-    """The loss of both sides, if neither has a partner yet."""
-    found = []
-    for flow, classes in (
-        (matching.target, matching.classes_t),
-        (matching.reference, matching.classes_r),
-    ):
-        scalars = np.flatnonzero((classes < 0) & (flow.classes["size"] == 1).to_numpy()).tolist()
-        found.append([value for value in scalars if _ends_forward(flow, value)])
-    return (found[0][-1], found[1][-1]) if all(found) else None
-
-
-def _ends_forward(flow: Flow, value: int) -> bool:
-    maker = int(flow.producers[value])
-    return (
-        maker >= 0
-        and flow.phases[maker] == FORWARD
-        and not any(flow.phases[op] == FORWARD for op in flow.readers[value])
-    )
-
-
-def by_near_value(matching: Matching, runs_parted: bool) -> bool:
-    """Pair what is nearest to each other by far, though beyond the noise: a small divergence moves values a little.
-
-    Within 5 %, ten times nearer than any other candidate of either side, makers of one phase and, where known, inputs
-    in common. Among many tensors of one size some are near by chance: unless the runs are known to have parted, inputs
-    in common are asked for, and of an optimizer that it changes one and the same value a little.
-    """
-    free_t, free_r = (
-        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
-    )
-    found = candidates(matching.prints_t.take(free_t), matching.prints_r.take(free_r), _NEAR)
-    targets, references = free_t[found.target], free_r[found.reference]
-    second_t = _second_least(targets, found.distance, len(matching.classes_t))
-    second_r = _second_least(references, found.distance, len(matching.classes_r))
-    progress = False
-    for t, r, gap in zip(
-        targets.tolist(), references.tolist(), found.distance.tolist(), strict=True
-    ):
-        telling = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r]) >= 3
-        clear = gap * 10 < min(second_t[t], second_r[r]) or (second_t[t] == second_r[r] == np.inf)
-        believed = not contradicts(matching, t, r) if runs_parted else _made_alike(matching, t, r)
-        if telling and clear and believed:
-            progress |= matching.pair(t, r, "near value", 0.65)
-    return progress
-
-
-def by_scaled_value(matching: Matching) -> bool:
-    """Pair what is equal up to a factor that many share: a loss scale, an average over ranks, a doubled gradient.
-
-    Shapes of distributions (extremes and mean over norm) are compared; a factor counts if at least five pairs that
-    nothing else comes near have it to 1e-3.
-    """
-    free_t, free_r = (
-        np.flatnonzero(classes < 0) for classes in (matching.classes_t, matching.classes_r)
-    )
-    prints_t, prints_r = matching.prints_t.take(free_t), matching.prints_r.take(free_r)
-    found = candidates(prints_t.normalised(), prints_r.normalised(), matching.tolerance)
-    if not len(found.target):
-        return False
-    only = (np.bincount(found.target)[found.target] == 1) & (
-        np.bincount(found.reference)[found.reference] == 1
-    )
-    only &= (prints_t.evidence[found.target] >= 3) & (prints_r.evidence[found.reference] >= 3)
-    targets, references = found.target[only], found.reference[only]
-    factors = np.log(prints_t.norm[targets] / prints_r.norm[references])
-    progress = False
-    for t, r, factor in zip(
-        free_t[targets].tolist(), free_r[references].tolist(), factors.tolist(), strict=True
-    ):
-        if np.count_nonzero(np.abs(factors - factor) < 1e-3) >= _COMMON and not contradicts(
-            matching, t, r
+    for (t, r), score in scores.items():
+        if (
+            score >= _MIN_SUPPORT
+            and _is_single_maximum(score, rival_scores_t[t])
+            and _is_single_maximum(score, rival_scores_r[r])
         ):
-            progress |= matching.pair(t, r, "scaled value", 0.7)
+            progress |= matching.pair(t, r, "value", confidence.SUPPORTED_VALUE)
     return progress
 
 
-def _second_least(ids: Ints, distances: Floats, count: int) -> Floats:
-    """(count,) second least distance of each id, Inf if there are not two."""
-    order = np.lexsort((distances, ids))
-    ranked, gaps = ids[order], distances[order]
-    place = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
-    second = np.full(count, np.inf)
-    second[ranked[place == 1]] = gaps[place == 1]
-    return second
+def _is_single_maximum(score: float, rival_scores: list[float]) -> bool:
+    return max(rival_scores) == score and rival_scores.count(score) == 1
 
 
-def contradicts(matching: Matching, t: int, r: int) -> bool:
-    """Their producers read paired values, and none in common; or only one of them has a producer."""
-    if matching.producer_t[t] < 0 or matching.producer_r[r] < 0:
-        return bool((matching.producer_t[t] < 0) != (matching.producer_r[r] < 0))
-    known_t, known_r = _paired_inputs(matching, t, r)
-    return bool(known_t and known_r and not known_t & known_r)
-
-
-def _made_alike(matching: Matching, t: int, r: int) -> bool:
-    """Their makers read a paired value in common; in an optimizer one that they are near to themselves."""
-    makers = int(matching.producer_t[t]), int(matching.producer_r[r])
-    if min(makers) < 0:
-        return False
-    known_t, known_r = _paired_inputs(matching, t, r)
-    if matching.target.phases[makers[0]] == OPTIMIZER:
-        return any(matching.distance(t, value) < _NEAR for value in known_t & known_r)
-    return bool(known_t & known_r)
-
-
-def _paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
-    """Reference classes that the producers of both read, as far as they are paired."""
-    reads_t, reads_r = (
-        flow.reads[int(producer)]
-        for flow, producer in (
-            (matching.target, matching.producer_t[t]),
-            (matching.reference, matching.producer_r[r]),
-        )
-    )
-    return (
-        {int(matching.classes_t[v]) for v in reads_t} - {-1},
-        {v for v in reads_r if matching.classes_r[v] >= 0},
-    )
-
-
-def _support(matching: Matching, t: int, r: int) -> float:
+def _score_support(matching: Matching, t: int, r: int) -> float:
+    """Return how much the paired neighbors of two classes speak for pairing them."""
+    target, reference = matching.target, matching.reference
     producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
     score = 0.0
     if producer_t >= 0 and producer_r >= 0:
-        score += 2.0 * (matching.kinds_t[producer_t] == matching.kinds_r[producer_r])
-        inputs_r = set(matching.reference.reads[producer_r])
-        known = [
-            int(matching.classes_t[v])
-            for v in matching.target.reads[producer_t]
-            if matching.classes_t[v] >= 0
-        ]
-        score += sum(2.0 if v in inputs_r else -2.0 for v in known)
-    after_r = {v for op in matching.reference.readers[r] for v in matching.reference.writes[op]}
-    after_t = {
-        int(matching.classes_t[v])
-        for op in matching.target.readers[t]
-        for v in matching.target.writes[op]
+        is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
+        score += _INPUT_WEIGHT * is_same_kind
+        inputs_r = set(reference.reads[producer_r])
+        for value in target.reads[producer_t]:
+            partner = int(matching.classes_t[value])
+            if partner >= 0:
+                score += _INPUT_WEIGHT if partner in inputs_r else -_INPUT_WEIGHT
+    outputs_t = {
+        int(matching.classes_t[value]) for op in target.consumers[t] for value in target.writes[op]
     }
-    return score + len((after_t - {-1}) & after_r)
+    outputs_r = {value for op in reference.consumers[r] for value in reference.writes[op]}
+    return score + len((outputs_t - {-1}) & outputs_r)
+
+
+def pair_by_last_value(matching: Matching) -> None:
+    """Pair scalars, such as losses, whose value several ops have: the last of each side first."""
+    unpaired_t, unpaired_r = _find_unpaired_classes(matching)
+    prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
+    candidates = find_candidates(prints_t, prints_r, matching.tolerance)
+    is_scalar = prints_t.size[candidates.target] == 1
+    targets = unpaired_t[candidates.target[is_scalar]].tolist()
+    references = unpaired_r[candidates.reference[is_scalar]].tolist()
+    for t, r in sorted(zip(targets, references, strict=True), reverse=True):
+        is_computed = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
+        if is_computed and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
+            matching.pair(t, r, "value", confidence.LAST_VALUE)
+
+
+def pair_losses(matching: Matching) -> None:
+    """Pair the losses: the last scalar that the forward pass computes and does not read again."""
+    losses = _find_losses(matching)
+    if losses is not None:
+        matching.pair(*losses, "last", confidence.LOSS)
+
+
+def has_diverged(matching: Matching) -> bool:
+    """Return whether some pair certainly differs: one not made by value, or the loss."""
+    threshold = _DIVERGED_TOLERANCES * matching.tolerance
+    losses = _find_losses(matching)
+    if losses is not None and matching.compute_distance(*losses) > threshold:
+        return True
+    return any(
+        matching.compute_distance(t, int(matching.classes_t[t])) > threshold
+        for t, evidence in matching.evidence.items()
+        if evidence != "value"
+    )
+
+
+def _find_losses(matching: Matching) -> tuple[int, int] | None:
+    """Return the loss of both sides, None if a side has none without a partner."""
+    losses_t = _find_unpaired_losses(matching.target, matching.classes_t)
+    losses_r = _find_unpaired_losses(matching.reference, matching.classes_r)
+    if not losses_t or not losses_r:
+        return None
+    return losses_t[-1], losses_r[-1]
+
+
+def _find_unpaired_losses(flow: Flow, partners: Ints) -> list[int]:
+    """Return the unpaired scalars at the end of the forward pass, in order."""
+    is_scalar = (flow.classes["size"] == 1).to_numpy()
+    scalars = np.flatnonzero((partners < 0) & is_scalar).tolist()
+    return [value for value in scalars if _is_forward_end(flow, value)]
+
+
+def _is_forward_end(flow: Flow, value: int) -> bool:
+    """Return whether a forward op computes the value and no forward op reads it."""
+    producer = int(flow.producers[value])
+    if producer < 0 or flow.phases[producer] != FORWARD:
+        return False
+    return all(flow.phases[op] != FORWARD for op in flow.consumers[value])
+
+
+def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
+    """Pair classes that are by far the closest, although farther apart than noise explains.
+
+    Both must be within 5 % and ten times closer than any other candidate of either side. Many
+    tensors of one size may be close by chance. So unless the runs are known to have diverged, the
+    producers must have an input in common; in the optimizer it must be an input that both outputs
+    are near to.
+    """
+    unpaired_t, unpaired_r = _find_unpaired_classes(matching)
+    prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
+    candidates = find_candidates(prints_t, prints_r, _NEAR_DISTANCE)
+    targets, references = unpaired_t[candidates.target], unpaired_r[candidates.reference]
+    distances = candidates.distance
+    second_t = _find_second_smallest(targets, distances, len(matching.classes_t))
+    second_r = _find_second_smallest(references, distances, len(matching.classes_r))
+    next_distances = np.minimum(second_t[targets], second_r[references])
+    is_clear = (distances * _CLEAR_RATIO < next_distances) | np.isinf(next_distances)
+    is_clear &= matching.prints_t.evidence[targets] >= _MIN_EVIDENCE_BEYOND_NOISE
+    is_clear &= matching.prints_r.evidence[references] >= _MIN_EVIDENCE_BEYOND_NOISE
+    progress = False
+    for t, r in zip(targets[is_clear].tolist(), references[is_clear].tolist(), strict=True):
+        if runs_diverged:
+            is_plausible = not has_conflicting_inputs(matching, t, r)
+        else:
+            is_plausible = _has_common_input(matching, t, r)
+        if is_plausible:
+            progress |= matching.pair(t, r, "near value", confidence.NEAR_VALUE)
+    return progress
+
+
+def pair_by_scaled_value(matching: Matching) -> bool:
+    """Pair classes that are equal up to a common factor; return whether any pair was added.
+
+    Such factors are a loss scale, an average over ranks or a gradient that was counted twice. The
+    shapes of the distributions (extremes and mean over norm) are compared. A factor counts if at
+    least five pairs without another candidate have it to 1e-3.
+    """
+    unpaired_t, unpaired_r = _find_unpaired_classes(matching)
+    prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
+    candidates = find_candidates(prints_t.normalize(), prints_r.normalize(), matching.tolerance)
+    if not len(candidates.target):
+        return False
+    is_only = np.bincount(candidates.target)[candidates.target] == 1
+    is_only &= np.bincount(candidates.reference)[candidates.reference] == 1
+    is_only &= prints_t.evidence[candidates.target] >= _MIN_EVIDENCE_BEYOND_NOISE
+    is_only &= prints_r.evidence[candidates.reference] >= _MIN_EVIDENCE_BEYOND_NOISE
+    targets, references = candidates.target[is_only], candidates.reference[is_only]
+    log_factors = np.log(prints_t.norm[targets] / prints_r.norm[references])
+    progress = False
+    for t, r, log_factor in zip(
+        unpaired_t[targets].tolist(),
+        unpaired_r[references].tolist(),
+        log_factors.tolist(),
+        strict=True,
+    ):
+        n_equal = np.count_nonzero(np.abs(log_factors - log_factor) < _FACTOR_TOLERANCE)
+        if n_equal >= _MIN_SHARED_FACTOR and not has_conflicting_inputs(matching, t, r):
+            progress |= matching.pair(t, r, "scaled value", confidence.SCALED_VALUE)
+    return progress
+
+
+def _find_unpaired_classes(matching: Matching) -> tuple[Ints, Ints]:
+    return np.flatnonzero(matching.classes_t < 0), np.flatnonzero(matching.classes_r < 0)
+
+
+def _find_second_smallest(ids: Ints, distances: Floats, count: int) -> Floats:
+    """Return (count,) the second smallest distance of each id, Inf for ids with fewer than two."""
+    order = np.lexsort((distances, ids))
+    sorted_ids, sorted_distances = ids[order], distances[order]
+    rank = np.arange(len(sorted_ids)) - np.searchsorted(sorted_ids, sorted_ids)
+    second = np.full(count, np.inf)
+    second[sorted_ids[rank == 1]] = sorted_distances[rank == 1]
+    return second
+
+
+def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
+    """Return whether the producers read paired values but none in common.
+
+    It is also a conflict if only one of the two classes has a producer.
+    """
+    has_producer_t = bool(matching.producer_t[t] >= 0)
+    has_producer_r = bool(matching.producer_r[r] >= 0)
+    if not (has_producer_t and has_producer_r):
+        return has_producer_t != has_producer_r
+    inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+    return bool(inputs_t and inputs_r and inputs_t.isdisjoint(inputs_r))
+
+
+def _has_common_input(matching: Matching, t: int, r: int) -> bool:
+    """Return whether the producers read a paired value in common.
+
+    In the optimizer the output must also be near that value, as a new weight is to the old one.
+    """
+    producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
+    if min(producer_t, producer_r) < 0:
+        return False
+    inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+    common_inputs = inputs_t & inputs_r
+    if matching.target.phases[producer_t] == OPTIMIZER:
+        return any(matching.compute_distance(t, v) < _NEAR_DISTANCE for v in common_inputs)
+    return bool(common_inputs)
+
+
+def _find_paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
+    """Return the paired inputs of both producers, as reference classes."""
+    reads_t = matching.target.reads[int(matching.producer_t[t])]
+    reads_r = matching.reference.reads[int(matching.producer_r[r])]
+    inputs_t = {int(matching.classes_t[value]) for value in reads_t} - {-1}
+    inputs_r = {value for value in reads_r if matching.classes_r[value] >= 0}
+    return inputs_t, inputs_r

@@ -1,169 +1,228 @@
-"""Fused tensors: one on one side is several of the other (q, k, v in one weight; gate and up; and their gradients)."""
+"""Fused tensors: one tensor of one side holds several of the other.
+
+Examples are q, k and v in one weight, gate and up, their outputs, and the gradients of all of
+these.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
+from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
 from .matches import Matching
 
-_MOST_PARTS = 4
+#: Parts that a fused tensor without a name may have; more leaves are not taken for its parts.
+_MAX_PARTS = 4
 
 
 @dataclass(frozen=True)
-class Group:
-    """Classes of the target that together hold what those of the reference together hold; one side has just one."""
+class FusedGroup:
+    """Classes of both sides that together hold the same elements; one side has just one class."""
 
     target: tuple[int, ...]
     reference: tuple[int, ...]
 
 
-def groups(matching: Matching, rules: Rules) -> tuple[Group, ...]:
-    """Fused tensors among what is left over: by canonical names of parameters, else by what is read beside them."""
-    found: dict[Group, None] = {}
-    sides = (matching.target, matching.classes_t), (matching.reference, matching.classes_r)
-    for one, many in ((0, 1), (1, 0)):
-        (flow, classes), (other, other_classes) = sides[one], sides[many]
-        for column in ("parameter", "gradient_of"):
-            left = _left_over(other, other_classes, column, rules)
-            for value in np.flatnonzero(
-                (classes < 0) & (flow.classes[column] != "").to_numpy()
-            ).tolist():
-                for names in rules.split(rules.parameter(flow.classes[column].iat[value])):
-                    parts = tuple(left[name] for name in names if name in left)
-                    if len(parts) == len(names) and _fits(flow, value, other, parts):
-                        found[_group(one, value, parts)] = None
-        for value, parts in _by_readers(matching, one):
-            if _fits(flow, value, other, parts):
-                found[_group(one, value, parts)] = None
-    weights = _disjoint(found)
-    return _disjoint(
-        dict.fromkeys(
-            (*weights, *(found for group in weights for found in _alongside(matching, group)))
-        )
-    )
+@dataclass(frozen=True)
+class _Side:
+    """One side of a matching."""
+
+    flow: Flow
+    partners: Ints  #: class -> class of the other side or -1
+    is_target: bool
+
+    def is_unpaired(self, value: int) -> bool:
+        return bool(self.partners[value] < 0)
+
+    def get_target_class(self, value: int) -> int:
+        """Return the class of the target that a paired class of this side is."""
+        return value if self.is_target else int(self.partners[value])
 
 
-def _group(one: int, value: int, parts: tuple[int, ...]) -> Group:
-    return Group((value,), parts) if one == 0 else Group(parts, (value,))
+def find_fused_groups(matching: Matching, rules: Rules) -> tuple[FusedGroup, ...]:
+    """Return the fused tensors among the unpaired classes.
 
-
-def _left_over(flow: Flow, classes: Ints, column: str, rules: Rules) -> Mapping[str, int]:
-    named = flow.classes[column].to_numpy()
-    return {
-        rules.parameter(named[v]) or named[v]: v
-        for v in np.flatnonzero((classes < 0) & (named != "")).tolist()
-    }
-
-
-def _fits(flow: Flow, value: int, other: Flow, parts: tuple[int, ...]) -> bool:
-    return len(parts) > 1 and int(flow.sizes[value]) == int(
-        sum(other.sizes[part] for part in parts)
-    )
-
-
-def _by_readers(matching: Matching, one: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Leaves left over that are read, beside one and the same paired value, by one op here and by several there."""
-    leaves = [_leaves_beside(matching, side) for side in (0, 1)]
-    return [
-        (ours[0], tuple(theirs))
-        for beside, ours in leaves[one].items()
-        if len(ours) == 1 and 1 < len(theirs := leaves[1 - one].get(beside, [])) <= _MOST_PARTS
+    They are found by canonical parameter names, else by the paired value that they are read with.
+    """
+    target = _Side(matching.target, matching.classes_t, is_target=True)
+    reference = _Side(matching.reference, matching.classes_r, is_target=False)
+    weight_groups = []
+    for whole_side, part_side in ((target, reference), (reference, target)):
+        for whole, parts in _iterate_fused_leaves(whole_side, part_side, rules):
+            if _has_size_of_parts(whole_side.flow, whole, part_side.flow, parts):
+                group = FusedGroup((whole,), parts)
+                if whole_side is reference:
+                    group = FusedGroup(parts, (whole,))
+                weight_groups.append(group)
+    disjoint_groups = _select_disjoint(weight_groups)
+    related_groups = [
+        related_group
+        for group in disjoint_groups
+        for related_group in _find_related_groups(target, reference, group)
     ]
+    return _select_disjoint([*disjoint_groups, *related_groups])
 
 
-def _leaves_beside(matching: Matching, side: int) -> dict[int, list[int]]:
-    """Paired value (numbered by the target) -> unpaired leaves that forward ops read beside it."""
-    flow, classes = (
-        (matching.target, matching.classes_t),
-        (matching.reference, matching.classes_r),
-    )[side]
-    table: dict[int, list[int]] = defaultdict(list)
+def _iterate_fused_leaves(
+    whole_side: _Side, part_side: _Side, rules: Rules
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (fused class, classes of its parts): by name first, then by common consumers."""
+    for column in ("parameter", "gradient_of"):
+        names = whole_side.flow.classes[column].to_numpy()
+        part_classes = _index_unpaired_names(part_side, column, rules)
+        for value in np.flatnonzero((whole_side.partners < 0) & (names != "")).tolist():
+            for part_names in rules.split_path(rules.resolve_parameter(names[value])):
+                if all(name in part_classes for name in part_names):
+                    yield value, tuple(part_classes[name] for name in part_names)
+    yield from _iterate_leaves_by_consumers(whole_side, part_side)
+
+
+def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str, int]:
+    """Return canonical name -> the unpaired class that has it."""
+    names = side.flow.classes[column].to_numpy()
+    unpaired_classes = np.flatnonzero((side.partners < 0) & (names != "")).tolist()
+    return {rules.resolve_parameter(names[v]) or names[v]: v for v in unpaired_classes}
+
+
+def _has_size_of_parts(whole_flow: Flow, whole: int, part_flow: Flow, parts: Sequence[int]) -> bool:
+    """Return whether there are several parts whose sizes add up to that of the whole."""
+    total = sum(part_flow.sizes[part] for part in parts)
+    return len(parts) > 1 and int(whole_flow.sizes[whole]) == int(total)
+
+
+def _iterate_leaves_by_consumers(
+    whole_side: _Side, part_side: _Side
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (fused leaf, its parts): unpaired leaves that are read with the same paired value."""
+    part_leaves = _index_leaves_by_value(part_side)
+    for value, whole_leaves in _index_leaves_by_value(whole_side).items():
+        parts = part_leaves.get(value, [])
+        if len(whole_leaves) == 1 and 1 < len(parts) <= _MAX_PARTS:
+            yield whole_leaves[0], tuple(parts)
+
+
+def _index_leaves_by_value(side: _Side) -> dict[int, list[int]]:
+    """Return paired computed value (as target class) -> unpaired leaves that are read with it.
+
+    Only forward ops that read exactly one of each count.
+    """
+    leaves_of: dict[int, list[int]] = defaultdict(list)
+    flow = side.flow
     for op, reads in enumerate(flow.reads):
-        if flow.phases[op] != "forward":
+        if flow.phases[op] != FORWARD:
             continue
-        leaves = [v for v in reads if classes[v] < 0 and flow.producers[v] < 0]
-        beside = [
-            v if side == 0 else int(classes[v])
-            for v in reads
-            if classes[v] >= 0 and flow.producers[v] >= 0
-        ]
-        if len(leaves) == 1 and len(beside) == 1 and leaves[0] not in table[beside[0]]:
-            table[beside[0]].append(leaves[0])
-    return table
+        leaves, computed_values = [], []
+        for value in reads:
+            is_leaf = flow.producers[value] < 0
+            if is_leaf and side.is_unpaired(value):
+                leaves.append(value)
+            elif not is_leaf and not side.is_unpaired(value):
+                computed_values.append(side.get_target_class(value))
+        if len(leaves) == 1 and len(computed_values) == 1:
+            value_leaves = leaves_of[computed_values[0]]
+            if leaves[0] not in value_leaves:
+                value_leaves.append(leaves[0])
+    return leaves_of
 
 
-def _alongside(matching: Matching, group: Group) -> list[Group]:
-    """Of a fused weight and its parts what they made, its gradients and theirs: they are fused in the same way."""
-    sides = (
-        (matching.target, matching.classes_t, group.target),
-        (matching.reference, matching.classes_r, group.reference),
+def _find_related_groups(target: _Side, reference: _Side, group: FusedGroup) -> list[FusedGroup]:
+    """Return the outputs and gradients of a fused weight as groups: they are fused as it is."""
+    related_groups = []
+    for find_related in (find_outputs, _find_output_gradients, _find_leaf_gradients):
+        values_t = _collect_single_values(target, group.target, find_related)
+        values_r = _collect_single_values(reference, group.reference, find_related)
+        if len(group.target) <= len(group.reference):
+            whole_side, wholes, part_side, parts = target, values_t, reference, values_r
+            n_parts = len(group.reference)
+        else:
+            whole_side, wholes, part_side, parts = reference, values_r, target, values_t
+            n_parts = len(group.target)
+        if len(wholes) != 1 or len(set(parts)) != n_parts:
+            continue
+        if _has_size_of_parts(whole_side.flow, wholes[0], part_side.flow, parts):
+            related_groups.append(FusedGroup(values_t, values_r))
+    return related_groups
+
+
+def _collect_single_values(
+    side: _Side, leaves: Sequence[int], find_related: Callable[[Flow, int], list[int]]
+) -> tuple[int, ...]:
+    """Return the unpaired related value of each leaf that has exactly one."""
+    single_values = []
+    for leaf in leaves:
+        unpaired_values = [v for v in find_related(side.flow, leaf) if side.is_unpaired(v)]
+        if len(unpaired_values) == 1:
+            single_values.append(unpaired_values[0])
+    return tuple(single_values)
+
+
+def find_outputs(flow: Flow, leaf: int) -> list[int]:
+    """Return what forward ops compute from a leaf directly."""
+    consumers = _list_consumers(flow, leaf, FORWARD)
+    return list(dict.fromkeys(value for op in consumers for value in flow.writes[op]))
+
+
+def _find_output_gradients(flow: Flow, leaf: int) -> list[int]:
+    """Return the gradients of a leaf's outputs.
+
+    They are taken from the backward records. Without records they are the values that backward ops
+    read with the leaf and that have the size of an output.
+    """
+    outputs = find_outputs(flow, leaf)
+    recorded_gradients = dict.fromkeys(
+        flow.recorded_gradients[value] for value in outputs if value in flow.recorded_gradients
     )
-    found = []
-    for related in (outputs, _gradient_of_output, _gradient):
-        values: list[tuple[int, ...]] = []
-        for flow, classes, leaves in sides:
-            free = [[v for v in related(flow, leaf) if classes[v] < 0] for leaf in leaves]
-            values.append(tuple(choice[0] for choice in free if len(choice) == 1))
-        whole, parts = sorted(zip(values, sides, strict=True), key=lambda side: len(side[1][2]))
-        complete = len(whole[0]) == 1 and len(set(parts[0])) == len(parts[1][2])
-        if complete and _fits(whole[1][0], whole[0][0], parts[1][0], parts[0]):
-            found.append(Group(*values))
-    return found
+    if recorded_gradients:
+        return list(recorded_gradients)
+    output_sizes = {int(flow.sizes[value]) for value in outputs}
+    gradients: dict[int, None] = {}
+    for op in _list_consumers(flow, leaf, BACKWARD):
+        for value in flow.reads[op]:
+            if value != leaf and int(flow.sizes[value]) in output_sizes:
+                gradients[value] = None
+    return list(gradients)
 
 
-def outputs(flow: Flow, leaf: int) -> list[int]:
-    """What forward ops make of a leaf."""
-    return list(dict.fromkeys(v for op in _readers(flow, leaf, "forward") for v in flow.writes[op]))
+def _find_leaf_gradients(flow: Flow, leaf: int) -> list[int]:
+    """Return the gradient of a leaf: by name, else by dataflow.
 
-
-def _gradient_of_output(flow: Flow, leaf: int) -> list[int]:
-    """Gradients of what forward ops made of a leaf: as the calls say, else what backward ops read beside it."""
-    forward, backward = (_readers(flow, leaf, phase) for phase in ("forward", "backward"))
-    made = [v for op in forward for v in flow.writes[op]]
-    recorded = dict.fromkeys(flow.gradients[v] for v in made if v in flow.gradients)
-    sizes = {int(flow.sizes[v]) for v in made}
-    beside = dict.fromkeys(
-        v for op in backward for v in flow.reads[op] if v != leaf and int(flow.sizes[v]) in sizes
-    )
-    return list(recorded or beside)
-
-
-def _gradient(flow: Flow, leaf: int) -> list[int]:
-    """The gradient of a leaf: by name, else what is made of its output's gradient and what it was read with."""
+    By dataflow it has the leaf's size and is computed from the gradient of an output and from a
+    value that forward ops read with the leaf.
+    """
     name = flow.classes["parameter"].iat[leaf]
-    if name and (
-        named := np.flatnonzero((flow.classes["gradient_of"] == name).to_numpy()).tolist()
-    ):
-        return list(named)
-    read_with = {v for op in _readers(flow, leaf, "forward") for v in flow.reads[op]} - {leaf}
-    made = dict.fromkeys(
-        v
-        for incoming in _gradient_of_output(flow, leaf)
-        for op in _readers(flow, incoming, "backward")
-        if read_with & set(flow.reads[op])
-        for v in flow.writes[op]
-    )
-    return [v for v in made if flow.sizes[v] == flow.sizes[leaf]]
+    if name:
+        named_gradients = np.flatnonzero((flow.classes["gradient_of"] == name).to_numpy()).tolist()
+        if named_gradients:
+            return list(named_gradients)
+    forward_ops = _list_consumers(flow, leaf, FORWARD)
+    other_inputs = {value for op in forward_ops for value in flow.reads[op]} - {leaf}
+    gradients: dict[int, None] = {}
+    for output_gradient in _find_output_gradients(flow, leaf):
+        for op in _list_consumers(flow, output_gradient, BACKWARD):
+            if other_inputs.intersection(flow.reads[op]):
+                gradients.update(dict.fromkeys(flow.writes[op]))
+    return [value for value in gradients if flow.sizes[value] == flow.sizes[leaf]]
 
 
-def _readers(flow: Flow, value: int, phase: str) -> list[int]:
-    return [op for op in flow.readers[value] if flow.phases[op] == phase]
+def _list_consumers(flow: Flow, value: int, phase: str) -> list[int]:
+    return [op for op in flow.consumers[value] if flow.phases[op] == phase]
 
 
-def _disjoint(found: Mapping[Group, None]) -> tuple[Group, ...]:
-    """Each class in one group at most: the first that claims it."""
-    taken: set[tuple[int, int]] = set()
-    kept = []
-    for group in found:
-        members = {(0, v) for v in group.target} | {(1, v) for v in group.reference}
-        if not members & taken:
-            taken |= members
-            kept.append(group)
-    return tuple(kept)
+def _select_disjoint(groups: Sequence[FusedGroup]) -> tuple[FusedGroup, ...]:
+    """Return the groups without those that share a class with an earlier group."""
+    used_classes: set[tuple[str, int]] = set()
+    disjoint_groups = []
+    for group in groups:
+        members = {("target", value) for value in group.target}
+        members |= {("reference", value) for value in group.reference}
+        if members.isdisjoint(used_classes):
+            used_classes |= members
+            disjoint_groups.append(group)
+    return tuple(disjoint_groups)

@@ -1,4 +1,4 @@
-"""Pairs that someone named, in a mapping file: evidence weaker than values, so that a wrong name does little harm."""
+"""Pairs that a mapping file names. They count less than values: a wrong name does little harm."""
 
 from __future__ import annotations
 
@@ -7,65 +7,71 @@ from collections.abc import Iterator
 from ..graph import Flow
 from ..model.trace import FORWARD
 from ..rulebook import Rules
-from .anchors import contradicts
+from . import confidence
+from .anchors import has_conflicting_inputs
 from .matches import Matching
 
-_Slots = dict[tuple[str, str], int]
+
+def canonicalize_kinds(flow: Flow, rules: Rules, *, target: bool) -> list[str]:
+    """Return the canonical kind of every op.
+
+    If a mapping file names an API of the target, its ops get the kind of the reference's API.
+    """
+    mapped_kinds = rules.named_pairs.kinds if target else {}
+    return [rules.resolve_kind(mapped_kinds.get(kind, kind)) for kind in flow.trace.ops["kind"]]
 
 
-def kinds_of(flow: Flow, rules: Rules, *, target: bool) -> list[str]:
-    """Canonical kind of every op; of the target's APIs that a mapping names, the kind of the other side's."""
-    said = rules.named.kinds if target else {}
-    return [rules.kind(said.get(kind, kind)) for kind in flow.trace.ops["kind"]]
+def pair_by_mapping(matching: Matching, rules: Rules, *, diverged: bool) -> bool:
+    """Pair classes whose slots a mapping file names together; return whether any pair was added.
 
-
-def by_name(matching: Matching, rules: Rules, *, parted: bool) -> bool:
-    """Pair classes whose slots a mapping names together; true if any pair was added.
-
-    First those whose values agree, which a name tells from others that look the same. Where the runs have ``parted``,
-    others too, if what they were made of does not contradict it: of the forward pass, since msprobe has numbered
-    backward calls in two ways.
+    Classes whose values agree are paired first: there the name chooses between equal values. With
+    ``diverged``, classes of the forward pass whose values differ are paired too, unless their
+    producers read different values. Backward calls are left out: msprobe has numbered them in two
+    ways.
     """
     progress = False
-    for t, r in _named(matching, rules):
-        if not matching.may_pair(t, r):
+    for t, r in _iterate_named_pairs(matching, rules):
+        if not matching.can_pair(t, r):
             continue
-        if matching.distance(t, r) <= matching.tolerance:
-            progress |= matching.pair(t, r, "name", 0.85)
-        elif parted and not contradicts(matching, t, r) and _forward(matching, t, r):
-            progress |= matching.pair(t, r, "name", 0.7)
+        if matching.compute_distance(t, r) <= matching.tolerance:
+            progress |= matching.pair(t, r, "name", confidence.MAPPED_NAME)
+        elif (
+            diverged and _is_forward(matching, t, r) and not has_conflicting_inputs(matching, t, r)
+        ):
+            progress |= matching.pair(t, r, "name", confidence.MAPPED_NAME_ONLY)
     return progress
 
 
-def _named(matching: Matching, rules: Rules) -> Iterator[tuple[int, int]]:
-    named = rules.named
+def _iterate_named_pairs(matching: Matching, rules: Rules) -> Iterator[tuple[int, int]]:
+    """Yield (target class, reference class) for each tensor, then each module, that rules name."""
+    named = rules.named_pairs
     if not named.tensors and not named.modules:
         return
-    target, reference = _slots(matching.target), _slots(matching.reference)
-    for slot, other in named.tensors.items():
-        if slot in target and other in reference:
-            yield target[slot], reference[other]
-    for (op, place), value in target.items() if named.modules else ():
-        yield from (
-            (value, reference[name, place])
-            for name in named.module(op)
-            if (name, place) in reference
-        )
+    slots_t, slots_r = _index_slots(matching.target), _index_slots(matching.reference)
+    for slot_t, slot_r in named.tensors.items():
+        if slot_t in slots_t and slot_r in slots_r:
+            yield slots_t[slot_t], slots_r[slot_r]
+    if not named.modules:
+        return
+    for (op, slot), value in slots_t.items():
+        for name in named.list_module_names(op):
+            if (name, slot) in slots_r:
+                yield value, slots_r[name, slot]
 
 
-def _slots(flow: Flow) -> _Slots:
-    """(name of an op, slot) -> the class of the value in it."""
+def _index_slots(flow: Flow) -> dict[tuple[str, str], int]:
+    """Return (name of an op, slot) -> the class of the value in it."""
     names = flow.trace.ops["name"].tolist()
-    rows = zip(
-        flow.tensors["op"].tolist(),
-        flow.tensors["slot"].tolist(),
-        flow.tensor_class.tolist(),
-        strict=True,
-    )
-    return {(names[op], slot): value for op, slot, value in rows if value >= 0}
+    ops, slots = flow.tensors["op"].tolist(), flow.tensors["slot"].tolist()
+    classes = flow.tensor_class.tolist()
+    return {
+        (names[op], slot): value
+        for op, slot, value in zip(ops, slots, classes, strict=True)
+        if value >= 0
+    }
 
 
-def _forward(matching: Matching, t: int, r: int) -> bool:
-    return bool(
-        matching.target.column("phase")[t] == matching.reference.column("phase")[r] == FORWARD
-    )
+def _is_forward(matching: Matching, t: int, r: int) -> bool:
+    phase_t = matching.target.list_column("phase")[t]
+    phase_r = matching.reference.list_column("phase")[r]
+    return bool(phase_t == phase_r == FORWARD)

@@ -1,6 +1,7 @@
-"""The growing match between two sides: which value class is which, which op is which, and why.
+"""The match between two sides while it grows: which value class and which op is which, and why.
 
-The one mutable object of the package; the stages of the alignment add to it and never take away.
+This is the one mutable object of the package. The stages of the alignment add pairs and never
+remove any. Names that end in ``_t`` belong to the target, those in ``_r`` to the reference.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
-from .values import Fingerprints, distance
+from .values import Fingerprints, compute_distances
 
 
 @dataclass
 class Matching:
-    """Partial one-to-one map between the classes, and between the ops, of two sides."""
+    """A partial one-to-one map between the classes, and between the ops, of two sides."""
 
     target: Flow
     reference: Flow
@@ -28,58 +29,56 @@ class Matching:
     classes_r: Ints = field(init=False)
     ops_t: Ints = field(init=False)  #: target op -> reference op or -1
     ops_r: Ints = field(init=False)
-    why: dict[int, str] = field(
-        default_factory=dict
-    )  #: target class -> value, parameter, name, structure, role
-    confidence: dict[int, float] = field(default_factory=dict)
+    #: target class -> value, parameter, name, structure, role, ...
+    evidence: dict[int, str] = field(default_factory=dict)
+    confidence: dict[int, float] = field(default_factory=dict)  #: see :mod:`.confidence`
 
     def __post_init__(self) -> None:
         self.classes_t = np.full(len(self.target.classes), -1)
         self.classes_r = np.full(len(self.reference.classes), -1)
         self.ops_t = np.full(len(self.target.trace.ops), -1)
         self.ops_r = np.full(len(self.reference.trace.ops), -1)
-        self.prints_t = Fingerprints.of(self.target.classes)
-        self.prints_r = Fingerprints.of(self.reference.classes)
+        self.prints_t = Fingerprints.from_table(self.target.classes)
+        self.prints_r = Fingerprints.from_table(self.reference.classes)
         self.producer_t = self.target.classes["producer"].to_numpy()
         self.producer_r = self.reference.classes["producer"].to_numpy()
         self._phase_t = self.target.classes["phase"].to_numpy()
         self._phase_r = self.reference.classes["phase"].to_numpy()
 
-    def distance(self, t: int, r: int) -> float:
-        """Distance of the statistics of two classes; Inf if nothing can be compared."""
-        return float(distance(self.prints_t, np.array([t]), self.prints_r, np.array([r]))[0])
+    def compute_distance(self, t: int, r: int) -> float:
+        """Return the distance of the statistics of two classes, Inf if nothing can be compared."""
+        distances = compute_distances(self.prints_t, np.array([t]), self.prints_r, np.array([r]))
+        return float(distances[0])
 
-    def may_pair(self, t: int, r: int) -> bool:
-        """Free on both sides, of equal size, and not forward on one side and backward on the other."""
-        if (
-            self.classes_t[t] >= 0
-            or self.classes_r[r] >= 0
-            or self.prints_t.size[t] != self.prints_r.size[r]
-        ):
+    def can_pair(self, t: int, r: int) -> bool:
+        """Return whether both are unpaired, of equal size and, if computed, of the same phase."""
+        if self.classes_t[t] >= 0 or self.classes_r[r] >= 0:
             return False
-        leaf = self.producer_t[t] < 0 or self.producer_r[r] < 0
-        return bool(leaf or self._phase_t[t] == self._phase_r[r])
+        if self.prints_t.size[t] != self.prints_r.size[r]:
+            return False
+        is_leaf = self.producer_t[t] < 0 or self.producer_r[r] < 0
+        return bool(is_leaf or self._phase_t[t] == self._phase_r[r])
 
-    def pair(self, t: int, r: int, why: str, confidence: float) -> bool:
-        """Pair two classes, but not the ops that made them. False if not possible, see :meth:`may_pair`."""
-        if not self.may_pair(t, r):
+    def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
+        """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""
+        if not self.can_pair(t, r):
             return False
         self.classes_t[t], self.classes_r[r] = r, t
-        self.why[t], self.confidence[t] = why, confidence
+        self.evidence[t], self.confidence[t] = evidence, confidence
         return True
 
     def pair_ops(self, t: int, r: int) -> bool:
-        """Pair two ops; false if one has another partner."""
+        """Pair two ops. Return False if one has another partner."""
         if self.ops_t[t] >= 0 or self.ops_r[r] >= 0:
             return bool(self.ops_t[t] == r)
         self.ops_t[t], self.ops_r[r] = r, t
         return True
 
-    def learned(self) -> Counter[tuple[str, str]]:
-        """How often an op kind of the target made the same value as an op kind of the reference, where values agree."""
+    def count_kind_pairs(self) -> Counter[tuple[str, str]]:
+        """Count, over the pairs by value, how often two operator kinds produced the same value."""
         counts: Counter[tuple[str, str]] = Counter()
-        for t, why in self.why.items():
+        for t, evidence in self.evidence.items():
             producer_t, producer_r = self.producer_t[t], self.producer_r[self.classes_t[t]]
-            if why == "value" and producer_t >= 0 and producer_r >= 0:
+            if evidence == "value" and producer_t >= 0 and producer_r >= 0:
                 counts[self.kinds_t[producer_t], self.kinds_r[producer_r]] += 1
         return counts

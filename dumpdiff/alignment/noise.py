@@ -1,4 +1,4 @@
-"""How far apart two tensors that are the same may lie in this very pair of dumps: estimated, not assumed."""
+"""The distance up to which two tensors may be the same, estimated from the pair of dumps."""
 
 from __future__ import annotations
 
@@ -6,49 +6,72 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.dtypes import unit_roundoff
-from .values import Fingerprints, candidates
+from .values import Fingerprints, find_candidates
 
-_PRIOR_UNITS = 4  # see prior(): 4 u is 1.6e-2 for bfloat16, 2e-3 for float16
-_SINGLE = 3e-6  # floor for float32: what summation order alone makes of statistics of some thousand elements
+#: Unit roundoffs of the prior: 1.6e-2 for bfloat16, 2e-3 for float16.
+_PRIOR_ROUNDOFFS = 4
+#: Smallest prior, for float32: what the order of summation alone changes in the statistics of some
+#: thousand elements.
+_MIN_PRIOR = 3e-6
+#: The prior is at least this many times the resolution of the recorded numbers ...
+_PRIOR_RESOLUTIONS = 8
+#: ... if it is coarser than this: finer numbers are as exact as float32.
+_COARSE_RESOLUTION = 2e-7
+#: The measured tolerance stays within half the prior and this many times the prior.
+_MAX_PRIORS = 8
+#: Measured tolerance in lower quartiles of the distances. The quartile, because after a divergence
+#: most values differ.
+_QUARTILES = 16
+#: How many times farther the second nearest class must be before a distance counts as noise.
+_CLEAR_RATIO = 10
+#: Informative statistics (of 4) that a class needs before its distance counts.
+_MIN_EVIDENCE = 3
+#: Distances needed for an estimate; with fewer the prior is used.
+_MIN_DISTANCES = 8
 
 
-def prior(target: Flow, reference: Flow) -> float:
-    """What to expect before looking: four unit roundoffs of the least exact dtype that computes on either side.
+def estimate_prior(target: Flow, reference: Flow) -> float:
+    """Return the tolerance to expect before looking at the values.
 
-    Never less than eight times the resolution of the recorded numbers.
+    It is four unit roundoffs of the coarsest dtype that either side computes in, and at least eight
+    times the resolution of the recorded numbers.
     """
-    units = max(unit_roundoff(target.coarsest), unit_roundoff(reference.coarsest))
+    roundoff = max(unit_roundoff(target.coarsest_dtype), unit_roundoff(reference.coarsest_dtype))
     resolution = max(target.trace.source.resolution, reference.trace.source.resolution)
-    return max(_PRIOR_UNITS * units, _SINGLE, 8 * resolution if resolution > 2e-7 else 0.0)
+    prior = max(_PRIOR_ROUNDOFFS * roundoff, _MIN_PRIOR)
+    if resolution > _COARSE_RESOLUTION:
+        prior = max(prior, _PRIOR_RESOLUTIONS * resolution)
+    return prior
 
 
-def matching_tolerance(target: Flow, reference: Flow) -> float:
-    """The distance of statistics (see values.distance) within which two tensors may be taken for the same.
+def estimate_matching_tolerance(target: Flow, reference: Flow) -> float:
+    """Return the distance of statistics within which two tensors may be the same.
 
-    Sixteen times the lower quartile of the distances between mutual nearest neighbours that nothing else comes near,
-    kept within half to eight times the prior. The lower quartile, because after a divergence most are apart.
+    It is sixteen times the lower quartile of the distances between mutual nearest neighbors without
+    another close candidate, and between half and eight times the prior. For the distance see
+    ``values.compute_distances``.
     """
-    expected = prior(target, reference)
-    t, r = Fingerprints.of(target.classes), Fingerprints.of(reference.classes)
-    found = candidates(t, r, 8 * expected)
-    if not len(found.target):
-        return expected
-    first = np.unique(found.target, return_index=True)[1]
-    nearest_r = np.full(len(r.size), np.inf)
-    np.minimum.at(nearest_r, found.reference, found.distance)
-    second = np.full(len(t.size), np.inf)
-    later = np.ones(len(found.target), dtype=bool)
-    later[first] = False
-    np.minimum.at(second, found.target[later], found.distance[later])
-    best = found.distance[first]
-    mutual = best <= nearest_r[found.reference[first]]
-    computed = target.classes["producer"].to_numpy()[found.target[first]] >= 0
-    clear = (
-        mutual
-        & computed
-        & (second[found.target[first]] > 10 * best)
-        & (t.evidence[found.target[first]] >= 3)
-    )
-    if clear.sum() < 8:
-        return expected
-    return float(np.clip(16 * np.quantile(best[clear], 0.25), expected / 2, 8 * expected))
+    prior = estimate_prior(target, reference)
+    prints_t = Fingerprints.from_table(target.classes)
+    prints_r = Fingerprints.from_table(reference.classes)
+    candidates = find_candidates(prints_t, prints_r, _MAX_PRIORS * prior)
+    if not len(candidates.target):
+        return prior
+    # candidates are sorted by target, then distance: the first row of a target is its nearest
+    nearest_rows = np.unique(candidates.target, return_index=True)[1]
+    nearest_r = np.full(len(prints_r.size), np.inf)
+    np.minimum.at(nearest_r, candidates.reference, candidates.distance)
+    second_t = np.full(len(prints_t.size), np.inf)
+    is_later = np.ones(len(candidates.target), dtype=bool)
+    is_later[nearest_rows] = False
+    np.minimum.at(second_t, candidates.target[is_later], candidates.distance[is_later])
+    targets, references = candidates.target[nearest_rows], candidates.reference[nearest_rows]
+    distances = candidates.distance[nearest_rows]
+    is_clear = distances <= nearest_r[references]
+    is_clear &= target.classes["producer"].to_numpy()[targets] >= 0
+    is_clear &= second_t[targets] > _CLEAR_RATIO * distances
+    is_clear &= prints_t.evidence[targets] >= _MIN_EVIDENCE
+    if is_clear.sum() < _MIN_DISTANCES:
+        return prior
+    measured = _QUARTILES * np.quantile(distances[is_clear], 0.25)
+    return float(np.clip(measured, prior / 2, _MAX_PRIORS * prior))

@@ -1,8 +1,9 @@
-"""Role evidence: a network repeats itself, so what was learned where the runs agree holds where they do not.
+"""Role evidence: a network repeats itself, so what agreeing layers teach holds for the others.
 
-Each side's ops get roles of their own: Weisfeiler-Lehman labels (Shervashidze et al., JMLR 12, 2011) from the op's
-kind, the parameters it reads without their layer number, and its neighbours up to some hops away. Pairs that agree tell
-which role of the reference is which role of the target; the k-th unpaired member of one is then the k-th of the other.
+Each side's ops get roles: Weisfeiler-Lehman labels (Shervashidze et al., JMLR 12, 2011) from the
+op's kind, the parameters that it reads without their layer number, and its neighbors up to some
+hops away. Pairs that agree teach which role of the target is which role of the reference. Then the
+k-th unpaired member of one is paired with the k-th of the other.
 """
 
 from __future__ import annotations
@@ -14,147 +15,165 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Hashes
-from .anchors import contradicts
+from ..model.arrays import Hashes, Ints
+from . import confidence
+from .anchors import has_conflicting_inputs
 from .matches import Matching
 
+#: Hops of the largest neighborhood: within a layer, rarely beyond.
+RADIUS = 3
+#: Pairs that must teach a role: two without a neighborhood, where roles are coarse, else one.
+_MIN_PAIRS_WITHOUT_HOPS = 2
+_MIN_PAIRS = 1
+#: Share of the pairs that must teach the same role.
+_MIN_SHARE = 0.8
 _DIGITS = re.compile(r"\d+")
-RADIUS = 3  # hops: within a layer, rarely beyond
 
 
-def transfer(matching: Matching) -> Iterator[bool]:
-    """Pair classes by the roles of their producers, farthest radius first; yields True after each step that added any.
+def pair_by_role(matching: Matching) -> Iterator[bool]:
+    """Pair classes by the roles of their producers, largest radius first.
 
-    Between two steps the caller may add pairs of its own: what a step is taught includes them.
+    Yields True after each step that added a pair. The caller may add pairs of its own between two
+    steps; the next step learns from them too.
     """
-    names = _leaf_names(matching)
-    labels_t = _labels(matching.target, matching.kinds_t, names[0])
-    labels_r = _labels(matching.reference, matching.kinds_r, names[1])
+    names_t, names_r = _collect_leaf_names(matching)
+    labels_t = _compute_labels(matching.target, matching.kinds_t, names_t)
+    labels_r = _compute_labels(matching.reference, matching.kinds_r, names_r)
     for radius in range(RADIUS, -1, -1):
-        roles_t = _class_roles(matching.target, labels_t[radius])
-        roles_r = _class_roles(matching.reference, labels_r[radius])
-        while _transferred(matching, roles_t, roles_r, radius):
+        roles_t = _compute_class_roles(matching.target, labels_t[radius])
+        roles_r = _compute_class_roles(matching.reference, labels_r[radius])
+        while _pair_role_members(matching, roles_t, roles_r, radius):
             yield True
 
 
-def _transferred(matching: Matching, roles_t: Hashes, roles_r: Hashes, radius: int) -> bool:
-    open_t = (matching.classes_t < 0) & (roles_t != 0)
-    open_r = (matching.classes_r < 0) & (roles_r != 0)
-    if not open_t.any() or not open_r.any():
+def _pair_role_members(matching: Matching, roles_t: Hashes, roles_r: Hashes, radius: int) -> bool:
+    """Pair the members of corresponding roles in order; return whether any pair was added."""
+    is_open_t = (matching.classes_t < 0) & (roles_t != 0)
+    is_open_r = (matching.classes_r < 0) & (roles_r != 0)
+    if not is_open_t.any() or not is_open_r.any():
         return False
-    wanted = _taught(
-        matching, roles_t, roles_r, set(roles_t[open_t].tolist()), 2 if radius == 0 else 1
-    )
-    members_t, members_r = _members(roles_t, set(wanted)), _members(roles_r, set(wanted.values()))
+    open_roles = set(roles_t[is_open_t].tolist())
+    min_pairs = _MIN_PAIRS_WITHOUT_HOPS if radius == 0 else _MIN_PAIRS
+    partner_roles = _learn_roles(matching, roles_t, roles_r, open_roles, min_pairs)
+    members_t = _group_by_role(roles_t, set(partner_roles))
+    members_r = _group_by_role(roles_r, set(partner_roles.values()))
+    level = confidence.ROLE + confidence.PER_ROLE_HOP * radius
     progress = False
-    for role_t, role_r in wanted.items():
+    for role_t, role_r in partner_roles.items():
         if len(members_t[role_t]) != len(members_r[role_r]):
             continue
         for t, r in zip(members_t[role_t], members_r[role_r], strict=True):
-            if (
-                matching.classes_t[t] < 0
-                and matching.classes_r[r] < 0
-                and not contradicts(matching, t, r)
-            ):
-                progress |= matching.pair(t, r, "role", 0.5 + 0.05 * radius)
+            if matching.can_pair(t, r) and not has_conflicting_inputs(matching, t, r):
+                progress |= matching.pair(t, r, "role", level)
     return progress
 
 
-def _taught(
-    matching: Matching, roles_t: Hashes, roles_r: Hashes, wanted: set[int], least: int
+def _learn_roles(
+    matching: Matching, roles_t: Hashes, roles_r: Hashes, open_roles: set[int], min_pairs: int
 ) -> dict[int, int]:
-    """Which role of the reference each wanted role of the target is: four in five sure pairs, both ways, say so."""
+    """Return target role -> reference role for the open roles that trusted pairs determine.
+
+    Four in five of the pairs must agree, in both directions.
+    """
     forth: dict[int, Counter[int]] = defaultdict(Counter)
     back: dict[int, Counter[int]] = defaultdict(Counter)
-    sure = np.array(
-        [t for t, confidence in matching.confidence.items() if confidence >= 0.7], dtype=int
-    )
-    for role_t, role_r in zip(
-        roles_t[sure].tolist(), roles_r[matching.classes_t[sure]].tolist(), strict=True
-    ):
-        if role_t and role_r and role_t in wanted:
+    trusted = [t for t, level in matching.confidence.items() if level >= confidence.TRUSTED]
+    teachers_t = np.array(trusted, dtype=int)
+    teachers_r = matching.classes_t[teachers_t]
+    taught_pairs = zip(roles_t[teachers_t].tolist(), roles_r[teachers_r].tolist(), strict=True)
+    for role_t, role_r in taught_pairs:
+        if role_t and role_r and role_t in open_roles:
             forth[role_t][role_r] += 1
             back[role_r][role_t] += 1
-    found = {}
+    partner_roles = {}
     for role_t, counter in forth.items():
         role_r, count = counter.most_common(1)[0]
-        if (
-            count >= least
-            and count >= 0.8 * counter.total()
-            and back[role_r].most_common(1)[0][0] == role_t
-        ):
-            found[role_t] = role_r
-    return found
+        is_clear = count >= min_pairs and count >= _MIN_SHARE * counter.total()
+        if is_clear and back[role_r].most_common(1)[0][0] == role_t:
+            partner_roles[role_t] = role_r
+    return partner_roles
 
 
-def _leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
-    """Per class, what a leaf is called, without digits; a side without a name borrows that of its partner."""
-    sides = []
-    for flow, classes, other in (
-        (matching.target, matching.classes_t, matching.reference),
-        (matching.reference, matching.classes_r, matching.target),
-    ):
-        own = flow.classes["parameter"].tolist()
-        others = other.classes["parameter"].tolist()
-        sides.append(
-            [name or (others[classes[i]] if classes[i] >= 0 else "") for i, name in enumerate(own)]
-        )
-    return [_DIGITS.sub("*", name) for name in sides[0]], [
-        _DIGITS.sub("*", name) for name in sides[1]
-    ]
+def _collect_leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
+    """Return each side's parameter name per class, digits masked.
 
-
-def _labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
-    """Weisfeiler-Lehman labels of the ops for radius 0, 1, ..., RADIUS: (ops,) uint64 each.
-
-    The multiset of a neighbourhood is hashed as the sum of its members' hashes, so that whole graphs are relabelled at
-    once.
+    A parameter that only one side names has that name on both sides, if it is paired.
     """
-    producer = flow.classes["producer"].tolist()
-    size = flow.classes["size"].tolist()
-    first = []
-    for kind, reads in zip(kinds, flow.reads, strict=True):
-        leaves = sorted(names[v] or f"leaf {size[v]}" for v in reads if producer[v] < 0)
-        first.append(hash((kind, tuple(leaves))))
-    edges = [
-        (producer[v], op) for op, reads in enumerate(flow.reads) for v in reads if producer[v] >= 0
-    ]
-    above, below = np.array(edges, dtype=int).reshape(-1, 2).T
-    labels = [np.array(first, dtype=np.int64).view(np.uint64)]
+    names_t = matching.target.classes["parameter"].tolist()
+    names_r = matching.reference.classes["parameter"].tolist()
+    return (
+        _mask_leaf_names(names_t, matching.classes_t, names_r),
+        _mask_leaf_names(names_r, matching.classes_r, names_t),
+    )
+
+
+def _mask_leaf_names(names: list[str], partners: Ints, partner_names: list[str]) -> list[str]:
+    masked_names = []
+    for name, partner in zip(names, partners.tolist(), strict=True):
+        borrowed_name = partner_names[partner] if partner >= 0 else ""
+        masked_names.append(_DIGITS.sub("*", name or borrowed_name))
+    return masked_names
+
+
+def _compute_labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
+    """Return the Weisfeiler-Lehman labels of the ops for radius 0 to RADIUS, (ops,) uint64 each.
+
+    The multiset of a neighborhood is hashed as the sum of its members' hashes. So a whole graph is
+    relabeled at once.
+    """
+    producers = flow.classes["producer"].tolist()
+    sizes = flow.classes["size"].tolist()
+    first_labels, edges = [], []
+    for op, (kind, reads) in enumerate(zip(kinds, flow.reads, strict=True)):
+        leaves = []
+        for value in reads:
+            if producers[value] < 0:
+                leaves.append(names[value] or f"leaf {sizes[value]}")
+            else:
+                edges.append((producers[value], op))
+        first_labels.append(hash((kind, tuple(sorted(leaves)))))
+    producer_ends, consumer_ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    labels = [np.array(first_labels, dtype=np.int64).view(np.uint64)]
     for _ in range(RADIUS):
-        last = _mixed(labels[-1])
-        gathered = last.copy()
-        np.add.at(gathered, below, _mixed(last[above] + np.uint64(1)))
-        np.add.at(gathered, above, _mixed(last[below] + np.uint64(2)))
-        labels.append(gathered)
+        hashes = _hash_labels(labels[-1])
+        next_labels = hashes.copy()
+        np.add.at(next_labels, consumer_ends, _hash_labels(hashes[producer_ends] + np.uint64(1)))
+        np.add.at(next_labels, producer_ends, _hash_labels(hashes[consumer_ends] + np.uint64(2)))
+        labels.append(next_labels)
     return labels
 
 
-def _mixed(values: Hashes) -> Hashes:
-    """A bijection that scatters bits: the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+def _hash_labels(labels: Hashes) -> Hashes:
+    """Scatter the bits of each label one to one.
+
+    This is the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """
     with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return values ^ (values >> np.uint64(31))
+        labels = (labels ^ (labels >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        labels = (labels ^ (labels >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return labels ^ (labels >> np.uint64(31))
 
 
-def _class_roles(flow: Flow, labels: Hashes) -> Hashes:
-    """(classes,) the role of each class: its producer's label and its place among the outputs; 0 for leaves."""
-    producer = flow.classes["producer"].to_numpy()
-    place = np.zeros(len(producer), dtype=np.uint64)
+def _compute_class_roles(flow: Flow, labels: Hashes) -> Hashes:
+    """Return (classes,) the role of each class, 0 for leaves.
+
+    A role is the label of the producer and the position among its outputs.
+    """
+    producers = flow.classes["producer"].to_numpy()
+    positions = np.zeros(len(producers), dtype=np.uint64)
     for op, writes in enumerate(flow.writes):
         for position, value in enumerate(writes[1:], 1):
-            if producer[value] == op:
-                place[value] = position
-    roles: Hashes = np.where(
-        producer >= 0, _mixed(labels[producer] + np.uint64(3) * place), np.uint64(0)
-    )
+            if producers[value] == op:
+                positions[value] = position
+    hashes = _hash_labels(labels[producers] + np.uint64(3) * positions)
+    roles: Hashes = np.where(producers >= 0, hashes, np.uint64(0))
     return roles
 
 
-def _members(roles: Hashes, wanted: set[int]) -> dict[int, list[int]]:
+def _group_by_role(roles: Hashes, wanted_roles: set[int]) -> dict[int, list[int]]:
+    """Return wanted role -> its classes in order."""
     members: dict[int, list[int]] = defaultdict(list)
     for value, role in enumerate(roles.tolist()):
-        if role in wanted:
+        if role in wanted_roles:
             members[role].append(value)
     return members

@@ -1,4 +1,4 @@
-"""The stages of an alignment, in order, and what comes out."""
+"""The stages of an alignment in order, and its result."""
 
 from __future__ import annotations
 
@@ -8,86 +8,99 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, gradients
+from ..graph import Flow, find_gradients
 from ..rulebook import Rules
-from . import anchors, mapping_evidence, roles, structure, training_step
-from .fused_groups import Group, groups
+from . import anchors, mapping_evidence
+from .fused_groups import FusedGroup, find_fused_groups
 from .matches import Matching
-from .noise import matching_tolerance
+from .noise import estimate_matching_tolerance
+from .roles import pair_by_role
+from .structure import pair_by_structure, pair_idle_ops
+from .training_step import pair_by_gradient, pair_by_update
 from .values import Fingerprints
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which class is which, which op is which, and how sure that is."""
+    """Which class is which, which op is which, and with what confidence."""
 
     target: Flow
     reference: Flow
-    kinds_t: tuple[str, ...]  #: canonical operator kind of each op
-    kinds_r: tuple[str, ...]
+    target_kinds: tuple[str, ...]  #: canonical operator kind of each op
+    reference_kinds: tuple[str, ...]
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
-    ops: pd.DataFrame  #: target, reference (op ids); one row per pair of makers
-    tolerance: float  #: distance of statistics within which values were taken to agree
-    groups: tuple[
-        Group, ...
-    ]  #: classes beyond those pairs that correspond as a fused tensor and its parts
+    ops: pd.DataFrame  #: target, reference (op ids); one row per pair of ops
+    tolerance: float  #: distance of statistics within which values agree
+    #: unpaired classes that correspond as a fused tensor and its parts
+    groups: tuple[FusedGroup, ...]
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
         """Statistics of both sides' classes, as arrays."""
-        return Fingerprints.of(self.target.classes), Fingerprints.of(self.reference.classes)
+        return (
+            Fingerprints.from_table(self.target.classes),
+            Fingerprints.from_table(self.reference.classes),
+        )
 
 
 def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     """Pair the value classes and ops of two sides.
 
-    Anchors first (values that only one class of each side has, parameters of one name), then structure, then
-    values that had several candidates and whose neighbours now tell them apart, then roles learned from all this.
-    Gradients follow the values that they belong to, and updates their parameters, before and after that.
-    What a mapping file names comes behind the anchors where values agree, and behind the roles where they do not.
+    First come anchors: values that only one class of each side has, and parameters of equal name.
+    Then structure, then values with several candidates that their paired neighbors decide, then
+    roles learned from all of these. Gradients follow their values and updates follow their
+    parameters, before and after the roles. Names of a mapping file are used after the anchors where
+    values agree, and after the roles where they do not.
     """
-    kinds_t = mapping_evidence.kinds_of(target, rules, target=True)
-    kinds_r = mapping_evidence.kinds_of(reference, rules, target=False)
-    matching = Matching(target, reference, kinds_t, kinds_r, matching_tolerance(target, reference))
-    found = anchors.by_value(matching)
-    anchors.by_checksum(matching)
-    anchors.by_parameter_name(matching, rules)
-    mapping_evidence.by_name(matching, rules, parted=False)
-    structure.close(matching)
-    while anchors.by_supported_value(matching, found):
-        structure.close(matching)
-    mirrored = gradients(target, kinds_t), gradients(reference, kinds_r)
-    if training_step.by_gradient(matching, *mirrored):
-        structure.close(matching)
-    if training_step.by_update(matching, *mirrored):
-        structure.close(matching)
-    for _ in roles.transfer(matching):
-        structure.close(matching)
-    if mapping_evidence.by_name(matching, rules, parted=True):
-        structure.close(matching)
-    if training_step.by_gradient(matching, *mirrored):
-        structure.close(matching)
-    parted = anchors.parted(matching)
-    while anchors.by_near_value(matching, parted) or anchors.by_scaled_value(matching):
-        structure.close(matching)
-    anchors.by_last_value(matching)
-    anchors.by_being_the_loss(matching)
-    structure.pair_idle_ops(matching)
-    return _frozen(matching, groups(matching, rules))
+    kinds_t = mapping_evidence.canonicalize_kinds(target, rules, target=True)
+    kinds_r = mapping_evidence.canonicalize_kinds(reference, rules, target=False)
+    tolerance = estimate_matching_tolerance(target, reference)
+    matching = Matching(target, reference, kinds_t, kinds_r, tolerance)
+    candidates = anchors.pair_by_value(matching)
+    anchors.pair_by_checksum(matching)
+    anchors.pair_by_parameter_name(matching, rules)
+    mapping_evidence.pair_by_mapping(matching, rules, diverged=False)
+    pair_by_structure(matching)
+    while anchors.pair_by_support(matching, candidates):
+        pair_by_structure(matching)
+    gradients_t = find_gradients(target, kinds_t)
+    gradients_r = find_gradients(reference, kinds_r)
+    if pair_by_gradient(matching, gradients_t, gradients_r):
+        pair_by_structure(matching)
+    if pair_by_update(matching, gradients_t, gradients_r):
+        pair_by_structure(matching)
+    for _ in pair_by_role(matching):
+        pair_by_structure(matching)
+    if mapping_evidence.pair_by_mapping(matching, rules, diverged=True):
+        pair_by_structure(matching)
+    if pair_by_gradient(matching, gradients_t, gradients_r):
+        pair_by_structure(matching)
+    runs_diverged = anchors.has_diverged(matching)
+    while anchors.pair_by_near_value(matching, runs_diverged) or anchors.pair_by_scaled_value(
+        matching
+    ):
+        pair_by_structure(matching)
+    anchors.pair_by_last_value(matching)
+    anchors.pair_losses(matching)
+    pair_idle_ops(matching)
+    return _build_alignment(matching, find_fused_groups(matching, rules))
 
 
-def _frozen(matching: Matching, fused: tuple[Group, ...]) -> Alignment:
-    paired = np.flatnonzero(matching.classes_t >= 0)
+def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alignment:
+    paired_classes = np.flatnonzero(matching.classes_t >= 0)
+    paired_list = paired_classes.tolist()
+    evidence = pd.Series([matching.evidence[t] for t in paired_list], dtype=object)
+    levels = np.array([matching.confidence[t] for t in paired_list], dtype=float)
     classes = pd.DataFrame(
         {
-            "target": paired,
-            "reference": matching.classes_t[paired],
-            "evidence": pd.Series([matching.why[t] for t in paired.tolist()], dtype=object),
-            "confidence": np.array([matching.confidence[t] for t in paired.tolist()], dtype=float),
+            "target": paired_classes,
+            "reference": matching.classes_t[paired_classes],
+            "evidence": evidence,
+            "confidence": levels,
         }
     )
-    done = np.flatnonzero(matching.ops_t >= 0)
-    ops = pd.DataFrame({"target": done, "reference": matching.ops_t[done]})
+    paired_ops = np.flatnonzero(matching.ops_t >= 0)
+    ops = pd.DataFrame({"target": paired_ops, "reference": matching.ops_t[paired_ops]})
     return Alignment(
         matching.target,
         matching.reference,
@@ -96,5 +109,5 @@ def _frozen(matching: Matching, fused: tuple[Group, ...]) -> Alignment:
         classes,
         ops,
         matching.tolerance,
-        fused,
+        groups,
     )

@@ -1,8 +1,8 @@
-"""Structural evidence: ops of one kind that read the same values are the same op, whatever came out of them.
+"""Structural evidence: ops of equal kind that read the same values are the same op.
 
-Congruence closure over the two dataflow graphs. It starts from what is paired already and works outward: down from
-inputs to outputs, which carries the match across a divergence, and up from matched ops to the inputs they have in
-common, which finds the parameter or batch that differs.
+This is congruence closure over the two dataflow graphs. It starts from the existing pairs and works
+in two directions: from inputs to outputs, which carries the match across a divergence, and from
+paired ops to the inputs they have in common, which finds the parameter or batch that differs.
 """
 
 from __future__ import annotations
@@ -13,89 +13,114 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..model.trace import OPTIMIZER
+from . import confidence
 from .matches import Matching
 
+#: (kind, phase, known inputs as target classes, number of unknown inputs) of an op.
 Signature = tuple[int, str, tuple[int, ...], int]
-_MOST = 64  # ops of one signature on a side: more cannot be told apart by what they read
+
+#: Ops of one signature on a side that are still assigned to each other. With more of them, what
+#: they read does not tell them apart.
+_MAX_CANDIDATES = 64
+#: How often two kinds must produce the same value before they count as equivalent.
+_MIN_LEARNED = 2
+#: Cost of pairing two ops whose outputs cannot be the same ...
+_IMPOSSIBLE_COST = 1e9
+#: ... which exceeds this limit, and the largest cost of outputs that can.
+_POSSIBLE_COST = 1e6
+_MAX_DISTANCE = 1e3
+#: Cost of the difference in relative order: it decides between equal distances only.
+_ORDER_COST = 1e-9
+#: Distance up to which an assigned output counts as close to its partner.
+_CLOSE_DISTANCE = 1
+#: Tolerances up to which outputs are paired if the sides have different numbers of candidates.
+_UNEQUAL_COUNT_TOLERANCES = 16
 
 
-def close(matching: Matching) -> None:
-    """Pair all ops and classes that the pairs so far imply; partial evidence only where complete evidence runs dry."""
+def pair_by_structure(matching: Matching) -> None:
+    """Pair all ops and classes that the existing pairs imply.
+
+    Ops of which only some inputs are known are used only when complete evidence gives no more
+    pairs.
+    """
     _pair_producers(matching)
-    kinds = equivalent_kinds(matching)
-    closure = _Closure(matching, kinds)
+    closure = _Closure(matching, find_equivalent_kinds(matching))
     closure.run(complete=True)
     while closure.run(complete=False):
         closure.run(complete=True)
 
 
 def pair_idle_ops(matching: Matching) -> None:
-    """Pair ops that make no value of their own: backward records of paired calls, layout ops that read the same."""
-    forward_t, forward_r = (
-        flow.trace.ops["forward"].to_numpy() for flow in (matching.target, matching.reference)
-    )
-    calls = {int(call): op for op, call in enumerate(forward_r.tolist()) if call >= 0}
-    for op, call in enumerate(forward_t.tolist()):
-        if (
-            call >= 0
-            and matching.ops_t[call] >= 0
-            and (partner := calls.get(int(matching.ops_t[call]))) is not None
-        ):
-            matching.pair_ops(op, partner)
-    reading: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
+    """Pair ops that produce no new value: backward records of paired calls, and layout ops."""
+    _pair_backward_records(matching)
+    target, reference = matching.target, matching.reference
+    open_ops_r: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     for op in np.flatnonzero(matching.ops_r < 0).tolist():
-        values = tuple(int(matching.classes_r[v]) for v in matching.reference.reads[op])
-        reading[matching.kinds_r[op], matching.reference.phases[op], values].append(op)
+        values = tuple(int(matching.classes_r[value]) for value in reference.reads[op])
+        open_ops_r[matching.kinds_r[op], reference.phases[op], values].append(op)
     for op in np.flatnonzero(matching.ops_t < 0).tolist():
-        values = matching.target.reads[op]
-        partners = reading.get((matching.kinds_t[op], matching.target.phases[op], values))
+        values = target.reads[op]
+        partners = open_ops_r.get((matching.kinds_t[op], target.phases[op], values))
         if values and partners:
             matching.pair_ops(op, partners.pop(0))
 
 
-def equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
-    """Per op a number that is equal for operator kinds that do the same: by the rules, or by what this pair taught.
+def _pair_backward_records(matching: Matching) -> None:
+    calls_t = matching.target.trace.ops["forward"].tolist()
+    calls_r = matching.reference.trace.ops["forward"].tolist()
+    record_of_call = {call: op for op, call in enumerate(calls_r) if call >= 0}
+    for op, call in enumerate(calls_t):
+        if call < 0 or matching.ops_t[call] < 0:
+            continue
+        partner = record_of_call.get(int(matching.ops_t[call]))
+        if partner is not None:
+            matching.pair_ops(op, partner)
 
-    A target kind and a reference kind are learned to be equal if they made the same value at least twice, and in more
-    than half of the cases in which either made an agreed value.
+
+def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
+    """Return a number per op, equal for operator kinds that compute the same.
+
+    Kinds are equivalent by the rules, or if this pair of dumps teaches it: they produced the same
+    value at least twice, and in more than half of the cases in which either produced an agreed
+    value.
     """
-    counts = matching.learned()
-    total_t: Counter[str] = Counter()
-    total_r: Counter[str] = Counter()
-    for (t, r), count in counts.items():
-        total_t[t] += count
-        total_r[r] += count
-    same = {kind: kind for kind in {*matching.kinds_t, *matching.kinds_r}}
-    for (t, r), count in counts.most_common():
-        if (
-            t != r
-            and count >= 2
-            and 2 * count > total_t[t]
-            and 2 * count > total_r[r]
-            and same[r] == r
-            and same[t] == t
-        ):
-            same[r] = t
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(same.values()))}
-    return [numbers[same[k]] for k in matching.kinds_t], [
-        numbers[same[k]] for k in matching.kinds_r
-    ]
+    counts = matching.count_kind_pairs()
+    totals_t: Counter[str] = Counter()
+    totals_r: Counter[str] = Counter()
+    for (kind_t, kind_r), count in counts.items():
+        totals_t[kind_t] += count
+        totals_r[kind_r] += count
+    names = {kind: kind for kind in {*matching.kinds_t, *matching.kinds_r}}
+    for (kind_t, kind_r), count in counts.most_common():
+        is_frequent = count >= _MIN_LEARNED
+        is_frequent &= 2 * count > totals_t[kind_t] and 2 * count > totals_r[kind_r]
+        is_unmerged = names[kind_r] == kind_r and names[kind_t] == kind_t
+        if kind_t != kind_r and is_frequent and is_unmerged:
+            names[kind_r] = kind_t
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+    numbers_t = [numbers[names[kind]] for kind in matching.kinds_t]
+    numbers_r = [numbers[names[kind]] for kind in matching.kinds_r]
+    return numbers_t, numbers_r
 
 
 def _pair_producers(matching: Matching) -> None:
-    """The makers of a value that both sides have are the same op: those of one kind first, then those of another."""
-    pairs = [
-        (t, int(matching.classes_t[t])) for t in np.flatnonzero(matching.classes_t >= 0).tolist()
-    ]
-    makers = [(int(matching.producer_t[t]), int(matching.producer_r[r])) for t, r in pairs]
-    for same_kind in (True, False):
-        for t, r in makers:
-            if t >= 0 and r >= 0 and (matching.kinds_t[t] == matching.kinds_r[r]) == same_kind:
-                matching.pair_ops(t, r)
+    """Pair the producers of paired values: those of equal kind first, then the others."""
+    producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for t in np.flatnonzero(matching.classes_t >= 0).tolist():
+        producer_t = int(matching.producer_t[t])
+        producer_r = int(matching.producer_r[matching.classes_t[t]])
+        if producer_t >= 0 and producer_r >= 0:
+            is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
+            producer_pairs[is_same_kind].append((producer_t, producer_r))
+    for op_t, op_r in producer_pairs[True] + producer_pairs[False]:
+        matching.pair_ops(op_t, op_r)
 
 
 class _Closure:
-    """Work list of ops whose inputs became known, by side; buckets of ops that read the same."""
+    """Work list of ops whose inputs became known, by side, and buckets of ops of one signature.
+
+    A side is 0 for the target and 1 for the reference.
+    """
 
     def __init__(self, matching: Matching, kinds: tuple[list[int], list[int]]) -> None:
         self.matching = matching
@@ -104,170 +129,212 @@ class _Closure:
         self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
         self.classes = (matching.classes_t, matching.classes_r)
         self.ops = (matching.ops_t, matching.ops_r)
-        self.telling = (matching.prints_t.evidence > 0, matching.prints_r.evidence > 0)
+        self.is_informative = (matching.prints_t.evidence > 0, matching.prints_r.evidence > 0)
         self.buckets: dict[Signature, tuple[set[int], set[int]]] = defaultdict(
             lambda: (set(), set())
         )
-        self.dirty: tuple[set[int], set[int]] = (set(), set())
+        self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
         for t in np.flatnonzero(matching.classes_t >= 0).tolist():
-            self._touch(t, int(matching.classes_t[t]))
+            self._mark_consumers(t, int(matching.classes_t[t]))
         for t in np.flatnonzero(matching.ops_t >= 0).tolist():
-            self._upward(t, int(matching.ops_t[t]))
+            self._pair_remaining_inputs(t, int(matching.ops_t[t]))
 
     def run(self, complete: bool) -> bool:
-        """Pair what follows; with ``complete``, only ops all of whose inputs are known. True if anything was paired."""
+        """Pair what follows from the pairs so far; return whether anything was paired.
+
+        With ``complete`` only ops are paired all of whose inputs are known. Without it the run ends
+        after the first round with a result.
+        """
         progress = False
         if not complete:
             for side in (0, 1):
-                self.dirty[side].update(self._half_known(side))
-        while self.dirty[0] or self.dirty[1]:
-            touched: set[Signature] = set()
-            for side in (0, 1):
-                for op in self.dirty[side]:
-                    signature = self._signature(side, op, complete)
-                    if signature is not None and self.ops[side][op] < 0:
-                        self.buckets[signature][side].add(op)
-                        touched.add(signature)
-                self.dirty[side].clear()
-            for signature in sorted(touched):
-                ops_t = [
-                    op
-                    for op in self.buckets[signature][0]
-                    if self._still(0, op, signature, complete)
-                ]
-                ops_r = [
-                    op
-                    for op in self.buckets[signature][1]
-                    if self._still(1, op, signature, complete)
-                ]
-                if ops_t and ops_r and (complete or len(ops_t) == len(ops_r) == 1):
-                    progress |= self._resolve(sorted(ops_t), sorted(ops_r), complete)
+                self.dirty_ops[side].update(self._find_half_known_ops(side))
+        while self.dirty_ops[0] or self.dirty_ops[1]:
+            for signature in sorted(self._fill_buckets(complete)):
+                ops_t = self._list_open_ops(0, signature, complete)
+                ops_r = self._list_open_ops(1, signature, complete)
+                is_single = len(ops_t) == len(ops_r) == 1
+                if ops_t and ops_r and (complete or is_single):
+                    progress |= self._resolve(ops_t, ops_r, complete)
             if progress and not complete:
                 return True
         return progress
 
-    def _half_known(self, side: int) -> Iterable[int]:
-        classes = self.classes[side]
+    def _fill_buckets(self, complete: bool) -> set[Signature]:
+        """Move the dirty ops into the buckets of their signatures; return those signatures."""
+        signatures: set[Signature] = set()
+        for side in (0, 1):
+            for op in self.dirty_ops[side]:
+                signature = self._compute_signature(side, op, complete)
+                if signature is not None and self.ops[side][op] < 0:
+                    self.buckets[signature][side].add(op)
+                    signatures.add(signature)
+            self.dirty_ops[side].clear()
+        return signatures
+
+    def _list_open_ops(self, side: int, signature: Signature, complete: bool) -> list[int]:
+        """Return the unpaired ops of a bucket that still have its signature, in order."""
+        return sorted(
+            op
+            for op in self.buckets[signature][side]
+            if self.ops[side][op] < 0 and self._compute_signature(side, op, complete) == signature
+        )
+
+    def _find_half_known_ops(self, side: int) -> Iterable[int]:
+        """Yield the unpaired ops that read at least one paired value."""
+        partners = self.classes[side]
         for op, reads in enumerate(self.flows[side].reads):
-            if self.ops[side][op] < 0 and any(classes[value] >= 0 for value in reads):
+            if self.ops[side][op] < 0 and any(partners[value] >= 0 for value in reads):
                 yield op
 
-    def _still(self, side: int, op: int, signature: Signature, complete: bool) -> bool:
-        return bool(self.ops[side][op] < 0) and self._signature(side, op, complete) == signature
-
-    def _signature(self, side: int, op: int, complete: bool) -> Signature | None:
-        """(kind, phase, known inputs by the target's class, number of unknown inputs); None if that says too little."""
+    def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
+        """Return the signature of an op, None if its known inputs carry no information."""
         flow = self.flows[side]
         if not flow.writes[op]:
             return None
-        known, unknown, telling = [], 0, False
+        known_inputs, n_unknown, is_informative = [], 0, False
         for value in flow.reads[op]:
             partner = int(self.classes[side][value])
             if partner < 0:
-                unknown += 1
+                n_unknown += 1
             else:
-                known.append(value if side == 0 else partner)
-                telling |= bool(self.telling[side][value])
-        if not telling or (unknown and complete):
+                known_inputs.append(value if side == 0 else partner)
+                is_informative |= bool(self.is_informative[side][value])
+        if not is_informative or (n_unknown and complete):
             return None
-        return (self.kinds[side][op], self.phases[side][op], tuple(sorted(known)), unknown)
+        kind, phase = self.kinds[side][op], self.phases[side][op]
+        return (kind, phase, tuple(sorted(known_inputs)), n_unknown)
 
     def _resolve(self, ops_t: list[int], ops_r: list[int], complete: bool) -> bool:
-        if len(ops_t) > _MOST or len(ops_r) > _MOST:
+        """Assign ops of one signature to each other; return whether any were paired.
+
+        With equal counts every op gets the partner of the closest output, by order if outputs are
+        equally close. With unequal counts only outputs of about equal values are paired.
+        """
+        if len(ops_t) > _MAX_CANDIDATES or len(ops_r) > _MAX_CANDIDATES:
             return False
         if len(ops_t) == len(ops_r) == 1:
-            return self._accept(ops_t[0], ops_r[0], 0.85 if complete else 0.7)
-        from scipy.optimize import linear_sum_assignment  # a quarter of a second, and rarely needed
+            level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
+            return self._accept(ops_t[0], ops_r[0], level)
+        # imported here because it takes a quarter of a second and is rarely needed
+        from scipy.optimize import linear_sum_assignment
 
-        cost = np.array([[self._gap(t, r) for r in ops_r] for t in ops_t])
-        # unequal counts: only what the values tell; equal counts: the nearest values, else the order
-        limit = 1e6 if len(ops_t) == len(ops_r) else 16 * self.matching.tolerance
-        order = np.abs(
-            np.subtract.outer(np.linspace(0, 1, len(ops_t)), np.linspace(0, 1, len(ops_r)))
-        )
-        rows, columns = linear_sum_assignment(np.minimum(cost, 1e3) + 1e-9 * order)
+        costs = np.array([[self._compute_cost(t, r) for r in ops_r] for t in ops_t])
+        limit = _UNEQUAL_COUNT_TOLERANCES * self.matching.tolerance
+        if len(ops_t) == len(ops_r):
+            limit = _POSSIBLE_COST
+        places_t, places_r = np.linspace(0, 1, len(ops_t)), np.linspace(0, 1, len(ops_r))
+        order_costs = _ORDER_COST * np.abs(np.subtract.outer(places_t, places_r))
+        rows, columns = linear_sum_assignment(np.minimum(costs, _MAX_DISTANCE) + order_costs)
         progress = False
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-            if cost[row, column] <= limit:
-                progress |= self._accept(
-                    ops_t[row], ops_r[column], 0.75 if cost[row, column] < 1 else 0.6
-                )
+            cost = costs[row, column]
+            if cost > limit:
+                continue
+            is_close = cost < _CLOSE_DISTANCE
+            level = confidence.CLOSE_OUTPUT if is_close else confidence.EXECUTION_ORDER
+            progress |= self._accept(ops_t[row], ops_r[column], level)
         return progress
 
-    def _gap(self, t: int, r: int) -> float:
+    def _compute_cost(self, t: int, r: int) -> float:
+        """Return the distance of the first outputs of two ops; a large cost if they cannot pair."""
+        matching = self.matching
         outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
-        sizes = self.matching.prints_t.size, self.matching.prints_r.size
-        if len(outputs_t) != len(outputs_r) or sizes[0][outputs_t[0]] != sizes[1][outputs_r[0]]:
-            return 1e9
-        partner = self.matching.classes_t[outputs_t[0]]
-        if partner >= 0 or self.matching.classes_r[outputs_r[0]] >= 0:
-            return 0.0 if partner == outputs_r[0] else 1e9
-        return min(self.matching.distance(outputs_t[0], outputs_r[0]), 1e3)
+        first_t, first_r = outputs_t[0], outputs_r[0]
+        if len(outputs_t) != len(outputs_r):
+            return _IMPOSSIBLE_COST
+        if matching.prints_t.size[first_t] != matching.prints_r.size[first_r]:
+            return _IMPOSSIBLE_COST
+        partner = matching.classes_t[first_t]
+        if partner >= 0 or matching.classes_r[first_r] >= 0:
+            return 0.0 if partner == first_r else _IMPOSSIBLE_COST
+        return min(matching.compute_distance(first_t, first_r), _MAX_DISTANCE)
 
-    def _accept(self, t: int, r: int, confidence: float) -> bool:
+    def _accept(self, t: int, r: int, level: float) -> bool:
+        """Pair two ops, their outputs and remaining inputs; return whether that was possible."""
+        matching = self.matching
         outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
-        sizes_t = [self.matching.prints_t.size[value] for value in outputs_t]
-        sizes_r = [self.matching.prints_r.size[value] for value in outputs_r]
-        if sizes_t[: len(sizes_r)] != sizes_r[: len(sizes_t)]:
+        for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
+            if matching.prints_t.size[output_t] != matching.prints_r.size[output_r]:
+                return False
+            if self.classes[0][output_t] not in (-1, output_r):
+                return False
+        if not matching.pair_ops(t, r):
             return False
-        taken = [(self.classes[0][a], b) for a, b in zip(outputs_t, outputs_r, strict=False)]
-        if any(partner not in (-1, b) for partner, b in taken) or not self.matching.pair_ops(t, r):
-            return False
-        for a, b in zip(outputs_t, outputs_r, strict=False):
-            if self.matching.pair(a, b, "structure", confidence):
-                self._touch(a, b)
-        self._upward(t, r)
+        for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
+            if matching.pair(output_t, output_r, "structure", level):
+                self._mark_consumers(output_t, output_r)
+        self._pair_remaining_inputs(t, r)
         return True
 
-    def _upward(self, t: int, r: int) -> None:
-        """Inputs of one op pair left over on both sides are the same, if there is no choice; their makers likewise.
+    def _pair_remaining_inputs(self, t: int, r: int) -> None:
+        """Pair the unpaired inputs of two paired ops if there is no choice, then their producers.
 
-        Not if they belong to two phases, as a count of tokens and a gradient do; nor in the optimizer if their makers
-        are of two kinds: an update rule is written in many ways.
+        Inputs of different phases are not paired: a count of tokens and a gradient are not the
+        same. In the optimizer, inputs are not paired if their producers are of different kinds,
+        because an update rule can be written in many ways.
         """
-        makers = [(t, r)]
-        while makers:
-            t, r = makers.pop()
+        op_pairs = [(t, r)]
+        while op_pairs:
+            t, r = op_pairs.pop()
             if self.kinds[0][t] != self.kinds[1][r]:
                 continue
-            for a, b in self._left_over(t, r):
-                if self.phases[0][t] == OPTIMIZER and not self._same_maker(a, b):
+            for input_t, input_r in self._find_unpaired_inputs(t, r):
+                if self.phases[0][t] == OPTIMIZER and not self._has_same_producer_kind(
+                    input_t, input_r
+                ):
                     continue
-                if self._phase(0, a) != self._phase(1, b):
+                if self._get_phase(0, input_t) != self._get_phase(1, input_r):
                     continue
-                if self.matching.pair(a, b, "structure", 0.7):
-                    self._touch(a, b)
-                    above = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
-                    if min(above) >= 0 and self.matching.pair_ops(*above):
-                        makers.append(above)
+                if not self.matching.pair(
+                    input_t, input_r, "structure", confidence.REMAINING_INPUT
+                ):
+                    continue
+                self._mark_consumers(input_t, input_r)
+                producer_t = int(self.flows[0].producers[input_t])
+                producer_r = int(self.flows[1].producers[input_r])
+                if min(producer_t, producer_r) >= 0 and self.matching.pair_ops(
+                    producer_t, producer_r
+                ):
+                    op_pairs.append((producer_t, producer_r))
 
-    def _phase(self, side: int, value: int) -> str:
-        return str(self.flows[side].column("phase")[value])
+    def _get_phase(self, side: int, value: int) -> str:
+        return str(self.flows[side].list_column("phase")[value])
 
-    def _same_maker(self, a: int, b: int) -> bool:
-        t, r = int(self.flows[0].producers[a]), int(self.flows[1].producers[b])
-        return max(t, r) < 0 or (min(t, r) >= 0 and self.kinds[0][t] == self.kinds[1][r])
+    def _has_same_producer_kind(self, value_t: int, value_r: int) -> bool:
+        """Return whether both producers are of equal kind, or neither value has one."""
+        producer_t = int(self.flows[0].producers[value_t])
+        producer_r = int(self.flows[1].producers[value_r])
+        if producer_t < 0 or producer_r < 0:
+            return producer_t < 0 and producer_r < 0
+        return self.kinds[0][producer_t] == self.kinds[1][producer_r]
 
-    def _left_over(self, t: int, r: int) -> list[tuple[int, int]]:
-        """Inputs of two ops that have no partner yet, in order; none if their numbers or sizes leave a choice.
+    def _find_unpaired_inputs(self, t: int, r: int) -> list[tuple[int, int]]:
+        """Return the inputs of two ops without a partner, in order, as pairs.
 
-        None either if one op reads what the other does not, as a product with its bias and the addition of a bias.
+        The list is empty if their number or sizes leave a choice. It is empty, too, if one op reads
+        a paired value that the other does not: a product with bias is not an addition of a bias.
         """
-        left_t = [v for v in self.flows[0].reads[t] if self.classes[0][v] < 0]
-        left_r = [v for v in self.flows[1].reads[r] if self.classes[1][v] < 0]
-        common = {int(self.classes[0][v]) for v in self.flows[0].reads[t]} - {-1}
-        if common != {v for v in self.flows[1].reads[r] if self.classes[1][v] >= 0}:
+        reads_t, reads_r = self.flows[0].reads[t], self.flows[1].reads[r]
+        paired_inputs_t = {int(self.classes[0][value]) for value in reads_t} - {-1}
+        paired_inputs_r = {value for value in reads_r if self.classes[1][value] >= 0}
+        if paired_inputs_t != paired_inputs_r:
             return []
-        if len(left_t) != len(left_r) or (len(left_t) > 1 and not self._same_sizes(left_t, left_r)):
+        unpaired_t = [value for value in reads_t if self.classes[0][value] < 0]
+        unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
+        if len(unpaired_t) != len(unpaired_r):
             return []
-        return list(zip(left_t, left_r, strict=True))
+        if len(unpaired_t) > 1 and not self._have_equal_distinct_sizes(unpaired_t, unpaired_r):
+            return []
+        return list(zip(unpaired_t, unpaired_r, strict=True))
 
-    def _same_sizes(self, left_t: list[int], left_r: list[int]) -> bool:
-        sizes = [self.matching.prints_t.size[v] for v in left_t]
-        return sizes == [self.matching.prints_r.size[v] for v in left_r] and len(set(sizes)) == len(
-            sizes
-        )
+    def _have_equal_distinct_sizes(self, values_t: list[int], values_r: list[int]) -> bool:
+        sizes_t = [self.matching.prints_t.size[value] for value in values_t]
+        sizes_r = [self.matching.prints_r.size[value] for value in values_r]
+        return sizes_t == sizes_r and len(set(sizes_t)) == len(sizes_t)
 
-    def _touch(self, t: int, r: int) -> None:
-        self.dirty[0].update(op for op in self.flows[0].readers[t] if self.ops[0][op] < 0)
-        self.dirty[1].update(op for op in self.flows[1].readers[r] if self.ops[1][op] < 0)
+    def _mark_consumers(self, t: int, r: int) -> None:
+        """Mark the unpaired consumers of two newly paired classes."""
+        for side, value in enumerate((t, r)):
+            consumers = self.flows[side].consumers[value]
+            self.dirty_ops[side].update(op for op in consumers if self.ops[side][op] < 0)

@@ -1,8 +1,8 @@
-"""Evidence of the training step: gradients of paired values, new weights and moments of paired parameters.
+"""Evidence of the training step: gradients of paired values, new weights and optimizer state.
 
-New weights and moments differ where a step does, and an update rule is written in many ways. But a new weight is near
-the old one, and in a first step a moment is a power of the gradient times a number: the shape of its distribution says
-which.
+New weights and optimizer state differ where a step does, and an update rule can be written in many
+ways. But a new weight is near the old one. And in a first step a moment is a power of the gradient
+times a number, so the shape of its distribution identifies it.
 """
 
 from __future__ import annotations
@@ -11,103 +11,119 @@ import numpy as np
 
 from ..graph import Flow, Gradients
 from ..model.trace import OPTIMIZER
+from . import confidence
 from .matches import Matching
-from .values import Fingerprints, distance
+from .values import Fingerprints, compute_distances
 
-_STEP = 0.05  # relative: a step that moves a weight farther is no step
-_MOST = 64  # values of one parameter's update: the longest rule has some twenty
+#: Largest distance of a new weight from the old one. A value farther away is not a new weight.
+_MAX_STEP = 0.05
+#: Values of one parameter's update that are followed; the longest rule has about twenty.
+_MAX_UPDATE_VALUES = 64
+#: Tolerances up to which the shapes of two distributions agree.
+_SHAPE_TOLERANCES = 16
 
 
-def by_gradient(matching: Matching, target: Gradients, reference: Gradients) -> bool:
-    """Pair gradients of paired values, and what goes back between paired values; true if any pair was added."""
+def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients) -> bool:
+    """Pair the gradients of paired values, and the gradients that flow between paired values.
+
+    Returns whether any pair was added.
+    """
     progress = False
-    for value, gradient in target.of.items():
-        partner = reference.of.get(int(matching.classes_t[value]))
+    for value, gradient in target.by_value.items():
+        partner = reference.by_value.get(int(matching.classes_t[value]))
         if partner is not None:
-            progress |= matching.pair(gradient, partner, "gradient", 0.75)
-    for (output, given, detour), gradient in target.through.items():
-        partner = reference.through.get(
-            (int(matching.classes_t[output]), int(matching.classes_t[given]), detour)
-        )
+            progress |= matching.pair(gradient, partner, "gradient", confidence.GRADIENT_OF_VALUE)
+    for (output, value, has_detour), gradient in target.by_edge.items():
+        edge = (int(matching.classes_t[output]), int(matching.classes_t[value]), has_detour)
+        partner = reference.by_edge.get(edge)
         if partner is not None:
-            progress |= matching.pair(gradient, partner, "gradient", 0.7)
+            progress |= matching.pair(gradient, partner, "gradient", confidence.GRADIENT_OF_EDGE)
     return progress
 
 
-def by_update(matching: Matching, target: Gradients, reference: Gradients) -> bool:
-    """Pair new weights and moments of paired parameters; true if any pair was added."""
-    if not all(OPTIMIZER in flow.phases for flow in (matching.target, matching.reference)):
+def pair_by_update(matching: Matching, target: Gradients, reference: Gradients) -> bool:
+    """Pair the new weights and optimizer state of paired parameters.
+
+    Returns whether any pair was added.
+    """
+    if OPTIMIZER not in matching.target.phases or OPTIMIZER not in matching.reference.phases:
         return False
-    prints_t, prints_r = matching.prints_t.normalised(), matching.prints_r.normalised()
+    shapes_t, shapes_r = matching.prints_t.normalize(), matching.prints_r.normalize()
     progress = False
-    for weight, gradient in target.of.items():
-        other = int(matching.classes_t[weight])
-        if (
-            matching.producer_t[weight] >= 0
-            or other not in reference.of
-            or matching.producer_r[other] >= 0
-        ):
+    for weight_t, gradient_t in target.by_value.items():
+        weight_r = int(matching.classes_t[weight_t])
+        gradient_r = reference.by_value.get(weight_r)
+        if matching.producer_t[weight_t] >= 0 or gradient_r is None:
             continue
-        kept_t = _kept(matching.target, weight, gradient)
-        kept_r = _kept(matching.reference, other, reference.of[other])
-        new_t, new_r = (
-            _near(matching.prints_t, weight, kept_t),
-            _near(matching.prints_r, other, kept_r),
-        )
-        if new_t and new_r:
-            progress |= matching.pair(new_t[-1], new_r[-1], "update", 0.8)
-        moments_r = [
-            value for value in kept_r if value not in new_r and matching.classes_r[value] < 0
-        ]
-        for t in (
-            value
-            for value in reversed(kept_t)
-            if value not in new_t and matching.classes_t[value] < 0
-        ):
-            alike = [
-                r for r in moments_r if _gap(prints_t, t, prints_r, r) <= 16 * matching.tolerance
-            ]
-            if alike and matching.pair(t, alike[-1], "update", 0.7):
-                moments_r.remove(alike[-1])
-                progress = True
+        if matching.producer_r[weight_r] >= 0:
+            continue
+        kept_t = _find_kept_values(matching.target, weight_t, gradient_t)
+        kept_r = _find_kept_values(matching.reference, weight_r, gradient_r)
+        new_weights_t = _select_near_values(matching.prints_t, weight_t, kept_t)
+        new_weights_r = _select_near_values(matching.prints_r, weight_r, kept_r)
+        if new_weights_t and new_weights_r:
+            progress |= matching.pair(
+                new_weights_t[-1], new_weights_r[-1], "update", confidence.NEW_WEIGHT
+            )
+        state_t = [value for value in kept_t if value not in new_weights_t]
+        state_r = [value for value in kept_r if value not in new_weights_r]
+        progress |= _pair_moments(matching, shapes_t, shapes_r, state_t, state_r)
     return progress
 
 
-def _kept(flow: Flow, weight: int, gradient: int) -> list[int]:
-    """Values of a weight's size that the optimizer computes from it or its gradient and keeps, in order of execution.
+def _pair_moments(
+    matching: Matching,
+    shapes_t: Fingerprints,
+    shapes_r: Fingerprints,
+    values_t: list[int],
+    values_r: list[int],
+) -> bool:
+    """Pair optimizer state of equal shape of distribution, last first; return whether any was."""
+    tolerance = _SHAPE_TOLERANCES * matching.tolerance
+    open_r = [value for value in values_r if matching.classes_r[value] < 0]
+    progress = False
+    for t in reversed(values_t):
+        if matching.classes_t[t] >= 0:
+            continue
+        similar_r = [r for r in open_r if _compute_distance(shapes_t, t, shapes_r, r) <= tolerance]
+        if similar_r and matching.pair(t, similar_r[-1], "update", confidence.MOMENT):
+            open_r.remove(similar_r[-1])
+            progress = True
+    return progress
 
-    Kept is what is written in place or assigned, or what no further step of the update reads.
+
+def _find_kept_values(flow: Flow, weight: int, gradient: int) -> list[int]:
+    """Return the values that the optimizer computes from a weight or its gradient and keeps.
+
+    They have the weight's size and are in order of execution. A value is kept if it is written in
+    place or assigned, or if no further step of the update reads it.
     """
     kinds = flow.trace.ops["kind"]
-    found: dict[int, bool] = {}
+    is_kept: dict[int, bool] = {}
     todo = [weight, gradient]
     for value in todo:
-        for op in flow.readers[value]:
-            if flow.phases[op] != OPTIMIZER or len(found) > _MOST:
+        for op in flow.consumers[value]:
+            if flow.phases[op] != OPTIMIZER or len(is_kept) > _MAX_UPDATE_VALUES:
                 continue
-            for written in flow.writes[op]:
-                if (
-                    written not in found
-                    and flow.sizes[written] == flow.sizes[weight]
-                    and flow.producers[written] == op
-                ):
-                    found[written] = kinds.iat[op].endswith("_")
-                    todo.append(written)
-    for value in found:
-        after = [op for op in flow.readers[value] if flow.phases[op] == OPTIMIZER]
-        assigned = any(kinds.iat[op].startswith("Assign") for op in after)
-        found[value] |= assigned or not any(
-            written in found for op in after for written in flow.writes[op]
-        )
-    return sorted(
-        (value for value, kept in found.items() if kept),
-        key=lambda value: int(flow.producers[value]),
-    )
+            for output in flow.writes[op]:
+                is_same_size = flow.sizes[output] == flow.sizes[weight]
+                if output not in is_kept and is_same_size and flow.producers[output] == op:
+                    is_kept[output] = kinds.iat[op].endswith("_")
+                    todo.append(output)
+    for value in is_kept:
+        consumers = [op for op in flow.consumers[value] if flow.phases[op] == OPTIMIZER]
+        is_assigned = any(kinds.iat[op].startswith("Assign") for op in consumers)
+        is_read = any(output in is_kept for op in consumers for output in flow.writes[op])
+        is_kept[value] |= is_assigned or not is_read
+    kept_values = [value for value, kept in is_kept.items() if kept]
+    return sorted(kept_values, key=lambda value: int(flow.producers[value]))
 
 
-def _near(prints: Fingerprints, weight: int, values: list[int]) -> list[int]:
-    return [value for value in values if _gap(prints, value, prints, weight) <= _STEP]
+def _select_near_values(prints: Fingerprints, weight: int, values: list[int]) -> list[int]:
+    return [
+        value for value in values if _compute_distance(prints, value, prints, weight) <= _MAX_STEP
+    ]
 
 
-def _gap(one: Fingerprints, t: int, other: Fingerprints, r: int) -> float:
-    return float(distance(one, np.array([t]), other, np.array([r]))[0])
+def _compute_distance(target: Fingerprints, t: int, reference: Fingerprints, r: int) -> float:
+    return float(compute_distances(target, np.array([t]), reference, np.array([r]))[0])

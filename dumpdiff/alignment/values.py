@@ -1,4 +1,4 @@
-"""Value evidence: how far apart two tensors are by their statistics, and which tensors of the sides could be one."""
+"""Value evidence: how far apart the statistics of two tensors are, and which may be equal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Floats, Ints
+from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import MASK, MASK_GAP
+
+#: Candidates per target below and above its own key; more are equal values, which others decide.
+_MAX_CANDIDATES = 64
+#: Step between sizes in the sorted code of the window search. Logarithms of doubles stay within
+#: +-745, far below it.
+_SIZE_STEP = 4000.0
+#: Keys of the window search differ by at most this many tolerances for pairs within the tolerance.
+_WINDOW_TOLERANCES = 2.0
+#: Relative precision of the sorted code.
+_CODE_PRECISION = 1e-15
+#: Added before a logarithm, so that 0 has one.
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Columns of the classes of one side, as arrays: what value evidence is computed from."""
+    """Columns of the classes of one side as arrays; value evidence is computed from these."""
 
     size: Floats
     high: Floats
@@ -23,151 +35,149 @@ class Fingerprints:
     evidence: Ints
 
     @staticmethod
-    def of(table: pd.DataFrame) -> Fingerprints:
-        """From any table with the columns size, max, min, mean, norm and evidence."""
+    def from_table(table: pd.DataFrame) -> Fingerprints:
+        """Read any table with the columns size, max, min, mean, norm and evidence."""
         names = ("size", "max", "min", "mean", "norm")
         size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in names)
         return Fingerprints(size, high, low, mean, norm, table["evidence"].to_numpy())
 
-    def normalised(self) -> Fingerprints:
-        """Shapes of distributions: extremes and mean over the norm; the larger extreme stands for the norm."""
+    def normalize(self) -> Fingerprints:
+        """Return the shapes of the distributions: extremes and mean divided by the norm.
+
+        The larger extreme takes the place of the norm.
+        """
         with np.errstate(all="ignore"):
             high, low, mean = (values / self.norm for values in (self.high, self.low, self.mean))
-        return Fingerprints(
-            self.size, high, low, mean, np.fmax(np.abs(high), np.abs(low)), self.evidence
-        )
+        larger_extreme = np.fmax(np.abs(high), np.abs(low))
+        return Fingerprints(self.size, high, low, mean, larger_extreme, self.evidence)
 
     def take(self, rows: Ints) -> Fingerprints:
-        """Those of some rows."""
+        """Return the fingerprints of some rows."""
         return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
-def distance(target: Fingerprints, rows: Ints, reference: Fingerprints, columns: Ints) -> Floats:
-    """Largest relative difference of max, min, mean and norm of target[rows] and reference[columns], elementwise.
+def compute_distances(
+    target: Fingerprints, rows_t: Ints, reference: Fingerprints, rows_r: Ints
+) -> Floats:
+    """Return the largest relative difference of max, min, mean and norm, for each pair of rows.
 
-    Extremes and mean are taken relative to the tensor's scale, which is the larger of |value| and the root mean square;
-    masking constants set no scale. Statistics that one side lacks do not count; if none is left the result is Inf. For
-    tensors t and r with ||t - r|| = e ||r|| the norm term is at most e and the mean term at most e (Cauchy-Schwarz);
-    the extremes' terms are at most e sqrt(n), in practice a few e.
+    Extremes and mean are relative to the tensor's scale: the larger of |value| and the root mean
+    square. Masking constants do not count for the scale. Statistics that one side lacks are left
+    out; the distance is Inf if none remain. For tensors t and r with ||t - r|| = e ||r|| the norm
+    term is at most e and the mean term at most e (Cauchy-Schwarz). The terms of the extremes are at
+    most e sqrt(n), in practice a few e.
     """
     with np.errstate(all="ignore"):
-        high, high_r = target.high[rows], reference.high[columns]
-        low, low_r = target.low[rows], reference.low[columns]
-        mean, mean_r = target.mean[rows], reference.mean[columns]
-        norm, norm_r = target.norm[rows], reference.norm[columns]
-        rms = norm_r / np.sqrt(reference.size[columns])
-        masked_low = (np.abs(low_r) > MASK) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
-        masked_high = (np.abs(high_r) > MASK) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
-        body = np.where(masked_low, np.abs(high_r), np.where(masked_high, np.abs(low_r), rms))
-        body = np.where(np.isfinite(body), body, np.fmin(np.abs(high_r), np.abs(low_r)))
-        mean_scale = np.where(
-            masked_low | masked_high, np.abs(mean_r), np.maximum(np.abs(mean_r), body)
-        )
+        high_t, high_r = target.high[rows_t], reference.high[rows_r]
+        low_t, low_r = target.low[rows_t], reference.low[rows_r]
+        mean_t, mean_r = target.mean[rows_t], reference.mean[rows_r]
+        norm_t, norm_r = target.norm[rows_t], reference.norm[rows_r]
+        rms = norm_r / np.sqrt(reference.size[rows_r])
+        low_is_mask = (np.abs(low_r) > MASK) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
+        high_is_mask = (np.abs(high_r) > MASK) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
+        scale = np.where(low_is_mask, np.abs(high_r), np.where(high_is_mask, np.abs(low_r), rms))
+        scale = np.where(np.isfinite(scale), scale, np.fmin(np.abs(high_r), np.abs(low_r)))
+        is_masked = low_is_mask | high_is_mask
+        mean_scale = np.where(is_masked, np.abs(mean_r), np.maximum(np.abs(mean_r), scale))
         terms = np.stack([
-            _relative(high, high_r, np.fmax(np.abs(high_r), body)),
-            _relative(low, low_r, np.fmax(np.abs(low_r), body)),
-            _relative(mean, mean_r, mean_scale),
-            _relative(norm, norm_r, np.abs(norm_r)),
+            _compute_relative_difference(high_t, high_r, np.fmax(np.abs(high_r), scale)),
+            _compute_relative_difference(low_t, low_r, np.fmax(np.abs(low_r), scale)),
+            _compute_relative_difference(mean_t, mean_r, mean_scale),
+            _compute_relative_difference(norm_t, norm_r, np.abs(norm_r)),
         ])  # fmt: skip
-    known = ~np.isnan(terms)
-    result: Floats = np.where(known.any(axis=0), np.where(known, terms, 0).max(axis=0), np.inf)
-    return result
+    is_known = ~np.isnan(terms)
+    largest_terms = np.where(is_known, terms, 0).max(axis=0)
+    distances: Floats = np.where(is_known.any(axis=0), largest_terms, np.inf)
+    return distances
 
 
-def _relative(a: Floats, b: Floats, scale: Floats) -> Floats:
-    """|a - b| / scale; 0 where equal (infinities too), NaN where either is missing."""
-    missing = np.isnan(a) | np.isnan(b)
-    gap = np.where(
-        a == b,
-        0.0,
-        np.abs(a - b) / np.where(scale > 0, scale, np.where(a == b, 1.0, np.abs(a - b))),
-    )
-    return np.where(missing, np.nan, gap)
+def _compute_relative_difference(a: Floats, b: Floats, scale: Floats) -> Floats:
+    """Return |a - b| / scale; 0 where equal (infinities too), NaN where either is missing."""
+    is_equal = a == b
+    difference = np.abs(a - b)
+    divisor = np.where(scale > 0, scale, np.where(is_equal, 1.0, difference))
+    relative = np.where(is_equal, 0.0, difference / divisor)
+    return np.where(np.isnan(a) | np.isnan(b), np.nan, relative)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Possible pairs by value: target class, reference class and their distance, sorted by target, then distance."""
+    """Possible pairs by value: target class, reference class and distance.
+
+    They are sorted by target, then by distance.
+    """
 
     target: Ints
     reference: Ints
     distance: Floats
 
 
-def candidates(
-    target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = 64
+def find_candidates(
+    target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = _MAX_CANDIDATES
 ) -> Candidates:
-    """Every pair of equal size with statistics within ``tolerance``; per target at most ``limit`` above and below.
+    """Return every pair of equal size with statistics within ``tolerance``.
 
-    Classes whose numbers say nothing (evidence 0) have no candidates. No all-pairs comparison: a window in the
-    sorted norms (in the maximum where no norm was recorded).
+    Each target class has at most ``limit`` candidates above and below it; classes without
+    informative statistics (evidence 0) have none. Instead of all pairs, a window in the sorted
+    norms is compared; where no norm was recorded, a window in the sorted extremes.
     """
-    norm_t, norm_r = _norm_key(target), _norm_key(reference)
-    found = [_window(target.size, norm_t, reference.size, norm_r, tolerance, limit)]
-    extreme_t, extreme_r = _extreme_key(target), _extreme_key(reference)
-    without_t, without_r = np.isnan(norm_t), np.isnan(norm_r)
-    only_t, only_r = np.where(without_t, extreme_t, np.nan), np.where(without_r, extreme_r, np.nan)
-    found.append(_window(target.size, only_t, reference.size, extreme_r, tolerance, limit))
-    found.append(
-        _window(
-            target.size,
-            np.where(without_t, np.nan, extreme_t),
-            reference.size,
-            only_r,
-            tolerance,
-            limit,
-        )
+    norms_t, norms_r = _compute_norm_keys(target), _compute_norm_keys(reference)
+    extremes_t, extremes_r = _compute_extreme_keys(target), _compute_extreme_keys(reference)
+    lacks_norm_t, lacks_norm_r = np.isnan(norms_t), np.isnan(norms_r)
+    key_pairs = (
+        (norms_t, norms_r),
+        (np.where(lacks_norm_t, extremes_t, np.nan), extremes_r),
+        (np.where(lacks_norm_t, np.nan, extremes_t), np.where(lacks_norm_r, extremes_r, np.nan)),
     )
-    left, right = np.concatenate(found, axis=1)
-    gap = distance(target, left, reference, right)
-    near = gap <= tolerance
-    left, right, gap = left[near], right[near], gap[near]
-    ranked = np.lexsort((gap, left))
-    return Candidates(left[ranked], right[ranked], gap[ranked])
+    windows = [
+        _find_window_pairs(target.size, keys_t, reference.size, keys_r, tolerance, limit)
+        for keys_t, keys_r in key_pairs
+    ]
+    rows_t, rows_r = np.concatenate(windows, axis=1)
+    distances = compute_distances(target, rows_t, reference, rows_r)
+    is_near = distances <= tolerance
+    rows_t, rows_r, distances = rows_t[is_near], rows_r[is_near], distances[is_near]
+    order = np.lexsort((distances, rows_t))
+    return Candidates(rows_t[order], rows_r[order], distances[order])
 
 
-def _window(
-    size_t: Floats, key_t: Floats, size_r: Floats, key_r: Floats, tolerance: float, limit: int
+def _find_window_pairs(
+    sizes_t: Floats, keys_t: Floats, sizes_r: Floats, keys_r: Floats, tolerance: float, limit: int
 ) -> Ints:
-    """(2, pairs): rows of equal size whose keys (natural logarithms; NaN: take no part) differ by a few tolerances."""
-    rows_t, rows_r = np.flatnonzero(np.isfinite(key_t)), np.flatnonzero(np.isfinite(key_r))
-    # one number that sorts by size, then key: logarithms of doubles stay within +-745, far below the step
-    sizes = np.unique(np.concatenate([size_t[rows_t], size_r[rows_r]]))
-    step = 4000.0
-    code_r = np.searchsorted(sizes, size_r[rows_r]) * step + key_r[rows_r]
-    code_t = np.searchsorted(sizes, size_t[rows_t]) * step + key_t[rows_t]
-    order = np.argsort(code_r)
-    code_r, rows_r = code_r[order], rows_r[order]
-    width = 2.0 * tolerance + 1e-15 * step * len(sizes)
-    middle = np.searchsorted(code_r, code_t)
-    start = np.maximum(np.searchsorted(code_r, code_t - width), middle - limit)
-    stop = np.minimum(np.searchsorted(code_r, code_t + width), middle + limit)
+    """Return (2, pairs) rows of equal size whose keys differ by a few tolerances.
+
+    Keys are natural logarithms; rows with key NaN take no part.
+    """
+    rows_t, rows_r = np.flatnonzero(np.isfinite(keys_t)), np.flatnonzero(np.isfinite(keys_r))
+    sizes = np.unique(np.concatenate([sizes_t[rows_t], sizes_r[rows_r]]))
+    # one number that sorts by size, then by key
+    codes_r = np.searchsorted(sizes, sizes_r[rows_r]) * _SIZE_STEP + keys_r[rows_r]
+    codes_t = np.searchsorted(sizes, sizes_t[rows_t]) * _SIZE_STEP + keys_t[rows_t]
+    order = np.argsort(codes_r)
+    codes_r, rows_r = codes_r[order], rows_r[order]
+    width = _WINDOW_TOLERANCES * tolerance + _CODE_PRECISION * _SIZE_STEP * len(sizes)
+    middle = np.searchsorted(codes_r, codes_t)
+    start = np.maximum(np.searchsorted(codes_r, codes_t - width), middle - limit)
+    stop = np.minimum(np.searchsorted(codes_r, codes_t + width), middle + limit)
     counts = stop - start
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.stack([np.repeat(rows_t, counts), rows_r[np.repeat(start, counts) + offsets]])
 
 
-def _norm_key(side: Fingerprints) -> Floats:
-    """Log of the norm; NaN where it is not recorded, or is that of a mask, or the numbers say nothing."""
+def _compute_norm_keys(prints: Fingerprints) -> Floats:
+    """Return the log of the norm; NaN where it is missing, of a mask, or without information."""
     with np.errstate(all="ignore"):
-        masked = np.fmax(np.abs(side.high), np.abs(side.low)) > MASK
-        return np.where(
-            (side.evidence > 0) & np.isfinite(side.norm) & ~masked,
-            np.log(side.norm + 1e-300),
-            np.nan,
-        )
+        is_masked = np.fmax(np.abs(prints.high), np.abs(prints.low)) > MASK
+        is_usable = (prints.evidence > 0) & np.isfinite(prints.norm) & ~is_masked
+        return np.where(is_usable, np.log(prints.norm + _TINY), np.nan)
 
 
-def _extreme_key(side: Fingerprints) -> Floats:
-    """Log of the larger extreme, of the other one where the larger is a masking constant or not finite."""
+def _compute_extreme_keys(prints: Fingerprints) -> Floats:
+    """Return the log of the larger extreme; of the smaller one if that is a mask or not finite."""
     with np.errstate(all="ignore"):
-        high, low = np.abs(side.high), np.abs(side.low)
+        high, low = np.abs(prints.high), np.abs(prints.low)
         larger, smaller = np.fmax(high, low), np.fmin(high, low)
-        extreme = np.where(
-            np.isfinite(larger) & ~((larger > MASK) & (larger > MASK_GAP * smaller)),
-            larger,
-            smaller,
-        )
-        return np.where(
-            (side.evidence > 0) & np.isfinite(extreme), np.log(extreme + 1e-300), np.nan
-        )
+        is_mask: Flags = (larger > MASK) & (larger > MASK_GAP * smaller)
+        extreme = np.where(np.isfinite(larger) & ~is_mask, larger, smaller)
+        is_usable = (prints.evidence > 0) & np.isfinite(extreme)
+        return np.where(is_usable, np.log(extreme + _TINY), np.nan)

@@ -1,141 +1,468 @@
-"""From two dumps to a result: reading, aligning, comparing, locating, explaining, drawing."""
+"""Commands on dumps: align, explain, report, narrow, mapping, inspect; and reading a dump or a saved result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from .. import readers
 from ..alignment import align as align_flows
-from ..comparison import Comparison, Spread, compare_pairs, spread_of
+from ..comparison import Comparison
 from ..divergence import locate
-from ..graph import Flow, flow_of
 from ..model.defaults import EXPLAINED, MIN_COVERAGE
+from ..model.errors import DumpError
+from ..model.finding import Finding
 from ..model.gc_pause import collector_paused
-from ..model.result import Finding, Result
+from ..model.result import Result
+from ..model.saved_result import SavedResult
 from ..model.trace import Trace
 from ..readers.parts import Part
-from ..rulebook import Rules, load_rules
-from .progress import Progress, say, stage_of
+from ..reports.alignment import outputs
+from .pipeline import Inputs, PathLike, compare_dumps, read_flows
+from .progress import Progress, report_progress
+from .saved import load_folder, read_saved, restore_inputs, save_folder
 
-Checkpoints = tuple[
-    str | Path | None, str | Path | None
-]  #: of the target's weights and the reference's
+if TYPE_CHECKING:
+    from ..capture.msprobe.mapping_files import Kind as MappingKind
+    from ..capture.msprobe.mapping_files import MsprobeMapping
+    from ..capture.next_dump import Narrowed
 
 
 def read(
-    path: str | Path, *, step: int | None = None, rank: int | None = None, graph: int | None = None
+    path: PathLike, *, step: int | None = None, rank: int | None = None, graph: int | None = None
 ) -> Trace:
-    """The trace of one dump, or of the chosen part of it. Raises DumpError if nothing can be read."""
-    parts = readers.find(path)
-    return readers.read(readers.choose(parts, parts, step=step, rank=rank, graph=graph)[0])
+    """Read one dump, or the chosen part of it.
+
+    Parameters
+    ----------
+    path
+        Folder or file of a dump, in any format.
+    step, rank, graph
+        Part to read; default: the first of each.
+
+    Raises
+    ------
+    DumpError
+        If nothing can be read, or the dump has no such part.
+    """
+    parts = readers.find_parts(path)
+    part, _ = readers.choose_parts(parts, parts, step=step, rank=rank, graph=graph)
+    return readers.read_part(part)
 
 
 @collector_paused()
 def align(
-    target: str | Path,
-    reference: str | Path,
+    target: PathLike,
+    reference: PathLike,
     *,
     step: int | None = None,
     rank: int | None = None,
     graph: int | None = None,
-    baseline: str | Path | None = None,
-    rules: Sequence[str | Path] = (),
-    weights_target: str | Path | None = None,
-    weights_reference: str | Path | None = None,
+    baseline: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    weights_target: PathLike | None = None,
+    weights_reference: PathLike | None = None,
     min_coverage: float = MIN_COVERAGE,
+    output: PathLike | None = None,
     explained: Collection[int] = EXPLAINED,
-    closeups: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Where do two dumps of one model part? ``target`` is the run under test, ``reference`` the trusted one.
+    """Find where two dumps of one model diverge.
 
-    Any two formats can be compared. ``step``, ``rank`` and ``graph`` choose a part of each dump (default: the first
-    common step, the first common rank, the first graph); ``baseline`` is a second run of the reference: what these two
-    differ by is allowed to the target, see compare.baseline; ``rules`` are further rule files; ``weights_target`` and
-    ``weights_reference`` are checkpoints that name a side's parameters by their values; ``explained`` are the ranks of
-    the findings whose cause is looked for; ``closeups`` asks for what a report that draws needs.
+    Parameters
+    ----------
+    target, reference
+        Dump of the run under test, and of the trusted run; any two formats.
+    step, rank, graph
+        Part of each dump; default: the first step and rank that both have, the first graph.
+    baseline
+        Second run of the reference. Differences between these two runs are allowed to the target.
+    rules
+        Rule files, or mapping files of msprobe, in addition to the shipped rules.
+    weights_target, weights_reference
+        Checkpoints that name the parameters of a side by their values.
+    min_coverage
+        Share (0..1) of each side's forward and backward ops that ``aligned`` needs compared.
+    output
+        Folder for the complete result: see :meth:`Result.save`.
+    explained
+        Ranks of the findings whose causes are searched for.
+    progress
+        Called with the current activity and its share done.
 
-    Raises DumpError if a dump or a checkpoint cannot be read, or the two have no step or rank in common, RuleError for
-    a wrong rule file.
+    Returns
+    -------
+    Result
+        Verdict, findings, coverage and tables. It keeps the compared dumps open for
+        :meth:`Finding.explain` and :meth:`Result.to_html`.
+
+    Raises
+    ------
+    DumpError
+        If a dump or checkpoint cannot be read, or the dumps have no step or rank in common.
+    RuleError
+        If a rule file is wrong.
     """
-    book = load_rules([Path(file) for file in rules])
-    parts = readers.choose(
-        readers.find(target), readers.find(reference), step=step, rank=rank, graph=graph
+    inputs = Inputs(
+        target,
+        reference,
+        step,
+        rank,
+        graph,
+        baseline,
+        tuple(rules),
+        weights_target,
+        weights_reference,
     )
-    comparison = compared(parts, baseline, book, progress, (weights_target, weights_reference))
-    say(progress, "locating", 0.0)
-    result = locate(comparison, book, min_coverage)
-    say(progress, "explaining", 0.0)
+    comparison = compare_dumps(inputs, progress)
+    report_progress(progress, "locating", 0.0)
+    result = locate(comparison, inputs.book, min_coverage)
+    session = Session(comparison, inputs, progress)
+    report_progress(progress, "explaining", 0.0)
+    findings = session.explain_ranks(result.findings, explained)
+    rule_paths = [str(file) for file in inputs.rules]
     result = replace(
         result,
-        findings=_explained(result.findings, comparison, book, explained),
-        details={**result.details, "rules": [str(file) for file in rules]},
+        findings=findings,
+        details={**result.details, "rules": rule_paths},
+        backend=session,
     )
-    if not closeups:
-        return result
-    from ..figures import closeups as closeups_of
-
-    say(progress, "drawing", 0.0)
-    return replace(result, closeups=closeups_of(comparison, result, book))
+    if output is not None:
+        result.save(output)
+    return result
 
 
-def compared(
-    parts: tuple[Part, Part],
-    baseline: str | Path | None,
-    rules: Rules,
-    progress: Progress | None,
-    weights: Checkpoints = (None, None),
-) -> Comparison:
-    """Two parts read, aligned and compared; with what two runs of the reference allow, if there is a baseline."""
-    sides = flows(parts, progress, weights)
-    spread = None if baseline is None else _spread(baseline, parts[1], sides[1], rules, progress)
-    say(progress, "aligning", 0.0)
-    return compare_pairs(align_flows(*sides, rules), rules, stage_of(progress, "comparing"), spread)
+@dataclass(frozen=True)
+class Session:
+    """The backend of a result whose dumps are open."""
+
+    comparison: Comparison
+    inputs: Inputs
+    progress: Progress | None = None
+
+    def explain_ranks(
+        self, findings: tuple[Finding, ...], ranks: Collection[int]
+    ) -> tuple[Finding, ...]:
+        """Return all findings; those of the given ranks with their causes."""
+        chosen = [finding for finding in findings if finding.rank in ranks]
+        explained = {finding.rank: finding for finding in self._explain(chosen)}
+        complete = [explained.get(finding.rank, finding) for finding in findings]
+        return tuple(replace(finding, explainer=self.explain) for finding in complete)
+
+    def explain(self, finding: Finding) -> Finding:
+        """Return the finding with its causes."""
+        (explained,) = self._explain([finding])
+        return explained
+
+    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
+        """Write the result as html, markdown, junit, json or csv."""
+        outputs.write(self._drawn(result) if output == "html" else result, output, stream)
+
+    def save(self, result: Result, folder: Path) -> None:
+        """Write the complete result into a folder."""
+        save_folder(self._drawn(result), folder)
+
+    def _explain(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        if not findings:
+            return ()
+        from ..causes import explain  # most comparisons end in agreement and need none of it
+
+        return explain(self.comparison, self.inputs.book, findings)
+
+    def _drawn(self, result: Result) -> Result:
+        """The result with the data of its drawings."""
+        if result.finding_contexts or not result.findings:
+            return result
+        from ..figures import collect_finding_contexts
+
+        report_progress(self.progress, "drawing", 0.0)
+        contexts = collect_finding_contexts(self.comparison, result, self.inputs.book)
+        return replace(result, finding_contexts=contexts)
 
 
-def flows(
-    parts: tuple[Part, Part], progress: Progress | None, weights: Checkpoints = (None, None)
-) -> tuple[Flow, Flow]:
-    """Both sides read, their parameters named by checkpoints where there are any, and their dataflow."""
-    found = []
-    for role, part, saved in zip(("target", "reference"), parts, weights, strict=True):
-        say(progress, f"reading the {role}", 0.0)
-        trace = readers.read(part)
-        if saved is not None:
-            trace = _named(trace, saved, stage_of(progress, f"weights of the {role}"))
-        found.append(flow_of(trace, stage_of(progress, f"statistics of the {role}")))
-    return found[0], found[1]
+def load(result: PathLike) -> Result:
+    """Load the complete result that ``align(..., output=FOLDER)`` or :meth:`Result.save` wrote.
+
+    Every report can be made from it without the dumps; :meth:`Finding.explain` reads them again.
+
+    Raises
+    ------
+    DumpError
+        If there is no complete result in the folder.
+    """
+    path = Path(result)
+    folder = path if path.is_dir() else path.parent
+    loaded = load_folder(folder)
+
+    def explain_again(finding: Finding) -> Finding:
+        return explain(folder, finding.id)
+
+    findings = tuple(replace(finding, explainer=explain_again) for finding in loaded.findings)
+    return replace(loaded, findings=findings, backend=_SavedBackend())
 
 
-def _named(trace: Trace, saved: str | Path, progress: Callable[[float], None] | None) -> Trace:
-    from .. import checkpoints
-    from ..weight_comparison.dump_names import with_names
+class _SavedBackend:
+    """The backend of a result that was loaded: it holds everything that reports need."""
 
-    return with_names(trace, checkpoints.open(saved), progress)
+    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
+        outputs.write(result, output, stream)
 
-
-def _spread(
-    path: str | Path, part: Part, reference: Flow, rules: Rules, progress: Progress | None
-) -> Spread:
-    """The same step, rank and graph of another run of the reference, compared with it."""
-    choice = {"step": part.step, "rank": None if part.anonymous else part.rank, "graph": part.graph}
-    again, _ = readers.choose(readers.find(path), [part], **choice, roles=("baseline", "reference"))
-    say(progress, "reading the baseline", 0.0)
-    flow = flow_of(readers.read(again), stage_of(progress, "statistics of the baseline"))
-    alignment = align_flows(flow, reference, rules)
-    return spread_of(compare_pairs(alignment, rules, stage_of(progress, "comparing the baseline")))
+    def save(self, result: Result, folder: Path) -> None:
+        save_folder(result, folder)
 
 
-def _explained(
-    findings: tuple[Finding, ...], comparison: Comparison, rules: Rules, ranks: Collection[int]
-) -> tuple[Finding, ...]:
-    """The findings, those of the given ranks with their causes."""
-    chosen = [finding for finding in findings if finding.rank in ranks]
-    if not chosen:
-        return findings
-    from ..causes import explain  # most comparisons end in agreement, and need none of it
+def explain(
+    result: PathLike,
+    finding: int | str = 1,
+    *,
+    target: PathLike | None = None,
+    reference: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> Finding:
+    """Return a finding of a saved result with its causes; the two dumps are read again.
 
-    told = {finding.rank: finding for finding in explain(comparison, rules, chosen)}
-    return tuple(told.get(finding.rank, finding) for finding in findings)
+    Parameters
+    ----------
+    result
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
+    finding
+        Rank (1 is the first) or id of the finding.
+    target, reference
+        Where the dumps are now; default: where they were.
+    rules
+        Rule files in addition to those of the result.
+
+    Raises
+    ------
+    DumpError
+        If the result cannot be read, has no such finding, or a dump is missing or another one.
+    """
+    saved = read_saved(result)
+    finding_id = saved.find_id(finding)
+    again = _repeat(saved, target, reference, rules, explained=(), progress=progress)
+    for candidate in again.findings:
+        if candidate.id == finding_id:
+            return candidate.explain()
+    raise DumpError(
+        f"{result}: its dumps no longer give finding {finding} ({finding_id}); run dumpdiff align again"
+    )
+
+
+def report(
+    result: PathLike,
+    *,
+    html: PathLike | None = None,
+    markdown: PathLike | None = None,
+    junit: PathLike | None = None,
+    csv: PathLike | None = None,
+    target: PathLike | None = None,
+    reference: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> Result:
+    """Write reports of a saved result, and return it.
+
+    A folder that ``align -o`` wrote is complete: no dump is read. For a single JSON file, or with further ``rules``,
+    the comparison is repeated on the dumps.
+
+    Parameters
+    ----------
+    result
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
+    html, markdown, junit, csv
+        Files to write.
+    target, reference
+        Where the dumps are now; default: where they were.
+    rules
+        Rule files in addition to those of the result.
+
+    Raises
+    ------
+    DumpError
+        If the result cannot be read, or a dump that is needed is missing.
+    """
+    path = Path(result)
+    if path.is_dir() and not rules and target is None and reference is None:
+        loaded = load(path)
+    else:
+        loaded = _repeat(read_saved(path), target, reference, rules, progress=progress)
+    if html is not None:
+        loaded.to_html(html)
+    if markdown is not None:
+        loaded.to_markdown(markdown)
+    if junit is not None:
+        loaded.to_junit(junit)
+    if csv is not None:
+        loaded.to_csv(csv)
+    return loaded
+
+
+@collector_paused()
+def narrow(
+    result: PathLike,
+    output: PathLike = "next",
+    *,
+    finding: int | str | None = None,
+    ops: int = 20,
+    target: PathLike | None = None,
+    reference: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> Narrowed:
+    """Write the configurations of the next, narrower dump: whole tensors of the ops around a finding.
+
+    Parameters
+    ----------
+    result
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
+    output
+        Folder for the configurations, made if absent; the dumps will go there.
+    finding
+        Rank or id of the finding; default: the first three.
+    ops
+        Maximum number of ops on each side.
+    target, reference
+        Where the dumps are now; default: where they were.
+    rules
+        Rule files in addition to those of the result.
+
+    Raises
+    ------
+    DumpError
+        If the result cannot be read, has no such finding, or a dump is missing.
+    """
+    from ..capture.next_dump import narrow as plan_next_dump
+
+    saved = read_saved(result)
+    finding_id = None if finding is None else saved.find_id(finding)
+    inputs = restore_inputs(saved, target, reference, rules)
+    comparison = compare_dumps(inputs, progress)
+    report_progress(progress, "locating", 0.0)
+    findings = locate(comparison, inputs.book, saved.min_coverage).findings
+    chosen = findings[:3]
+    if finding_id is not None:
+        chosen = tuple(candidate for candidate in findings if candidate.id == finding_id)
+    folder = Path(output)
+    plan = plan_next_dump(comparison.alignment, chosen, ops, folder.absolute())
+    folder.mkdir(parents=True, exist_ok=True)
+    for side in (plan.target, plan.reference):
+        if side.file:
+            (folder / side.file).write_text(side.text, encoding="utf-8")
+    return plan
+
+
+@collector_paused()
+def mapping(
+    result: PathLike,
+    kind: MappingKind = "data",
+    *,
+    msprobe_version: str | None = None,
+    target: PathLike | None = None,
+    reference: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> MsprobeMapping:
+    """Return the mapping file that lets ``msprobe compare`` compare two dumps as they were aligned.
+
+    Parameters
+    ----------
+    result
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote; both dumps are msprobe's.
+    kind
+        ``data`` (tensor by tensor), ``cell`` (modules) or ``api``.
+    msprobe_version
+        Version of the msprobe that will read it; default: the one that wrote the reference.
+    target, reference
+        Where the dumps are now; default: where they were.
+    rules
+        Rule files in addition to those of the result.
+
+    Raises
+    ------
+    DumpError
+        If the result cannot be read, or its dumps are missing or not both of msprobe.
+    """
+    from ..capture.msprobe import parse_version
+    from ..capture.msprobe.mapping_files import msprobe_mapping
+
+    version = None if msprobe_version is None else parse_version(msprobe_version)
+    inputs = restore_inputs(read_saved(result), target, reference, rules)
+    flows = read_flows(inputs, inputs.choose_parts(), progress)
+    report_progress(progress, "aligning", 0.0)
+    return msprobe_mapping(align_flows(*flows, inputs.book), inputs.book, kind, version)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a dump holds: all its parts, and one of them, read."""
+
+    path: str
+    parts: tuple[Part, ...]
+    trace: Trace
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        from ..reports.inspection import to_json
+
+        return to_json(self.path, self.parts, self.trace)
+
+
+def inspect(
+    dump: PathLike, *, step: int | None = None, rank: int | None = None, graph: int | None = None
+) -> Inspection:
+    """Return what a dump is: format, framework, steps, ranks, ops, tensors, problems.
+
+    Parameters
+    ----------
+    dump
+        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+    step, rank, graph
+        Part to read; default: the first of each.
+
+    Raises
+    ------
+    DumpError
+        If nothing can be read, or the dump has no such part.
+    """
+    parts = readers.find_parts(dump)
+    wanted = {"step": step, "rank": rank, "graph": graph}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    matching_parts = [part for part in parts if _is_part(part, wanted)]
+    if not matching_parts:
+        wanted_text = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        raise DumpError(f"{dump}: has no {wanted_text}; it holds: {'; '.join(map(str, parts))}")
+    return Inspection(str(dump), tuple(parts), readers.read_part(matching_parts[0]))
+
+
+def _is_part(part: Part, wanted: dict[str, int | None]) -> bool:
+    numbers = {"step": part.step, "rank": part.rank_or_process, "graph": part.graph}
+    return all(numbers[name] == value for name, value in wanted.items())
+
+
+def _repeat(
+    saved: SavedResult,
+    target: PathLike | None,
+    reference: PathLike | None,
+    rules: Sequence[PathLike],
+    explained: Collection[int] = EXPLAINED,
+    progress: Progress | None = None,
+) -> Result:
+    """Repeat a saved comparison, with further rules, on dumps that may have moved."""
+    inputs = restore_inputs(saved, target, reference, rules)
+    return align(
+        inputs.target,
+        inputs.reference,
+        step=inputs.step,
+        rank=inputs.rank,
+        graph=inputs.graph,
+        baseline=inputs.baseline,
+        rules=inputs.rules,
+        weights_target=inputs.weights_target,
+        weights_reference=inputs.weights_reference,
+        min_coverage=saved.min_coverage,
+        explained=explained,
+        progress=progress,
+    )

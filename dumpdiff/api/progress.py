@@ -1,18 +1,21 @@
-"""How a long piece of work says how far it is."""
+"""How long work reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[str, float], None]  #: (what is being done, share done 0..1)
+#: Called with what is being done, and the share of it that is done (0..1).
+Progress = Callable[[str, float], None]
 
 
-def say(progress: Progress | None, stage: str, share: float) -> None:
-    """Tell ``progress``, if there is one, that ``share`` of ``stage`` is done."""
-    if progress:
-        progress(stage, share)
+def report_progress(progress: Progress | None, activity: str, share: float) -> None:
+    """Report to ``progress``, if there is one, that ``share`` (0..1) of ``activity`` is done."""
+    if progress is not None:
+        progress(activity, share)
 
 
-def stage_of(progress: Progress | None, stage: str) -> Callable[[float], None] | None:
-    """What one stage tells its share to; None if nobody listens."""
-    return (lambda share: progress(stage, share)) if progress else None
+def narrow_progress(progress: Progress | None, activity: str) -> Callable[[float], None] | None:
+    """Return a callback that takes the share of one activity; None if there is no ``progress``."""
+    if progress is None:
+        return None
+    return lambda share: progress(activity, share)

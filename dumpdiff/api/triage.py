@@ -1,196 +1,279 @@
-"""All stages of a triage in order, each on what the case has for it, and what follows."""
+"""``dumpdiff.triage``: every stage that a case has inputs for, in order, and the conclusion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..diagnosis.case import PARTS, SIDES, Case, Run
+from ..diagnosis.case import PARTS, SIDES, Case, Run, build_run, load_case
 from ..diagnosis.evidence import STAGES, Evidence
 from ..model.errors import DumpError
 from ..model.stage import Stage
 from ..rulebook import load_rules
-from .progress import Progress, say
+from .pipeline import PathLike
+from .progress import Progress, report_progress
 
 if TYPE_CHECKING:
-    from ..diagnosis.outcome import Triaged
+    from ..diagnosis.outcome import TriageResult
 
-_Read = TypeVar("_Read")
-_Found = tuple[Any, tuple[Stage, ...]]  #: what a comparison made, and what it says as stages
-
-
-class _LackingError(Exception):
-    """The case has nothing for a stage; the message says what."""
+_Input = TypeVar("_Input")
+_Outcome = tuple[Any, tuple[Stage, ...]]  #: a comparison, and what it says as stages
+_Look = Callable[[Case, Mapping[str, Any], Progress | None], _Outcome]
 
 
-def triage(case: Case, *, progress: Progress | None = None) -> Triaged:
-    """Where does a mismatch come from? Every stage that ``case`` has something for, and the conclusion.
+class _MissingInputError(Exception):
+    """The case has no input for a stage; the message says which."""
 
-    A stage whose files cannot be read is told as one that cannot tell, with the reason; the others are looked at.
+
+def triage(
+    *inputs: Case | PathLike,
+    target: Mapping[str, str] | None = None,
+    reference: Mapping[str, str] | None = None,
+    min_steps: int | None = None,
+    progress: Progress | None = None,
+) -> TriageResult:
+    """Find where a mismatch of two training runs comes from, from everything available.
+
+    A stage whose files cannot be read is ``inconclusive``, with the reason; the other stages are still run.
+
+    Parameters
+    ----------
+    inputs
+        A case (object or YAML file), or two folders, one for each run, that are searched for inputs.
+    target, reference
+        Inputs of either run by key (settings, model_config, version, data, log, norms, weights, steps, dump),
+        in place of ``inputs``.
+    min_steps
+        Number of common steps that agreement of the logs needs.
+    progress
+        Called with the current stage and its share done.
+
+    Raises
+    ------
+    DumpError
+        If the case cannot be used.
+    TypeError
+        If neither a case, nor two folders, nor inputs by key are given.
     """
-    from ..diagnosis.outcome import triaged
+    case = _build_case(inputs, target or {}, reference or {})
+    if min_steps is not None:
+        case = replace(case, min_steps=min_steps)
+    return _run_stages(case, progress)
 
-    found: dict[str, Any] = {}
+
+def find_case(target: PathLike, reference: PathLike) -> Case:
+    """Search the folders of two runs for inputs of a triage, and return them as a case.
+
+    Raises
+    ------
+    DumpError
+        If a folder is missing, or holds nothing that is recognized.
+    """
+    from ..diagnosis.discovery import discover_case
+
+    return discover_case(target, reference)
+
+
+def _build_case(
+    inputs: Sequence[Case | PathLike], target: Mapping[str, str], reference: Mapping[str, str]
+) -> Case:
+    has_keys = bool(target or reference)
+    if has_keys == bool(inputs) or len(inputs) > 2:
+        raise TypeError("give a case, or two folders, or inputs by key with target and reference")
+    if has_keys:
+        return Case(build_run(target), build_run(reference))
+    if len(inputs) == 1:
+        (case,) = inputs
+        return case if isinstance(case, Case) else load_case(case)
+    target_folder, reference_folder = inputs
+    if isinstance(target_folder, Case) or isinstance(reference_folder, Case):
+        raise TypeError("give one case, not two")
+    return find_case(target_folder, reference_folder)
+
+
+def _run_stages(case: Case, progress: Progress | None) -> TriageResult:
+    from ..diagnosis.outcome import conclude
+
+    comparisons: dict[str, Any] = {}
     stages: dict[str, Stage] = {}
     skipped: dict[str, str] = {}
-    for key, (names, look) in _STAGES.items():
-        say(progress, key, 0.0)
+    for key, (stage_names, look) in _STAGES.items():
+        report_progress(progress, key, 0.0)
         try:
-            found[key], said = look(case, found, progress)
-        except _LackingError as lacking:
-            skipped |= dict.fromkeys(names, str(lacking))
+            comparisons[key], new_stages = look(case, comparisons, progress)
+        except _MissingInputError as missing:
+            skipped |= dict.fromkeys(stage_names, str(missing))
         except DumpError as error:
-            stages |= {
-                name: Stage(name, "unclear", str(error), (), (str(error),)) for name in names
-            }
+            message = str(error)
+            for name in stage_names:
+                stages[name] = Stage(name, "inconclusive", message, (), (message,))
         else:
-            stages |= {stage.name: stage for stage in said}
-    return triaged(
-        case,
-        Evidence(
-            stages=tuple(stages[name] for name in STAGES if name in stages),
-            skipped={name: skipped[name] for name in STAGES if name in skipped},
-            **found,
-        ),
+            stages |= {stage.name: stage for stage in new_stages}
+    evidence = Evidence(
+        stages=tuple(stages[name] for name in STAGES if name in stages),
+        skipped={name: skipped[name] for name in STAGES if name in skipped},
+        **comparisons,
     )
+    return conclude(case, evidence)
 
 
-def _settings(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+def _compare_settings(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
     from ..run_settings import compare, read_settings
 
-    _both(case, "settings")
+    _require_both(case, "settings")
     sides = [
         read_settings(run.settings, run.version, run.model_config or None)
         for run in (case.target, case.reference)
     ]
-    made = compare(*sides)
-    return made, (made.stage(),)
+    comparison = compare(*sides)
+    return comparison, (comparison.to_stage(),)
 
 
-def _checklist(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+def _answer_checklist(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
     from ..run_settings.checklist import check
 
-    if not {"settings", "logs"} & found.keys():
-        raise _LackingError("neither settings nor logs of both runs are given")
-    made = check(found.get("settings"), found.get("logs"))
-    return made, (made.stage(),)
+    if not {"settings", "logs"} & comparisons.keys():
+        raise _MissingInputError("neither settings nor logs of both runs are given")
+    answers = check(comparisons.get("settings"), comparisons.get("logs"))
+    return answers, (answers.to_stage(),)
 
 
-def _data(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..batches import Packing, compare, packings_of, read_batches
+def _compare_data(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
+    from ..batches import Packing, compare, derive_packings, read_batches
 
-    settings = found.get("settings")
-    packings = (Packing(), Packing()) if settings is None else packings_of(settings)
-    runs = zip(SIDES, (case.target, case.reference), packings, strict=True)
-    target, reference = (
-        _first(run, side, ("data", "dump"), partial(read_batches, packing=packing))
-        for side, run, packing in runs
-    )
-    made = compare(target, reference)
-    return made, (made.stage(),)
+    settings = comparisons.get("settings")
+    packings = (Packing(), Packing()) if settings is None else derive_packings(settings)
+    batches = []
+    runs = (case.target, case.reference)
+    for side, run, packing in zip(SIDES, runs, packings, strict=True):
+        read = partial(read_batches, packing=packing)
+        batches.append(_read_first(run, side, ("data", "dump"), read))
+    comparison = compare(*batches)
+    return comparison, (comparison.to_stage(),)
 
 
-def _logs(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+def _compare_logs(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
     from ..training_logs import compare, read_log
 
-    target, reference = (read_log(path) for path in _both(case, "log"))
-    made = compare(
-        target, reference, [read_log(path) for path in case.baseline_logs], case.min_steps
-    )
-    return made, (made.stage(),)
+    target, reference = (read_log(path) for path in _require_both(case, "log"))
+    baselines = [read_log(path) for path in case.baseline_logs]
+    comparison = compare(target, reference, baselines, case.min_steps)
+    return comparison, (comparison.to_stage(),)
 
 
-def _norms(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
+def _compare_norms(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
     from ..gradient_norms import compare, read_norms
 
     book = load_rules(case.rules)
-    sides = _each(case, ("norms", "log", "dump"), lambda path: read_norms(path, None, book))
-    if not all(side.named for side in sides) and all(case.both("dump")):
-        # Lists that name nothing are paired by value at best; dumps of the same step name their gradients.
-        dumped = [
-            _tried(lambda path: read_norms(path, None, book), path) for path in case.both("dump")
-        ]
-        named = [side for side in dumped if not isinstance(side, DumpError) and side.named]
-        sides = (named[0], named[1]) if len(named) == len(sides) else sides
-    settings = found.get("settings")
-    made = compare(*sides, book, "" if settings is None else settings.compute_dtype)
-    return made, (made.stage(),)
+
+    def read(path: str) -> Any:
+        return read_norms(path, None, book)
+
+    inputs = ("norms", "log", "dump")
+    sides = [
+        _read_first(run, side, inputs, read)
+        for side, run in zip(SIDES, (case.target, case.reference), strict=True)
+    ]
+    has_names = all(side.has_names for side in sides)
+    if not has_names and all(case.get_both("dump")):
+        # Lists without names are paired by value at best; dumps of the same step name their gradients.
+        dump_norms = [_try_reading(read, path) for path in case.get_both("dump")]
+        if all(not isinstance(norms, DumpError) and norms.has_names for norms in dump_norms):
+            sides = dump_norms
+    settings = comparisons.get("settings")
+    compute_dtype = "" if settings is None else settings.compute_dtype
+    comparison = compare(*sides, book, compute_dtype)
+    return comparison, (comparison.to_stage(),)
 
 
-def _weights(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..diagnosis.checkpoint_stages import weights_stage
-    from .checkpoints import weights
+def _compare_weights(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
+    from ..diagnosis.checkpoint_stages import build_weights_stage
+    from . import weights
 
-    made = weights(*_both(case, "weights"), rules=case.rules, progress=progress)
-    return made, (weights_stage(made),)
+    target, reference = _require_both(case, "weights")
+    comparison = weights.compare(target, reference, rules=case.rules, progress=progress)
+    return comparison, (build_weights_stage(comparison),)
 
 
-def _dumps(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..diagnosis.dump_stages import stages_of
+def _align_dumps(case: Case, comparisons: Mapping[str, Any], progress: Progress | None) -> _Outcome:
+    from ..diagnosis.dump_stages import build_dump_stages
     from .dumps import align
 
-    target, reference = _both(case, "dump")
-    made = align(
-        target, reference, baseline=case.baseline_dump or None, rules=case.rules, progress=progress
-    )
-    return made, stages_of(made)
+    target, reference = _require_both(case, "dump")
+    baseline = case.baseline_dump or None
+    result = align(target, reference, baseline=baseline, rules=case.rules, progress=progress)
+    return result, build_dump_stages(result)
 
 
-def _optimizer(case: Case, found: Mapping[str, Any], progress: Progress | None) -> _Found:
-    from ..diagnosis.checkpoint_stages import optimizer_stage
-    from ..optimizers.comparison import compared
+def _compare_updates(
+    case: Case, comparisons: Mapping[str, Any], progress: Progress | None
+) -> _Outcome:
+    from ..diagnosis.checkpoint_stages import build_optimizer_stage
+    from ..optimizers.comparison import compare_updates
     from ..optimizers.inputs import read_run
 
-    target, reference = (read_run(path) for path in _both(case, "steps"))
-    made = compared(target, reference)
-    return made, (optimizer_stage(made),)
+    target, reference = (read_run(path) for path in _require_both(case, "steps"))
+    comparison = compare_updates(target, reference)
+    return comparison, (build_optimizer_stage(comparison),)
 
 
-#: Names of the stages that one comparison makes, and what makes it; the checklist rests on others.
-_STAGES: Mapping[
-    str, tuple[tuple[str, ...], Callable[[Case, Mapping[str, Any], Progress | None], _Found]]
-] = {
-    "settings": (("settings",), _settings),
-    "logs": (("logs",), _logs),
-    "checklist": (("checklist",), _checklist),
-    "data": (("data",), _data),
-    "norms": (("norms",), _norms),
-    "weights": (("weights",), _weights),
-    "dumps": (("forward", "backward"), _dumps),
-    "optimizer": (("optimizer",), _optimizer),
+#: Comparison -> the stages that it makes, and how it is made. The checklist needs settings and logs first.
+_STAGES: Mapping[str, tuple[tuple[str, ...], _Look]] = {
+    "settings": (("settings",), _compare_settings),
+    "logs": (("logs",), _compare_logs),
+    "checklist": (("checklist",), _answer_checklist),
+    "data": (("data",), _compare_data),
+    "norms": (("norms",), _compare_norms),
+    "weights": (("weights",), _compare_weights),
+    "dumps": (("forward", "backward"), _align_dumps),
+    "optimizer": (("optimizer",), _compare_updates),
 }
 
 
-def _both(case: Case, part: str) -> tuple[str, str]:
-    """One part of both runs, which a stage cannot do without."""
-    lacking = [side for side, path in zip(SIDES, case.both(part), strict=True) if not path]
-    if lacking:
-        raise _LackingError(f"no {PARTS[part]} of the {' and the '.join(lacking)}")
-    return case.both(part)
+def _require_both(case: Case, part: str) -> tuple[str, str]:
+    """Return an input of both runs that a stage needs. Raises _MissingInputError."""
+    paths = case.get_both(part)
+    missing_sides = [side for side, path in zip(SIDES, paths, strict=True) if not path]
+    if missing_sides:
+        raise _MissingInputError(f"no {PARTS[part]} of the {' and the '.join(missing_sides)}")
+    return paths
 
 
-def _each(case: Case, parts: tuple[str, ...], read: Callable[[str], _Read]) -> tuple[_Read, _Read]:
-    """Either run's first part that can be read; one that was given for this very stage must be readable."""
-    return _first(case.target, "target", parts, read), _first(
-        case.reference, "reference", parts, read
-    )
+def _read_first(
+    run: Run, side: str, inputs: tuple[str, ...], read: Callable[[str], _Input]
+) -> _Input:
+    """Read the first input of a run that can be read; the first of ``inputs``, if given, must be readable."""
+    main_input, *fallbacks = inputs
+    if getattr(run, main_input):
+        return read(getattr(run, main_input))
+    first_error = ""
+    for name in fallbacks:
+        path = getattr(run, name)
+        if not path:
+            continue
+        content = _try_reading(read, path)
+        if not isinstance(content, DumpError):
+            return content
+        first_error = first_error or str(content)
+    expected = " or ".join(PARTS[name] for name in inputs)
+    raise _MissingInputError(first_error or f"no {expected} of the {side}")
 
 
-def _first(run: Run, side: str, parts: tuple[str, ...], read: Callable[[str], _Read]) -> _Read:
-    own, *others = parts
-    if getattr(run, own):
-        return read(getattr(run, own))
-    refused = ""
-    for path in (getattr(run, part) for part in others if getattr(run, part)):
-        made = _tried(read, path)
-        if not isinstance(made, DumpError):
-            return made
-        refused = refused or str(made)
-    raise _LackingError(refused or f"no {' or '.join(PARTS[part] for part in parts)} of the {side}")
-
-
-def _tried(read: Callable[[str], _Read], path: str) -> _Read | DumpError:
+def _try_reading(read: Callable[[str], _Input], path: str) -> _Input | DumpError:
     try:
         return read(path)
     except DumpError as error:

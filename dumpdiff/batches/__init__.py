@@ -7,19 +7,19 @@
 """
 
 from .batch import Batch
-from .checks import Finding, Ids
+from .checks import Finding, Vocabulary
 from .comparison import DataComparison, compare
 from .first_step import Packing
-from .packing_settings import packings_of
+from .packing_settings import derive_packings
 from .reader import read_batches
 
 __all__ = [
     "Batch",
     "DataComparison",
     "Finding",
-    "Ids",
+    "Vocabulary",
     "Packing",
     "compare",
-    "packings_of",
+    "derive_packings",
     "read_batches",
 ]

@@ -18,7 +18,7 @@ Kind = Literal["dump", "dataset", "file"]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class TensorStatistics:
     """What a dump of statistics knows of a tensor; NaN and '' where nothing was recorded."""
 
     shape: tuple[int, ...] | None
@@ -29,7 +29,7 @@ class Numbers:
     hash: str
 
     @property
-    def known(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether there is anything to compare."""
         return bool(self.hash) or not np.isnan([self.max, self.min]).any()
 
@@ -44,7 +44,7 @@ class Batch:
     arrays: Mapping[str, AnyArray] = field(default_factory=dict)  #: by the names of FIELDS
     ranks: Ints | None = None  #: (samples,) data-parallel rank that trains on each
     vocabulary: int | None = None  #: rows of the embedding table
-    numbers: Mapping[str, Numbers] = field(
+    statistics: Mapping[str, TensorStatistics] = field(
         default_factory=dict
     )  #: field -> statistics, where no array is known
     notes: tuple[str, ...] = ()
@@ -70,17 +70,17 @@ class Batch:
         return self.arrays.get("positions")
 
     @property
-    def samples(self) -> int:
+    def n_samples(self) -> int:
         """Number of samples, 0 if only statistics are known."""
         return 0 if self.tokens is None else len(self.tokens)
 
     @property
-    def length(self) -> int:
+    def sample_length(self) -> int:
         """Tokens of a sample, 0 if only statistics are known."""
         return 0 if self.tokens is None else self.tokens.shape[1]
 
 
-def stacked(parts: Sequence[Batch], ranks: Sequence[int], path: str, source: str) -> Batch:
+def join_ranks(parts: Sequence[Batch], ranks: Sequence[int], path: str, source: str) -> Batch:
     """The batches of several ranks as one; what one of them lacks, or has in another length, all lack.
 
     Ranks that hold the same tokens (tensor and pipeline parallel ones) count once. Raises DumpError if none has tokens.
@@ -112,7 +112,7 @@ def stacked(parts: Sequence[Batch], ranks: Sequence[int], path: str, source: str
         kind="dump",
         source=source,
         arrays=joined,
-        ranks=np.repeat([ranks[i] for i in seen.values()], [part.samples for part in kept]),
+        ranks=np.repeat([ranks[i] for i in seen.values()], [part.n_samples for part in kept]),
         vocabulary=kept[0].vocabulary,
         notes=tuple(notes),
     )

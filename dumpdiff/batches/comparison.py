@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.stage import Stage, Verdict
-from .batch import FIELDS, Batch, Numbers
-from .checks import NO_IDS, Finding, Ids, State, checked, counted, shift_of
-from .rank_distribution import judged
-from .relation import Relation, related
+from ..model.stage import Stage
+from ..model.verdict import Verdict
+from .batch import FIELDS, Batch, TensorStatistics
+from .checks import UNKNOWN_VOCABULARY, Finding, Vocabulary, State, check_batch, find_loss_labels, find_label_shift
+from .rank_distribution import judge_tokens
+from .relation import Relation, relate_tokens
 
 _SPOKEN = {
     "tokens": "token ids",
@@ -19,7 +20,6 @@ _SPOKEN = {
     "loss_mask": "loss mask",
     "positions": "positions",
 }
-_TELLING: Mapping[Verdict, State] = {"differ": "differs", "unclear": "unknown", "agree": "holds"}
 _LABEL_SHIFTS = (1, -1, 2, -2)
 _CLOSE = 1e-5  #: relative: norms of the same integers, summed in float32 in any order
 
@@ -36,20 +36,20 @@ class DataComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """differ if something makes the runs part, unclear if it cannot be told whether the tokens are the same."""
+        """differ if something makes the runs part, inconclusive if it cannot be told whether the tokens are the same."""
         states = {finding.state for finding in self.findings}
-        return "differ" if "differs" in states else "unclear" if "unknown" in states else "agree"
+        return "differ" if "differ" in states else "inconclusive" if "inconclusive" in states else "agree"
 
-    def stage(self) -> Stage:
+    def to_stage(self) -> Stage:
         """The comparison as one stage of a triage."""
         telling = [
-            _line(finding) for finding in self.findings if finding.state == _TELLING[self.verdict]
+            _line(finding) for finding in self.findings if finding.state == self.verdict
         ]
-        warned = [_line(finding) for finding in self.findings if finding.state == "warns"]
+        warned = [_line(finding) for finding in self.findings if finding.state == "warning"]
         others = [
             _line(finding)
             for finding in self.findings
-            if finding.state == "holds" and not finding.side
+            if finding.state == "agree" and not finding.side
         ]
         headline = _line(self.findings[0]) if self.verdict == "agree" else telling[0]
         if len(telling) > 1 and self.verdict == "differ":
@@ -58,18 +58,18 @@ class DataComparison:
         if self.verdict == "agree" and left:
             headline += f"; {len(left)} to look at: {left[0]}"
         evidence = dict.fromkeys((*telling, *warned, *others))
-        unknown = [_line(finding) for finding in self.findings if finding.state == "unknown"]
+        unknown = [_line(finding) for finding in self.findings if finding.state == "inconclusive"]
         return Stage("data", self.verdict, headline, tuple(evidence), (*unknown, *self.missing))
 
 
-def compare(target: Batch, reference: Batch, ids: Ids = NO_IDS) -> DataComparison:
+def compare(target: Batch, reference: Batch, vocabulary: Vocabulary = UNKNOWN_VOCABULARY) -> DataComparison:
     """Judge ``target`` by ``reference``; ``ids`` is what is known of the vocabulary."""
     relation = None
     findings: list[Finding] = []
     missing: list[str] = []
     if target.tokens is not None and reference.tokens is not None:
-        relation = related(target.tokens, reference.tokens)
-        findings += judged(target, reference, relation)
+        relation = relate_tokens(target.tokens, reference.tokens)
+        findings += judge_tokens(target, reference, relation)
         pairs = _paired(target, reference, relation)
         if pairs is not None:
             for name, compared in (
@@ -84,17 +84,17 @@ def compare(target: Batch, reference: Batch, ids: Ids = NO_IDS) -> DataCompariso
     else:
         findings += _statistics(target, reference)
         if not findings:
-            findings.append(Finding("token ids", "unknown", "no field is known on both sides"))
+            findings.append(Finding("token ids", "inconclusive", "no field is known on both sides"))
     for side, batch in (("target", target), ("reference", reference)):
-        findings += checked(batch, ids, side)
+        findings += check_batch(batch, vocabulary, side)
     return DataComparison(target, reference, tuple(findings), relation, tuple(missing))
 
 
 def _line(finding: Finding) -> str:
     return (
-        f"{finding.side}, {finding.name}: {finding.said}"
+        f"{finding.side}, {finding.name}: {finding.summary}"
         if finding.side
-        else f"{finding.name}: {finding.said}"
+        else f"{finding.name}: {finding.summary}"
     )
 
 
@@ -103,10 +103,10 @@ _Pair = tuple[Batch, Batch]
 
 def _paired(target: Batch, reference: Batch, relation: Relation) -> _Pair | None:
     """Both sides with only the samples that are in both, in the target's order; None if none are."""
-    if not relation.order:
+    if not relation.reference_samples:
         return None
-    mine = [i for i, at in enumerate(relation.order) if at >= 0]
-    theirs = [at for at in relation.order if at >= 0]
+    mine = [i for i, at in enumerate(relation.reference_samples) if at >= 0]
+    theirs = [at for at in relation.reference_samples if at >= 0]
     return _chosen(target, mine, relation), _chosen(reference, theirs, relation)
 
 
@@ -116,7 +116,7 @@ def _chosen(batch: Batch, rows: list[int], relation: Relation) -> Batch:
         array = batch.arrays.get(name)
         if array is None:
             continue
-        if len(array) != len(relation.order) and len(array) == 1 and max(rows, default=0) > 0:
+        if len(array) != len(relation.reference_samples) and len(array) == 1 and max(rows, default=0) > 0:
             if array.size % len(rows):
                 continue
             array = array.reshape(len(rows), -1)  # one flat row
@@ -136,9 +136,9 @@ def _labels(target: Batch, reference: Batch) -> Iterator[_Said]:
     if np.array_equal(mine[told], theirs[told]) and told.any():
         ignored = int(((mine < 0) != (theirs < 0)).sum())
         if ignored and not _covered(target, reference):
-            yield "differs", f"equal, but {ignored} are ignored (negative) on one side only"
+            yield "differ", f"equal, but {ignored} are ignored (negative) on one side only"
         else:
-            yield "holds", "equal"
+            yield "agree", "equal"
         return
     for shift in _LABEL_SHIFTS:
         first, second = (
@@ -151,20 +151,20 @@ def _labels(target: Batch, reference: Batch) -> Iterator[_Said]:
             said = f"the target's are the reference's moved {'on' if shift > 0 else 'back'} by {abs(shift)}"
             said += _ahead(target, reference)
             if target.kind == reference.kind == "dump":
-                yield "differs", said
+                yield "differ", said
             else:
-                yield "unknown", f"{said}: right only if one of the models shifts them itself"
+                yield "inconclusive", f"{said}: right only if one of the models shifts them itself"
             return
     differing = mine != theirs
     i, j = (int(x) for x in np.argwhere(differing)[0])
     where = f"first at sample {i}, place {j}: {mine[i, j]} against {theirs[i, j]}"
-    yield "differs", f"{int(differing.sum())} of {differing.size} differ, {where}"
+    yield "differ", f"{int(differing.sum())} of {differing.size} differ, {where}"
 
 
 def _ahead(target: Batch, reference: Batch) -> str:
     """How far either side's labels are ahead of its tokens, where that can be told."""
     shifts = [
-        shift_of(batch.tokens, batch.labels)
+        find_label_shift(batch.tokens, batch.labels)
         if batch.tokens is not None and batch.labels is not None
         else None
         for batch in (target, reference)
@@ -174,7 +174,7 @@ def _ahead(target: Batch, reference: Batch) -> str:
 
 def _covered(target: Batch, reference: Batch) -> bool:
     """Whether masks make up for what labels alone do not say."""
-    first, second = counted(target), counted(reference)
+    first, second = find_loss_labels(target), find_loss_labels(reference)
     return first is not None and second is not None and np.array_equal(first, second)
 
 
@@ -184,11 +184,11 @@ def _masks(target: Batch, reference: Batch) -> Iterator[_Said]:
     width = min(target.loss_mask.shape[1], reference.loss_mask.shape[1])
     mine, theirs = target.loss_mask[:, :width], reference.loss_mask[:, :width]
     if np.array_equal(mine, theirs):
-        yield "holds", "equal"
+        yield "agree", "equal"
         return
     i, j = (int(x) for x in np.argwhere(mine != theirs)[0])
     counts = f"{int((mine != 0).sum())} tokens count against {int((theirs != 0).sum())}"
-    yield "differs", f"{counts}, first at sample {i}, place {j}"
+    yield "differ", f"{counts}, first at sample {i}, place {j}"
 
 
 def _positions(target: Batch, reference: Batch) -> Iterator[_Said]:
@@ -197,13 +197,13 @@ def _positions(target: Batch, reference: Batch) -> Iterator[_Said]:
     width = min(target.positions.shape[1], reference.positions.shape[1])
     moved = target.positions[:, :width] - reference.positions[:, :width]
     if not moved.any():
-        yield "holds", "equal"
+        yield "agree", "equal"
     elif len(np.unique(moved)) == 1:
-        yield "differs", f"the target's are higher by {int(moved.flat[0])}"
+        yield "differ", f"the target's are higher by {int(moved.flat[0])}"
     else:
         i, j = (int(x) for x in np.argwhere(moved)[0])
         yield (
-            "differs",
+            "differ",
             f"{int((moved != 0).sum())} of {moved.size} differ, first at sample {i}, place {j}",
         )
 
@@ -235,7 +235,7 @@ def _statistics(target: Batch, reference: Batch) -> Iterator[Finding]:
             same = first.hash == second.hash
             yield Finding(
                 _SPOKEN[name],
-                "holds" if same else "differs",
+                "agree" if same else "differ",
                 f"{'equal' if same else 'other'} checksums",
             )
             continue
@@ -247,23 +247,23 @@ def _statistics(target: Batch, reference: Batch) -> Iterator[Finding]:
         ]
         if wrong:
             said = ", ".join(f"{n} {both[n][0]:g} against {both[n][1]:g}" for n in wrong)
-            yield Finding(_SPOKEN[name], "differs", said)
+            yield Finding(_SPOKEN[name], "differ", said)
         elif both:
             said = ", ".join(f"{n} {a:g}" for n, (a, _) in both.items())
             yield Finding(
                 _SPOKEN[name],
-                "unknown",
+                "inconclusive",
                 f"{said} on both sides; statistics say no more, dump whole tensors",
             )
         else:
             yield Finding(
-                _SPOKEN[name], "unknown", "what the two dumps recorded of them cannot be compared"
+                _SPOKEN[name], "inconclusive", "what the two dumps recorded of them cannot be compared"
             )
 
 
-def _numbers(batch: Batch, name: str) -> Numbers | None:
+def _numbers(batch: Batch, name: str) -> TensorStatistics | None:
     array = batch.arrays.get(name)
     if array is None:
-        return batch.numbers.get(name)
+        return batch.statistics.get(name)
     norm = float(np.sqrt(np.square(array.astype(np.float64)).sum()))
-    return Numbers(array.shape, "", float(array.max()), float(array.min()), norm, "")
+    return TensorStatistics(array.shape, "", float(array.max()), float(array.min()), norm, "")

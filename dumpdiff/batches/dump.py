@@ -14,14 +14,14 @@ from ..model.errors import DumpError
 from ..model.trace import FORWARD, Trace
 from ..readers.parts import Part
 from ..rulebook import load_rules
-from .batch import Batch, Numbers, stacked
+from .batch import Batch, TensorStatistics, join_ranks
 
 _LOOKUP = "gather_rows"
 _PROBE = 64  #: columns of an embedding by which its rows are told apart
 _ROLLS = (1, 2, 3)  #: tokens moved on by so many are those of a further prediction head
 
 
-def read(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -> Batch:
+def read_dump_batch(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -> Batch:
     """The batch of one step: of one rank, or of all ranks that are numbered, one after another.
 
     Raises DumpError if nothing in the dump can be known as a batch.
@@ -30,17 +30,17 @@ def read(path: str, parts: Sequence[Part], step: int | None, rank: int | None) -
     numbers = sorted(
         {part.rank for part in parts if part.step == first.step and part.rank is not None}
     )
-    if rank is not None or first.anonymous or len(numbers) < 2:
-        return _of_trace(readers.read(first), path)
+    if rank is not None or first.is_unranked or len(numbers) < 2:
+        return _of_trace(readers.read_part(first), path)
     found = [
-        _of_trace(readers.read(_chosen(parts, first.step, number)), path) for number in numbers
+        _of_trace(readers.read_part(_chosen(parts, first.step, number)), path) for number in numbers
     ]
     source = f"{found[0].source.rpartition(', rank ')[0]}, {len(numbers)} ranks)"
-    return stacked(found, numbers, path, source)
+    return join_ranks(found, numbers, path, source)
 
 
 def _chosen(parts: Sequence[Part], step: int | None, rank: int | None) -> Part:
-    return readers.choose(parts, parts, step=step, rank=rank, roles=("dump", "same dump"))[0]
+    return readers.choose_parts(parts, parts, step=step, rank=rank, roles=("dump", "same dump"))[0]
 
 
 def _of_trace(trace: Trace, path: str) -> Batch:
@@ -67,7 +67,7 @@ def _of_trace(trace: Trace, path: str) -> Batch:
             raise DumpError(
                 f"{path}: no embedding reads integers in it, so that its token ids are not known"
             )
-        return Batch(path, "dump", source, numbers=numbers, vocabulary=vocabulary)
+        return Batch(path, "dump", source, statistics=numbers, vocabulary=vocabulary)
     found = {
         "tokens": np.concatenate(micro),
         "labels": seen.labels(micro),
@@ -84,8 +84,8 @@ class _Seen:
     def __init__(self, trace: Trace) -> None:
         rules = load_rules()
         self._trace = trace
-        self._kinds = [rules.kind(kind) for kind in trace.ops["kind"]]
-        self._is_loss = [rules.kind_class(kind) == "loss" for kind in self._kinds]
+        self._kinds = [rules.resolve_kind(kind) for kind in trace.ops["kind"]]
+        self._is_loss = [rules.get_kind_class(kind) == "loss" for kind in self._kinds]
         ops = trace.tensors["op"].to_numpy()
         forward = ((trace.ops["phase"] == FORWARD) & ~trace.ops["recomputed"]).to_numpy()
         table = trace.tensors
@@ -104,7 +104,7 @@ class _Seen:
         for row in self._read_by_lookups():
             vocabulary = vocabulary or self._table_rows(self._op[row])
             array = self._array(row)
-            if array is None or counting(array):
+            if array is None or is_counting(array):
                 continue
             shaped = self._shaped(array)
             if not found or (
@@ -140,7 +140,7 @@ class _Seen:
                 ):
                     continue
                 ids = _rows_of(weights, taken)
-                if ids is not None and not counting(ids):
+                if ids is not None and not is_counting(ids):
                     return ids.reshape(-1, taken.shape[-2]), len(weights)
         return None
 
@@ -153,7 +153,7 @@ class _Seen:
         found: dict[bytes, AnyArray] = {}
         for row in of_loss or rows:
             array = self._array(row)
-            if array is None or counting(array):
+            if array is None or is_counting(array):
                 continue
             labels = array.reshape(samples, -1).astype(np.int64)
             if of_loss or labels.tobytes() not in given:
@@ -179,7 +179,7 @@ class _Seen:
         length = micro[0].shape[1]
         for row in self._integers:
             array = self._array(row) if self._size[row] in (micro[0].size, length) else None
-            if array is None or array.ndim == 0 or not counting(array.reshape(-1, length)):
+            if array is None or array.ndim == 0 or not is_counting(array.reshape(-1, length)):
                 continue
             rows = array.reshape(-1, length).astype(np.int64)
             tiled: AnyArray = np.tile(rows, (len(micro) * len(micro[0]) // len(rows), 1))
@@ -189,15 +189,15 @@ class _Seen:
     def _inputs(self, rows: Sequence[int], sizes: Sequence[int]) -> list[int]:
         return [row for row in rows if self._role[row] == "input" and self._size[row] in sizes]
 
-    def numbers(self) -> dict[str, Numbers]:
+    def numbers(self) -> dict[str, TensorStatistics]:
         """Statistics of the tokens and labels."""
-        found: dict[str, Numbers] = {}
+        found: dict[str, TensorStatistics] = {}
         for row in self._read_by_lookups():
             found.setdefault("tokens", self._statistics(row))
         for row in self._integers:
             if self._is_loss[self._op[row]] and self._role[row] == "input":
                 found.setdefault("labels", self._statistics(row))
-        return {name: numbers for name, numbers in found.items() if numbers.known}
+        return {name: numbers for name, numbers in found.items() if numbers.is_comparable}
 
     def _read_by_lookups(self) -> Iterator[int]:
         for row in self._integers:
@@ -246,13 +246,13 @@ class _Seen:
     def _loaded(self) -> dict[int, AnyArray | None]:
         return {}
 
-    def _statistics(self, row: int) -> Numbers:
+    def _statistics(self, row: int) -> TensorStatistics:
         said = self._trace.tensors.iloc[row]
         high, low, norm = (float(said[name]) for name in ("max", "min", "norm"))
-        return Numbers(said["shape"], said["dtype"], high, low, norm, said["hash"])
+        return TensorStatistics(said["shape"], said["dtype"], high, low, norm, said["hash"])
 
 
-def counting(ids: AnyArray) -> bool:
+def is_counting(ids: AnyArray) -> bool:
     """Whether every row counts up by one, beginning anew at 0 wherever it likes: these are positions, no tokens."""
     rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
     if rows.shape[1] < 2 or not (is_discrete(str(rows.dtype))) or rows.dtype == np.bool_:

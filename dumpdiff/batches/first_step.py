@@ -19,7 +19,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Floats, Ints
 from ..model.errors import DumpError
-from .token_files import Indexed
+from .token_files import TokenFile
 
 Loader = Literal["megatron", "mindformers"]
 
@@ -46,7 +46,7 @@ class Packing:
     pad: int | None = None  #: these tokens become 0
 
     @property
-    def step(self) -> int:
+    def step_samples(self) -> int:
         """Samples of a step."""
         return (
             self.micro_batch * self.data_parallel
@@ -55,28 +55,28 @@ class Packing:
         )
 
 
-DEFAULT = Packing()
+DEFAULT_PACKING = Packing()
 
 
-def ranks_of(packing: Packing) -> Ints:
+def assign_ranks(packing: Packing) -> Ints:
     """(samples,) the data-parallel rank that each sample of a step goes to.
 
     Megatron-LM deals out micro-batches (MegatronPretrainingSampler), MindSpore single samples (a dataset with
     ``num_shards``).
     """
-    number = np.arange(packing.step)
+    number = np.arange(packing.step_samples)
     size = packing.micro_batch if packing.loader == "megatron" else 1
     return number // size % packing.data_parallel
 
 
-def first_step(parts: Sequence[tuple[float | None, Indexed]], packing: Packing) -> AnyArray:
+def pack_first_step(parts: Sequence[tuple[float | None, TokenFile]], packing: Packing) -> AnyArray:
     """(samples, sequence length + 1) int64, the tokens of the first global batch.
 
     ``parts`` are the datasets with their weights; a single one without a weight is read as it is, others are blended.
     Raises DumpError if the sequence length is not known, or there are too few tokens.
     """
     if len(parts) == 1 and parts[0][0] is None:
-        return _unpadded(_first(parts[0][1], packing, packing.samples, packing.step), packing)
+        return _unpadded(_first(parts[0][1], packing, packing.samples, packing.step_samples), packing)
     weights = [weight for weight, _ in parts if weight is not None]
     if weights:
         shares = _normalised(np.asarray(weights, dtype=np.float64))
@@ -84,9 +84,9 @@ def first_step(parts: Sequence[tuple[float | None, Indexed]], packing: Packing) 
     else:  # in proportion to the samples of an epoch
         sizes = [None] * len(parts)
         shares = np.array([_plan(data, packing, None).total for _, data in parts], dtype=np.float64)
-    chosen = _blended(_normalised(shares), packing.step)
+    chosen = _blended(_normalised(shares), packing.step_samples)
     counts = np.bincount(chosen, minlength=len(parts))
-    rows = np.empty((packing.step, _length(packing) + 1), dtype=np.int64)
+    rows = np.empty((packing.step_samples, _length(packing) + 1), dtype=np.int64)
     for i, (_, data) in enumerate(parts):
         if counts[i]:
             rows[chosen == i] = _first(data, packing, sizes[i], int(counts[i]))
@@ -130,7 +130,7 @@ class _Plan:
     total: int  #: samples
 
 
-def _plan(data: Indexed, packing: Packing, samples: int | None) -> _Plan:
+def _plan(data: TokenFile, packing: Packing, samples: int | None) -> _Plan:
     n = _length(packing)
     begin, end = _split(packing.split, len(data.lengths))
     per_epoch = int(data.lengths[begin:end].sum(dtype=np.int64))
@@ -151,7 +151,7 @@ def _plan(data: Indexed, packing: Packing, samples: int | None) -> _Plan:
     return _Plan(begin, end, epochs, before_last, total)
 
 
-def _first(data: Indexed, packing: Packing, samples: int | None, count: int) -> AnyArray:
+def _first(data: TokenFile, packing: Packing, samples: int | None, count: int) -> AnyArray:
     """(count, sequence length + 1) int64, the first samples of one dataset."""
     n = _length(packing)
     plan = _plan(data, packing, samples)
@@ -188,14 +188,14 @@ def _sequence_order(plan: _Plan, own_last: bool, state: np.random.RandomState) -
     return np.concatenate([order, epoch])
 
 
-def _stream(data: Indexed, order: AnyArray, ends: Ints, begin: int, end: int) -> Ints:
+def _stream(data: TokenFile, order: AnyArray, ends: Ints, begin: int, end: int) -> Ints:
     """Tokens ``begin`` to ``end`` of the sequences one after another; ``ends`` are running sums of their lengths."""
     parts = []
     at = int(np.searchsorted(ends, begin, side="right"))
     while begin < end:
         start = int(ends[at - 1]) if at else 0
         until = min(end, int(ends[at]))
-        parts.append(data.tokens(int(order[at]), begin - start, until - start))
+        parts.append(data.read_tokens(int(order[at]), begin - start, until - start))
         begin, at = until, at + 1
     return np.concatenate(parts)
 

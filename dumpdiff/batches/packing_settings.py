@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..run_settings import Comparison
-from .first_step import DEFAULT, Packing
+from ..run_settings import SettingsComparison
+from .first_step import DEFAULT_PACKING, Packing
 
 #: Field of a packing -> row of the settings table.
 _ROWS = {
@@ -18,7 +18,7 @@ _ROWS = {
 }
 
 
-def packings_of(settings: Comparison) -> tuple[Packing, Packing]:
+def derive_packings(settings: SettingsComparison) -> tuple[Packing, Packing]:
     """How the target and the reference pack; what their settings do not tell is as :data:`DEFAULT` has it."""
     target, reference = (
         _packing(
@@ -46,7 +46,7 @@ def _packing(values: dict[str, Any], framework: str) -> Packing:
     ):  # its datasets hold one epoch, and are repeated
         told["samples"] //= values["epochs"] if isinstance(values["epochs"], int) else 1
     shares = values["split"]
-    split = DEFAULT.split if not isinstance(shares, (list, tuple)) else ",".join(map(repr, shares))
+    split = DEFAULT_PACKING.split if not isinstance(shares, (list, tuple)) else ",".join(map(repr, shares))
     return Packing(
         **told, split=split, loader="mindformers" if framework == "mindformers" else "megatron"
     )

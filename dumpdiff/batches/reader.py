@@ -11,15 +11,15 @@ from .. import checkpoints, readers
 from ..model.errors import DumpError
 from . import dump, saved_file
 from .batch import Batch
-from .first_step import DEFAULT, Packing, first_step, ranks_of
-from .token_files import Indexed, open_indexed, prefix_of
+from .first_step import DEFAULT_PACKING, Packing, pack_first_step, assign_ranks
+from .token_files import TokenFile, open_token_file, find_prefix
 
 _SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers"}
 
 
 def read_batches(
     path: str | Path,
-    packing: Packing = DEFAULT,
+    packing: Packing = DEFAULT_PACKING,
     *,
     step: int | None = None,
     rank: int | None = None,
@@ -39,18 +39,18 @@ def read_batches(
     if not place.exists():
         raise DumpError(f"{path}: no such file or folder, and no {place.name}.idx beside it")
     try:
-        parts = readers.find(place)
+        parts = readers.find_parts(place)
     except DumpError as no_dump:
         try:
-            return saved_file.batch_of(checkpoints.open(place))
+            return saved_file.read_saved_batch(checkpoints.open(place))
         except DumpError as no_file:
             raise (no_dump if place.is_dir() else no_file) from None
-    return dump.read(str(path), parts, step, rank)
+    return dump.read_dump_batch(str(path), parts, step, rank)
 
 
 def _blend(text: str) -> list[tuple[float | None, Path]]:
     """(weight, prefix) of each dataset as ``--data-path`` takes them; [] if ``text`` names none."""
-    single = prefix_of(text)
+    single = find_prefix(text)
     if single is not None:
         return [(None, single)]
     words = text.split()
@@ -59,7 +59,7 @@ def _blend(text: str) -> list[tuple[float | None, Path]]:
     weights: list[float | None] = [None] * len(words)
     if len(words) % 2 == 0 and all(map(_is_number, words[::2])):
         weights, words = [float(word) for word in words[::2]], words[1::2]
-    prefixes = [prefix_of(word) for word in words]
+    prefixes = [find_prefix(word) for word in words]
     missing = [word for word, prefix in zip(words, prefixes, strict=True) if prefix is None]
     if len(missing) == len(words):
         return []
@@ -82,10 +82,10 @@ def _is_number(word: str) -> bool:
 def _dataset(
     path: str, blend: list[tuple[float | None, Path]], packing: Packing, rank: int | None
 ) -> Batch:
-    opened: list[tuple[float | None, Indexed]] = [
-        (weight, open_indexed(prefix)) for weight, prefix in blend
+    opened: list[tuple[float | None, TokenFile]] = [
+        (weight, open_token_file(prefix)) for weight, prefix in blend
     ]
-    rows, ranks = first_step(opened, packing), ranks_of(packing)
+    rows, ranks = pack_first_step(opened, packing), assign_ranks(packing)
     if rank is not None:
         if rank >= packing.data_parallel:
             raise DumpError(
@@ -102,7 +102,7 @@ def _dataset(
     return replace(batch, notes=tuple(_notes(opened, packing)))
 
 
-def _described(opened: list[Indexed], packing: Packing) -> str:
+def _described(opened: list[TokenFile], packing: Packing) -> str:
     sequences = sum(len(data.lengths) for data in opened)
     documents, tokens = (
         sum(data.documents for data in opened),
@@ -116,11 +116,11 @@ def _described(opened: list[Indexed], packing: Packing) -> str:
     )
 
 
-def _tokens(data: Indexed) -> int:
+def _tokens(data: TokenFile) -> int:
     return int(data.lengths.sum(dtype=np.int64))
 
 
-def _notes(opened: list[tuple[float | None, Indexed]], packing: Packing) -> list[str]:
+def _notes(opened: list[tuple[float | None, TokenFile]], packing: Packing) -> list[str]:
     notes = []
     if packing.samples is None:
         notes.append(

@@ -23,14 +23,14 @@ class Relation:
     """Of a target's tokens to a reference's."""
 
     kind: Kind
-    said: str
-    order: tuple[
+    summary: str
+    reference_samples: tuple[
         int, ...
     ] = ()  #: the reference's sample that each of the target is, -1 if none; () if not known
-    first: tuple[int, int] | None = None  #: sample and place of the first token that differs
+    first_difference: tuple[int, int] | None = None  #: sample and place of the first token that differs
 
 
-def related(target: AnyArray, reference: AnyArray) -> Relation:
+def relate_tokens(target: AnyArray, reference: AnyArray) -> Relation:
     """The closest relation of (samples, length) to (samples, length)."""
     target, reference = _same_shape(target, reference)
     count = f"{len(target)} sample{'s' * (len(target) > 1)} of {target.shape[1]} tokens"
@@ -57,7 +57,7 @@ def _same_length(target: AnyArray, reference: AnyArray) -> Relation:
     found = [i for i in order if i >= 0]
     if len(found) == len(target) == len(reference):
         return Relation(
-            "order", f"the same {len(target)} samples in another order: {spoken(order)}", order
+            "order", f"the same {len(target)} samples in another order: {format_numbers(order)}", order
         )
     if len(found) == min(len(target), len(reference)):
         few, many = (
@@ -65,7 +65,7 @@ def _same_length(target: AnyArray, reference: AnyArray) -> Relation:
         )
         numbers = found if few == "target" else [i for i, at in enumerate(order) if at >= 0]
         of = f"the {many}'s {max(len(target), len(reference))}"
-        said = f"the {len(found)} samples of the {few} are numbers {spoken(numbers)} of {of}"
+        said = f"the {len(found)} samples of the {few} are numbers {format_numbers(numbers)} of {of}"
         return Relation("part", said, order)
     if len(target) != len(reference):
         said = f"{len(target)} samples against {len(reference)}, {len(found)} of them in both"
@@ -82,7 +82,7 @@ def _same_length(target: AnyArray, reference: AnyArray) -> Relation:
     if share >= _ALIKE or found:
         rows = int(differing.any(axis=1).sum())
         shared = (
-            f"; {len(found)} samples are in both, in places {spoken(order)}"
+            f"; {len(found)} samples are in both, in places {format_numbers(order)}"
             if found and found != _kept(order)
             else ""
         )
@@ -162,7 +162,7 @@ def _offset(ahead: AnyArray, behind: AnyArray) -> int | None:
     )
 
 
-def spoken(order: Sequence[int]) -> str:
+def format_numbers(order: Sequence[int]) -> str:
     """Numbers for a person, the first dozen.
 
     >>> spoken([2, 0, 1])

@@ -21,7 +21,7 @@ _MEANT = {name: field for field, names in _NAMES.items() for name in names}
 _BOTH = "text"  #: of Megatron: tokens with one more, for the labels
 
 
-def batch_of(saved: Checkpoint) -> Batch:
+def read_saved_batch(saved: Checkpoint) -> Batch:
     """The batch; several arrays of one field (``0.tokens``, ``1.tokens``: micro-batches) are joined in their order.
 
     Raises DumpError if no array is called as token ids are.
@@ -57,7 +57,7 @@ def batch_of(saved: Checkpoint) -> Batch:
 def _joined(saved: Checkpoint, entries: list[Entry]) -> AnyArray:
     rows = []
     for entry in entries:
-        array = saved.array(entry)
+        array = saved.read_array(entry)
         if array.ndim > 2 and array.size == array.shape[0] * array.shape[-1]:
             array = array.reshape(array.shape[0], array.shape[-1])
         if array.ndim not in (1, 2) or array.size == 0:

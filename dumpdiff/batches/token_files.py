@@ -26,23 +26,23 @@ _BLOCK = 1 << 20  #: sequences that are checked at once
 
 
 @dataclass(frozen=True)
-class Indexed:
+class TokenFile:
     """One dataset, memory-mapped."""
 
     prefix: Path
     dtype: np.dtype[np.generic]
     lengths: AnyArray  #: (sequences,) int32, tokens
-    places: AnyArray  #: (sequences,) int64, bytes
+    offsets: AnyArray  #: (sequences,) int64, bytes
     documents: int  #: of one or more sequences each
     modes: AnyArray | None  #: (sequences,) int8, of a multimodal dataset
     size: int  #: bytes of the .bin file
 
-    def tokens(self, sequence: int, begin: int, end: int) -> Ints:
+    def read_tokens(self, sequence: int, begin: int, end: int) -> Ints:
         """Tokens ``begin`` to ``end`` of a sequence, which has that many.
 
         Raises DumpError if the index points outside of the .bin file.
         """
-        at, count = int(self.places[sequence]) + begin * self.dtype.itemsize, end - begin
+        at, count = int(self.offsets[sequence]) + begin * self.dtype.itemsize, end - begin
         if at < 0 or at + count * self.dtype.itemsize > self.size:
             raise DumpError(
                 f"{_named(self.prefix, '.bin')}: has {self.size:,} bytes, by the index sequence {sequence} lies"
@@ -53,14 +53,14 @@ class Indexed:
         return read
 
 
-def prefix_of(path: str | Path) -> Path | None:
+def find_prefix(path: str | Path) -> Path | None:
     """The prefix of a dataset that ``path`` names (itself, its .idx or its .bin); None if there is no index."""
     text = str(path)
     prefix = Path(text[:-4] if text.endswith((".idx", ".bin")) else text)
     return prefix if _named(prefix, ".idx").is_file() else None
 
 
-def open_indexed(prefix: Path) -> Indexed:
+def open_token_file(prefix: Path) -> TokenFile:
     """The dataset of a prefix. Raises DumpError if a file is missing or cut short, or the index cannot be right."""
     index, data = _named(prefix, ".idx"), _named(prefix, ".bin")
     if not data.is_file():
@@ -82,7 +82,7 @@ def open_indexed(prefix: Path) -> Indexed:
     if needed > size:
         raise DumpError(f"{data}: cut short, {size:,} of {needed:,} bytes; copy it again")
     modes = None if length == least else np.memmap(index, "i1", "r", least, (sequences,))
-    return Indexed(prefix, dtype, lengths, places, max(borders - 1, 0), modes, size)
+    return TokenFile(prefix, dtype, lengths, places, max(borders - 1, 0), modes, size)
 
 
 def _header(index: Path) -> tuple[np.dtype[np.generic], int, int]:

@@ -33,13 +33,13 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
         ) from None
 
 
-def special_ids(tokenizer: Tokenizer) -> dict[int, str]:
+def list_special_ids(tokenizer: Tokenizer) -> dict[int, str]:
     """Id -> content of the tokens that are no text: beginnings, ends, padding."""
     added = tokenizer.get_added_tokens_decoder()
     return {int(i): token.content for i, token in sorted(added.items()) if token.special}
 
 
-def decoded(tokenizer: Tokenizer, tokens: AnyArray) -> str:
+def decode_tokens(tokenizer: Tokenizer, tokens: AnyArray) -> str:
     """The text of (length,) ids, special ones shown; ids that the tokenizer does not have are shown as numbers."""
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     known = (tokens >= 0) & (tokens < size)

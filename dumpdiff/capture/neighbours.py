@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ..alignment import Alignment
 from ..graph import Flow
-from ..model.result import Finding
+from ..model.finding import Finding
 from ..model.trace import FORWARD
 
 #: Kinds of records that no dumper can be asked for: values without an op.
@@ -87,9 +87,9 @@ def _neighbours(flow: Flow, op: int) -> Iterable[int]:
         if (maker := int(flow.producers[value])) >= 0:
             yield maker
     for value in flow.writes[op] or _held(flow, op):
-        yield from flow.readers[value]
+        yield from flow.consumers[value]
 
 
 def _held(flow: Flow, op: int) -> Iterable[int]:
     """The values of an op that makes none, as the record of a parameter."""
-    return (value for value in flow.tensor_class[flow.tensors_of(op)].tolist() if value >= 0)
+    return (value for value in flow.tensor_class[flow.get_tensor_ids(op)].tolist() if value >= 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.errors import DumpError
-from ..model.result import Finding
+from ..model.finding import Finding
 from ..model.trace import Source
 from . import mindspore, msprobe
 from .cost import Cost, cost, of_ops, recorded

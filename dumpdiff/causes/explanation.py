@@ -9,17 +9,17 @@ import numpy as np
 
 from ..comparison import Comparison
 from ..model.formatting import number
-from ..model.result import Cause, Finding
+from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..rulebook import Rules
-from .context import Sought, Surroundings, inner
-from .faulty_side import departing, departures
-from .hypotheses import ALL
-from .selection import causes
-from .situation_builder import LARGEST, situations
-from .statistics import from_statistics
+from .comparison_index import ValuePair, ComparisonIndex, find_region_pairs
+from .faulty_side import find_faulty_side, recompute_last_ops
+from .hypotheses import HYPOTHESES
+from .cause_ranking import rank_causes
+from .fault_case_builder import MAX_ELEMENTS, build_fault_cases
+from .statistics_causes import find_causes_in_statistics
 
-NOTHING = "no hypothesis explains this"
+NO_EXPLANATION = "no hypothesis explains this"
 #: What a backward op holds is no other form of what a forward op made: such a pair tells that the runs part, not how.
 _OTHER_THINGS = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
 _STATISTICS = ("max", "min", "mean", "norm")
@@ -29,16 +29,16 @@ def explain(
     comparison: Comparison, rules: Rules, findings: Sequence[Finding]
 ) -> tuple[Finding, ...]:
     """The findings, each with ``side`` and ``causes`` as far as the dumps allow, or why not (``unexplained``)."""
-    around = Surroundings(comparison, rules)
+    around = ComparisonIndex(comparison, rules)
     return tuple(_explained(around, finding) for finding in findings)
 
 
-def _explained(around: Surroundings, finding: Finding) -> Finding:
+def _explained(around: ComparisonIndex, finding: Finding) -> Finding:
     if finding.causes:  # known from the names alone
         return finding
-    sought = around.find(finding)
-    if sought is not None and around.phases(sought) in _OTHER_THINGS:
-        return replace(finding, side="unknown", unexplained=NOTHING)
+    sought = around.find_value_pair(finding)
+    if sought is not None and around.get_phases(sought) in _OTHER_THINGS:
+        return replace(finding, side="unknown", unexplained=NO_EXPLANATION)
     if sought is None:
         return replace(
             finding,
@@ -46,14 +46,14 @@ def _explained(around: Surroundings, finding: Finding) -> Finding:
             unexplained="the two tensors cannot be compared, so nothing is tried",
         )
     with np.errstate(all="ignore"):
-        seen = list(situations(around, finding, sought))
+        seen = list(build_fault_cases(around, finding, sought))
         if not seen:
             return _by_statistics(around, finding, sought)
-        side, found = causes(seen, ALL)
+        side, found = rank_causes(seen, HYPOTHESES)
         if not found:
             side, found = _inner_causes(around, finding, sought)
-        own = departures(seen)
-    side = departing(own, finding.tolerance) or side
+        own = recompute_last_ops(seen)
+    side = find_faulty_side(own, finding.tolerance) or side
     said = [f"{role}'s to {number(gap)}" for role, gap in own.items()]
     evidence = (
         (f"own inputs, recomputed in float64, give the {' and the '.join(said)}",) if said else ()
@@ -63,32 +63,32 @@ def _explained(around: Surroundings, finding: Finding) -> Finding:
         side=side,
         causes=found,
         evidence=(*finding.evidence, *evidence),
-        unexplained="" if found else NOTHING,
+        unexplained="" if found else NO_EXPLANATION,
     )
 
 
 def _inner_causes(
-    around: Surroundings, finding: Finding, sought: Sought
+    around: ComparisonIndex, finding: Finding, sought: ValuePair
 ) -> tuple[str, tuple[Cause, ...]]:
     """The first pair of values within the region that a hypothesis explains, checked against the faithful side."""
-    for pair in inner(around, sought):
-        side, found = causes(list(situations(around, finding, pair)), ALL, checked_only=True)
+    for pair in find_region_pairs(around, sought):
+        side, found = rank_causes(list(build_fault_cases(around, finding, pair)), HYPOTHESES, checked_only=True)
         if found:
             return side, found
     return "unknown", ()
 
 
-def _by_statistics(around: Surroundings, finding: Finding, sought: Sought) -> Finding:
+def _by_statistics(around: ComparisonIndex, finding: Finding, sought: ValuePair) -> Finding:
     """What can be said where one of the two whole tensors is missing or too large."""
     tables = [
         flow.tensors.iloc[tensor] for flow, tensor in zip(around.flows, sought.tensors, strict=True)
     ]
     numbers = [[float(table[name]) for name in _STATISTICS] for table in tables]
-    found = from_statistics(numbers[0], numbers[1], finding.tolerance, _names(finding))
+    found = find_causes_in_statistics(numbers[0], numbers[1], finding.tolerance, _names(finding))
     sizes = [int(table["size"]) for table in tables]
     why = (
-        f"more than {LARGEST:,} elements are not recomputed"
-        if max(sizes) > LARGEST
+        f"more than {MAX_ELEMENTS:,} elements are not recomputed"
+        if max(sizes) > MAX_ELEMENTS
         else "whole tensors of both sides are needed to say why: record them (task tensor)"
     )
     return replace(
@@ -101,7 +101,7 @@ def _by_statistics(around: Surroundings, finding: Finding, sought: Sought) -> Fi
 
 def _names(finding: Finding) -> tuple[str, str]:
     """What zeros and a factor are called there."""
-    if finding.held:
+    if finding.is_given:
         return "zeroed", "weight-scaled"
     if finding.phase == FORWARD:
         return "zeroed", "constant-factor"

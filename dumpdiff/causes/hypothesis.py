@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..model.arrays import AnyArray
-from .situation import Situation
+from .fault_case import FaultCase
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """One way in which the departing side's value may have come about."""
 
-    made: AnyArray  #: what the departing side would have; compared with what it has
-    behaves: str  #: goes on after "<place> behaves as "
-    other: str = ""  #: what the other side does instead, '' where that goes without saying
+    predicted: AnyArray  #: what the departing side would have; compared with what it has
+    description: str  #: goes on after "<place> behaves as "
+    contrast: str = ""  #: what the other side does instead, '' where that goes without saying
     parameters: Mapping[str, float] = field(default_factory=dict)  #: what was solved for
     #: the same arithmetic without the change; must be what the faithful side has. None: nothing to check
-    plain: AnyArray | None = None
+    unchanged: AnyArray | None = None
     cause: str = ""  #: where the hypothesis has several, else that of the hypothesis
     #: a rounding that falls the other way here and there: much may be left, see judge._chaotic
-    chaotic: bool = False
+    is_chaotic: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class Hypothesis:
     """A cause, and the candidates it offers in a situation; none where it does not apply."""
 
     cause: str
-    candidates: Callable[[Situation], Iterable[Candidate]]
+    make_candidates: Callable[[FaultCase], Iterable[Candidate]]

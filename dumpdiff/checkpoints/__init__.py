@@ -1,6 +1,6 @@
-"""What a checkpoint holds: path -> :class:`Checkpoint`, in any of the formats, recognised by content.
+"""The tensors of a checkpoint: path -> :class:`Checkpoint`, in any format, recognized by content.
 
-Nothing is unpickled, no framework is needed, and no tensor is read before it is asked for.
+Nothing is unpickled, no framework is needed, and no tensor is read before it is requested.
 """
 
 from .checkpoint import Checkpoint, Entry, Extent, Rank, Window

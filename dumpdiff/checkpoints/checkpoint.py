@@ -1,7 +1,8 @@
-"""The one model of a checkpoint: which tensors it holds and where their bytes lie; nothing is read before it is asked.
+"""The format-independent model of a checkpoint: its tensors and the positions of their bytes.
 
-Readers make checkpoints; nobody else knows a format. A tensor that several ranks share in pieces has one entry for
-each piece, see ``Entry.rank``; :mod:`dumpdiff.weights.shards` puts them together.
+Only the format modules of this package know a file format. A tensor that is split over several
+ranks has one entry for each piece, see ``Entry.rank``; :mod:`dumpdiff.weight_comparison.shards`
+joins them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.trace import Problem
-from .elements import STORED, decode, item_size
+from .elements import RAW_DTYPES, decode, get_item_size
 from .memory_map import MappedFiles
 
 
@@ -39,17 +40,20 @@ class Rank(NamedTuple):
     chunk: int = 0  #: virtual pipeline stage on this device
 
     def __str__(self) -> str:
-        said = [
-            f"{name} {number}" for name, number in zip(self._fields, self, strict=True) if number
-        ]
-        return ", ".join(said) or "rank 0"
+        if self == UNSPLIT:
+            return "rank 0"
+        labels = []
+        for name, number in zip(self._fields, self, strict=True):
+            if number:
+                labels.append(f"{name} {number}")
+        return ", ".join(labels)
 
 
 class Window(NamedTuple):
-    """Where an entry stands in the tensor that it is a piece of, if the checkpoint says so."""
+    """Where in the full tensor a piece is, if the checkpoint states it."""
 
     start: tuple[int, ...]  #: first index along each axis
-    whole: tuple[int, ...]  #: shape of the whole tensor
+    full_shape: tuple[int, ...]
 
 
 UNSPLIT = Rank()
@@ -59,7 +63,7 @@ UNSPLIT = Rank()
 class Entry:
     """One tensor of a checkpoint, or one piece of it."""
 
-    name: str  #: as the framework spells it, wrappers included
+    name: str  #: as in the file, including prefixes that wrappers add
     dtype: str  #: float32, bfloat16, int64, ...
     shape: tuple[int, ...]
     extents: tuple[Extent, ...]  #: the bytes of its storage, in order
@@ -75,58 +79,60 @@ class Entry:
 
     @property
     def file(self) -> str:
-        """The file that holds it, or its beginning; '' if it has no bytes."""
+        """The file in which its storage begins; '' if it has no bytes."""
         return self.extents[0].file if self.extents else ""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of one model as saved: what they are called, what they are, and how to read them.
+    """The tensors of one model as saved: names, dtypes, shapes, and methods to read them.
 
-    ``entries`` are in the order of the files; a name occurs once for each rank that has it.
+    ``entries`` are in the order of the files. A name occurs once for each rank that has it.
     """
 
-    path: Path  #: as given
+    path: Path  #: as given by the user
     root: Path  #: folder that ``Extent.file`` is relative to
     format: str  #: safetensors, torch, mindspore, megatron, ...
     entries: tuple[Entry, ...]
-    settings: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: config.json, or the arguments that the run was given
+    #: Content of config.json, or the command-line arguments of the run that saved the checkpoint.
+    settings: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     @cached_property
-    def names(self) -> Mapping[str, tuple[Entry, ...]]:
+    def entries_by_name(self) -> Mapping[str, tuple[Entry, ...]]:
         """Name -> its entries, one for each rank that has it."""
-        found: dict[str, list[Entry]] = {}
+        entries_by_name: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.name, []).append(entry)
-        return {name: tuple(entries) for name, entries in found.items()}
+            entries_by_name.setdefault(entry.name, []).append(entry)
+        return {name: tuple(entries) for name, entries in entries_by_name.items()}
 
     @cached_property
     def size(self) -> int:
         """Bytes of all entries."""
-        return sum(entry.size * item_size(entry.dtype) for entry in self.entries)
+        return sum(entry.size * get_item_size(entry.dtype) for entry in self.entries)
 
-    def entry(self, name: str) -> Entry:
-        """The entry of a tensor that is not split. Raises KeyError for any other."""
-        entries = self.names[name]
+    def get_entry(self, name: str) -> Entry:
+        """Return the entry of a tensor that is not split. Raises KeyError for any other name."""
+        entries = self.entries_by_name[name]
         if len(entries) > 1:
             raise KeyError(f"{name} is split over {len(entries)} ranks")
         return entries[0]
 
-    def raw(self, entry: Entry | str) -> AnyArray:
-        """The elements as stored, memory-mapped and read-only: bfloat16 as uint16, float8 as uint8.
+    def read_raw(self, entry: Entry | str) -> AnyArray:
+        """Return the elements as stored, memory-mapped and read-only.
 
-        Raises DumpError if the file is gone, cut short or damaged, KeyError for a name that is missing or split.
+        bfloat16 is returned as uint16, float8 as uint8. Raises DumpError if the file is missing,
+        cut short or damaged, KeyError for a name that is missing or split.
         """
-        entry = self.entry(entry) if isinstance(entry, str) else entry
-        dtype = np.dtype(STORED[entry.dtype])
+        entry = self.get_entry(entry) if isinstance(entry, str) else entry
+        dtype = np.dtype(RAW_DTYPES[entry.dtype])
         if entry.size == 0:
             return np.zeros(entry.shape, dtype)
-        parts = [self._files.bytes(*extent) for extent in entry.extents]
-        try:  # NumPy refuses what reaches beyond the bytes, or is not a whole number of elements
-            storage = (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(dtype)
+        pieces = [self._mapped_files.read_bytes(*extent) for extent in entry.extents]
+        content = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        # NumPy raises if the bytes are not whole elements, or if shape and strides exceed them.
+        try:
+            storage = content.view(dtype)
             if entry.strides is None:
                 return storage[entry.start : entry.start + entry.size].reshape(entry.shape)
             strides = tuple(stride * dtype.itemsize for stride in entry.strides)
@@ -139,15 +145,18 @@ class Checkpoint:
             ) from error
         return array
 
-    def array(self, entry: Entry | str) -> AnyArray:
-        """The values: :meth:`raw`, but bfloat16 and float8 as float32 in memory."""
-        entry = self.entry(entry) if isinstance(entry, str) else entry
-        return decode(self.raw(entry), entry.dtype)
+    def read_array(self, entry: Entry | str) -> AnyArray:
+        """Return the values: :meth:`read_raw`, but bfloat16 and float8 as float32 in memory."""
+        entry = self.get_entry(entry) if isinstance(entry, str) else entry
+        return decode(self.read_raw(entry), entry.dtype)
 
     def release(self) -> None:
-        """Give back the memory of everything read so far; arrays stay valid and are read again when they are used."""
-        self._files.release()
+        """Free the memory of everything read so far.
+
+        Arrays stay valid; their content is read from the file again at the next use.
+        """
+        self._mapped_files.release()
 
     @cached_property
-    def _files(self) -> MappedFiles:
+    def _mapped_files(self) -> MappedFiles:
         return MappedFiles(self.root)

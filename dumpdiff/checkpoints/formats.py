@@ -1,17 +1,17 @@
-"""Which format a path is, by what it holds."""
+"""Detection of a checkpoint's format, by the content of the file or folder."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
 from ..model.trace import Problem
-from ..readers.files import head
+from ..readers.files import read_head
 from ..readers.npy import MAGIC
 from . import (
     megatron,
@@ -24,198 +24,205 @@ from . import (
 )
 from .checkpoint import Checkpoint, Entry
 
-_LARGEST_CONFIG = 1 << 24  #: bytes
-_RANK = re.compile(r"rank_(\d+)")
-_EXPECTED = "a checkpoint (safetensors, MindSpore .ckpt, torch .pt or .bin, npy, a Megatron or Hugging Face folder)"
-#: Of the torch and safetensors files of a folder these are the model, where there are any; the rest is its optimizer.
+_LARGEST_CONFIG = 1 << 24  #: bytes; a larger config.json is ignored
+_RANK_FOLDER = re.compile(r"rank_(\d+)")
+_EXPECTED = (
+    "a checkpoint (safetensors, MindSpore .ckpt, torch .pt or .bin, npy, "
+    "a Megatron or Hugging Face folder)"
+)
+#: Names of model files. If a folder has such torch or safetensors files, its other files of that
+#: format are the optimizer's and are not read.
 _MODEL_FILE = re.compile(r"(pytorch_)?model\b.*|model[-_.].*|consolidated.*")
 
-
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint at ``path``: a file or a folder. Raises DumpError if it holds none that can be read."""
-    given = Path(path)
-    if not given.exists():
-        raise DumpError(f"{given}: no such file or folder")
-    opened = _file(given) if given.is_file() else _folder(given, given)
-    if not opened.entries:
-        raise DumpError(f"{given}: holds no tensors")
-    return opened
-
-
-def _file(given: Path) -> Checkpoint:
-    if given.name.endswith(".index.json"):
-        return _one_model(
-            given, given.parent, [given.parent / name for name in safetensors.indexed_files(given)]
-        )
-    if given.name == torch_dist.METADATA:
-        return _folder(given, given.parent)
-    return _one_model(given, given.parent, [given])
-
-
-def _folder(given: Path, folder: Path) -> Checkpoint:
-    folder = megatron.latest(folder)
-    if megatron.rank_folders(folder):
-        entries, settings = megatron.read(folder)
-        return Checkpoint(given, folder, megatron.FORMAT, entries, settings)
-    if (folder / torch_dist.METADATA).is_file():
-        entries, settings, problems = torch_dist.read(folder)
-        return Checkpoint(given, folder, torch_dist.FORMAT, entries, settings, tuple(problems))
-    files = sorted(
-        file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")
-    )
-    indexes = [file for file in files if file.name.endswith(".index.json")]
-    if indexes:  # of two (safetensors and bin of one model) the safetensors
-        index = next((file for file in indexes if "safetensors" in file.name), indexes[0])
-        return _one_model(
-            given, folder, [folder / name for name in safetensors.indexed_files(index)]
-        )
-    ranks = {
-        int(matched[1]): place
-        for place in folder.iterdir()
-        if (matched := _RANK.fullmatch(place.name))
-    }
-    if ranks and not any(map(_kind, files)):
-        return _ranks(given, folder, ranks)
-    return _plain_folder(given, folder, files)
-
-
-def _plain_folder(given: Path, folder: Path, files: list[Path]) -> Checkpoint:
-    """Files that nothing but their content tells apart."""
-    kinds = {kind: [file for file in files if _kind(file) == kind] for kind in _ENTRIES}
-    for (
-        kind,
-        found,
-    ) in kinds.items():  # in the order of the table: one folder often has a model in two formats
-        if found:
-            if kind == mindspore_ckpt.FORMAT:
-                return _one_model(given, folder, [max(found, key=_natural)], len(found))
-            # An .npy file is called after its parameter, and many a parameter's name begins with 'model.'
-            models = [
-                file
-                for file in found
-                if kind != numpy_files.FORMAT and _MODEL_FILE.fullmatch(file.name)
-            ]
-            return _one_model(given, folder, models or found)
-    raise DumpError(f"{given}: expected {_EXPECTED}, found none")
-
-
-def _natural(file: Path) -> list[tuple[int, str]]:
-    """Names in the order in which people count: step 10 after step 9."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part)
-        for part in re.split(r"(\d+)", file.name)
-    ]
-
-
-def _kind(file: Path) -> str:
-    """The format of a single file, '' if unknown."""
-    start = head(file, 6)
-    if safetensors.is_safetensors(file):
-        return safetensors.FORMAT
-    if start.startswith(b"PK\x03\x04"):
-        return (
-            torch_zip.FORMAT
-            if torch_zip.is_torch(file)
-            else numpy_files.FORMAT
-            if file.suffix == ".npz"
-            else ""
-        )
-    if start == MAGIC:
-        return numpy_files.FORMAT
-    return mindspore_ckpt.FORMAT if start[:1] == b"\n" and mindspore_ckpt.is_mindspore(file) else ""
-
-
-def _safetensors(file: Path, name: str) -> tuple[list[Entry], list[Problem]]:
-    return safetensors.entries(file, name)
-
-
-def _torch(file: Path, name: str) -> tuple[list[Entry], list[Problem]]:
-    return torch_zip.entries(file, name), []
-
-
-def _numpy(file: Path, name: str) -> tuple[list[Entry], list[Problem]]:
-    return (
-        numpy_files.archive(file, name)
-        if file.suffix == ".npz"
-        else [numpy_files.entry(file, name)]
-    ), []
-
-
-_ENTRIES = {
-    safetensors.FORMAT: _safetensors,
-    torch_zip.FORMAT: _torch,
-    mindspore_ckpt.FORMAT: mindspore_ckpt.entries,
-    numpy_files.FORMAT: _numpy,
+#: Format of a single file -> function (path, name for entries) -> entries and problems. The order
+#: is that of preference: a folder often holds one model in two formats.
+_READERS: Mapping[str, Callable[[Path, str], tuple[list[Entry], list[Problem]]]] = {
+    safetensors.FORMAT: safetensors.read_entries,
+    torch_zip.FORMAT: torch_zip.read_entries,
+    mindspore_ckpt.FORMAT: mindspore_ckpt.read_entries,
+    numpy_files.FORMAT: numpy_files.read_entries,
 }
 
 
-def _one_model(given: Path, root: Path, files: Iterable[Path], choice: int = 1) -> Checkpoint:
-    """Files of one format that together are one model; ``choice`` is of how many checkpoints this is the last."""
-    found: list[Entry] = []
-    problems: list[Problem] = []
-    kinds: dict[str, None] = {}
-    base = _base(root)
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Return the checkpoint at ``path``, a file or a folder.
+
+    Raises DumpError if there is no checkpoint that can be read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DumpError(f"{path}: no such file or folder")
+    checkpoint = _open_file(path) if path.is_file() else _open_folder(path, path)
+    if not checkpoint.entries:
+        raise DumpError(f"{path}: holds no tensors")
+    return checkpoint
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.name.endswith(".index.json"):
+        return _open_indexed(path, path.parent, path)
+    if path.name == torch_dist.METADATA:
+        return _open_folder(path, path.parent)
+    return _open_model(path, path.parent, [path])
+
+
+def _open_folder(path: Path, folder: Path) -> Checkpoint:
+    folder = megatron.find_iteration(folder)
+    if megatron.list_rank_folders(folder):
+        entries, settings = megatron.read_entries(folder)
+        return Checkpoint(path, folder, megatron.FORMAT, entries, settings)
+    if (folder / torch_dist.METADATA).is_file():
+        entries, settings = torch_dist.read_entries(folder)
+        return Checkpoint(path, folder, torch_dist.FORMAT, entries, settings)
+    children = sorted(folder.iterdir())
+    files = [child for child in children if child.is_file() and not child.name.startswith(".")]
+    indexes = [file for file in files if file.name.endswith(".index.json")]
+    if indexes:
+        # A folder with safetensors and bin files of one model has two indexes.
+        safetensors_indexes = [index for index in indexes if "safetensors" in index.name]
+        return _open_indexed(path, folder, (safetensors_indexes or indexes)[0])
+    rank_folders = _find_rank_folders(children)
+    if rank_folders and not any(map(_detect_format, files)):
+        return _open_rank_folders(path, folder, rank_folders)
+    return _open_files(path, folder, files)
+
+
+def _find_rank_folders(children: Iterable[Path]) -> dict[int, Path]:
+    rank_folders = {}
+    for child in children:
+        match = _RANK_FOLDER.fullmatch(child.name)
+        if match is not None:
+            rank_folders[int(match[1])] = child
+    return rank_folders
+
+
+def _open_indexed(path: Path, folder: Path, index: Path) -> Checkpoint:
+    files = [index.parent / name for name in safetensors.list_indexed_files(index)]
+    return _open_model(path, folder, files)
+
+
+def _open_files(path: Path, folder: Path, files: Sequence[Path]) -> Checkpoint:
+    """Open a folder without an index: the files of the first format in ``_READERS`` that occurs."""
+    files_by_format: dict[str, list[Path]] = {name: [] for name in _READERS}
     for file in files:
-        kind = _kind(file)
-        if not kind:
-            raise DumpError(f"{file}: expected {_EXPECTED}, found something else")
-        kinds[kind] = None
-        name = file.absolute().relative_to(base.absolute()).as_posix()
-        entries, met = _ENTRIES[kind](file, name)
-        found += entries
-        problems += met
-        if choice > 1:
-            problems.append(
-                Problem(name, f"the last of {choice} checkpoints of this folder was taken")
-            )
-    twice = [name for name, count in Counter(entry.name for entry in found).items() if count > 1]
-    if twice:
-        raise DumpError(f"{given}: holds {twice[0]} more than once; name the file that is meant")
-    return Checkpoint(
-        given, base, next(iter(kinds), ""), tuple(found), _config(root), tuple(problems)
-    )
+        file_format = _detect_format(file)
+        if file_format:
+            files_by_format[file_format].append(file)
+    for file_format, candidates in files_by_format.items():
+        if not candidates:
+            continue
+        if file_format == mindspore_ckpt.FORMAT:
+            last_file = max(candidates, key=_get_natural_key)
+            return _open_model(path, folder, [last_file], len(candidates))
+        # An .npy file is named after its parameter, and many parameters' names begin with 'model.'
+        if file_format == numpy_files.FORMAT:
+            return _open_model(path, folder, candidates)
+        model_files = [file for file in candidates if _MODEL_FILE.fullmatch(file.name)]
+        return _open_model(path, folder, model_files or candidates)
+    raise DumpError(f"{path}: expected {_EXPECTED}, found none")
 
 
-def _base(folder: Path) -> Path:
-    """The folder that files must lie in: of a snapshot in Hugging Face's cache, which links to blobs, that of both."""
-    model = folder.absolute().parent.parent
-    return (
-        model
-        if folder.absolute().parent.name == "snapshots" and (model / "blobs").is_dir()
-        else folder
-    )
+def _get_natural_key(file: Path) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers by value: step 10 after step 9."""
+    pieces = re.split(r"(\d+)", file.name)
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
 
 
-def _ranks(given: Path, folder: Path, places: Mapping[int, Path]) -> Checkpoint:
-    """``rank_N`` folders of MindSpore: of each the last file."""
-    found: dict[int, list[Entry]] = {}
+def _detect_format(file: Path) -> str:
+    """Return the format of a single file, '' if unknown."""
+    head = read_head(file, 6)
+    if safetensors.is_safetensors(file):
+        return safetensors.FORMAT
+    if head.startswith(b"PK\x03\x04"):
+        if torch_zip.is_torch(file):
+            return torch_zip.FORMAT
+        return numpy_files.FORMAT if file.suffix == ".npz" else ""
+    if head == MAGIC:
+        return numpy_files.FORMAT
+    if head[:1] == b"\n" and mindspore_ckpt.is_mindspore(file):
+        return mindspore_ckpt.FORMAT
+    return ""
+
+
+def _open_model(
+    path: Path, folder: Path, files: Iterable[Path], n_candidates: int = 1
+) -> Checkpoint:
+    """Open the files that together are one model.
+
+    ``n_candidates`` is the number of checkpoints in the folder, of which the last was chosen.
+    """
+    entries: list[Entry] = []
     problems: list[Problem] = []
-    kind = ""
-    for number, place in sorted(places.items()):
-        files = [file for file in place.iterdir() if file.is_file() and _kind(file)]
+    formats: list[str] = []
+    root = _find_root(folder)
+    for file in files:
+        file_format = _detect_format(file)
+        if not file_format:
+            raise DumpError(f"{file}: expected {_EXPECTED}, found something else")
+        formats.append(file_format)
+        name = file.absolute().relative_to(root.absolute()).as_posix()
+        file_entries, file_problems = _READERS[file_format](file, name)
+        entries += file_entries
+        problems += file_problems
+        if n_candidates > 1:
+            message = f"the last of {n_candidates} checkpoints of this folder was taken"
+            problems.append(Problem(name, message))
+    counts = Counter(entry.name for entry in entries)
+    for name, count in counts.items():
+        if count > 1:
+            raise DumpError(f"{path}: holds {name} more than once; name the file that is meant")
+    file_format = formats[0] if formats else ""
+    return Checkpoint(
+        path, root, file_format, tuple(entries), _read_config(folder), tuple(problems)
+    )
+
+
+def _find_root(folder: Path) -> Path:
+    """Return the folder that must contain all files.
+
+    A snapshot folder in Hugging Face's cache links to blobs, so its root contains snapshots and
+    blobs.
+    """
+    parent = folder.absolute().parent
+    if parent.name == "snapshots" and (parent.parent / "blobs").is_dir():
+        return parent.parent
+    return folder
+
+
+def _open_rank_folders(path: Path, folder: Path, rank_folders: Mapping[int, Path]) -> Checkpoint:
+    """Open ``rank_N`` folders of MindSpore; the last file of each is read."""
+    entries_by_rank: dict[int, list[Entry]] = {}
+    problems: list[Problem] = []
+    file_format = ""
+    for rank, rank_folder in sorted(rank_folders.items()):
+        children = [child for child in rank_folder.iterdir() if child.is_file()]
+        files = [file for file in children if _detect_format(file)]
         if not files:
             raise DumpError(
-                f"{place}: expected a checkpoint of this rank, found none; copy the folder again"
+                f"{rank_folder}: expected a checkpoint of this rank, found none; "
+                "copy the folder again"
             )
-        last = max(files, key=_natural)
-        kind = _kind(last)
-        found[number], met = _ENTRIES[kind](last, last.relative_to(folder).as_posix())
-        problems += met
-    missing = set(range(max(places) + 1)) - set(places)
-    if missing:
-        raise DumpError(f"{folder}: rank_{min(missing)} is missing; copy the folder again")
-    known = mindspore_ranks.layouts(mindspore_ranks.strategy_files(folder))
-    entries, met = mindspore_ranks.placed(found, known, str(given))
-    return Checkpoint(given, folder, kind, entries, _config(folder), (*problems, *met))
+        last_file = max(files, key=_get_natural_key)
+        file_format = _detect_format(last_file)
+        name = last_file.relative_to(folder).as_posix()
+        entries_by_rank[rank], file_problems = _READERS[file_format](last_file, name)
+        problems += file_problems
+    missing_ranks = set(range(max(rank_folders) + 1)) - set(rank_folders)
+    if missing_ranks:
+        raise DumpError(f"{folder}: rank_{min(missing_ranks)} is missing; copy the folder again")
+    layouts = mindspore_ranks.read_layouts(mindspore_ranks.find_strategy_files(folder))
+    entries, strategy_problems = mindspore_ranks.place_slices(entries_by_rank, layouts, str(path))
+    problems += strategy_problems
+    return Checkpoint(path, folder, file_format, entries, _read_config(folder), tuple(problems))
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    """What ``config.json`` beside the weights says; empty if there is none."""
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    """Return the content of ``config.json`` next to the weights; empty if there is none."""
     file = folder / "config.json"
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
-        said = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{file}: cannot be read as JSON ({error})") from error
-    return said if isinstance(said, dict) else {}
+    return config if isinstance(config, dict) else {}

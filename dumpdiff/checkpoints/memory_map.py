@@ -1,4 +1,4 @@
-"""Files of a checkpoint, each mapped into memory once, and let go of again after use."""
+"""Memory-mapped files of a checkpoint: each file is mapped once, and its pages can be released."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..readers.npy import inside
+from ..readers.npy import resolve_inside
 
 
 class MappedFiles:
-    """The bytes of files below one folder."""
+    """The bytes of the files in one folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._maps: dict[str, mmap.mmap] = {}
 
-    def bytes(self, file: str, offset: int, length: int) -> AnyArray:
-        """(length,) uint8, read-only and mapped. Raises DumpError if the file is outside, gone or cut short."""
-        mapped = self._maps.get(file)
-        if mapped is None:
-            path = inside(self._root, file)
-            try:
-                with path.open("rb") as stream:
-                    mapped = self._maps[file] = mmap.mmap(
-                        stream.fileno(), 0, access=mmap.ACCESS_READ
-                    )
-            except (OSError, ValueError) as error:
-                raise DumpError(f"{path}: cannot be read ({error})") from error
-        if offset < 0 or length < 0 or offset + length > len(mapped):
+    def read_bytes(self, file: str, offset: int, length: int) -> AnyArray:
+        """Return (length,) uint8, read-only and memory-mapped.
+
+        Raises DumpError if the file is outside the folder, missing or cut short.
+        """
+        mapped_file = self._maps.get(file)
+        if mapped_file is None:
+            mapped_file = self._maps[file] = self._map_file(file)
+        if offset < 0 or length < 0 or offset + length > len(mapped_file):
             raise DumpError(
-                f"{self._root / file}: cut short, {len(mapped):,} of {offset + length:,} bytes; copy it again"
+                f"{self._root / file}: cut short, {len(mapped_file):,} of {offset + length:,} "
+                "bytes; copy it again"
             )
-        return np.frombuffer(mapped, np.uint8, length, offset)
+        return np.frombuffer(mapped_file, np.uint8, length, offset)
+
+    def _map_file(self, file: str) -> mmap.mmap:
+        path = resolve_inside(self._root, file)
+        try:
+            with path.open("rb") as stream:
+                return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise DumpError(f"{path}: cannot be read ({error})") from error
 
     def release(self) -> None:
-        """Drop the pages that are in memory; the maps stay, and read from the file again when they are used."""
-        if not hasattr(
-            mmap, "MADV_DONTNEED"
-        ):  # pragma: no cover - not on Linux: the system does as it likes
+        """Drop the pages in memory. The maps stay valid and read from the file at the next use."""
+        if not hasattr(mmap, "MADV_DONTNEED"):  # pragma: no cover - exists only on Linux
             return
-        for mapped in self._maps.values():
-            mapped.madvise(mmap.MADV_DONTNEED)
+        for mapped_file in self._maps.values():
+            mapped_file.madvise(mmap.MADV_DONTNEED)

@@ -1,8 +1,9 @@
-"""Sharded checkpoints of MindSpore: ``rank_N`` folders, and the strategy files that say which slice each holds.
+"""Sharded checkpoints of MindSpore: ``rank_N`` folders, and strategy files for their slices.
 
-A layout of node_strategy.proto has a device matrix and a tensor map: axis i of a parameter is cut along the axis of
-the device matrix that stands ``tensor_map[i]`` places from its right end, -1 for none. ``opt_weight_shard_size`` cuts
-the first axis further (optimizer parallelism). Numbers of ranks count through pipeline stages of equal size.
+A layout of node_strategy.proto has a device matrix and a tensor map. Axis i of a parameter is
+split along the axis of the device matrix that is ``tensor_map[i]`` positions from its right end,
+-1 for none. ``opt_weight_shard_size`` splits the first axis further (optimizer parallelism).
+Ranks are numbered through pipeline stages of equal size.
 """
 
 from __future__ import annotations
@@ -19,92 +20,89 @@ import numpy as np
 from ..model.errors import DumpError
 from ..model.trace import Problem
 from .checkpoint import Entry, Rank, Window
-from .protobuf import BYTES, Field, fields, numbers, text
+from .protobuf import BYTES, Field, iterate_fields, read_integers, read_text, to_signed
 
-_LARGEST = 1 << 28  #: bytes of a strategy file
+_LARGEST_STRATEGY = 1 << 28  #: bytes; a larger file is refused
+#: Field numbers of node_strategy.proto: of the file and an item, and of a layout.
 _LAYOUT_ITEM, _NAME, _LAYOUTS = 3, 1, 2
 _DEVICES, _MAP, _SHARD_STEP, _SHARD_SIZE = 1, 2, 6, 7
 
 
 class Layout(NamedTuple):
-    """How a parameter is cut over the devices of its stage."""
+    """How a parameter is split over the devices of its stage."""
 
     devices: tuple[int, ...]
-    axes: tuple[
-        tuple[int, ...], ...
-    ]  #: for each axis, which axes of the device matrix cut it, from its right end
+    #: For each axis, the axes of the device matrix that split it, counted from its right end.
+    axes: tuple[tuple[int, ...], ...]
     shard_step: int
     shard_size: int
 
 
-def strategy_files(folder: Path) -> list[Path]:
-    """Strategy files that go with the ranks of ``folder``: in it, in ``strategy`` in it or beside it."""
-    places = [folder, folder / "strategy", folder.parent / "strategy"]
-    found = (
-        file
-        for place in places
-        if place.is_dir()
-        for file in sorted(place.iterdir())
-        if "strategy" in file.name
-    )
-    return [file for file in found if file.is_file() and file.suffix in (".ckpt", ".json")]
+def find_strategy_files(folder: Path) -> list[Path]:
+    """Return the strategy files for the ranks in ``folder``.
+
+    They are in the folder, in ``strategy`` inside it, or in ``strategy`` next to it.
+    """
+    strategy_files: list[Path] = []
+    for place in (folder, folder / "strategy", folder.parent / "strategy"):
+        for file in sorted(place.glob("*strategy*")):
+            has_suffix = file.suffix in (".ckpt", ".json")
+            if has_suffix and file.is_file():
+                strategy_files.append(file)
+    return strategy_files
 
 
-def layouts(files: Iterable[Path]) -> dict[str, Layout]:
-    """Parameter name -> layout, of all files together. Raises DumpError for a file that is no strategy."""
-    found: dict[str, Layout] = {}
+def read_layouts(files: Iterable[Path]) -> dict[str, Layout]:
+    """Return parameter name -> layout. Raises DumpError for a file that is no strategy."""
+    layouts: dict[str, Layout] = {}
     for file in files:
-        for name, layout in _layouts(file).items():
-            found.setdefault(
-                name.partition("-")[2] or name, layout
-            )  # '1-name': of pipeline stage 1
-    return found
+        for key, layout in _read_strategy_file(file).items():
+            name = key.partition("-")[2] or key  # '1-name' is a parameter of pipeline stage 1
+            layouts.setdefault(name, layout)
+    return layouts
 
 
-def _layouts(file: Path) -> dict[str, Layout]:
+def _read_strategy_file(file: Path) -> dict[str, Layout]:
     try:
-        if file.stat().st_size > _LARGEST:
-            raise DumpError(
-                f"{file}: expected a strategy file, found {file.stat().st_size:,} bytes"
-            )
+        size = file.stat().st_size
+        if size > _LARGEST_STRATEGY:
+            raise DumpError(f"{file}: expected a strategy file, found {size:,} bytes")
         data = file.read_bytes()
-        return _json(data) if file.suffix == ".json" else _protobuf(data)
+        return _parse_json(data) if file.suffix == ".json" else _parse_protobuf(data)
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise DumpError(f"{file}: expected a MindSpore strategy file ({error})") from error
 
 
-def _protobuf(data: bytes) -> dict[str, Layout]:
-    found = {}
-    for item in fields(data, 0, len(data)):
-        if item.number != _LAYOUT_ITEM or item.wire != BYTES:
-            continue
-        parts = {field.number: field for field in fields(data, item.begin, item.end)}
-        inner: dict[int, list[Field]] = {}
-        for field in fields(data, parts[_LAYOUTS].begin, parts[_LAYOUTS].end):
-            inner.setdefault(field.number, []).append(field)
-        maps = [tuple(numbers(data, field, 1)) for field in inner[_MAP]]
-        # one map with a number for each axis, or one map for each axis that several device axes cut
-        axes: tuple[tuple[int, ...], ...] = tuple(axis for axis in maps if axis)
-        if len(maps) == 1:
-            axes = tuple((axis,) for axis in maps[0])
-        step, size = (
-            _int32(inner[number][0].value) if number in inner else 0
-            for number in (_SHARD_STEP, _SHARD_SIZE)
-        )
-        found[text(data, parts[_NAME])] = Layout(
-            tuple(numbers(data, inner[_DEVICES][0], 1)), axes, step, size
-        )
-    return found
+def _parse_protobuf(data: bytes) -> dict[str, Layout]:
+    layouts = {}
+    for item in iterate_fields(data, 0, len(data)):
+        if item.number == _LAYOUT_ITEM and item.wire == BYTES:
+            parts = {field.number: field for field in iterate_fields(data, item.begin, item.end)}
+            layouts[read_text(data, parts[_NAME])] = _parse_layout(data, parts[_LAYOUTS])
+    return layouts
 
 
-def _int32(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
+def _parse_layout(data: bytes, message: Field) -> Layout:
+    fields: dict[int, list[Field]] = {}
+    for field in iterate_fields(data, message.begin, message.end):
+        fields.setdefault(field.number, []).append(field)
+    maps = [tuple(read_integers(data, field, 1)) for field in fields[_MAP]]
+    # One map with a number for each axis, or one map for each axis that several device axes split.
+    axes: tuple[tuple[int, ...], ...]
+    if len(maps) == 1:
+        axes = tuple((axis,) for axis in maps[0])
+    else:
+        axes = tuple(axis for axis in maps if axis)
+    step = to_signed(fields[_SHARD_STEP][0].value) if _SHARD_STEP in fields else 0
+    size = to_signed(fields[_SHARD_SIZE][0].value) if _SHARD_SIZE in fields else 0
+    devices = tuple(read_integers(data, fields[_DEVICES][0], 1))
+    return Layout(devices, axes, step, size)
 
 
-def _json(data: bytes) -> dict[str, Layout]:
-    said = json.loads(data)["parallel_layout_item"]
+def _parse_json(data: bytes) -> dict[str, Layout]:
+    items = json.loads(data)["parallel_layout_item"]
     return {
         name: Layout(
             tuple(map(int, item["dev_matrix"])),
@@ -112,53 +110,56 @@ def _json(data: bytes) -> dict[str, Layout]:
             int(item["opt_weight_shard_step"]),
             int(item["opt_weight_shard_size"]),
         )
-        for name, item in said.items()
+        for name, item in items.items()
     }
 
 
-def placed(
-    ranks: Mapping[int, list[Entry]], known: Mapping[str, Layout], file: str
+def place_slices(
+    entries_by_rank: Mapping[int, list[Entry]], layouts: Mapping[str, Layout], file: str
 ) -> tuple[tuple[Entry, ...], list[Problem]]:
-    """The entries of all ranks with their windows; of equal windows the first, since the others are replicas.
+    """Return the entries of all ranks with their windows; of replicas (equal windows) the first.
 
-    Entries without a layout keep their rank alone.
+    Entries without a layout have a rank and no window; their number is reported as a problem of
+    ``file``.
     """
-    found: dict[tuple[str, object], Entry] = {}
-    unknown = 0
-    for number, entries in sorted(ranks.items()):
+    placed_entries: dict[tuple[str, object], Entry] = {}
+    n_without_layout = 0
+    for rank, entries in sorted(entries_by_rank.items()):
         for entry in entries:
-            layout = known.get(entry.name)
-            window = None if layout is None else _window(layout, entry.shape, number)
-            unknown += layout is None and len(ranks) > 1
-            key = (entry.name, number if window is None else window.start)
-            found.setdefault(key, replace(entry, rank=Rank(tensor=number), window=window))
+            layout = layouts.get(entry.name)
+            window = None
+            if layout is not None:
+                window = _compute_window(layout, entry.shape, rank)
+            elif len(entries_by_rank) > 1:
+                n_without_layout += 1
+            key = (entry.name, rank if window is None else window.start)
+            placed_entry = replace(entry, rank=Rank(tensor=rank), window=window)
+            placed_entries.setdefault(key, placed_entry)
     problems = []
-    if unknown:
-        problems.append(
-            Problem(
-                file, "parameters without a strategy: how they are split is inferred", count=unknown
-            )
-        )
-    return tuple(found.values()), problems
+    if n_without_layout:
+        message = "parameters without a strategy: how they are split is inferred"
+        problems.append(Problem(file, message, count=n_without_layout))
+    return tuple(placed_entries.values()), problems
 
 
-def _window(layout: Layout, shape: tuple[int, ...], rank: int) -> Window | None:
-    """Where the slice of a rank begins, in a whole of which shape; None if the layout does not fit the shape."""
-    devices = math.prod(layout.devices)
-    if devices == 0 or len(layout.axes) != len(shape):
+def _compute_window(layout: Layout, shape: tuple[int, ...], rank: int) -> Window | None:
+    """Return the window of a rank's slice; None if the layout does not fit the slice's shape."""
+    n_devices = math.prod(layout.devices)
+    if n_devices == 0 or len(layout.axes) != len(shape):
         return None
-    place = np.unravel_index(rank % devices, layout.devices)
-    start, whole = [], []
-    for length, cuts in zip(shape, layout.axes, strict=True):
+    coordinates = np.unravel_index(rank % n_devices, layout.devices)
+    start, full_shape = [], []
+    for length, device_axes in zip(shape, layout.axes, strict=True):
         index, count = 0, 1
-        for cut in cuts:
-            if cut >= 0:
-                index = index * layout.devices[-cut - 1] + int(place[-cut - 1])
-                count *= layout.devices[-cut - 1]
+        for device_axis in device_axes:
+            if device_axis >= 0:
+                n_parts = layout.devices[-device_axis - 1]
+                index = index * n_parts + int(coordinates[-device_axis - 1])
+                count *= n_parts
         start.append(index * length)
-        whole.append(count * length)
+        full_shape.append(count * length)
     if layout.shard_size > 1 and layout.shard_step > 0 and shape:
-        shard = (rank % devices) // layout.shard_step % layout.shard_size
+        shard = (rank % n_devices) // layout.shard_step % layout.shard_size
         start[0] = start[0] * layout.shard_size + shard * shape[0]
-        whole[0] *= layout.shard_size
-    return Window(tuple(start), tuple(whole))
+        full_shape[0] *= layout.shard_size
+    return Window(tuple(start), tuple(full_shape))

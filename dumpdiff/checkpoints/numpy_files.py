@@ -1,4 +1,4 @@
-"""A folder of ``.npy`` files, or one ``.npz`` archive: each array under the name of its file."""
+"""A folder of ``.npy`` files, or one ``.npz`` archive: each array has the name of its file."""
 
 from __future__ import annotations
 
@@ -7,46 +7,57 @@ import zipfile
 from pathlib import Path
 
 from ..model.errors import DumpError
-from ..readers.npy import Header, header_of, read_header
-from ..readers.torch_pt import entry_start
+from ..model.trace import Problem
+from ..readers.npy import Header, read_header, read_open_header
+from ..readers.torch_pt import find_entry_start
 from .checkpoint import Entry, Extent
-from .elements import STORED
+from .elements import RAW_DTYPES
 
 FORMAT = "numpy"
 
 
-def entry(path: Path, file: str) -> Entry:
-    """The array of an .npy file; ``file`` is what the entry calls it. Raises DumpError if it cannot be used."""
-    return _entry(path, file, file.removesuffix(".npy"), read_header(path), 0)
+def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
+    """Return the arrays of an .npy file or .npz archive; entries refer to it as ``file``.
+
+    Raises DumpError if it cannot be used, such as a compressed archive.
+    """
+    if path.suffix == ".npz":
+        return _read_archive(path, file), []
+    entry = _build_entry(path, file, file.removesuffix(".npy"), read_header(path), 0)
+    return [entry], []
 
 
-def archive(path: Path, file: str) -> list[Entry]:
-    """The arrays of an .npz archive that is not compressed. Raises DumpError if it cannot be used."""
-    found = []
+def _read_archive(path: Path, file: str) -> list[Entry]:
+    entries = []
     try:
-        with zipfile.ZipFile(path) as opened:
-            for member in opened.infolist():
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED:
                     raise DumpError(
                         f"{path}: is compressed; write it with numpy.savez, not savez_compressed"
                     )
-                with opened.open(member) as stream:
-                    header = header_of(stream, member.file_size, f"{path}:{member.filename}")  # type: ignore[arg-type]
+                with archive.open(member) as stream:
+                    header = read_open_header(
+                        stream,  # type: ignore[arg-type]
+                        member.file_size,
+                        f"{path}:{member.filename}",
+                    )
                 name = member.filename.removesuffix(".npy")
-                found.append(_entry(path, file, name, header, entry_start(path, member)))
+                begin = find_entry_start(path, member)
+                entries.append(_build_entry(path, file, name, header, begin))
     except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
         raise DumpError(f"{path}: damaged archive ({error}); write it again") from None
-    return found
+    return entries
 
 
-def _entry(path: Path, file: str, name: str, header: Header, begin: int) -> Entry:
-    if header.dtype not in STORED or header.stored.startswith(">"):
+def _build_entry(path: Path, file: str, name: str, header: Header, begin: int) -> Entry:
+    if header.dtype not in RAW_DTYPES or header.stored.startswith(">"):
         raise DumpError(f"{path}: {name} holds {header.dtype} ({header.stored}), which is not read")
-    extent = Extent(file, begin + header.offset, header.size * header.itemsize)
+    extent = Extent(file, begin + header.offset, header.n_elements * header.itemsize)
     strides = None
     if header.fortran_order and len(header.shape) > 1:
-        steps = [1]
+        fortran_strides = [1]
         for length in header.shape[:-1]:
-            steps.append(steps[-1] * length)
-        strides = tuple(steps)
+            fortran_strides.append(fortran_strides[-1] * length)
+        strides = tuple(fortran_strides)
     return Entry(name, header.dtype, header.shape, (extent,), strides)

@@ -1,6 +1,6 @@
-"""Protobuf messages of a mapped file, walked without copying: field numbers, and where the bytes of each lie.
+"""Fields of protobuf messages in a mapped file: their numbers and the positions of their bytes.
 
-Encoding: https://protobuf.dev/programming-guides/encoding/
+Nothing is copied. Encoding: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import mmap
 from collections.abc import Iterator
 from typing import NamedTuple
 
-VARINT, BYTES = 0, 2
-_WIDTH = {1: 8, 5: 4}
+VARINT, BYTES = 0, 2  #: wire types
+_FIXED_WIDTHS = {1: 8, 5: 4}  #: wire type -> bytes
 
 
 class Field(NamedTuple):
@@ -23,60 +23,65 @@ class Field(NamedTuple):
     end: int
 
 
-def fields(data: bytes | mmap.mmap, begin: int, end: int) -> Iterator[Field]:
-    """The fields of the message in ``data[begin:end]``. Raises ValueError if it is none, or cut short."""
-    at = begin
-    while at < end:
-        key, at = _varint(data, at, end)
+def iterate_fields(data: bytes | mmap.mmap, begin: int, end: int) -> Iterator[Field]:
+    """Yield the fields of the message in ``data[begin:end]``.
+
+    Raises ValueError if it is no message, or is cut short.
+    """
+    position = begin
+    while position < end:
+        key, position = _read_varint(data, position, end)
         number, wire = key >> 3, key & 7
         if wire == VARINT:
-            value, at = _varint(data, at, end)
-            yield Field(number, wire, value, at, at)
+            value, position = _read_varint(data, position, end)
+            yield Field(number, wire, value, position, position)
             continue
         if wire == BYTES:
-            length, at = _varint(data, at, end)
-        elif wire in _WIDTH:
-            length = _WIDTH[wire]
+            length, position = _read_varint(data, position, end)
+        elif wire in _FIXED_WIDTHS:
+            length = _FIXED_WIDTHS[wire]
         else:
-            raise ValueError(f"wire type {wire} at byte {at}")
-        if at + length > end:
-            raise ValueError(f"cut short at byte {at}")
-        yield Field(number, wire, 0, at, at + length)
-        at += length
+            raise ValueError(f"wire type {wire} at byte {position}")
+        if position + length > end:
+            raise ValueError(f"cut short at byte {position}")
+        yield Field(number, wire, 0, position, position + length)
+        position += length
 
 
-def numbers(data: bytes | mmap.mmap, message: Field, number: int) -> list[int]:
-    """A repeated integer field of a message, packed or not; negative numbers as such."""
-    found: list[int] = []
-    for field in fields(data, message.begin, message.end):
+def read_integers(data: bytes | mmap.mmap, message: Field, number: int) -> list[int]:
+    """Return a repeated integer field of a message, packed or not, with signs."""
+    integers: list[int] = []
+    for field in iterate_fields(data, message.begin, message.end):
         if field.number != number:
             continue
         if field.wire == VARINT:
-            found.append(_signed(field.value))
+            integers.append(to_signed(field.value))
         else:
-            at = field.begin
-            while at < field.end:
-                value, at = _varint(data, at, field.end)
-                found.append(_signed(value))
-    return found
+            position = field.begin
+            while position < field.end:
+                value, position = _read_varint(data, position, field.end)
+                integers.append(to_signed(value))
+    return integers
 
 
-def text(data: bytes | mmap.mmap, field: Field) -> str:
-    """A string field."""
+def read_text(data: bytes | mmap.mmap, field: Field) -> str:
+    """Return a string field."""
     return data[field.begin : field.end].decode("utf-8")
 
 
-def _varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
-    result = shift = 0
-    while at < end and shift < 64:
-        byte = data[at]
-        at += 1
-        result |= (byte & 127) << shift
+def _read_varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]:
+    """Return the number at a position, and the position after it."""
+    value = shift = 0
+    while position < end and shift < 64:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
         if byte < 128:
-            return result, at
+            return value, position
         shift += 7
-    raise ValueError(f"cut short at byte {at}")
+    raise ValueError(f"cut short at byte {position}")
 
 
-def _signed(value: int) -> int:
+def to_signed(value: int) -> int:
+    """Return a 64-bit number as a signed one (two's complement)."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,7 +1,7 @@
 """safetensors: a JSON header, then the bytes; one file, or several with an index.
 
-Format: https://github.com/huggingface/safetensors#format. The header is read here, not with the package: its NumPy
-interface has no bfloat16 and no float8, and says nothing of where the bytes lie.
+Format: https://github.com/huggingface/safetensors#format. The header is parsed here because the
+package's NumPy interface has no bfloat16 and no float8, and does not tell where the bytes are.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from typing import Any
 
 from ..model.errors import DumpError
 from ..model.trace import Problem
-from ..readers.files import head, is_plain_name
-from ..readers.npy import known_shape
+from ..readers.files import is_plain_name, read_head
+from ..readers.npy import validate_shape
 from .checkpoint import Entry, Extent
-from .elements import item_size
+from .elements import get_item_size
 
 FORMAT = "safetensors"
 
 #: dtype in the header -> dtype.
 DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
-    "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-_LONGEST_HEADER = 100_000_000  #: bytes; what the reference implementation accepts
-_LARGEST_INDEX = 1 << 28  #: bytes
+_LONGEST_HEADER = 100_000_000  #: bytes; the limit of the reference implementation
+_LARGEST_INDEX = 1 << 28  #: bytes; a larger file is refused
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file begins as one: the length of a header that fits into it, and the header's brace."""
-    start = head(path, 9)
-    return (
-        len(start) == 9
-        and start[8:] == b"{"
-        and 2 <= int.from_bytes(start[:8], "little") <= path.stat().st_size - 8
-    )
+    """Return whether a file begins with a header length that fits into it, and a brace."""
+    head = read_head(path, 9)
+    if len(head) < 9 or head[8:] != b"{":
+        return False
+    header_length = int.from_bytes(head[:8], "little")
+    return 2 <= header_length <= path.stat().st_size - 8
 
 
-def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
-    """The tensors of one file, in the order of their bytes; ``file`` is what entries call it.
+def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
+    """Return the tensors of one file, in the order of their bytes; entries refer to it as ``file``.
 
     Raises DumpError if the header cannot be read or the file is cut short.
     """
     length = path.stat().st_size
-    said, begin = _header(path, length)
-    found: list[Entry] = []
+    header, begin = _read_header(path, length)
+    entries: list[Entry] = []
     problems: list[Problem] = []
-    for name, entry in said.items():
+    for name, description in header.items():
         if name == "__metadata__":
             continue
         try:
-            dtype, shape = DTYPES.get(entry["dtype"]), known_shape(entry["shape"])
-            first, last = entry["data_offsets"]
+            dtype = DTYPES.get(description["dtype"])
+            shape = validate_shape(description["shape"])
+            first, last = description["data_offsets"]
             if dtype is None or shape is None:
-                problems.append(
-                    Problem(file, f"{name}: elements of type {entry['dtype']} are not read")
-                )
+                message = f"{name}: elements of type {description['dtype']} are not read"
+                problems.append(Problem(file, message))
                 continue
-            if last - first != item_size(dtype) * math.prod(shape) or first < 0:
+            if last - first != get_item_size(dtype) * math.prod(shape) or first < 0:
                 raise ValueError(name)
         except (KeyError, TypeError, ValueError) as error:
             raise DumpError(
@@ -70,38 +70,39 @@ def entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
             raise DumpError(
                 f"{path}: cut short, {length:,} of {begin + last:,} bytes; copy it again"
             )
-        found.append(Entry(name, dtype, shape, (Extent(file, begin + first, last - first),)))
-    return sorted(found, key=lambda entry: entry.extents[0].offset), problems
+        entries.append(Entry(name, dtype, shape, (Extent(file, begin + first, last - first),)))
+    entries.sort(key=lambda entry: entry.extents[0].offset)
+    return entries, problems
 
 
-def _header(path: Path, length: int) -> tuple[dict[str, Any], int]:
-    """The header and where the bytes begin."""
+def _read_header(path: Path, length: int) -> tuple[dict[str, Any], int]:
+    """Return the header, and where the bytes begin."""
     try:
         with path.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
             if size > min(length - 8, _LONGEST_HEADER):
                 raise DumpError(f"{path}: expected safetensors, found a header of {size:,} bytes")
-            said = json.loads(stream.read(size))
+            header = json.loads(stream.read(size))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{path}: broken safetensors header; copy it again") from error
-    if not isinstance(said, dict):
+    if not isinstance(header, dict):
         raise DumpError(f"{path}: broken safetensors header; copy it again")
-    return said, 8 + size
+    return header, 8 + size
 
 
-def indexed_files(index: Path) -> tuple[str, ...]:
-    """The files that an index (``*.index.json``: weight_map of name to file) names, in order.
+def list_indexed_files(index: Path) -> tuple[str, ...]:
+    """Return the file names in an index (``*.index.json``: weight_map of tensor to file), in order.
 
-    Raises DumpError if it is none, or names something outside of its folder.
+    Raises DumpError if it is no index, or names something outside its folder.
     """
     try:
-        if index.stat().st_size > _LARGEST_INDEX:
-            raise DumpError(f"{index}: expected an index, found {index.stat().st_size:,} bytes")
-        files = tuple(
-            dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        )
+        size = index.stat().st_size
+        if size > _LARGEST_INDEX:
+            raise DumpError(f"{index}: expected an index, found {size:,} bytes")
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = tuple(dict.fromkeys(weight_map.values()))
     except OSError as error:
         raise DumpError(f"{index}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

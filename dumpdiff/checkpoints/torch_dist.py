@@ -1,116 +1,124 @@
-"""Distributed checkpoints of torch: ``.metadata``, a pickle that is only disassembled, and ``*.distcp`` files.
+"""Distributed checkpoints of torch: ``.metadata``, a pickle, and ``*.distcp`` files.
 
-Each run of bytes of a ``.distcp`` file that the metadata names is one ``torch.save`` of one piece of a tensor
-(torch/distributed/checkpoint/{metadata,filesystem}.py). Megatron-core's ``torch_dist`` is the same, with the layers of
-a stage as the first axis of a tensor (``decoder.layers.self_attention...``), and experts as the second.
+The pickle is only disassembled.
+
+Each byte range of a ``.distcp`` file that the metadata names is one ``torch.save`` of one piece
+of a tensor (torch/distributed/checkpoint/{metadata,filesystem}.py). Megatron-core's
+``torch_dist`` has the same format, with the layers of a stage as the first axis of a tensor
+(``decoder.layers.self_attention...``), and experts as the second.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
-from ..model.trace import Problem
 from ..readers.files import is_plain_name
-from ..readers.pickles import Called, UnknownPickle, disassemble, mapping_of
+from ..readers.pickles import PickledCall, UnknownPickle, disassemble, get_mapping_items
 from . import torch_zip
 from .checkpoint import Entry, Window
-from .megatron import arguments
+from .megatron import extract_arguments
 
 FORMAT = "torch_dist"
 
 METADATA = ".metadata"
-_LARGEST = 1 << 28  #: bytes
+_LARGEST_METADATA = 1 << 28  #: bytes; a larger file is refused
 _STACKED_LAYERS = re.compile(r"(?<![\w.])((?:\w+\.)*layers)\.(?!\d)")
 _STACKED_EXPERTS = re.compile(r"\.experts\.experts\.")
-_STATE = re.compile(r"(^|\.)(optimizer|rng_state|opt_param_scheduler)(\.|$)")
+#: Pattern of a stacked name -> name of one of its layers or experts.
+_UNSTACKED_NAMES = (
+    (_STACKED_LAYERS, r"\1.{}."),
+    (_STACKED_EXPERTS, r".experts.local_experts.{}."),
+)
+_OPTIMIZER_STATE = re.compile(r"(^|\.)(optimizer|rng_state|opt_param_scheduler)(\.|$)")
 
 
-def read(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any], list[Problem]]:
-    """The pieces of all tensors but those of the optimizer, the arguments of the run, and what could not be read.
+def read_entries(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
+    """Return the pieces of all tensors except the optimizer's, and the arguments of the run.
 
     Raises DumpError if the metadata cannot be used.
     """
     path = folder / METADATA
     try:
-        if path.stat().st_size > _LARGEST:
-            raise DumpError(f"{path}: expected metadata, found {path.stat().st_size:,} bytes")
-        said = _state(disassemble(path.read_bytes()))
-        stored = mapping_of(said["storage_data"]) or {}
-        wholes = {
-            str(name): _state(meta)
-            for name, meta in (mapping_of(said["state_dict_metadata"]) or {}).items()
-        }
-        pieces = list(_pieces(folder, stored, wholes))
+        size = path.stat().st_size
+        if size > _LARGEST_METADATA:
+            raise DumpError(f"{path}: expected metadata, found {size:,} bytes")
+        metadata = _get_attributes(disassemble(path.read_bytes()))
+        storage = get_mapping_items(metadata["storage_data"]) or {}
+        tensors = get_mapping_items(metadata["state_dict_metadata"]) or {}
+        attributes = {str(name): _get_attributes(tensor) for name, tensor in tensors.items()}
+        pieces = tuple(_iterate_pieces(folder, storage, attributes))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from error
     except (UnknownPickle, KeyError, TypeError, ValueError, IndexError) as error:
         raise DumpError(
             f"{path}: expected the metadata of a distributed checkpoint ({error})"
         ) from error
-    common = folder / "common.pt"
-    settings = {}
-    if common.is_file() and torch_zip.is_torch(common):
-        saved = mapping_of(torch_zip.archive(common, common.name).value) or {}
-        settings = arguments(saved.get("args"))
-    return tuple(pieces), settings, []
+    return pieces, _read_settings(folder / "common.pt")
 
 
-def _pieces(
-    folder: Path, stored: Mapping[Any, Any], wholes: Mapping[str, Mapping[str, Any]]
+def _read_settings(file: Path) -> Mapping[str, Any]:
+    """Return the run's arguments from Megatron's ``common.pt``; empty if there is no such file."""
+    if not file.is_file() or not torch_zip.is_torch(file):
+        return {}
+    archive = torch_zip.read_archive(file, file.name)
+    state = get_mapping_items(archive.value) or {}
+    return extract_arguments(state.get("args"))
+
+
+def _iterate_pieces(
+    folder: Path, storage: Mapping[Any, Any], attributes: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Entry]:
-    for index, info in stored.items():
-        key, place = _state(index), _state(info)
+    """Yield one entry for each piece; ``attributes`` are those of the full tensors, by name."""
+    for index, info in storage.items():
+        key, place = _get_attributes(index), _get_attributes(info)
         name, file = str(key["fqn"]), place["relative_path"]
-        size = _sizes(wholes.get(name, {}).get("size"))
-        if size is None or _STATE.search(name):
-            continue  # bytes of another kind, such as a scheduler's state, or not the model's
+        full_shape = _parse_size(attributes.get(name, {}).get("size"))
+        if full_shape is None or _OPTIMIZER_STATE.search(name):
+            continue  # no tensor, such as a scheduler's state, or not the model's
         if not isinstance(file, str) or not is_plain_name(file):
             raise ValueError(f"{file!r} is no file of its folder")
-        archive = torch_zip.archive(folder / file, file, int(place["offset"]), int(place["length"]))
-        entry = archive.tensor(name, archive.value)
+        archive = torch_zip.read_archive(
+            folder / file, file, int(place["offset"]), int(place["length"])
+        )
+        entry = archive.build_entry(name, archive.value)
         if entry is not None:
-            start = _sizes(key.get("offset")) or (0,) * len(size)
-            yield _unstacked(entry, Window(start, size))
+            start = _parse_size(key.get("offset")) or (0,) * len(full_shape)
+            yield _unstack(entry, Window(start, full_shape))
 
 
-def _unstacked(entry: Entry, window: Window) -> Entry:
-    """A piece of a tensor that holds all layers, or all experts of all layers, under the name of its own layer."""
-    from dataclasses import replace
-
+def _unstack(entry: Entry, window: Window) -> Entry:
+    """Name a piece of a stacked tensor after its own layer and expert, and drop those axes."""
     name, shape = entry.name, entry.shape
-    for pattern, form in (
-        (_STACKED_LAYERS, r"\1.{}."),
-        (_STACKED_EXPERTS, r".experts.local_experts.{}."),
-    ):
+    for pattern, template in _UNSTACKED_NAMES:
         if pattern.search(name) and len(shape) > 1 and shape[0] == 1:
-            name = pattern.sub(form.format(window.start[0]), name, count=1)
-            shape, window = shape[1:], Window(window.start[1:], window.whole[1:])
-    strides = None if entry.strides is None else entry.strides[len(entry.shape) - len(shape) :]
+            name = pattern.sub(template.format(window.start[0]), name, count=1)
+            shape, window = shape[1:], Window(window.start[1:], window.full_shape[1:])
+    n_dropped = len(entry.shape) - len(shape)
     return replace(
         entry,
         name=name,
         shape=shape,
-        strides=strides,
-        window=None if window.whole == shape else window,
+        strides=None if entry.strides is None else entry.strides[n_dropped:],
+        window=None if window.full_shape == shape else window,
     )
 
 
-def _state(value: Any) -> Mapping[str, Any]:
-    """The attributes of an instance of a dataclass."""
-    state = value.state if isinstance(value, Called) else None
-    return {str(name): item for name, item in (mapping_of(state) or {}).items()}
+def _get_attributes(value: Any) -> Mapping[str, Any]:
+    """Return the attributes of a dataclass instance in a pickle; empty for anything else."""
+    state = value.state if isinstance(value, PickledCall) else None
+    return {str(name): item for name, item in (get_mapping_items(state) or {}).items()}
 
 
-def _sizes(value: Any) -> tuple[int, ...] | None:
-    """The numbers of a ``torch.Size``."""
-    if isinstance(value, Called) and len(value.arguments) == 1:
+def _parse_size(value: Any) -> tuple[int, ...] | None:
+    """Return the numbers of a ``torch.Size``; None for anything else."""
+    if isinstance(value, PickledCall) and len(value.arguments) == 1:
         value = value.arguments[0]
-    return (
-        tuple(value)
-        if isinstance(value, (tuple, list)) and all(type(n) is int for n in value)
-        else None
-    )
+    if not isinstance(value, (tuple, list)):
+        return None
+    types = set(map(type, value))
+    return tuple(value) if types <= {int} else None

@@ -6,9 +6,9 @@ import click
 
 from ..model.defaults import MIN_COVERAGE
 from ..model.gc_pause import collector_paused
-from . import files, output
-
-EXIT_CODES = {"aligned": 0, "diverged": 1, "inconclusive": 3}
+from ..model.verdict import EXIT_CODES
+from . import options
+from .output import build_console, check_files, show_progress, write_result_files
 
 _EPILOG = """\b
 Exit codes:
@@ -16,11 +16,12 @@ Exit codes:
   1  diverged: at least one finding
   2  wrong usage, or input or output that cannot be used
   3  inconclusive: too little could be compared (--min-coverage)
- 70  a bug in dumpdiff, with a traceback; 130 interrupted; 141 the reader of a pipe went away
+ 70  a bug in dumpdiff, with a traceback; 130 interrupted; 141 closed pipe
 
 \b
 Examples:
   dumpdiff align ms_dump/ pt_dump/
+  dumpdiff align ms_dump/ pt_dump/ -o result/
   dumpdiff align ms_dump/ pt_dump/ --html report.html
   dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
   dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
@@ -28,65 +29,58 @@ Examples:
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
 
---limit, --phase, --scope, -q and -v choose what is printed; files and the exit code always tell everything.
-Colour is used on a terminal only, and nowhere if the variable NO_COLOR is set.
+--limit, --phase, --scope, -q and -v filter what is printed; files and the exit code are always complete.
+Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
-_NUMBER = click.IntRange(min=0)
 
-
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
-    "--step", type=_NUMBER, help="Training step; default: the first that both dumps have."
+    "--step", type=options.NUMBER, help="Training step.  [default: the first of both dumps]"
 )
 @click.option(
-    "--rank", type=_NUMBER, help="Device, or process; default: the first that both dumps have."
+    "--rank", type=options.NUMBER, help="Device or process.  [default: the first of both dumps]"
 )
 @click.option(
-    "--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump; default: the first."
+    "--graph", type=options.NUMBER, help="Compiled graph of a MindSpore dump.  [default: the first]"
 )
 @click.option(
     "--baseline",
     metavar="DUMP",
-    help="A second run of REFERENCE; what the two differ by is allowed to TARGET.",
+    help="Second run of the reference: differences between these two runs are allowed.",
 )
-@click.option(
-    "--rules",
-    metavar="FILE",
-    multiple=True,
-    help="YAML rules or msprobe mappings to add; repeatable.",
-)
+@options.rules
 @click.option(
     "--weights-target",
     metavar="CHECKPOINT",
-    help="Weights of TARGET: they name parameters by their values.",
+    help="Checkpoint of the target: names its parameters by their values.",
 )
-@click.option("--weights-reference", metavar="CHECKPOINT", help="Weights of REFERENCE, likewise.")
+@click.option("--weights-reference", metavar="CHECKPOINT", help="Checkpoint of the reference.")
 @click.option(
-    "--json", "json_file", metavar="FILE", help="Write the result; - for standard output."
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
+@options.json_file
 @click.option(
     "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
 )
+@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
 @click.option(
-    "--html",
-    "html_file",
-    metavar="FILE",
-    help="Write a report with drawings, one file for a browser.",
+    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or merge request."
 )
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request."
+    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
 )
 @click.option(
-    "--junit",
-    "junit_file",
-    metavar="FILE",
-    help="Write it for a CI server: findings are failed tests.",
-)
-@click.option(
-    "--limit", type=_NUMBER, default=10, show_default=True, help="Print at most so many findings."
+    "--limit",
+    type=options.NUMBER,
+    default=10,
+    show_default=True,
+    help="Maximum number of findings to print.",
 )
 @click.option(
     "--phase",
@@ -94,18 +88,18 @@ _NUMBER = click.IntRange(min=0)
     help="Print only findings of this phase.",
 )
 @click.option(
-    "--scope", metavar="GLOB", help="Print only findings of these modules, such as 'layers.1.*'."
+    "--scope", metavar="GLOB", help="Print only findings of modules such as 'layers.1.*'."
 )
 @click.option(
     "--min-coverage",
     type=click.FloatRange(0, 1),
     default=MIN_COVERAGE,
     show_default=True,
-    help="Share of each side's forward and backward ops that 'aligned' needs compared (or leading to what was).",
+    help="Share of each side's forward and backward ops that 'aligned' needs compared.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print the first line, the verdict, alone.")
+@options.quiet
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Print evidence, learned equivalences, every problem too."
+    "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
 )
 @click.pass_context
 @collector_paused()
@@ -120,6 +114,7 @@ def align(
     rules: tuple[str, ...],
     weights_target: str | None,
     weights_reference: str | None,
+    output: str | None,
     json_file: str | None,
     csv_file: str | None,
     html_file: str | None,
@@ -132,26 +127,26 @@ def align(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Find where two dumps of one model part.
+    """Find where two dumps of one model diverge.
 
-    TARGET is the run under test, REFERENCE the trusted one: folders or files, of MindSpore, msprobe or ptdbg_ascend,
+    TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe or ptdbg_ascend,
     in any combination. The first line of output is the answer.
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
-    written = {
+    files = {
         "json": json_file,
         "csv": csv_file,
         "html": html_file,
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    files.check(written)
+    check_files(files)
 
-    from .. import api
+    import dumpdiff
 
-    with output.progress() as progress:
-        result = api.align(
+    with show_progress() as progress:
+        result = dumpdiff.align(
             target,
             reference,
             step=step,
@@ -161,14 +156,14 @@ def align(
             rules=rules,
             weights_target=weights_target,
             weights_reference=weights_reference,
+            output=output,
             min_coverage=min_coverage,
-            closeups=html_file is not None,
             progress=progress,
         )
 
     from ..reports.alignment import text
 
     view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
-    text.write(result, output.console(*written.values()), view)
-    files.write(result, written)
+    text.write(result, build_console(*files.values()), view)
+    write_result_files(result, files)
     ctx.exit(EXIT_CODES[result.verdict])

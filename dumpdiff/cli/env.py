@@ -1,8 +1,10 @@
-"""``dumpdiff env``: call the library, print variables for a shell."""
+"""``dumpdiff env``: parse, call :func:`dumpdiff.env`, print variables for a shell."""
 
 from __future__ import annotations
 
 import click
+
+from . import options
 
 _EPILOG = """\b
 Exit codes:
@@ -19,50 +21,47 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("config", required=False)
 @click.option(
     "--shell",
     type=click.Choice(["bash", "fish", "json", "docker", "slurm"]),
     default="bash",
     show_default=True,
-    help="What it is printed for; bash is for sh and zsh too.",
+    help="Form of the output; bash also suits sh and zsh.",
 )
 @click.option(
     "--framework",
     type=click.Choice(["mindspore", "pytorch"]),
     default="mindspore",
     show_default=True,
-    help="Whose run.",
+    help="Framework of the run.",
 )
 @click.option(
-    "--also",
-    multiple=True,
-    metavar="NAME",
-    help="A variable that is not set by itself; may be repeated.",
+    "--also", multiple=True, metavar="NAME", help="Variable to set as well; may be repeated."
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     default=0,
     show_default=True,
-    help="Of Python's hashes.",
+    help="Seed of Python's hashes.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Say what every variable is for and since when it counts."
+    "--explain", is_flag=True, help="Say what each variable does, and since which version."
 )
 def env(
     config: str | None, shell: str, framework: str, also: tuple[str, ...], seed: int, explain: bool
 ) -> None:
-    """Print the environment of a run that is dumped and repeats itself.
+    """Print the environment of a deterministic run with dumping enabled.
 
-    CONFIG is the dump configuration of MindSpore, as 'dumpdiff dump-config mindspore' writes it; without it only what
-    makes the run repeat itself is printed.
+    CONFIG is the dump configuration of MindSpore, as 'dumpdiff dump-config mindspore' writes it; without it only the
+    variables that make the run deterministic are printed.
     """
+    import dumpdiff
+
     from ..capture import environment, shells
 
-    values = environment.environment(framework, config, also, seed)
-    click.echo(
-        environment.explained(framework, values) if explain else shells.SHELLS[shell](values),
-        nl=False,
-    )
+    values = dumpdiff.env(config, framework=framework, also=also, seed=seed)
+    text = environment.explained(framework, values) if explain else shells.SHELLS[shell](values)
+    click.echo(text, nl=False)

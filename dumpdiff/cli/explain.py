@@ -1,11 +1,11 @@
-"""``dumpdiff explain RESULT``: read the result of ``dumpdiff align --json``, call the library, print one finding."""
+"""``dumpdiff explain RESULT``: parse, call :func:`dumpdiff.explain`, print one finding."""
 
 from __future__ import annotations
 
 import click
 
 from ..model.gc_pause import collector_paused
-from . import output
+from . import options, output
 
 _EPILOG = """\b
 Exit codes:
@@ -15,51 +15,57 @@ Exit codes:
 
 \b
 Examples:
-  dumpdiff align ms_dump/ pt_dump/ --json result.json
-  dumpdiff explain result.json
-  dumpdiff explain result.json --finding 4 --json why.json
+  dumpdiff align ms_dump/ pt_dump/ -o result/
+  dumpdiff explain result/
+  dumpdiff explain result/ --finding 4 --json why.json
+  dumpdiff explain result/ --finding 3f9a1c20 --target /mnt/ms_dump
 
-The two dumps named in the result are read again: they must be where they were.
+The two dumps are read again.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
     "--finding",
-    type=click.IntRange(min=1),
-    default=1,
+    default="1",
     show_default=True,
-    help="Number of the finding.",
+    metavar="RANK|ID",
+    help="Number or id of the finding.",
 )
-@click.option(
-    "--rules",
-    metavar="FILE",
-    multiple=True,
-    help="Rules beyond those that the result was made with.",
-)
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the finding; - for standard output."
-)
+@options.moved_target
+@options.moved_reference
+@options.more_rules
+@options.json_file
 @click.pass_context
 @collector_paused()
 def explain(
-    ctx: click.Context, result: str, finding: int, rules: tuple[str, ...], json_file: str | None
+    ctx: click.Context,
+    result: str,
+    finding: str,
+    target: str | None,
+    reference: str | None,
+    rules: tuple[str, ...],
+    json_file: str | None,
 ) -> None:
-    """Say which side departs at a finding, and why.
+    """Say which side is wrong at a finding, and why.
 
-    RESULT is what 'dumpdiff align --json RESULT' wrote. Hypotheses (another epsilon, a missing bias, a mask moved, ...)
-    are tried on the whole tensors around the finding; those that leave nothing but noise are told, best first.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. Hypotheses (another
+    epsilon, a missing bias, a shifted mask, ...) are tried on the whole tensors around the finding; those that leave
+    only noise are listed, best first.
     """
     output.check_writable(json_file)
 
-    from .. import api
+    import dumpdiff
+
     from ..reports.alignment import json, text
 
-    with output.progress() as progress:
-        found = api.explain(result, finding, rules=rules, progress=progress)
-    text.write_finding(found, output.console(json_file))
+    with output.show_progress() as progress:
+        explained = dumpdiff.explain(
+            result, finding, target=target, reference=reference, rules=rules, progress=progress
+        )
+    text.write_finding(explained, output.build_console(json_file))
     if json_file is not None:
-        with output.writing(json_file) as stream:
-            json.write_document(json.finding_document(found), stream)
-    ctx.exit(0 if found.causes else 3)
+        with output.open_output(json_file) as stream:
+            json.write_document(json.finding_document(explained), stream)
+    ctx.exit(0 if explained.causes else 3)

@@ -1,15 +1,14 @@
-"""``dumpdiff inspect DUMP``: parse, read one part, print what it is."""
+"""``dumpdiff inspect DUMP``: parse, call :func:`dumpdiff.inspect`, print what the dump is."""
 
 from __future__ import annotations
 
 import click
 
-from ..model.errors import DumpError
-from . import output
+from . import options, output
 
 _EPILOG = """\b
 Exit codes:
-  0  the dump could be read (problems met on the way are counted and listed)
+  0  the dump could be read (problems are counted and listed)
   2  wrong usage, or input or output that cannot be used
 
 \b
@@ -18,17 +17,19 @@ Examples:
   dumpdiff inspect pt_dump/ --step 1 --rank 0 --json -
 """
 
-_NUMBER = click.IntRange(min=0)
 
-
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("dump")
-@click.option("--step", type=_NUMBER, help="Training step to read; default: the first.")
-@click.option("--rank", type=_NUMBER, help="Device, or process, to read; default: the first.")
+@click.option("--step", type=options.NUMBER, help="Training step to read.  [default: the first]")
 @click.option(
-    "--graph", type=_NUMBER, help="Compiled graph of a MindSpore dump to read; default: the first."
+    "--rank", type=options.NUMBER, help="Device or process to read.  [default: the first]"
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write JSON; - for standard output.")
+@click.option(
+    "--graph",
+    type=options.NUMBER,
+    help="Compiled graph of a MindSpore dump to read.  [default: the first]",
+)
+@options.json_file
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(
     dump: str,
@@ -40,34 +41,19 @@ def inspect(
 ) -> None:
     """Say what a dump is: format, framework, steps, ranks, ops, tensors, bytes on disk, problems.
 
-    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are listed for all of it;
-    the other figures are those of the first step of the first rank, or of what is asked for.
+    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are listed for the whole
+    dump; the other figures are those of one part: the first step of the first rank, or the one that the options choose.
     """
     output.check_writable(json_file)
 
-    from .. import readers
-
-    parts = readers.find(dump)
-    asked = {
-        key: value
-        for key, value in (("step", step), ("rank", rank), ("graph", graph))
-        if value is not None
-    }
-    names = {"step": "step", "rank": "number", "graph": "graph"}
-    fitting = [
-        part
-        for part in parts
-        if all(getattr(part, names[key]) == value for key, value in asked.items())
-    ]
-    if not fitting:
-        wanted = ", ".join(f"{key} {value}" for key, value in asked.items())
-        raise DumpError(f"{dump}: has no {wanted}; it holds: {'; '.join(map(str, parts))}")
-    trace = readers.read(fitting[0])
+    import dumpdiff
 
     from ..reports.alignment.json import write_document
     from ..reports.inspection import text
 
-    text.write(dump, parts, trace, output.console(json_file), verbose=verbose)
+    inspection = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph)
+    console = output.build_console(json_file)
+    text.write(inspection.path, inspection.parts, inspection.trace, console, verbose=verbose)
     if json_file is not None:
-        with output.writing(json_file) as stream:
-            write_document(text.to_json(dump, parts, trace), stream)
+        with output.open_output(json_file) as stream:
+            write_document(inspection.to_json(), stream)

@@ -1,16 +1,16 @@
-"""``dumpdiff logs TARGET REFERENCE``: read both runs' training logs, compare, print."""
+"""``dumpdiff logs TARGET REFERENCE``: parse, call :func:`dumpdiff.logs`, print."""
 
 from __future__ import annotations
 
 import click
 
-from . import output, stages
+from . import options, output
 
 _EPILOG = f"""{
-    stages.exits(
+    output.format_exit_codes(
         agree="the runs agree by the migration standard",
-        differ="they do not: the first line says by which criterion, and from which step",
-        unclear="too few steps, or too little printed to judge by",
+        differ="they do not: the first line says from which step on, and by which criterion",
+        inconclusive="too few common steps, or too few printed digits to decide",
     )
 }
 \b
@@ -24,27 +24,28 @@ equal learning rates, over at least 1000 steps.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
-    "--baseline", metavar="LOG", multiple=True, help="A further run of REFERENCE; may be repeated."
+    "--baseline",
+    metavar="LOG",
+    multiple=True,
+    help="Another run of the reference; may be repeated.",
 )
 @click.option(
     "--min-steps",
-    type=click.IntRange(min=1),
+    type=options.COUNT,
     default=1000,
     show_default=True,
-    help="Steps that agreement needs.",
+    help="Number of common steps that agreement needs.",
 )
+@options.json_file
 @click.option(
-    "--json", "json_file", metavar="FILE", help="Write criteria and curves; - for standard output."
+    "--svg", "svg_file", metavar="FILE", help="Draw the curves of both runs; - for standard output."
 )
-@click.option(
-    "--svg", "svg_file", metavar="FILE", help="Draw both runs' curves; - for standard output."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every step too.")
+@options.quiet
+@click.option("-v", "--verbose", is_flag=True, help="Also print every step.")
 @click.pass_context
 def logs(
     ctx: click.Context,
@@ -60,24 +61,23 @@ def logs(
     """Compare the training logs of two runs.
 
     TARGET and REFERENCE are each a log of Megatron-LM, MindSpore Transformers, ms-swift or the Hugging Face Trainer, or
-    a folder with the logs of all ranks. With --baseline, what runs of the reference differ by is allowed to TARGET.
+    a folder with the logs of all ranks. With --baseline, differences between runs of the reference are allowed.
     """
     output.check_writable(json_file, svg_file)
 
-    from ..reports.stages import logs as report
-    from ..training_logs import compare, read_log
+    import dumpdiff
 
-    with output.progress() as progress:
-        read = []
-        for i, path in enumerate((target, reference, *baseline)):
-            if progress is not None:
-                progress(f"reading {path}", i / (2 + len(baseline)))
-            read.append(read_log(path))
-    comparison = compare(read[0], read[1], read[2:], min_steps)
-    report.write(comparison, output.console(json_file, svg_file), quiet=quiet, verbose=verbose)
+    from ..reports.stages import logs as report
+
+    with output.show_progress() as progress:
+        comparison = dumpdiff.logs(
+            target, reference, baseline=baseline, min_steps=min_steps, progress=progress
+        )
+    console = output.build_console(json_file, svg_file)
+    report.write(comparison, console, quiet=quiet, verbose=verbose)
     if svg_file is not None:
         from ..reports.stages.curves import write_svg
 
-        with output.writing(svg_file) as stream:
+        with output.open_output(svg_file) as stream:
             write_svg(comparison, stream)
-    stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

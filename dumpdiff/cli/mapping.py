@@ -1,4 +1,4 @@
-"""``dumpdiff mapping RESULT --for msprobe``: what ``msprobe compare`` needs to compare what dumpdiff aligned."""
+"""``dumpdiff mapping RESULT --for msprobe``: parse, call :func:`dumpdiff.mapping`, write the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..model.gc_pause import collector_paused
-from . import output
+from . import options
+from .output import check_writable, show_progress, write_text
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import Kind
@@ -19,51 +20,43 @@ Exit codes:
 
 \b
 Examples:
-  dumpdiff align ms_dump/ pt_dump/ --json result.json
-  dumpdiff mapping result.json --for msprobe -o data.yaml
+  dumpdiff align ms_dump/ pt_dump/ -o result/
+  dumpdiff mapping result/ --for msprobe -o data.yaml
   msprobe compare -tp ms_dump/step0 -gp pt_dump/step0 -o compared -dm data.yaml
 
 \b
 Kinds, and the option of msprobe compare that takes them:
-  data  -dm  tensor by tensor: all that was aligned, and nothing else
+  data  -dm  tensor by tensor: everything that was aligned, and nothing else
   cell  -cm  modules by name, where their call numbers and slots coincide
   api   -am  APIs by name, where their call numbers coincide (MindSpore target only)
 
-The two dumps named in the result are read again; both must be msprobe's.
+The two dumps are read again; both must be msprobe's.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
-    "--for",
-    "tool",
-    type=click.Choice(["msprobe"]),
-    required=True,
-    help="The tool that will read it.",
+    "--for", "tool", type=click.Choice(["msprobe"]), required=True, help="Tool that will read it."
 )
 @click.option(
-    "--kind", type=click.Choice(["data", "cell", "api"]), default="data", show_default=True
+    "--kind",
+    type=click.Choice(["data", "cell", "api"]),
+    default="data",
+    show_default=True,
+    help="Kind of mapping.",
 )
 @click.option(
-    "-o",
-    "--output",
-    "file",
-    metavar="FILE",
-    default="-",
-    help="Where to; default: standard output.",
+    "-o", "--output", "file", metavar="FILE", default="-", help="File to write.  [standard output]"
 )
 @click.option(
     "--msprobe-version",
     metavar="VERSION",
-    help="Of the msprobe that will read it, such as 26.2; default: what wrote the reference.",
+    help="Version of the msprobe that will read it, such as 26.2.  [the reference's]",
 )
-@click.option(
-    "--rules",
-    metavar="FILE",
-    multiple=True,
-    help="Rules beyond those that the result was made with.",
-)
+@options.moved_target
+@options.moved_reference
+@options.more_rules
 @collector_paused()
 def mapping(
     result: str,
@@ -71,22 +64,30 @@ def mapping(
     kind: Kind,
     file: str,
     msprobe_version: str | None,
+    target: str | None,
+    reference: str | None,
     rules: tuple[str, ...],
 ) -> None:
-    """Write the mapping by which msprobe compares what was aligned.
+    """Write a mapping file, so that msprobe compares what was aligned.
 
-    RESULT is what 'dumpdiff align --json RESULT' wrote. msprobe by itself pairs by names and call numbers.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. Without a mapping,
+    msprobe pairs by names and call numbers.
     """
-    output.check_writable(file)
+    check_writable(file)
 
-    from .. import api
-    from ..capture.msprobe import parse_version
+    import dumpdiff
 
-    version = None if msprobe_version is None else parse_version(msprobe_version)
-    with output.progress() as progress:
-        found = api.mapping(result, kind, version=version, rules=rules, progress=progress)
-    with output.writing(file) as stream:
-        stream.write(found.text().encode())
+    with show_progress() as progress:
+        file_mapping = dumpdiff.mapping(
+            result,
+            kind,
+            msprobe_version=msprobe_version,
+            target=target,
+            reference=reference,
+            rules=rules,
+            progress=progress,
+        )
+    write_text(file, file_mapping.text())
     if file != "-":
-        for note in found.notes:
+        for note in file_mapping.notes:
             click.echo(note, err=True)

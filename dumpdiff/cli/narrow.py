@@ -1,75 +1,77 @@
-"""``dumpdiff narrow RESULT``: what to dump next, as two configurations and the commands that use them."""
+"""``dumpdiff narrow RESULT``: parse, call :func:`dumpdiff.narrow`, print the commands of the next dump."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from ..model.gc_pause import collector_paused
-from . import output
+from . import options
+from .output import show_progress
 
 _EPILOG = """\b
 Exit codes:
   0  written
-  2  wrong usage, or input or output that cannot be used, or no finding to look at
+  2  wrong usage, or input or output that cannot be used, or no finding
 
 \b
 Examples:
-  dumpdiff align ms_statistics/ pt_statistics/ --json result.json
-  dumpdiff narrow result.json -o next
-  dumpdiff narrow result.json -o next --finding 2 --ops 40
+  dumpdiff align ms_statistics/ pt_statistics/ -o result/
+  dumpdiff narrow result/ -o next
+  dumpdiff narrow result/ -o next --finding 2 --ops 40
 
-The two dumps named in the result are read again. docs/tutorial.md has the whole way.
+The two dumps are read again. docs/tutorial.md shows the whole procedure.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
     "-o",
     "--output",
-    "folder",
     metavar="FOLDER",
     default="next",
     show_default=True,
-    help="Made if absent.",
+    help="Folder for the configurations, made if absent.",
 )
 @click.option(
     "--finding",
-    type=click.IntRange(min=1),
-    help="Around this one; default: around the first three.",
+    metavar="RANK|ID",
+    help="Number or id of the finding.  [default: the first three]",
 )
 @click.option(
-    "--ops",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="At most so many a side.",
+    "--ops", type=options.COUNT, default=20, show_default=True, help="Maximum ops per side."
 )
-@click.option(
-    "--rules",
-    metavar="FILE",
-    multiple=True,
-    help="Rules beyond those that the result was made with.",
-)
+@options.moved_target
+@options.moved_reference
+@options.more_rules
 @collector_paused()
-def narrow(result: str, folder: str, finding: int | None, ops: int, rules: tuple[str, ...]) -> None:
-    """Say what to dump next: whole tensors of the few ops around a finding, on both sides.
+def narrow(
+    result: str,
+    output: str,
+    finding: str | None,
+    ops: int,
+    target: str | None,
+    reference: str | None,
+    rules: tuple[str, ...],
+) -> None:
+    """Write the next dump's configurations: whole tensors of the few ops around a finding.
 
-    RESULT is what 'dumpdiff align --json RESULT' wrote, from statistics for example. Configurations are written to
-    FOLDER, the commands printed with what the dumps will cost.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json', for example from
+    statistics. The commands to run are printed with what the dumps will cost.
     """
-    from .. import api
+    import dumpdiff
+
     from ..reports.next_dump import text
 
-    with output.progress() as progress:
-        narrowed = api.narrow(
-            result, folder, finding=finding, count=ops, rules=rules, progress=progress
+    with show_progress() as progress:
+        plan = dumpdiff.narrow(
+            result,
+            output,
+            finding=finding,
+            ops=ops,
+            target=target,
+            reference=reference,
+            rules=rules,
+            progress=progress,
         )
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for side in (narrowed.target, narrowed.reference):
-        if side.file:
-            with output.writing(str(Path(folder) / side.file)) as stream:
-                stream.write(side.text.encode())
-    click.echo(text.text(narrowed), nl=False)
+    click.echo(text.text(plan), nl=False)

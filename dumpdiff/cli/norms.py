@@ -1,16 +1,16 @@
-"""``dumpdiff norms TARGET REFERENCE``: read both runs' gradient norms, compare, print."""
+"""``dumpdiff norms TARGET REFERENCE``: parse, call :func:`dumpdiff.norms`, print."""
 
 from __future__ import annotations
 
 import click
 
-from . import output, stages
+from . import options, output
 
 _EPILOG = f"""{
-    stages.exits(
+    output.format_exit_codes(
         agree="every parameter's gradient norm agrees",
-        differ="some do not: the first line says which, and what they have in common",
-        unclear="too little is common, or rounding of a precision that is not known may explain it (--precision)",
+        differ="some differ: the first line says which, and what they have in common",
+        inconclusive="too few common norms, or rounding may explain the difference (--precision)",
     )
 }
 \b
@@ -24,26 +24,22 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
     "--step",
-    type=click.IntRange(min=1),
-    help="Of the training, from 1; the first that each side has.",
+    type=options.COUNT,
+    help="Step of the training, from 1.  [default: the first of each side]",
 )
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="What the models are computed in, where dumps and logs do not say.",
+    help="Compute dtype of the models, where dumps and logs do not say.",
 )
-@click.option(
-    "--rules", metavar="FILE", multiple=True, help="Further rules for names; may be repeated."
-)
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write every norm; - for standard output."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
+@options.rules
+@options.json_file
+@options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Print every norm.")
 @click.pass_context
 def norms(
@@ -61,24 +57,18 @@ def norms(
 
     TARGET and REFERENCE are each a log or a folder of logs with local norms (MindSpore Transformers' 'local_norm', its
     monitor, Megatron-LM with the precision guide's patch, 'dumpdiff snippet local-norm'), MindSpore's
-    local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt, .safetensors, .ckpt), or a list of numbers, with
-    names or without.
+    local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt, .safetensors, .ckpt), or a list of numbers, with or
+    without names.
     """
     output.check_writable(json_file)
 
-    from ..gradient_norms import compare, read_norms
-    from ..reports.stages import norms as report
-    from ..rulebook import load_rules
+    import dumpdiff
 
-    book = load_rules(rules)
-    with output.progress() as progress:
-        read = []
-        for i, path in enumerate((target, reference)):
-            if progress is not None:
-                progress(f"reading {path}", i / 3)
-            read.append(read_norms(path, step, book))
-        if progress is not None:
-            progress("comparing", 2 / 3)
-        comparison = compare(read[0], read[1], book, precision or "")
-    report.write(comparison, output.console(json_file), quiet=quiet, verbose=verbose)
-    stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    from ..reports.stages import norms as report
+
+    with output.show_progress() as progress:
+        comparison = dumpdiff.norms(
+            target, reference, step=step, precision=precision, rules=rules, progress=progress
+        )
+    report.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

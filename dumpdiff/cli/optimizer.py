@@ -1,24 +1,17 @@
-"""``dumpdiff optimizer TARGET [REFERENCE]``: parse, call the library, print which rule moved the weights."""
+"""``dumpdiff optimizer TARGET [REFERENCE]``: parse, call :func:`dumpdiff.optimizer`, print."""
 
 from __future__ import annotations
 
 import click
 
-from . import output
-
-EXIT_CODES = {
-    "same": 0,
-    "explained": 0,
-    "different": 1,
-}  #: of verdicts; all others mean that it cannot be told
-_UNTOLD = 3
+from . import options, output
 
 _EPILOG = """\b
 Exit codes:
-  0  one rule explains the weights; with REFERENCE: the same on both sides
-  1  different rules, or the same with other numbers
+  0  one rule explains the updates; with REFERENCE: the same rule on both sides
+  1  different rules, or the same rule with different numbers
   2  wrong usage, or input or output that cannot be used
-  3  cannot tell: no rule explains the weights, or several do
+  3  inconclusive: no rule explains the updates, or several do
 
 \b
 Examples:
@@ -34,50 +27,43 @@ In a training script, step by step (any of .npz, .pt, .safetensors, .ckpt, a fol
   steps/weights_1.npz     after the first step; then gradients_2, weights_2, ...
   steps/settings.yaml     if known: learning_rate, betas, eps, weight_decay, momentum, clip_grad, loss_scale, step
 
-Two steps tell nearly all rules apart, one does not.
+Two steps distinguish nearly all rules; one step does not.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference", required=False)
 @click.option(
-    "--settings",
-    "settings_file",
-    metavar="FILE",
-    help="YAML or JSON: what is known of the optimizer.",
+    "--settings", metavar="FILE", help="YAML or JSON file of what is known of the optimizer."
 )
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write everything; - for standard output."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
+@options.json_file
+@options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Name every parameter of a group.")
 @click.pass_context
 def optimizer(
     ctx: click.Context,
     target: str,
     reference: str | None,
-    settings_file: str | None,
+    settings: str | None,
     json_file: str | None,
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Say which rule moved the weights: SGD, Adam, AdamW, ... and with which numbers.
+    """Say which rule updated the weights: SGD, Adam, AdamW, ... and with which numbers.
 
     TARGET and REFERENCE are runs of a few steps: a folder with weights_0, gradients_1, weights_1, ...; or such files
-    in that order with commas between them; or a dump of several steps. The updates are computed again in float64 by
-    every rule; learning rate and other numbers are solved for where no settings are given.
+    in that order separated by commas; or a dump of several steps. Every rule's updates are computed again in float64;
+    learning rate and other numbers are solved for where no settings are given.
     """
     output.check_writable(json_file)
 
-    from .. import api
-    from ..reports.alignment import json
+    import dumpdiff
+
     from ..reports.stages import optimizer as report
 
-    with output.progress() as progress:
-        found = api.optimizer(target, reference, settings=settings_file, progress=progress)
-    report.write(found, output.console(json_file), quiet=quiet, verbose=verbose)
-    if json_file is not None:
-        with output.writing(json_file) as stream:
-            json.write_document(report.to_json(found), stream)
-    ctx.exit(EXIT_CODES.get(report.to_json(found)["verdict"], _UNTOLD))
+    with output.show_progress() as progress:
+        analysis = dumpdiff.optimizer(target, reference, settings=settings, progress=progress)
+    report.write(analysis, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    document = report.to_json(analysis)
+    output.finish(ctx, document["verdict"], json_file, lambda: document)

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import click
 
 from ..model.errors import DumpError
+from ..model.verdict import EXIT_CODES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Columns of text that goes to a file or a pipe: a dump's long names fit, and nothing is wrapped at 80.
+    from ..model.result import Result
+
+#: Columns of text that goes to a file or a pipe: long names of a dump fit, and nothing is wrapped at 80.
 WIDE = 160
+
+#: Name of a module in a package of reports -> the file to write, None if it was not asked for.
+Files = Mapping[str, str | None]
+
+
+class _Writer(Protocol):
+    def write(self, result: Any, stream: IO[bytes]) -> None: ...
+
+
+def check_files(files: Files) -> None:
+    """Fail before the long work, not after it: on a missing folder, or a library that is not installed.
+
+    Raises DumpError, and click.UsageError if two outputs would go to the same place.
+    """
+    check_writable(*files.values())
+    if files.get("html") is not None:
+        from ..reports.page.assets import check_installed
+
+        check_installed()
 
 
 def check_writable(*files: str | None) -> None:
-    """Raise before the long work what would only fail after it: a missing folder, a folder in place of a file.
+    """Fail before the long work if a file cannot be written: a missing folder, or a folder in place of a file.
 
-    Raises click.UsageError when two formats would go to the same place.
+    Raises DumpError, and click.UsageError if two outputs would go to the same place.
     """
-    given = [file for file in files if file is not None]
-    if len(set(given)) < len(given):
-        raise click.UsageError(f"two formats cannot both be written to {given[0]}")
-    for file in given:
+    given_files = [file for file in files if file is not None]
+    if len(set(given_files)) < len(given_files):
+        raise click.UsageError(f"two outputs cannot both be written to {given_files[0]}")
+    for file in given_files:
         if file == "-":
             continue
         if Path(file).is_dir():
@@ -35,9 +58,29 @@ def check_writable(*files: str | None) -> None:
             raise DumpError(f"{file}: cannot be written, there is no folder {Path(file).parent}")
 
 
+def write_files(result: object, files: Files, package: str) -> None:
+    """Write every output that was asked for, each by the module of its name in ``package``.
+
+    Raises DumpError that names the file if that fails.
+    """
+    for module_name, file in files.items():
+        if file is not None:
+            writer: _Writer = import_module(f"{package}.{module_name}")
+            with open_output(file) as stream:
+                writer.write(result, stream)
+
+
+def write_result_files(result: Result, files: Files) -> None:
+    """Write every output of a comparison of two dumps that was asked for. Raises DumpError that names the file."""
+    for output, file in files.items():
+        if file is not None:
+            with open_output(file) as stream:
+                result.write(output, stream)
+
+
 @contextmanager
-def writing(file: str) -> Iterator[IO[bytes]]:
-    """A file to write bytes to, '-' for standard output. Raises DumpError that names it if that fails half-way."""
+def open_output(file: str) -> Iterator[IO[bytes]]:
+    """Open a file to write bytes to; '-' is standard output. Raises DumpError that names it if writing fails."""
     try:
         with click.open_file(file, "wb") as stream:
             yield stream
@@ -47,10 +90,16 @@ def writing(file: str) -> Iterator[IO[bytes]]:
         raise DumpError(f"{file}: cannot be written ({error.strerror})") from error
 
 
-def console(*files: str | None) -> Console:
-    """Where people read: standard output, or standard error if one of ``files`` is '-'.
+def write_text(file: str, text: str) -> None:
+    """Write text to a file; '-' is standard output. Raises DumpError that names it if writing fails."""
+    with open_output(file) as stream:
+        stream.write(text.encode())
 
-    Colour only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot show are escaped.
+
+def build_console(*files: str | None) -> Console:
+    """Return the console for people: standard output, or standard error if one of ``files`` is '-'.
+
+    Colored only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot show are escaped.
     """
     import os
     import sys
@@ -60,13 +109,14 @@ def console(*files: str | None) -> Console:
     stream = sys.stderr if "-" in files else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
-    wide = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
-    return Console(file=stream, width=wide, highlight=False, markup=False, emoji=False)
+    has_own_width = stream.isatty() or "COLUMNS" in os.environ
+    width = None if has_own_width else WIDE
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A bar on standard error while the body runs, moved by ``callback(stage, share in 0..1)``; None if no terminal."""
+def show_progress() -> Iterator[Callable[[str, float], None] | None]:
+    """Show a bar on standard error while the body runs; the value moves it, and is None if there is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -77,7 +127,30 @@ def progress() -> Iterator[Callable[[str, float], None] | None]:
     with Progress(console=terminal, transient=True) as bar:
         task = bar.add_task("", total=1.0)
 
-        def move(stage: str, share: float) -> None:
-            bar.update(task, description=stage, completed=share)
+        def move(activity: str, share: float) -> None:
+            bar.update(task, description=activity, completed=share)
 
         yield move
+
+
+def format_exit_codes(agree: str, differ: str, inconclusive: str) -> str:
+    """Return the part of a command's help that lists its exit codes."""
+    return f"""\b
+Exit codes:
+  0  {agree}
+  1  {differ}
+  2  wrong usage, or input or output that cannot be used
+  3  {inconclusive}
+"""
+
+
+def finish(
+    ctx: click.Context, verdict: str, json_file: str | None, document: Callable[[], Any]
+) -> None:
+    """Write the JSON if it was asked for, and exit with the verdict's code."""
+    if json_file is not None:
+        from ..reports.alignment import json
+
+        with open_output(json_file) as stream:
+            json.write_document(document(), stream)
+    ctx.exit(EXIT_CODES[verdict])

@@ -1,11 +1,12 @@
-"""``dumpdiff report RESULT``: read the result of ``dumpdiff align --json``, repeat it, write what was asked for."""
+"""``dumpdiff report RESULT``: parse, call :func:`dumpdiff.report`, print the answer."""
 
 from __future__ import annotations
 
 import click
 
 from ..model.gc_pause import collector_paused
-from . import files, output
+from . import options
+from .output import build_console, check_files, show_progress, write_result_files
 
 _EPILOG = """\b
 Exit codes:
@@ -14,40 +15,31 @@ Exit codes:
 
 \b
 Examples:
-  dumpdiff align ms_dump/ pt_dump/ --json result.json
-  dumpdiff report result.json -o report.html
-  dumpdiff report result.json --markdown - | gh issue comment 7 --body-file -
-  dumpdiff report result.json --junit dumpdiff.xml --csv pairs.csv
+  dumpdiff align ms_dump/ pt_dump/ -o result/
+  dumpdiff report result/ -o report.html
+  dumpdiff report result/ --markdown - | gh issue comment 7 --body-file -
+  dumpdiff report result/ --junit dumpdiff.xml --csv pairs.csv
 
-The two dumps named in the result are read again: they must be where they were.
+A folder of 'align -o' is complete: the dumps are not needed. For a file of 'align --json', or with further --rules,
+the comparison is repeated on the dumps.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
-    "-o",
-    "--html",
-    "html_file",
-    metavar="FILE",
-    help="Write a report with drawings, one file for a browser.",
+    "-o", "--html", "html_file", metavar="FILE", help="Write a report with drawings, one file."
 )
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or a merge request."
+    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or merge request."
 )
 @click.option(
-    "--junit",
-    "junit_file",
-    metavar="FILE",
-    help="Write it for a CI server: findings are failed tests.",
+    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
 )
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair.")
-@click.option(
-    "--rules",
-    metavar="FILE",
-    multiple=True,
-    help="Rules beyond those that the result was made with.",
-)
+@options.moved_target
+@options.moved_reference
+@options.more_rules
 @collector_paused()
 def report(
     result: str,
@@ -55,22 +47,27 @@ def report(
     markdown_file: str | None,
     junit_file: str | None,
     csv_file: str | None,
+    target: str | None,
+    reference: str | None,
     rules: tuple[str, ...],
 ) -> None:
-    """Write a result for people.
+    """Write reports of a result: HTML, Markdown, JUnit, CSV.
 
-    RESULT is what 'dumpdiff align --json RESULT' wrote. The comparison is repeated as it was recorded, and its answer
-    printed. A FILE of - is standard output, and the answer then goes to standard error.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. The answer is printed;
+    a FILE of - is standard output, and the answer then goes to standard error.
     """
-    written = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
-    if not any(written.values()):
+    files = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
+    if not any(files.values()):
         raise click.UsageError("nothing to write: give -o, --markdown, --junit or --csv")
-    files.check(written)
+    check_files(files)
 
-    from .. import api
+    import dumpdiff
+
     from ..reports.alignment import text
 
-    with output.progress() as progress:
-        again = api.repeat(result, rules=rules, closeups=html_file is not None, progress=progress)
-    text.write(again, output.console(*written.values()), text.View(quiet=True))
-    files.write(again, written)
+    with show_progress() as progress:
+        loaded = dumpdiff.report(
+            result, target=target, reference=reference, rules=rules, progress=progress
+        )
+    text.write(loaded, build_console(*files.values()), text.View(quiet=True))
+    write_result_files(loaded, files)

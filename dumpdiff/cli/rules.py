@@ -1,29 +1,18 @@
-"""``dumpdiff rules``: whether rule files hold, why a name became what it became, and which rules two dumps suggest."""
+"""``dumpdiff rules``: parse, call :mod:`dumpdiff.rules`, print."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from ..rulebook import Rules
-
-_FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-_EXTRA = click.option(
-    "--rules",
-    "extra",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Rules of your own.",
-)
+from . import options
+from .output import show_progress
 
 
-@click.group()
+@click.group(context_settings=options.CONTEXT)
 def rules() -> None:
-    """Check, explain and suggest the rules that give modules, parameters and operators one name."""
+    """Check, explain and suggest the rules that map names of modules, parameters and operators."""
 
 
 @rules.command(
@@ -32,12 +21,14 @@ Examples:
   dumpdiff rules check
   dumpdiff rules check my_rules.yaml"""
 )
-@_FILES
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 def check(files: tuple[Path, ...]) -> None:
-    """Validate the shipped rules and the FILEs given; stops (exit code 2) at the first rule that does not hold."""
-    for what, count in _load(files).counts().items():
-        click.echo(f"{count:6d} {what}")
-    click.echo("rules hold")
+    """Validate the shipped rules and the given FILEs; stops (exit code 2) at the first rule that is wrong."""
+    import dumpdiff
+
+    for kind, count in dumpdiff.rules.check(*files).items():
+        click.echo(f"{count:6d} {kind}")
+    click.echo("rules are valid")
 
 
 @rules.command(
@@ -48,19 +39,20 @@ Examples:
   dumpdiff rules explain --rules my_rules.yaml Functional.linear"""
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_EXTRA
-def explain(names: tuple[str, ...], extra: tuple[Path, ...]) -> None:
+@options.rules
+def explain(names: tuple[str, ...], rules: tuple[str, ...]) -> None:
     """Say what each NAME is as a scope, a parameter and an operator, and which rules say so."""
-    book = _load(extra)
-    for name in names:
+    import dumpdiff
+
+    for name, explanations in dumpdiff.rules.explain(*names, rules=rules).items():
         click.echo(name)
-        for reading in book.explain(name):
-            click.echo(f"  {reading.reading:<10} {reading.result or '(no rule)'}")
-            for line in reading.rules:
+        for explanation in explanations:
+            click.echo(f"  {explanation.reading:<10} {explanation.result or '(no rule)'}")
+            for line in explanation.rules:
                 click.echo(f"             {line}")
-            if reading.notes:
-                click.echo(f"             {'; '.join(reading.notes)}")
-            for line in reading.closest:
+            if explanation.notes:
+                click.echo(f"             {'; '.join(explanation.notes)}")
+            for line in explanation.closest:
                 click.echo(f"             closest: {line}")
 
 
@@ -73,24 +65,15 @@ Examples:
 )
 @click.argument("target")
 @click.argument("reference")
-@_EXTRA
-def suggest(target: str, reference: str, extra: tuple[Path, ...]) -> None:
+@options.rules
+def suggest(target: str, reference: str, rules: tuple[str, ...]) -> None:
     """Print, as a rule file, what two dumps that mostly agree show and the rules do not know.
 
-    TARGET and REFERENCE are two dumps of one model, as for align: operators that are the same or of which one is
-    several, and names of modules and parameters.
+    TARGET and REFERENCE are two dumps of one model, as for align: equivalent operators, decompositions, and names of
+    modules and parameters.
     """
-    from .. import api
-    from ..rulebook.suggestions import suggestions
-    from . import output
+    import dumpdiff
 
-    book = _load(extra)
-    with output.progress() as progress:
-        result = api.align(target, reference, rules=extra, progress=progress)
-    click.echo(suggestions(result, book), nl=False)
-
-
-def _load(extra: tuple[Path, ...]) -> Rules:
-    from ..rulebook import load_rules
-
-    return load_rules(extra)
+    with show_progress() as progress:
+        text = dumpdiff.rules.suggest(target, reference, rules=rules, progress=progress)
+    click.echo(text, nl=False)

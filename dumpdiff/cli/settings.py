@@ -1,16 +1,16 @@
-"""``dumpdiff settings TARGET REFERENCE``: read both runs' settings, compare, print."""
+"""``dumpdiff settings TARGET REFERENCE``: parse, call :func:`dumpdiff.settings`, print."""
 
 from __future__ import annotations
 
 import click
 
-from . import output, stages
+from . import options, output
 
 _EPILOG = f"""{
-    stages.exits(
+    output.format_exit_codes(
         agree="no setting differs that changes what is computed (some that only round may)",
-        differ="at least one does, or is set where the other framework has no such option",
-        unclear="nothing differs, but some that matter cannot be told from these files",
+        differ="at least one differs, or is set where the other framework has no such option",
+        inconclusive="nothing differs, but some settings that matter are not known from these files",
     )
 }
 \b
@@ -23,28 +23,17 @@ A script is read, never run. A log with the arguments that Megatron-LM printed s
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
+@options.target_version
+@options.reference_version
+@options.target_config
+@options.reference_config
+@options.json_file
+@options.quiet
 @click.option(
-    "--target-version",
-    metavar="X.Y",
-    default="",
-    help="Of TARGET's framework, where defaults changed.",
-)
-@click.option("--reference-version", metavar="X.Y", default="", help="Of REFERENCE's framework.")
-@click.option(
-    "--target-config",
-    metavar="FILE",
-    help="config.json of TARGET's model, if its structure is from there.",
-)
-@click.option("--reference-config", metavar="FILE", help="config.json of REFERENCE's model.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write every setting; - for standard output."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print the first line alone.")
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Print what is equal, and what changes no number, too."
+    "-v", "--verbose", is_flag=True, help="Also print what is equal, and what changes no number."
 )
 @click.pass_context
 def settings(
@@ -66,13 +55,17 @@ def settings(
     """
     output.check_writable(json_file)
 
-    from ..reports.stages import settings as report
-    from ..run_settings import compare, read_settings
+    import dumpdiff
 
-    sides = (
-        (target, target_version, target_config),
-        (reference, reference_version, reference_config),
+    from ..reports.stages import settings as report
+
+    comparison = dumpdiff.settings(
+        target,
+        reference,
+        target_version=target_version,
+        reference_version=reference_version,
+        target_config=target_config,
+        reference_config=reference_config,
     )
-    comparison = compare(*(read_settings(*side) for side in sides))
-    report.write(comparison, output.console(json_file), quiet=quiet, verbose=verbose)
-    stages.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    report.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

@@ -1,8 +1,10 @@
-"""``dumpdiff snippet KIND``: print code to paste into a training script."""
+"""``dumpdiff snippet KIND``: parse, call :func:`dumpdiff.snippet`, print code to paste."""
 
 from __future__ import annotations
 
 import click
+
+from . import options
 
 _KINDS = ("seed", "local-norm", "save-grads", "load-grads", "dump")
 _FRAMEWORKS = ("pytorch", "mindspore", "megatron", "mindformers")
@@ -10,9 +12,9 @@ _FRAMEWORKS = ("pytorch", "mindspore", "megatron", "mindformers")
 _EPILOG = """\b
 Kinds:
   seed        the same random numbers and the same arithmetic in every run
-  local-norm  prints the L2 norm of every parameter's gradient, named
-  save-grads  saves every parameter's gradient, to be loaded by the other run
-  load-grads  lets the optimizer work on saved gradients
+  local-norm  prints the L2 norm of every parameter's gradient, with names
+  save-grads  saves every parameter's gradient, for the other run to load
+  load-grads  makes the optimizer use saved gradients
   dump        dumps the steps that a configuration asks for
 
 \b
@@ -28,7 +30,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("kind", type=click.Choice(_KINDS), metavar="KIND")
 @click.option(
     "--framework",
@@ -41,33 +43,31 @@ Examples:
     type=click.IntRange(0, 2**32 - 1),
     default=42,
     show_default=True,
-    help="Of random numbers.",
+    help="Random seed.",
 )
 @click.option(
     "--rank",
-    type=click.IntRange(min=0),
+    type=options.NUMBER,
     default=0,
     show_default=True,
     help="Process that prints or saves.",
 )
 @click.option(
-    "--folder", default="gradients", show_default=True, help="Where gradients are saved and loaded."
+    "--folder", default="gradients", show_default=True, help="Folder of the saved gradients."
 )
 @click.option(
-    "--config",
-    metavar="FILE",
-    help="Configuration of the dump.  [config.json of msprobe, else dump.json]",
+    "--config", metavar="FILE", help="Dump configuration.  [msprobe's config.json, or dump.json]"
 )
 def snippet(
     kind: str, framework: str, seed: int, rank: int, folder: str, config: str | None
 ) -> None:
     """Print code to paste into a training script.
 
-    It comments where to paste it and what to call.
+    Comments in the code say where to paste it and what to call.
     """
-    from ..capture import snippets
+    import dumpdiff
 
-    click.echo(
-        snippets.snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config),
-        nl=False,
+    text = dumpdiff.snippet(
+        kind, framework=framework, seed=seed, rank=rank, folder=folder, config=config
     )
+    click.echo(text, nl=False)

@@ -1,12 +1,11 @@
-"""How far apart aligned tensors are, and how far they may be.
+"""The errors of aligned tensors, and the tolerances they are judged against.
 
-``compare_pairs(alignment, rules)`` is the whole package; ``spread_of(comparison)`` reads a second run of the reference
-from its comparison with the first.
+``compare_pairs(alignment, rules)`` compares all pairs. ``measure_spread(comparison)`` reads the
+spread of the reference from the comparison of a second run of it with the first.
 """
 
-from .baseline import spread_of
+from .baseline import measure_spread
 from .pairs import Comparison, compare_pairs
-from .spread import Spread
-from .tolerances import NO_INFORMATION
+from .tolerances import NO_INFORMATION, Spread
 
-__all__ = ["NO_INFORMATION", "Comparison", "Spread", "compare_pairs", "spread_of"]
+__all__ = ["NO_INFORMATION", "Comparison", "Spread", "compare_pairs", "measure_spread"]

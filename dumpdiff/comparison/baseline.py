@@ -1,4 +1,4 @@
-"""A second run of the reference: how far two correct runs part, value by value, and what that allows the target."""
+"""Measure the spread of the reference from a second run of it: the error of each value."""
 
 from __future__ import annotations
 
@@ -6,112 +6,155 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow
-from ..graph.missing_edges import is_given
-from ..model.arrays import Flags, Floats
+from ..graph.missing_edges import is_graph_input
+from ..model.arrays import Flags, Floats, Ints
 from ..model.result import Baseline
 from .pairs import Comparison
-from .spread import Spread
-from .tolerances import NO_INFORMATION
+from .tolerances import NO_INFORMATION, Spread
 
-#: How many spreads the target may lie from the reference. Two correct runs differ by sqrt(2) standard deviations of one
-#: run's noise, and so do target and reference: their difference has the spread's own size. Three times the spread is
-#: the coverage factor k = 3, exceeded by 0.27 % of normally distributed differences if the spread is known exactly
-#: (JCGM 100:2008, Guide to the Expression of Uncertainty in Measurement, 6.3.3 and table G.1; compare the
-#: repeatability limit of 1.96 sqrt(2) standard deviations, 95 %, in ISO 5725-6:1994, 4.1.4). It is known from two
-#: runs only, which for a single number may by luck nearly coincide (|x1 - x2| < s / 10 in 8 % of cases): hence
-#: no value's spread counts as less than the typical one around it.
-SPREADS = 3.0
-_NEIGHBOURS = 15  # values of one phase in order of execution, seven on either side: a few operators
-_ONE_MODEL = 0.25  # share of the reference's values with a partner, below which it is hardly a run of one model
+#: Allowed distance between target and reference, in units of the spread. Two correct runs differ by
+#: sqrt(2) standard deviations of one run's noise, and so do target and reference: their difference
+#: has the size of the spread itself. Three times the spread is the coverage factor k = 3, exceeded
+#: by 0.27 % of normally distributed differences if the spread is known exactly (JCGM 100:2008,
+#: Guide to the Expression of Uncertainty in Measurement, 6.3.3 and table G.1; compare the
+#: repeatability limit of 1.96 sqrt(2) standard deviations, 95 %, in ISO 5725-6:1994, 4.1.4). The
+#: spread is known from two runs only, and two single numbers may by chance nearly coincide
+#: (|x1 - x2| < s / 10 in 8 % of cases): hence no value's spread counts as less than the typical
+#: spread of its neighbors.
+COVERAGE_FACTOR = 3.0
+#: Values of one phase, in order of execution, that count as neighbors of a value (itself and seven
+#: on either side): a few operators.
+_WINDOW = 15
+#: Share of the reference's values that a baseline must have; below, it is hardly a run of the same
+#: model.
+_MIN_SHARE = 0.25
 
 
-def spread_of(repeated: Comparison) -> Spread:
+def measure_spread(repeated: Comparison) -> Spread:
     """Read the spread from the comparison of the baseline (as target) with the reference.
 
-    Errors are what pairs are judged by anywhere: relative L2 of whole tensors, else the largest difference of
-    statistics. A value without a spread of its own gets the typical one around it: the median of those measured among
-    the fifteen nearest of its phase in order of execution. A baseline that cannot serve says why:
-    ``figures.unusable``.
+    The errors are those that pairs are judged by: relative L2 of whole tensors, else the largest
+    difference of statistics. A value without a measured spread gets the median of its fifteen
+    nearest neighbors of the same phase, in order of execution. ``baseline.unusable`` tells why a
+    baseline cannot be used.
     """
     reference = repeated.alignment.reference
-    own = np.full(len(reference.classes), np.nan)
-    pairs = repeated.pairs
-    single = pairs[(pairs["comparable"] & pairs["group"].isna()).to_numpy(dtype=bool)]
-    own[single["reference"].to_numpy()] = np.where(
-        single["nonfinite_mismatch"] > 0, np.inf, single["error"]
+    measured = _read_errors(repeated)
+    is_computed = np.array(
+        [not is_graph_input(reference, value) for value in range(len(measured))], dtype=bool
     )
-    computed = np.array([not is_given(reference, value) for value in range(len(own))], dtype=bool)
-    around = _around(reference, np.where(computed, own, np.nan))
-    allowed = np.where(computed, SPREADS * np.fmax(np.nan_to_num(own), np.nan_to_num(around)), 0.0)
-    return Spread(_figures(repeated, own, around, computed), own, allowed)
+    typical = _compute_typical_spread(reference, np.where(is_computed, measured, np.nan))
+    spread = np.fmax(np.nan_to_num(measured), np.nan_to_num(typical))
+    allowed = np.where(is_computed, COVERAGE_FACTOR * spread, 0.0)
+    baseline = _summarize_baseline(repeated, measured, typical, is_computed)
+    return Spread(baseline, measured, allowed)
 
 
-def _around(reference: Flow, own: Floats) -> Floats:
-    """(classes,) the median spread of the nearest values of the same phase, NaN where none was measured."""
-    readers = np.array([readers[0] if readers else 0 for readers in reference.readers], dtype=int)
-    place = np.where(reference.producers >= 0, reference.producers, readers)
-    around = np.full(len(own), np.nan)
-    for phase in reference.classes["phase"].unique():
-        rows = np.flatnonzero((reference.classes["phase"] == phase).to_numpy())
-        rows = rows[np.argsort(place[rows], kind="stable")]
-        around[rows] = (
-            pd.Series(own[rows])
-            .rolling(_NEIGHBOURS, center=True, min_periods=1)
-            .median()
-            .to_numpy()
-        )
-    return around
+def _read_errors(repeated: Comparison) -> Floats:
+    """Return the error per class of the reference, NaN where none was measured."""
+    errors = np.full(len(repeated.alignment.reference.classes), np.nan)
+    pairs = repeated.pairs
+    is_single = (pairs["comparable"] & pairs["group"].isna()).to_numpy(dtype=bool)
+    single_pairs = pairs[is_single]
+    errors[single_pairs["reference"].to_numpy()] = np.where(
+        single_pairs["nonfinite_mismatch"] > 0, np.inf, single_pairs["error"]
+    )
+    return errors
 
 
-def _figures(repeated: Comparison, own: Floats, around: Floats, computed: Flags) -> Baseline:
+def _compute_typical_spread(reference: Flow, measured: Floats) -> Floats:
+    """Return, per class, the median spread of its neighbors, NaN where none was measured."""
+    positions = _find_positions(reference)
+    typical = np.full(len(measured), np.nan)
+    phases = reference.classes["phase"]
+    for phase in phases.unique():
+        rows = np.flatnonzero((phases == phase).to_numpy())
+        rows = rows[np.argsort(positions[rows], kind="stable")]
+        windows = pd.Series(measured[rows]).rolling(_WINDOW, center=True, min_periods=1)
+        typical[rows] = windows.median().to_numpy()
+    return typical
+
+
+def _find_positions(flow: Flow) -> Ints:
+    """Return, per class, the op that produced it, else its first consumer, else 0."""
+    first_consumers = np.array(
+        [consumers[0] if consumers else 0 for consumers in flow.consumers], dtype=int
+    )
+    positions: Ints = np.where(flow.producers >= 0, flow.producers, first_consumers)
+    return positions
+
+
+def _summarize_baseline(
+    repeated: Comparison, measured: Floats, typical: Floats, is_computed: Flags
+) -> Baseline:
     reference = repeated.alignment.reference
-    measured = computed & ~np.isnan(own)
-    known = own[measured]
-    worst = int(np.argmax(np.where(measured, own, -1.0))) if measured.any() else -1
-    median = float(np.median(known)) if len(known) else float("nan")
+    is_measured = is_computed & ~np.isnan(measured)
+    is_estimated = is_computed & ~is_measured & ~np.isnan(typical)
+    n_measured = int(is_measured.sum())
+    median, largest, largest_op = float("nan"), float("nan"), ""
+    if n_measured:
+        median = float(np.median(measured[is_measured]))
+        largest_value = int(np.argmax(np.where(is_measured, measured, -1.0)))
+        largest = float(measured[largest_value])
+        largest_op = _name_producer(reference, largest_value)
     return Baseline(
         source=repeated.alignment.target.trace.source,
-        values=int(measured.sum()),
-        estimated=int((computed & ~measured & ~np.isnan(around)).sum()),
+        values=n_measured,
+        estimated=int(is_estimated.sum()),
         median=median,
-        largest=float(own[worst]) if worst >= 0 else float("nan"),
-        largest_op=_maker(reference, worst) if worst >= 0 else "",
-        unusable=_unusable(repeated, median, measured.sum() / max(1, computed.sum())),
+        largest=largest,
+        largest_op=largest_op,
+        unusable=_explain_unusable(repeated, median, n_measured / max(1, is_computed.sum())),
     )
 
 
-def _unusable(repeated: Comparison, median: float, share: float) -> str:
-    """Why nothing can be judged against this baseline, '' if it can serve."""
-    if share < _ONE_MODEL:
-        return f"the baseline has only {share:.0%} of the reference's values: is it a second run of the reference?"
-    target, reference = repeated.alignment.target, repeated.alignment.reference
-    parted = repeated.pairs[~repeated.pairs["agrees"] & repeated.pairs["comparable"]]
-    other = [
-        int(r) for t, r in zip(parted["target"], parted["reference"], strict=True)
-        if is_given(target, int(t)) and is_given(reference, int(r))
-    ]  # fmt: skip
-    if other:
-        name = reference.column("parameter")[other[0]] or _reader(reference, other[0])
+def _explain_unusable(repeated: Comparison, median: float, share: float) -> str:
+    """Return why nothing can be judged against this baseline, '' if it can be used."""
+    if share < _MIN_SHARE:
         return (
-            f"the baseline was given other weights or inputs than the reference ({len(other)} of them, first: {name}): "
-            "it must repeat the reference's run"
+            f"the baseline has only {share:.0%} of the reference's values: "
+            "is it a second run of the reference?"
         )
-    if median * SPREADS >= NO_INFORMATION:
+    different_inputs = _find_different_inputs(repeated)
+    if different_inputs:
+        reference = repeated.alignment.reference
+        first_input = different_inputs[0]
+        parameter = reference.list_column("parameter")[first_input]
+        name = parameter or _name_consumer(reference, first_input)
         return (
-            f"baseline and reference part by {median:.2g} (median), and {SPREADS:g} times that hides any fault: "
-            "make the reference's runs more alike (same seed, no dropout)"
+            "the baseline has other weights or inputs than the reference "
+            f"({len(different_inputs)} of them, first: {name}): it must repeat the reference's run"
+        )
+    if median * COVERAGE_FACTOR >= NO_INFORMATION:
+        return (
+            f"baseline and reference differ by {median:.2g} (median); {COVERAGE_FACTOR:g} times "
+            "that hides any fault: make the two runs of the reference more similar "
+            "(same seed, no dropout)"
         )
     return ""
 
 
-def _maker(flow: Flow, value: int) -> str:
+def _find_different_inputs(repeated: Comparison) -> list[int]:
+    """Return the parameters and batch tensors of the reference that differ in the baseline."""
+    target, reference = repeated.alignment.target, repeated.alignment.reference
+    is_different = ~repeated.pairs["agrees"] & repeated.pairs["comparable"]
+    different_pairs = repeated.pairs[is_different]
+    different_inputs = []
+    for t, r in zip(different_pairs["target"], different_pairs["reference"], strict=True):
+        if is_graph_input(target, int(t)) and is_graph_input(reference, int(r)):
+            different_inputs.append(int(r))
+    return different_inputs
+
+
+def _name_producer(flow: Flow, value: int) -> str:
     producer = int(flow.producers[value])
-    return str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else _reader(flow, value)
+    if producer < 0:
+        return _name_consumer(flow, value)
+    return str(flow.trace.ops["name"].iat[producer])
 
 
-def _reader(flow: Flow, value: int) -> str:
-    return (
-        str(flow.trace.ops["name"].iat[flow.readers[value][0]])
-        if flow.readers[value]
-        else "a value nobody reads"
-    )
+def _name_consumer(flow: Flow, value: int) -> str:
+    consumers = flow.consumers[value]
+    if not consumers:
+        return "a value without consumers"
+    return str(flow.trace.ops["name"].iat[consumers[0]])

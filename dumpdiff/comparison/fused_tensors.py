@@ -1,4 +1,4 @@
-"""Fused tensors put together: in which order one weight holds the rows of several, so that they can be compared."""
+"""Fused tensors: find the order in which one weight holds the rows of several others."""
 
 from __future__ import annotations
 
@@ -11,68 +11,82 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import AnyArray
 
-_MOST_BLOCKS = 4096
+#: Largest number of blocks that is tried; a fused weight with more query groups is not joined in
+#: its own order.
+_MAX_BLOCKS = 4096
 
 
-def fused(whole: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
-    """(layout, array): the parts put together in the order that comes nearest to ``whole``, in its shape.
+def join_parts(fused: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
+    """Return (layout, array): the parts joined in the order nearest to ``fused``, in its shape.
 
-    Tried along the first axis and along the last: one part after the other ('concat'), block by block ('blocks(g)':
-    query groups with their keys and values), and element by element ('interleaved', as fused gate and up are), in every
-    order of the parts. Raises ValueError if the shapes cannot be put together.
+    Three orders are tried along the first and the last axis, with every permutation of the parts:
+    one part after the other ('concat'), block by block ('blocks(g)': query groups with their keys
+    and values), and element by element ('interleaved': fused gate and up). Raises ValueError if
+    the shapes cannot be joined.
     """
-    best: tuple[float, str, AnyArray] | None = None
-    for name, candidate in _candidates(whole, parts):
-        gap = float(np.linalg.norm((candidate - whole).astype(np.float64)))
-        if best is None or gap < best[0]:
-            best = (gap, name, candidate)
-        if gap == 0:
+    nearest: tuple[float, str, AnyArray] | None = None
+    for layout, candidate in _list_candidates(fused, parts):
+        distance = float(np.linalg.norm((candidate - fused).astype(np.float64)))
+        if nearest is None or distance < nearest[0]:
+            nearest = (distance, layout, candidate)
+        if distance == 0:
             break
-    if best is None:
-        raise ValueError(f"parts of {[part.shape for part in parts]} do not make up {whole.shape}")
-    return best[1], best[2]
+    if nearest is None:
+        raise ValueError(f"parts of {[part.shape for part in parts]} do not make up {fused.shape}")
+    return nearest[1], nearest[2]
 
 
-def _candidates(whole: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
-    for axis in dict.fromkeys((0, whole.ndim - 1)):
-        if axis == 0:
-            target, *moved = whole, *parts
-        else:  # leading axes may be merged: (batch, sequence, features) against (batch * sequence, features)
-            target, *moved = (array.reshape(-1, array.shape[-1]).T for array in (whole, *parts))
-        if any(part.shape[1:] != target.shape[1:] for part in moved):
-            continue
-        lengths = [part.shape[0] for part in moved]
-        if sum(lengths) != target.shape[0]:
-            continue
-        side = "rows" if axis == 0 else "columns"
-        for order in permutations(range(len(moved))):
-            chosen = [moved[i] for i in order]
-            for blocks in _divisors(gcd(*lengths)):
-                pieces = [part.reshape(blocks, -1, *part.shape[1:]) for part in chosen]
-                joined = np.concatenate(pieces, axis=1).reshape(target.shape)
-                yield (
-                    _name(blocks, lengths, order, side),
-                    joined if axis == 0 else joined.T.reshape(whole.shape),
-                )
+def _list_candidates(fused: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
+    for layout, joined in _join_rows(fused, parts, "rows"):
+        yield layout, joined
+    if fused.ndim > 1:
+        columns = _move_columns_to_rows(fused)
+        column_parts = [_move_columns_to_rows(part) for part in parts]
+        for layout, joined in _join_rows(columns, column_parts, "columns"):
+            yield layout, joined.T.reshape(fused.shape)
 
 
-def _name(blocks: int, lengths: Sequence[int], order: Sequence[int], side: str) -> str:
-    said = ",".join(str(i) for i in order)
-    if blocks == 1:
-        return f"concat({said}) of {side}"
-    return (
-        f"interleaved({said}) of {side}"
-        if set(lengths) == {blocks}
-        else f"blocks({blocks}: {said}) of {side}"
-    )
+def _move_columns_to_rows(array: AnyArray) -> AnyArray:
+    """Return a matrix with the last axis as its rows and all leading axes merged.
+
+    Merging allows (batch, sequence, features) against (batch * sequence, features).
+    """
+    return array.reshape(-1, array.shape[-1]).T
 
 
-def _divisors(number: int) -> Iterator[int]:
-    yield from (d for d in range(1, min(number, _MOST_BLOCKS) + 1) if number % d == 0)
+def _join_rows(
+    fused: AnyArray, parts: Sequence[AnyArray], axis_name: str
+) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (layout, joined array) of every order of rows that gives the shape of ``fused``."""
+    if any(part.shape[1:] != fused.shape[1:] for part in parts):
+        return
+    lengths = [part.shape[0] for part in parts]
+    if sum(lengths) != fused.shape[0]:
+        return
+    block_counts = _list_divisors(gcd(*lengths))
+    for order in permutations(range(len(parts))):
+        for n_blocks in block_counts:
+            pieces = [parts[i].reshape(n_blocks, -1, *parts[i].shape[1:]) for i in order]
+            joined = np.concatenate(pieces, axis=1).reshape(fused.shape)
+            yield f"{_format_order(n_blocks, lengths, order)} of {axis_name}", joined
 
 
-def gathered(flow: Flow, parts: Sequence[int]) -> tuple[float, float, float, float]:
-    """(max, min, mean, norm) of several classes taken as one tensor."""
+def _format_order(n_blocks: int, lengths: Sequence[int], order: Sequence[int]) -> str:
+    numbers = ",".join(str(i) for i in order)
+    if n_blocks == 1:
+        return f"concat({numbers})"
+    if set(lengths) == {n_blocks}:
+        return f"interleaved({numbers})"
+    return f"blocks({n_blocks}: {numbers})"
+
+
+def _list_divisors(number: int) -> list[int]:
+    largest = min(number, _MAX_BLOCKS)
+    return [divisor for divisor in range(1, largest + 1) if number % divisor == 0]
+
+
+def compute_joint_statistics(flow: Flow, parts: Sequence[int]) -> tuple[float, float, float, float]:
+    """Return (max, min, mean, norm) of several classes taken as one tensor."""
     table = flow.classes.iloc[list(parts)]
     sizes = table["size"].to_numpy(dtype=float)
     mean = float((table["mean"].to_numpy() * sizes).sum() / sizes.sum())

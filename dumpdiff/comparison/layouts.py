@@ -1,4 +1,4 @@
-"""How one side's tensor is laid out in the other's: found by trying, because equal values prove it."""
+"""Find how one side's tensor is laid out in the other's, by trying: equal values prove a layout."""
 
 from __future__ import annotations
 
@@ -9,60 +9,69 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Floats
 
-_SAMPLE = 1 << 16  # elements that a layout is tried on
-_MOST_AXES = 5  # 120 orders
+#: Elements on which a layout is tried.
+_SAMPLE = 1 << 16
+#: Tensors with more axes are not transposed: 5 axes have 120 orders, 6 have 720.
+_MAX_AXES = 5
+#: A layout must reduce the distance in C order to less than this share of it.
+_MAX_DISTANCE_SHARE = 0.5
 
 
-def laid_out(target: AnyArray, reference: AnyArray) -> tuple[str, AnyArray, AnyArray]:
-    """(layout, target, reference) with both arrays in an order in which element i is element i.
+def find_common_layout(target: AnyArray, reference: AnyArray) -> tuple[str, AnyArray, AnyArray]:
+    """Return (layout, target, reference), both arrays in an order in which element i is element i.
 
-    Tried are the C order of both and every order of the axes of either; the one with the least L2 difference wins,
-    if it is less than half of that in C order. ``layout`` is 'same', 'reshape', 'transpose(0,2,1)' (of the
-    target's axes) or 'reference transpose(...)'.
+    The C order of both and every order of the axes of either one are tried. The order with the
+    least L2 difference is returned, if that is less than half of the difference in C order.
+    ``layout`` is 'same', 'reshape', 'transpose(0,2,1)' (of the target's axes) or
+    'reference transpose(...)'.
     """
-    plain = "same" if _squeezed(target) == _squeezed(reference) else "reshape"
-    best, least = (plain, target, reference), 0.5 * _gap(target, reference)
+    has_same_shape = _drop_unit_axes(target.shape) == _drop_unit_axes(reference.shape)
+    nearest = ("same" if has_same_shape else "reshape", target, reference)
+    least = _MAX_DISTANCE_SHARE * _compute_distance(target, reference)
     if least == 0:
-        return best
-    for axes, view in _orders(target):
-        if (gap := _gap(view, reference)) < least:
-            best, least = (f"transpose({axes})", view, reference), gap
-    for axes, view in _orders(reference):
-        if (gap := _gap(target, view)) < least:
-            best, least = (f"reference transpose({axes})", target, view), gap
-    return best
+        return nearest
+    for axes, view in _iterate_transposes(target):
+        distance = _compute_distance(view, reference)
+        if distance < least:
+            nearest, least = (f"transpose({axes})", view, reference), distance
+    for axes, view in _iterate_transposes(reference):
+        distance = _compute_distance(target, view)
+        if distance < least:
+            nearest, least = (f"reference transpose({axes})", target, view), distance
+    return nearest
 
 
-def _squeezed(array: AnyArray) -> tuple[int, ...]:
-    return tuple(length for length in array.shape if length != 1)
+def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
 
 
-def _orders(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:
-    """Every other order of the axes longer than one element."""
+def _iterate_transposes(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (axes, view) of every other order of the axes longer than one element."""
     long_axes = [axis for axis, length in enumerate(array.shape) if length != 1]
-    if not 1 < len(long_axes) <= _MOST_AXES:
+    if not 1 < len(long_axes) <= _MAX_AXES:
         return
-    short = [axis for axis, length in enumerate(array.shape) if length == 1]
+    unit_axes = [axis for axis, length in enumerate(array.shape) if length == 1]
     for order in permutations(long_axes):
         if list(order) != long_axes:
-            axes = [*short, *order]
+            axes = [*unit_axes, *order]
             yield ",".join(map(str, axes)), array.transpose(axes)
 
 
-def _gap(a: AnyArray, b: AnyArray) -> float:
-    """L2 difference of the first elements in C order, over those that are finite."""
+def _compute_distance(a: AnyArray, b: AnyArray) -> float:
+    """Return the L2 difference of the first elements in C order, over those that are finite."""
     with np.errstate(all="ignore"):
-        gap = _head(a) - _head(b)
-        gap = gap[np.isfinite(gap)]
-        return float(np.sqrt(np.dot(gap, gap)))
+        difference = _take_sample(a) - _take_sample(b)
+        difference = difference[np.isfinite(difference)]
+        return float(np.sqrt(np.dot(difference, difference)))
 
 
-def _head(array: AnyArray) -> Floats:
-    """The first elements in C order, as float64, without copying what is not needed."""
+def _take_sample(array: AnyArray) -> Floats:
+    """Return the first elements in C order as float64, without copying the others."""
     while array.ndim > 1 and array.size > _SAMPLE:
-        per_row = array.size // array.shape[0]
-        if per_row < _SAMPLE:
-            array = array[: -(-_SAMPLE // per_row)]
+        row_size = array.size // array.shape[0]
+        if row_size < _SAMPLE:
+            n_rows = -(-_SAMPLE // row_size)
+            array = array[:n_rows]
             break
         array = array[0]
     return np.ravel(array)[:_SAMPLE].astype(np.float64)

@@ -8,40 +8,60 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..alignment import Alignment, Group
-from ..alignment.values import Fingerprints, distance
+from ..alignment import Alignment, FusedGroup
+from ..alignment.values import Fingerprints, compute_distances
 from ..graph import Flow
-from ..model.arrays import AnyArray, Flags, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import is_discrete
 from ..model.errors import DumpError
 from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
-from .fused_tensors import fused, gathered
-from .metrics import compare
-from .scalars import scalar_differences
-from .spread import Spread, widen
-from .tolerances import expected, measured_noise, resolution
-from .whole_tensors import METRICS, measure_whole, shaped, tensors_to_compare
+from .fused_tensors import compute_joint_statistics, join_parts
+from .metrics import Metrics, compute_metrics
+from .scalars import find_scalar_differences
+from .tolerances import (
+    Spread,
+    compute_print_resolution,
+    compute_tolerances,
+    measure_noise,
+    widen_tolerances,
+)
+from .whole_tensors import (
+    METRIC_NAMES,
+    load_shaped_tensor,
+    measure_whole_tensors,
+    select_tensors,
+)
+
+#: Confidence of a pair of a fused tensor and its parts, which is made by layout.
+_GROUP_CONFIDENCE = 0.8
+#: Evidence of the statistics of a group, on a scale of 0 to 4: all four numbers count.
+_GROUP_EVIDENCE = 4.0
+#: The order of the rows of a fused tensor counts as found if the relative L2 is at most 1 % (or ten
+#: tolerances) ...
+_MAX_ORDER_ERROR, _MAX_ORDER_TOLERANCES = 1e-2, 10
+#: ... or if less than half of the elements differ: elements that still differ are then a real
+#: difference, for example swapped heads.
+_MAX_ORDER_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An alignment with figures.
+    """An alignment with the errors of its pairs.
 
-    ``pairs`` has one row per pair of classes: target, reference (class ids), evidence, confidence, target_tensor,
-    reference_tensor (ids of the tensors compared), layout, metric, error, tolerance, agrees, comparable and the fields
-    of :class:`~dumpdiff.compare.metrics.Metrics`, plus rounded_error and spread (of two runs of the reference, NaN if
-    unknown).
+    ``pairs`` has one row per pair of classes. Its columns are target, reference (class ids),
+    evidence, confidence, target_tensor, reference_tensor (ids of the tensors compared), layout,
+    metric, error, tolerance, agrees, comparable and the fields of
+    :class:`~dumpdiff.comparison.metrics.Metrics`, plus rounded_error, group (a fused tensor and its
+    parts, else None) and spread (of two runs of the reference, NaN if unknown).
     """
 
     alignment: Alignment
     pairs: pd.DataFrame
-    scalars: pd.DataFrame  #: scalar arguments that differ, see scalars.scalar_differences
+    scalars: pd.DataFrame  #: scalar arguments that differ, see scalars.find_scalar_differences
     problems: tuple[Problem, ...]
-    baseline: Baseline | None = (
-        None  #: the second run of the reference that tolerances were widened by
-    )
+    baseline: Baseline | None = None  #: second run of the reference that widened the tolerances
 
 
 def compare_pairs(
@@ -50,142 +70,167 @@ def compare_pairs(
     progress: Callable[[float], None] | None = None,
     spread: Spread | None = None,
 ) -> Comparison:
-    """Compare every pair: by whole tensors where both sides have them, else by statistics, else by checksum.
+    """Compare every pair: by whole tensors if both sides have them, else statistics, else checksum.
 
-    With a ``spread`` no tolerance is less than what two runs of the reference allow; where they allow everything,
-    a pair within it is not comparable.
+    With a ``spread`` no tolerance is less than the error that two runs of the reference allow. If
+    they allow any error, a pair within it is not comparable.
     """
     target, reference = alignment.target, alignment.reference
     pairs = alignment.classes.copy()
     ids_t, ids_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
-    prints_t, prints_r = alignment.fingerprints
-    gap = distance(prints_t, ids_t, prints_r, ids_r)
-    pairs["target_tensor"], pairs["reference_tensor"] = chosen = tensors_to_compare(
-        target, ids_t, reference, ids_r
-    )
-    whole = _whole(target, chosen[0]) & _whole(reference, chosen[1])
-    tolerance = expected(alignment, rules, ids_t, ids_r, whole)
-    discrete = _discrete(target, ids_t) & _discrete(reference, ids_r)
+    fingerprints_t, fingerprints_r = alignment.fingerprints
+    tensors_t, tensors_r = select_tensors(target, ids_t, reference, ids_r)
+    has_files = _has_file(target, tensors_t) & _has_file(reference, tensors_r)
+    is_exact = _is_discrete(target, ids_t) & _is_discrete(reference, ids_r)
+    tolerance = compute_tolerances(alignment, rules, ids_t, ids_r, has_files)
+    resolution = compute_print_resolution(alignment)
+    pairs["target_tensor"], pairs["reference_tensor"] = tensors_t, tensors_r
     pairs["metric"] = pd.Series(["statistics"] * len(pairs), dtype=object)
-    pairs["error"] = gap
-    pairs["tolerance"] = np.maximum(np.where(discrete, 0.0, tolerance), resolution(alignment))
+    pairs["error"] = compute_distances(fingerprints_t, ids_t, fingerprints_r, ids_r)
+    pairs["tolerance"] = np.maximum(np.where(is_exact, 0.0, tolerance), resolution)
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
-    problems = measure_whole(alignment, pairs, np.flatnonzero(whole), discrete, progress)
-    _judge_hashes(target, reference, pairs)
-    pairs = _with_groups(alignment, pairs)
-    pairs["tolerance"] = np.maximum(pairs["tolerance"], measured_noise(target, pairs))
-    _judge_nonfinite(target, reference, pairs)
-    pairs["comparable"] = (
-        (pairs["nonfinite_mismatch"] > 0)
-        | np.isfinite(pairs["error"])
-        | (pairs["metric"] == "relative_l2")
-    )
+    rows = np.flatnonzero(has_files)
+    problems = measure_whole_tensors(alignment, pairs, rows, is_exact, progress)
+    _compare_checksums(target, reference, pairs)
+    pairs = _add_groups(alignment, pairs)
+    pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(target, pairs))
+    _compare_nonfinite(target, reference, pairs)
+    has_mismatch = pairs["nonfinite_mismatch"] > 0
+    has_error = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    pairs["comparable"] = has_mismatch | has_error
     pairs["spread"] = np.nan
-    figures = None
     if spread is not None:
-        widen(pairs, spread)
-        figures = spread.figures
-    pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~(pairs["nonfinite_mismatch"] > 0)
-    return Comparison(alignment, pairs, scalar_differences(alignment), problems, figures)
+        widen_tolerances(pairs, spread)
+    pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~has_mismatch
+    baseline = None if spread is None else spread.baseline
+    scalars = find_scalar_differences(alignment)
+    return Comparison(alignment, pairs, scalars, problems, baseline)
 
 
-def _whole(flow: Flow, tensors: Ints) -> Flags:
+def _has_file(flow: Flow, tensors: Ints) -> Flags:
     flags: Flags = (flow.tensors["file"] != "").to_numpy()[tensors]
     return flags
 
 
-def _discrete(flow: Flow, ids: Ints) -> Flags:
+def _is_discrete(flow: Flow, ids: Ints) -> Flags:
     flags: Flags = flow.classes["dtype"].map(is_discrete).to_numpy(dtype=bool)[ids]
     return flags
 
 
-def _with_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs, and a row per fused tensor and its parts; ``group`` holds the classes of both sides, else None."""
+def _add_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return the pairs, with one more row per fused tensor and its parts.
+
+    The column ``group`` holds the classes of both sides of such a row, else None.
+    """
     pairs["group"] = pd.Series([None] * len(pairs), dtype=object)
     if not alignment.groups:
         return pairs
-    rows = [_group_row(alignment, group) for group in alignment.groups]
+    rows = [_make_group_row(alignment, group) for group in alignment.groups]
     return pd.concat([pairs, pd.DataFrame(rows).astype({"group": object})], ignore_index=True)
 
 
-def _group_row(alignment: Alignment, group: Group) -> dict[str, object]:
+def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object]:
     target, reference = alignment.target, alignment.reference
-    ours, theirs = gathered(target, group.target), gathered(reference, group.reference)
-    size = float(target.sizes[list(group.target)].sum())
-    sides = [
-        Fingerprints(*(np.array([number]) for number in (size, *figures, 4.0)))
-        for figures in (ours, theirs)
-    ]
-    one = np.array([0])
-    error = float(distance(sides[0], one, sides[1], one)[0])
-    tolerance = max(resolution(alignment), alignment.tolerance)
+    error = _compare_group_statistics(alignment, group)
+    tolerance = max(compute_print_resolution(alignment), alignment.tolerance)
+    n_parts = max(len(group.target), len(group.reference))
     row: dict[str, object] = {
         "target": group.target[0],
         "reference": group.reference[0],
         "evidence": "layout",
-        "confidence": 0.8,
+        "confidence": _GROUP_CONFIDENCE,
         "target_tensor": int(target.classes["tensor"].iat[group.target[0]]),
         "reference_tensor": int(reference.classes["tensor"].iat[group.reference[0]]),
         "metric": "statistics",
         "error": error,
         "tolerance": tolerance,
-        "layout": f"parts({max(len(group.target), len(group.reference))})",
+        "layout": f"parts({n_parts})",
         "group": group,
     }
     try:
-        layout, a, b = _put_together(alignment, group)
+        layout, a, b = _join_group(alignment, group)
     except (DumpError, KeyError, OSError, ValueError):
-        return row  # statistics it is: without whole tensors, or in shapes that cannot be joined
-    found = compare(a, b, alignment.tolerance)
-    order_found = found.relative_l2 <= max(1e-2, 10 * alignment.tolerance) or found.beyond < 0.5
-    if (
-        order_found or error > tolerance
-    ):  # most elements in their place: what is not is a difference, heads swapped say
-        row |= {name: getattr(found, name) for name in METRICS}
-        row |= {"metric": "relative_l2", "error": found.relative_l2, "layout": layout}
+        return row  # there are no whole tensors, or their shapes cannot be joined
+    metrics = compute_metrics(a, b, alignment.tolerance)
+    if error > tolerance or _has_found_order(metrics, alignment.tolerance):
+        row |= {name: getattr(metrics, name) for name in METRIC_NAMES}
+        row |= {"metric": "relative_l2", "error": metrics.relative_l2, "layout": layout}
     return row
 
 
-def _put_together(alignment: Alignment, group: Group) -> tuple[str, AnyArray, AnyArray]:
-    """(layout, target, reference) with the parts of the one side put together like the fused tensor of the other."""
-    arrays = [
-        [shaped(flow, int(flow.classes["tensor"].iat[value])) for value in values]
-        for flow, values in (
-            (alignment.target, group.target),
-            (alignment.reference, group.reference),
-        )
-    ]
-    if len(arrays[0]) == 1:
-        layout, joined = fused(arrays[0][0], arrays[1])
-        return layout, arrays[0][0], joined
-    layout, joined = fused(arrays[1][0], arrays[0])
-    return f"reference {layout}", joined, arrays[1][0]
+def _compare_group_statistics(alignment: Alignment, group: FusedGroup) -> float:
+    """Return the distance of the statistics of both sides, each taken as one tensor."""
+    n_elements = float(alignment.target.sizes[list(group.target)].sum())
+    fingerprint_t = _make_fingerprint(alignment.target, group.target, n_elements)
+    fingerprint_r = _make_fingerprint(alignment.reference, group.reference, n_elements)
+    rows = np.array([0])
+    distances: Floats = compute_distances(fingerprint_t, rows, fingerprint_r, rows)
+    return float(distances[0])
 
 
-def _judge_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
-    """By statistics alone: NaN or Inf on one side only. A mask of -Inf against one of -1e9 or the like is none."""
-    blind = pairs["nonfinite_mismatch"].isna()
-    worse = []
-    for flow, ids in ((target, pairs["target"]), (reference, pairs["reference"])):
-        table = flow.classes.iloc[ids]
-        infinite_mask = np.isneginf(table["min"].to_numpy()) & np.isfinite(table["max"].to_numpy())
-        worse.append(np.where(infinite_mask, 0, table["nonfinite"].to_numpy()))
-    parted = (worse[0] >= 0) & (worse[1] >= 0) & (worse[0] != worse[1])
-    pairs.loc[blind & parted, "nonfinite_mismatch"] = 1.0
+def _make_fingerprint(flow: Flow, parts: tuple[int, ...], n_elements: float) -> Fingerprints:
+    statistics = compute_joint_statistics(flow, parts)
+    numbers = (n_elements, *statistics, _GROUP_EVIDENCE)
+    return Fingerprints(*(np.array([number]) for number in numbers))
 
 
-def _judge_hashes(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
-    """Pairs without numbers agree if they share a checksum (of any layout recorded); unequal ones cannot be judged."""
-    blind = np.flatnonzero(~np.isfinite(pairs["error"].to_numpy()))
-    if not len(blind):
+def _has_found_order(metrics: Metrics, tolerance: float) -> bool:
+    """Return whether most elements are in their place, so that the others really differ."""
+    max_error = max(_MAX_ORDER_ERROR, _MAX_ORDER_TOLERANCES * tolerance)
+    return metrics.relative_l2 <= max_error or metrics.beyond < _MAX_ORDER_SHARE
+
+
+def _join_group(alignment: Alignment, group: FusedGroup) -> tuple[str, AnyArray, AnyArray]:
+    """Return (layout, target, reference), the parts of one side joined as the other's tensor."""
+    target_arrays = _load_tensors(alignment.target, group.target)
+    reference_arrays = _load_tensors(alignment.reference, group.reference)
+    if len(target_arrays) == 1:
+        layout, joined = join_parts(target_arrays[0], reference_arrays)
+        return layout, target_arrays[0], joined
+    layout, joined = join_parts(reference_arrays[0], target_arrays)
+    return f"reference {layout}", joined, reference_arrays[0]
+
+
+def _load_tensors(flow: Flow, values: tuple[int, ...]) -> list[AnyArray]:
+    tensors = flow.classes["tensor"]
+    return [load_shaped_tensor(flow, int(tensors.iat[value])) for value in values]
+
+
+def _compare_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
+    """Mark pairs with NaN or Inf on one side only, by statistics alone.
+
+    A mask of -Inf on one side and of -1e9 or similar on the other is not a mismatch.
+    """
+    has_no_metrics = pairs["nonfinite_mismatch"].isna()
+    counts_t = _count_nonfinite(target, pairs["target"].to_numpy())
+    counts_r = _count_nonfinite(reference, pairs["reference"].to_numpy())
+    is_different = (counts_t >= 0) & (counts_r >= 0) & (counts_t != counts_r)
+    pairs.loc[has_no_metrics & is_different, "nonfinite_mismatch"] = 1.0
+
+
+def _count_nonfinite(flow: Flow, values: Ints) -> Ints:
+    """Return the recorded number of nonfinite elements, 0 for masks of -Inf, -1 if unknown."""
+    table = flow.classes.iloc[values]
+    is_infinite_mask = np.isneginf(table["min"].to_numpy()) & np.isfinite(table["max"].to_numpy())
+    counts: Ints = np.where(is_infinite_mask, 0, table["nonfinite"].to_numpy())
+    return counts
+
+
+def _compare_checksums(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
+    """Judge pairs without numbers by checksum.
+
+    They agree if they share a checksum of any recorded layout. Pairs with different checksums
+    cannot be judged.
+    """
+    rows = np.flatnonzero(~np.isfinite(pairs["error"].to_numpy()))
+    if not len(rows):
         return
-    sums_t, sums_r = target.hashes, reference.hashes
-    for row in blind.tolist():
-        ours, theirs = (
-            sums_t[int(pairs["target"].iat[row])],
-            sums_r[int(pairs["reference"].iat[row])],
-        )
-        if ours and theirs:
-            pairs.loc[pairs.index[row], "metric"] = "hash"
-            if ours & theirs:
-                pairs.loc[pairs.index[row], "error"] = 0.0
+    checksums_t, checksums_r = target.checksums, reference.checksums
+    for row in rows.tolist():
+        sums_t = checksums_t[int(pairs["target"].iat[row])]
+        sums_r = checksums_r[int(pairs["reference"].iat[row])]
+        if not sums_t or not sums_r:
+            continue
+        pairs.loc[pairs.index[row], "metric"] = "hash"
+        if sums_t & sums_r:
+            pairs.loc[pairs.index[row], "error"] = 0.0

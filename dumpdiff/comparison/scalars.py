@@ -9,38 +9,42 @@ from ..alignment import Alignment
 from ..graph import Flow
 from ..model.dtypes import is_floating
 
-_SAME = 6e-6  # relative: six printed digits, as the graph text has them, are off by up to 5e-6
+#: Relative difference within which two scalars are equal: the graph text prints six digits, which
+#: are off by up to 5e-6.
+_MAX_DIFFERENCE = 6e-6
 
 
-def scalar_differences(alignment: Alignment) -> pd.DataFrame:
-    """Floating scalars that differ between paired ops: columns target_op, reference_op, target, reference (the values).
+def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
+    """Return the floating scalars that differ between paired ops.
 
-    Only ops of one kind with as many floating scalars are compared: shapes, axes and flags are written too differently.
+    Columns: target_op, reference_op, target, reference (the values). Only ops of one kind with the
+    same number of floating scalars are compared: frameworks write shapes, axes and flags too
+    differently.
     """
-    scalars_t, scalars_r = _floats(alignment.target), _floats(alignment.reference)
+    target_scalars = _collect_scalars(alignment.target)
+    reference_scalars = _collect_scalars(alignment.reference)
     rows = []
-    for t, r in alignment.ops.itertuples(index=False):
-        ours, theirs = scalars_t.get(t, ()), scalars_r.get(r, ())
-        if alignment.kinds_t[t] != alignment.kinds_r[r] or len(ours) != len(theirs):
+    for op_t, op_r in alignment.ops.itertuples(index=False):
+        scalars_t, scalars_r = target_scalars.get(op_t, ()), reference_scalars.get(op_r, ())
+        has_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
+        if not has_same_kind or len(scalars_t) != len(scalars_r):
             continue
-        rows += [
-            (t, r, a, b)
-            for a, b in zip(ours, theirs, strict=True)
-            if abs(a - b) > _SAME * max(abs(a), abs(b))
-        ]
+        for a, b in zip(scalars_t, scalars_r, strict=True):
+            if abs(a - b) > _MAX_DIFFERENCE * max(abs(a), abs(b)):
+                rows.append((op_t, op_r, a, b))
     return pd.DataFrame(rows, columns=["target_op", "reference_op", "target", "reference"])
 
 
-def _floats(flow: Flow) -> dict[int, tuple[float, ...]]:
-    """Per op its floating scalars in slot order; scalars that are tensors of one element count only if constant."""
+def _collect_scalars(flow: Flow) -> dict[int, tuple[float, ...]]:
+    """Return the floating scalars of each op in slot order.
+
+    Scalars that are tensors of one element count only if they are constant.
+    """
     tensors = flow.tensors
-    chosen = (
-        tensors["constant"]
-        & (tensors["size"] <= 1)
-        & tensors["dtype"].map(is_floating).astype(bool)
-    )
-    table = tensors.loc[chosen & np.isfinite(tensors["max"]), ["op", "max"]]
-    found: dict[int, tuple[float, ...]] = {}
-    for op, value in table.itertuples(index=False):
-        found[op] = (*found.get(op, ()), value)
-    return found
+    is_scalar = tensors["constant"] & (tensors["size"] <= 1)
+    is_scalar &= tensors["dtype"].map(is_floating).astype(bool)
+    is_scalar &= np.isfinite(tensors["max"])
+    scalars: dict[int, tuple[float, ...]] = {}
+    for op, value in tensors.loc[is_scalar, ["op", "max"]].itertuples(index=False):
+        scalars[op] = (*scalars.get(op, ()), value)
+    return scalars

@@ -1,107 +1,181 @@
-"""What error each pair may have: by its dtypes and operator, and by the noise of this very pair of dumps."""
+"""The error each pair may have.
+
+It depends on the dtypes and the operator, on the noise of this pair of dumps, and on the spread of
+two runs of the reference if a baseline is given.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
 from ..graph import Flow
-from ..graph.missing_edges import is_given
+from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, unit_roundoff
+from ..model.result import Baseline
 from ..rulebook import Rules
 
-#: A relative error that is allowed to be this large cannot tell right from wrong. A judgement call.
+#: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
 NO_INFORMATION = 0.3
-_ENOUGH = 8  # pairs that it takes to measure noise
-_NOISE_MARGIN = 8  # of the lower quartile: in clean float32 pairs the largest error of a phase is 3 to 6 times it
+#: Pairs that are needed to measure the noise of a phase.
+_MIN_NOISE_PAIRS = 8
+#: Noise in units of the lower quartile of the errors: in clean float32 pairs the largest error of a
+#: phase is 3 to 6 times the lower quartile.
+_NOISE_MARGIN = 8
+_NOISE_QUANTILE = 0.25
+#: Upper bound of the noise, in units of the tolerance by dtype and operator.
+_MAX_NOISE = 64
+#: Rounding to d digits moves 1.000 by up to 5 units of 10**-d.
+_PRINT_UNITS = 5
 
 
-def expected(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints, whole: Flags) -> Floats:
-    """Per pair, from both dtypes, the maker's kind and the length of its sums; ``whole``: whole tensors are compared.
+@dataclass(frozen=True)
+class Spread:
+    """The error of a second run of the reference, for every value class of the reference."""
 
-    What nobody made (a parameter, the batch) may only be off by its own rounding, whatever the network's noise: its
-    elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and Stability of
-    Numerical Algorithms, 2nd ed., theorems 2.2 and 2.3), a norm that was itself recorded in the narrow type by one u
-    more.
+    baseline: Baseline
+    #: (reference classes,) error of one run against the other; NaN where it was not measured
+    measured: Floats
+    #: (reference classes,) error that two correct runs may show; 0 for values that no op computed
+    allowed: Floats
+
+    def get_largest(self, values: tuple[int, ...]) -> tuple[float, float]:
+        """Return the largest (measured, allowed) error of the values of one tensor."""
+        rows = list(values)
+        return float(np.max(self.measured[rows])), float(np.max(self.allowed[rows]))
+
+
+def compute_tolerances(
+    alignment: Alignment, rules: Rules, target_ids: Ints, reference_ids: Ints, has_files: Flags
+) -> Floats:
+    """Return the tolerance per pair, from both dtypes, the producer's kind and its sum length.
+
+    ``has_files`` is true where whole tensors are compared. Values that no op computed (parameters,
+    the batch) may only differ by their own rounding, whatever the noise of the network: their
+    elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., theorems 2.2 and 2.3), a norm that was itself
+    recorded in the narrow type by one u more.
     """
     target, reference = alignment.target, alignment.reference
-    coarse = max(target.coarsest, reference.coarsest, key=unit_roundoff)
-    dtypes_t = target.classes["dtype"].to_numpy()[ids_t]
-    dtypes_r = reference.classes["dtype"].to_numpy()[ids_r]
-    makers = target.classes["producer"].to_numpy()[ids_t]
-    sizes = target.classes["size"].to_numpy()
-    tolerances = np.empty(len(ids_t))
-    known: dict[tuple[str, str, str, int], float] = {}
-    exact = rules.tolerance("float32", "float32", "identity", 1)
-    recorded_narrow = any(
+    coarse_dtype = max(target.coarsest_dtype, reference.coarsest_dtype, key=unit_roundoff)
+    target_dtypes = target.classes["dtype"].to_numpy()[target_ids]
+    reference_dtypes = reference.classes["dtype"].to_numpy()[reference_ids]
+    producers = target.classes["producer"].to_numpy()[target_ids].tolist()
+    exact_tolerance = rules.compute_tolerance("float32", "float32", "identity", 1)
+    has_narrow_statistics = any(
         flow.trace.source.low_precision_statistics for flow in (target, reference)
     )
-    for row, (t, a, b, maker) in enumerate(
-        zip(ids_t.tolist(), dtypes_t, dtypes_r, makers.tolist(), strict=True)
-    ):
-        kind = alignment.kinds_t[maker] if maker >= 0 else "identity"
-        length = (
-            _reduction_length([int(sizes[v]) for v in target.reads[maker]], int(sizes[t]))
-            if maker >= 0
-            else 1
-        )
-        dtype = _no_finer(_finer(a, b), coarse)
+    tolerances = np.empty(len(target_ids))
+    cache: dict[tuple[str, str, str, int], float] = {}
+    columns = (target_ids.tolist(), target_dtypes, reference_dtypes, producers)
+    for row, (value, dtype_t, dtype_r, producer) in enumerate(zip(*columns, strict=True)):
+        kind, length = "identity", 1
+        if producer >= 0:
+            kind = alignment.target_kinds[producer]
+            length = _compute_sum_length(target, producer, value)
+        dtype = _limit_precision(_find_finer_dtype(dtype_t, dtype_r), coarse_dtype)
         key = (dtype, dtype, kind, length)
-        if key not in known:
-            known[key] = rules.tolerance(*key)
-        tolerances[row] = known[key]
-        given = maker < 0 and is_given(target, t) and is_given(reference, int(ids_r[row]))
-        if given and (units := max(unit_roundoff(a), unit_roundoff(b))) > 0:
-            tolerances[row] = max(2 * units if recorded_narrow and not whole[row] else units, exact)
+        if key not in cache:
+            cache[key] = rules.compute_tolerance(*key)
+        tolerances[row] = cache[key]
+        if producer >= 0 or not is_graph_input(target, value):
+            continue
+        if not is_graph_input(reference, int(reference_ids[row])):
+            continue
+        units = max(unit_roundoff(dtype_t), unit_roundoff(dtype_r))
+        if units > 0:
+            if has_narrow_statistics and not has_files[row]:
+                units = 2 * units
+            tolerances[row] = max(units, exact_tolerance)
     return tolerances
 
 
-def measured_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
-    """Per pair, eight times the lower quartile of its phase's errors where values alone made the pair; 0 if discrete.
+def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
+    """Return the noise per pair: eight times the lower quartile of the errors of its phase.
 
-    Rounding errors grow along a network and more so in its backward pass; what this very pair of dumps shows where it
-    agrees bounds what to expect. The lower quartile, since after a divergence most are apart; at most 64 tolerances.
+    Only pairs made by value alone are used; the noise of a discrete value is 0. Rounding errors
+    grow along a network, and more so in its backward pass; the errors where this pair of dumps
+    agrees bound what to expect. The lower quartile is used because most values diverge after a
+    divergence. The noise is at most 64 tolerances.
     """
-    phase = target.classes["phase"].to_numpy()[pairs["target"]]
-    error, tolerance = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
-    computed = target.classes["producer"].to_numpy()[pairs["target"]] >= 0
-    sure = computed & (pairs["evidence"] == "value").to_numpy() & (error > 0) & (tolerance > 0)
+    target_ids = pairs["target"]
+    phases = target.classes["phase"].to_numpy()[target_ids]
+    is_computed = target.classes["producer"].to_numpy()[target_ids] >= 0
+    errors, tolerances = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
+    is_paired_by_value = is_computed & (pairs["evidence"] == "value").to_numpy()
+    is_sample = is_paired_by_value & (errors > 0) & (tolerances > 0)
     noise = np.zeros(len(pairs))
-    for name in np.unique(phase[sure]):
-        errors = error[sure & (phase == name)]
-        if len(errors) >= _ENOUGH:
-            noise[computed & (phase == name)] = _NOISE_MARGIN * float(np.quantile(errors, 0.25))
-    measured: Floats = np.minimum(noise, 64 * tolerance)
-    return measured
+    for phase in np.unique(phases[is_sample]):
+        phase_errors = errors[is_sample & (phases == phase)]
+        if len(phase_errors) >= _MIN_NOISE_PAIRS:
+            quartile = float(np.quantile(phase_errors, _NOISE_QUANTILE))
+            noise[is_computed & (phases == phase)] = _NOISE_MARGIN * quartile
+    limited: Floats = np.minimum(noise, _MAX_NOISE * tolerances)
+    return limited
 
 
-def _finer(a: str, b: str) -> str:
-    """The finer of two floating dtypes: where one side alone rounds coarsely, that is a difference, not noise."""
-    floating = [dtype for dtype in (a, b) if dtype in UNIT_ROUNDOFF]
-    return min(floating, key=unit_roundoff) if floating else a
+def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:
+    """Add the column ``spread`` and raise ``tolerance`` to the error that the spread allows.
+
+    Pairs whose spread allows any error are no longer ``comparable``, unless their error exceeds
+    even that. An unusable baseline changes neither column.
+    """
+    measured, allowed = np.empty(len(pairs)), np.empty(len(pairs))
+    rows = zip(pairs["reference"].tolist(), pairs["group"], strict=True)
+    for row, (value, group) in enumerate(rows):
+        values = (value,) if group is None else group.reference
+        measured[row], allowed[row] = spread.get_largest(values)
+    pairs["spread"] = measured
+    if spread.baseline.unusable:
+        return
+    pairs["tolerance"] = np.maximum(pairs["tolerance"], allowed)
+    is_hidden = (allowed >= NO_INFORMATION) & ~(pairs["error"] > allowed).to_numpy()
+    pairs["comparable"] &= ~is_hidden
 
 
-def _no_finer(dtype: str, coarse: str) -> str:
-    return (
-        coarse if dtype in UNIT_ROUNDOFF and unit_roundoff(dtype) < unit_roundoff(coarse) else dtype
-    )
+def compute_print_resolution(alignment: Alignment) -> float:
+    """Return the error that printing alone can cause between two equal numbers."""
+    target_source = alignment.target.trace.source
+    reference_source = alignment.reference.trace.source
+    return _PRINT_UNITS * (target_source.resolution + reference_source.resolution)
 
 
-def _reduction_length(inputs: list[int], output: int) -> int:
-    """Terms of an op's sums: K of (M,K) x (K,N) = sqrt(MK KN / MN); input over output elements of a reduction."""
-    if output <= 0 or not inputs:
+def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
+    """Return the finer floating dtype.
+
+    If one side alone rounds coarsely, that is a difference, not noise.
+    """
+    floating = [dtype for dtype in (dtype_t, dtype_r) if dtype in UNIT_ROUNDOFF]
+    if not floating:
+        return dtype_t
+    return min(floating, key=unit_roundoff)
+
+
+def _limit_precision(dtype: str, coarse_dtype: str) -> str:
+    """Return ``dtype``, or ``coarse_dtype`` if that is a coarser floating type."""
+    if dtype in UNIT_ROUNDOFF and unit_roundoff(dtype) < unit_roundoff(coarse_dtype):
+        return coarse_dtype
+    return dtype
+
+
+def _compute_sum_length(flow: Flow, producer: int, value: int) -> int:
+    input_sizes = [int(flow.sizes[input_value]) for input_value in flow.reads[producer]]
+    return _compute_reduction_length(input_sizes, int(flow.sizes[value]))
+
+
+def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:
+    """Return the number of terms in an op's sums.
+
+    For a product it is K of (M, K) x (K, N) = sqrt(MK KN / MN); for a reduction it is the ratio of
+    input to output elements.
+    """
+    if output_size <= 0 or not input_sizes:
         return 1
-    if len(inputs) >= 2:
-        return max(1, round(math.sqrt(inputs[0] * inputs[1] / output)))
-    return max(1, inputs[0] // output)
-
-
-def resolution(alignment: Alignment) -> float:
-    """What printing alone may make of equal numbers: rounding to d digits moves 1.000 by up to 5 units of 10**-d."""
-    return 5 * (
-        alignment.target.trace.source.resolution + alignment.reference.trace.source.resolution
-    )
+    if len(input_sizes) >= 2:
+        return max(1, round(math.sqrt(input_sizes[0] * input_sizes[1] / output_size)))
+    return max(1, input_sizes[0] // output_size)

@@ -1,8 +1,9 @@
-"""Whole tensors of a pair: which two files to read, and what they say."""
+"""Whole tensors of a pair: select the two files to read, and measure the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -14,116 +15,148 @@ from ..model.dtypes import unit_roundoff
 from ..model.errors import DumpError
 from ..model.threads import each
 from ..model.trace import Problem
-from .layouts import laid_out
-from .metrics import Metrics, compare
-from .narrow_dtypes import round_to
+from .layouts import find_common_layout
+from .metrics import Metrics, compute_metrics
+from .narrow_dtypes import round_to_dtype
 
-METRICS = tuple(Metrics.__dataclass_fields__)
-_REARRANGED = 0.2  # relative L2: elements in another order are farther apart than this
+METRIC_NAMES = tuple(Metrics.__dataclass_fields__)
+#: Relative L2: two tensors with the same elements in another order differ by more than this.
+_REARRANGED = 0.2
+#: Pairs between two reports of progress.
+_PROGRESS_STEP = 64
 
 
-def tensors_to_compare(
-    target: Flow, ids_t: Ints, reference: Flow, ids_r: Ints
+@dataclass(frozen=True)
+class Measurement:
+    """The metrics of one pair of whole tensors, or why one of them cannot be read."""
+
+    row: int
+    layout: str = "same"
+    metrics: Metrics | None = None
+    rounded_error: float = np.nan
+    problem: str = ""
+
+
+def select_tensors(
+    target: Flow, target_ids: Ints, reference: Flow, reference_ids: Ints
 ) -> tuple[Ints, Ints]:
-    """Per pair one tensor of either class: whole ones of one shape if there are any, else those that stand for it."""
-    members_t, members_r = _members(target), _members(reference)
-    chosen_t = target.classes["tensor"].to_numpy()[ids_t].copy()
-    chosen_r = reference.classes["tensor"].to_numpy()[ids_r].copy()
-    for row, (t, r) in enumerate(zip(ids_t.tolist(), ids_r.tolist(), strict=True)):
-        shapes_r = members_r.get(r)
-        shapes_t = members_t.get(t)
+    """Return one tensor of either class per pair.
+
+    Whole tensors of a common shape are preferred, then any whole ones, then the tensors that stand
+    for their classes.
+    """
+    target_members, reference_members = _list_whole_tensors(target), _list_whole_tensors(reference)
+    target_tensors = target.classes["tensor"].to_numpy()[target_ids].copy()
+    reference_tensors = reference.classes["tensor"].to_numpy()[reference_ids].copy()
+    pairs = zip(target_ids.tolist(), reference_ids.tolist(), strict=True)
+    for row, (value_t, value_r) in enumerate(pairs):
+        shapes_t, shapes_r = target_members.get(value_t), reference_members.get(value_r)
         if not shapes_t or not shapes_r:
             continue
-        common = next((shape for shape in shapes_t if shape in shapes_r), None)
-        chosen_t[row] = shapes_t[common] if common is not None else next(iter(shapes_t.values()))
-        chosen_r[row] = shapes_r[common] if common is not None else next(iter(shapes_r.values()))
-    return chosen_t, chosen_r
+        common_shapes = [shape for shape in shapes_t if shape in shapes_r]
+        shape_t = common_shapes[0] if common_shapes else next(iter(shapes_t))
+        shape_r = common_shapes[0] if common_shapes else next(iter(shapes_r))
+        target_tensors[row] = shapes_t[shape_t]
+        reference_tensors[row] = shapes_r[shape_r]
+    return target_tensors, reference_tensors
 
 
-def _members(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
-    """Per class the whole tensors it has, one per shape (without axes of length 1), outputs first."""
+def _list_whole_tensors(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
+    """Return the whole tensors of each class, one per shape (without unit axes), outputs first."""
     tensors = flow.tensors
+    is_input = tensors["role"].to_numpy() != "output"
     rows = np.flatnonzero((tensors["file"] != "").to_numpy() & (flow.tensor_class >= 0))
-    rows = rows[np.argsort((tensors["role"].to_numpy()[rows] != "output"), kind="stable")]
-    table: dict[int, dict[tuple[int, ...], int]] = {}
+    rows = rows[np.argsort(is_input[rows], kind="stable")]
     shapes = tensors["shape"].to_numpy()
+    table: dict[int, dict[tuple[int, ...], int]] = {}
     for row, value in zip(rows.tolist(), flow.tensor_class[rows].tolist(), strict=True):
         shape = tuple(length for length in (shapes[row] or ()) if length != 1)
         table.setdefault(value, {}).setdefault(shape, row)
     return table
 
 
-def measure_whole(
+def measure_whole_tensors(
     alignment: Alignment,
     pairs: pd.DataFrame,
-    todo: Ints,
-    discrete: Flags,
+    rows: Ints,
+    is_discrete: Flags,
     progress: Callable[[float], None] | None,
 ) -> tuple[Problem, ...]:
-    """Fill in the metrics of the pairs ``todo``; what cannot be read keeps its statistics and becomes a problem."""
-    target, reference = alignment.target, alignment.reference
-    columns: dict[str, Floats] = {
-        name: np.full(len(pairs), np.nan) for name in (*METRICS, "rounded_error")
+    """Fill in the metrics of the pairs ``rows``.
+
+    A tensor that cannot be read keeps its statistics and is returned as a problem.
+    """
+    target = alignment.target
+    metric_columns: dict[str, Floats] = {
+        name: np.full(len(pairs), np.nan) for name in (*METRIC_NAMES, "rounded_error")
     }
-    error, metric, layout = (
-        pairs[name].to_numpy(copy=True) for name in ("error", "metric", "layout")
-    )
-    tolerance = pairs["tolerance"].to_numpy(copy=True)
-    tensors_t, tensors_r = pairs["target_tensor"].to_numpy(), pairs["reference_tensor"].to_numpy()
+    judged_names = ("error", "metric", "layout", "tolerance")
+    judged_columns = {name: pairs[name].to_numpy(copy=True) for name in judged_names}
+    target_tensors = pairs["target_tensor"].to_numpy()
+    reference_tensors = pairs["reference_tensor"].to_numpy()
+    tolerances = pairs["tolerance"].to_numpy(copy=True)
     problems: list[Problem] = []
 
-    def measure(row: int) -> tuple[int, str, Metrics | None, float]:
+    def measure(row: int) -> Measurement:
+        tensors = int(target_tensors[row]), int(reference_tensors[row])
         try:
-            a, b = shaped(target, int(tensors_t[row])), shaped(reference, int(tensors_r[row]))
-            found = compare(a, b, float(tolerance[row]))
-            name = "same" if a.shape == b.shape else "reshape"
-            if found.relative_l2 > max(tolerance[row], _REARRANGED) and a.size > 1:
-                name, a, b = laid_out(a, b)
-                if "transpose" in name:
-                    found = compare(a, b, float(tolerance[row]))
-            narrow = _narrower(target, int(tensors_t[row]), reference, int(tensors_r[row]))
-            rounded = (
-                compare(round_to(a, narrow), round_to(b, narrow), 0.0).relative_l2
-                if narrow
-                else np.nan
-            )
-        except (DumpError, OSError, ValueError) as reason:
-            return row, str(reason), None, np.nan
-        return row, name, found, rounded
+            return _measure_pair(alignment, row, tensors, float(tolerances[row]))
+        except (DumpError, OSError, ValueError) as error:
+            return Measurement(row, problem=str(error))
 
-    elements = target.tensors["size"].to_numpy()[tensors_t[todo]].tolist()
-    for done, (row, name, found, rounded) in enumerate(each(measure, todo.tolist(), elements)):
-        if found is None:
-            problems.append(Problem(str(target.tensors["file"].iat[int(tensors_t[row])]), name))
+    sizes = target.tensors["size"].to_numpy()[target_tensors]
+    for n_done, result in enumerate(each(measure, rows.tolist(), sizes[rows].tolist())):
+        row, metrics = result.row, result.metrics
+        if metrics is None:
+            file = str(target.tensors["file"].iat[int(target_tensors[row])])
+            problems.append(Problem(file, result.problem))
             continue
-        for field in METRICS:
-            columns[field][row] = getattr(found, field)
-        columns["rounded_error"][row] = rounded
-        layout[row] = name
-        if discrete[row]:  # indices and masks are equal or not
-            size = int(target.tensors["size"].iat[int(tensors_t[row])])
-            metric[row], error[row], tolerance[row] = (
-                "mismatches",
-                found.mismatches / max(1, size),
-                0.0,
-            )
+        for name in METRIC_NAMES:
+            metric_columns[name][row] = getattr(metrics, name)
+        metric_columns["rounded_error"][row] = result.rounded_error
+        judged_columns["layout"][row] = result.layout
+        if is_discrete[row]:  # indices and masks are equal or not
+            judged_columns["metric"][row] = "mismatches"
+            judged_columns["error"][row] = metrics.mismatches / max(1, int(sizes[row]))
+            judged_columns["tolerance"][row] = 0.0
         else:
-            metric[row], error[row] = "relative_l2", found.relative_l2
-        if progress and done % 64 == 0:
-            progress(done / len(todo))
-    for column, values in columns.items():
-        pairs[column] = values
-    pairs["error"], pairs["metric"], pairs["layout"], pairs["tolerance"] = (
-        error,
-        metric,
-        layout,
-        tolerance,
-    )
+            judged_columns["metric"][row] = "relative_l2"
+            judged_columns["error"][row] = metrics.relative_l2
+        if progress and n_done % _PROGRESS_STEP == 0:
+            progress(n_done / len(rows))
+    for name, values in (metric_columns | judged_columns).items():
+        pairs[name] = values
     return tuple(problems)
 
 
-def shaped(flow: Flow, tensor: int) -> AnyArray:
-    """The whole tensor in its recorded shape (graph-mode files of reshaped outputs carry the input's)."""
+def _measure_pair(
+    alignment: Alignment, row: int, tensors: tuple[int, int], tolerance: float
+) -> Measurement:
+    target, reference = alignment.target, alignment.reference
+    a = load_shaped_tensor(target, tensors[0])
+    b = load_shaped_tensor(reference, tensors[1])
+    metrics = compute_metrics(a, b, tolerance)
+    layout = "same" if a.shape == b.shape else "reshape"
+    if metrics.relative_l2 > max(tolerance, _REARRANGED) and a.size > 1:
+        layout, a, b = find_common_layout(a, b)
+        if "transpose" in layout:
+            metrics = compute_metrics(a, b, tolerance)
+    rounded_error = np.nan
+    dtype = _find_narrower_dtype(
+        str(target.tensors["dtype"].iat[tensors[0]]),
+        str(reference.tensors["dtype"].iat[tensors[1]]),
+    )
+    if dtype:
+        rounded_a, rounded_b = round_to_dtype(a, dtype), round_to_dtype(b, dtype)
+        rounded_error = compute_metrics(rounded_a, rounded_b, 0.0).relative_l2
+    return Measurement(row, layout, metrics, rounded_error)
+
+
+def load_shaped_tensor(flow: Flow, tensor: int) -> AnyArray:
+    """Return the whole tensor in its recorded shape.
+
+    Graph-mode files of reshaped outputs hold the shape of the input.
+    """
     array = flow.trace.array(tensor)
     shape = flow.tensors["shape"].iat[tensor]
     if shape is not None and array.shape != shape and array.size == np.prod(shape, dtype=np.int64):
@@ -131,8 +164,9 @@ def shaped(flow: Flow, tensor: int) -> AnyArray:
     return array
 
 
-def _narrower(target: Flow, t: int, reference: Flow, r: int) -> str:
-    """The narrower dtype of two floating ones that differ in precision, '' if they do not."""
-    a, b = target.tensors["dtype"].iat[t], reference.tensors["dtype"].iat[r]
-    units = unit_roundoff(a), unit_roundoff(b)
-    return "" if units[0] == units[1] or 0.0 in units else (a if units[0] > units[1] else b)
+def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:
+    """Return the less precise of two floating dtypes, '' if they have the same precision."""
+    unit_t, unit_r = unit_roundoff(dtype_t), unit_roundoff(dtype_r)
+    if unit_t == unit_r or 0.0 in (unit_t, unit_r):
+        return ""
+    return dtype_t if unit_t > unit_r else dtype_r

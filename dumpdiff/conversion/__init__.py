@@ -1,7 +1,7 @@
 """One framework's checkpoint as another's: canonical parameters, laid out and named as the target has them."""
 
-from .canonical import Reading
-from .pipeline import Converted, convert, planned
-from .plan import Wanted
+from .canonical import SourceOptions
+from .pipeline import ConversionResult, convert, plan_conversion
+from .plan import TargetOptions
 
-__all__ = ["Converted", "Reading", "Wanted", "convert", "planned"]
+__all__ = ["ConversionResult", "SourceOptions", "TargetOptions", "convert", "plan_conversion"]

@@ -18,20 +18,20 @@ from ..weight_comparison.families import (
     META,
     MINDFORMERS,
     MINDFORMERS_LEGACY,
-    Numbers,
+    ModelConfig,
 )
-from ..weight_comparison.groups import is_state, units
-from ..weight_comparison.row_permutation import grouped, inverse, regrouped
-from ..weight_comparison.shards import side_of
-from ..weight_comparison.whole_model import Side
+from ..weight_comparison.groups import is_state, collect_members
+from ..weight_comparison.row_permutation import build_fused_order, invert_order, swap_row_axes
+from ..weight_comparison.shards import join_shards
+from ..weight_comparison.whole_model import WholeModel
 from .rows import Rows
 
-Turns = Literal["grouped", "concatenated", "interleaved"]
+FusionLayout = Literal["grouped", "concatenated", "interleaved"]
 
 #: Family -> the turns in which q, k and v lie in one weight, where not by query group; see weights.conventions.
-_QKV: Mapping[str, Turns] = {HUGGINGFACE: "concatenated", GPT2: "concatenated"}
+_QKV: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated", GPT2: "concatenated"}
 #: Family -> the turns of gate and up in a dense layer, where not one after the other. Experts always are.
-_GATE_UP: Mapping[str, Turns] = {MINDFORMERS: "interleaved", MINDFORMERS_LEGACY: "interleaved"}
+_GATE_UP: Mapping[str, FusionLayout] = {MINDFORMERS: "interleaved", MINDFORMERS_LEGACY: "interleaved"}
 _FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj)\.(weight|bias)$")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _STACK = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
@@ -39,43 +39,43 @@ _MTP = re.compile(r"(^|\.)mtp\.|\.(enorm|hnorm|eh_proj)\.")
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceOptions:
     """What the user says of the source; None for what its files say, or its family does."""
 
     heads: int | None = None
     groups: int | None = None
     experts: int | None = None
     vocabulary: int | None = None  #: without padding
-    qkv: Turns | None = None
-    gate_up: Turns | None = None
+    qkv: FusionLayout | None = None
+    gate_up: FusionLayout | None = None
     gated: bool | None = None
 
 
 @dataclass(frozen=True)
-class Apart:
+class CanonicalCheckpoint:
     """The parameters of a model by canonical name, and what is known of it."""
 
     parameters: Mapping[str, Rows]
     sources: Mapping[str, str]  #: canonical name -> the source's
-    numbers: Numbers
+    numbers: ModelConfig
     settings: Mapping[str, Any]  #: of the source
     family: str
-    left_out: tuple[str, ...]  #: states of optimizers, counters, tables
+    skipped: tuple[str, ...]  #: states of optimizers, counters, tables
     notes: tuple[str, ...] = ()
 
     @property
-    def layers(self) -> int:
+    def n_layers(self) -> int:
         """How many."""
         return _layers(self.parameters)
 
-    def has(self, ending: str) -> bool:
+    def has_parameter(self, ending: str) -> bool:
         """Whether any parameter's canonical name ends so."""
         return any(path.endswith(ending) for path in self.parameters)
 
     @property
-    def mla(self) -> bool:
+    def has_mla(self) -> bool:
         """Whether keys and values are compressed (multi-head latent attention)."""
-        return self.has(".attention.kv_b.weight")
+        return self.has_parameter(".attention.kv_b.weight")
 
 
 def _layers(paths: Iterable[str]) -> int:
@@ -84,36 +84,36 @@ def _layers(paths: Iterable[str]) -> int:
     )
 
 
-def apart(checkpoint: Checkpoint, rules: Rules, said: Reading) -> Apart:
+def read_canonical(checkpoint: Checkpoint, rules: Rules, said: SourceOptions) -> CanonicalCheckpoint:
     """Read names and shapes of a checkpoint; the elements stay where they are.
 
     Raises DumpError for a parameter that no rule knows, or a fused one whose parts cannot be told.
     """
-    side = side_of(checkpoint, rules)
+    side = join_shards(checkpoint, rules)
     for problem in side.problems[len(checkpoint.problems) :]:
         raise DumpError(f"{problem.file}: {problem.message}; put the checkpoint right first")
-    numbers = _numbers(side.numbers, said)
+    numbers = _numbers(side.config, said)
     side = replace(side, numbers=numbers)
     found: dict[str, Rows] = {}
     sources: dict[str, str] = {}
-    for member in units(side, side).values():
+    for member in collect_members(side, side).values():
         shape = side.tensors[member.name].shape
         vector = len(shape) < 2 or (member.expert is not None and member.path.endswith(".bias"))
         _check_known(side, member.name, member.path)
-        whole = Rows.of(member.matrix, vector)
+        whole = Rows.from_matrix(member.matrix, vector)
         for path, rows in _parts(member.path, whole, side, numbers, said):
             if path in found:
                 raise DumpError(
                     f"{checkpoint.path}: {member.name} and {sources[path]} are both {path}"
                 )
-            found[path], sources[path] = _halves(path, rows, side.family, numbers), member.said
+            found[path], sources[path] = _halves(path, rows, side.family, numbers), member.label
     notes = (*map(str, checkpoint.problems), *_notes(side.family, found, sources, said))
     left = tuple(
         name for name, tensor in side.tensors.items() if is_state(side.canonical_of(name), tensor)
     )
     found = _unpadded(_untied(found, numbers), numbers)
     found = {path: found[path] for path in sorted(found, key=_natural)}
-    return Apart(found, sources, numbers, checkpoint.settings, side.family, left, notes)
+    return CanonicalCheckpoint(found, sources, numbers, checkpoint.settings, side.family, left, notes)
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -121,7 +121,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
 
 
-def _numbers(numbers: Numbers, said: Reading) -> Numbers:
+def _numbers(numbers: ModelConfig, said: SourceOptions) -> ModelConfig:
     heads = said.heads or numbers.heads
     groups = said.groups or (
         said.heads if said.heads and said.heads != numbers.heads else numbers.groups
@@ -135,7 +135,7 @@ def _numbers(numbers: Numbers, said: Reading) -> Numbers:
     )
 
 
-def _check_known(side: Side, name: str, path: str) -> None:
+def _check_known(side: WholeModel, name: str, path: str) -> None:
     if _MTP.search(path):
         raise DumpError(
             f"{side.checkpoint.path}: {name} belongs to multi-token prediction, which is not converted"
@@ -154,7 +154,7 @@ def _check_known(side: Side, name: str, path: str) -> None:
 
 
 def _parts(
-    path: str, whole: Rows, side: Side, numbers: Numbers, said: Reading
+    path: str, whole: Rows, side: WholeModel, numbers: ModelConfig, said: SourceOptions
 ) -> Iterator[tuple[str, Rows]]:
     """The parameters that one holds, apart."""
     matched = _FUSED.match(path)
@@ -173,19 +173,19 @@ def _parts(
     else:
         yield path, whole
         return
-    order = grouped(sizes, groups)
+    order = build_fused_order(sizes, groups)
     if order is None:
         raise DumpError(
             f"{side.checkpoint.path}: {path} of {sum(sizes)} rows does not divide into {groups} groups"
         )
-    places = inverse(order)
+    places = invert_order(order)
     starts = np.cumsum([0, *sizes])
     for name, start, end in zip(names, starts[:-1], starts[1:], strict=True):
-        yield f"{stem}{name}.{leaf}", whole.pick(places[start:end])
+        yield f"{stem}{name}.{leaf}", whole.pick_rows(places[start:end])
 
 
 def _qkv_sizes(
-    stem: str, whole: Rows, side: Side, numbers: Numbers
+    stem: str, whole: Rows, side: WholeModel, numbers: ModelConfig
 ) -> tuple[Sequence[str], list[int]]:
     """What is in a fused qkv, and how many rows of each."""
     rows, path = whole.shape[0], side.checkpoint.path
@@ -218,7 +218,7 @@ def _qkv_sizes(
     return ("q", "k", "v"), [heads * size, groups * size, groups * size]
 
 
-def _gated(path: str, stem: str, whole: Rows, side: Side, said: Reading) -> bool:
+def _gated(path: str, stem: str, whole: Rows, side: WholeModel, said: SourceOptions) -> bool:
     """Whether the first matrix of an MLP is gate and up: it has twice the rows that the second has columns."""
     if _EXPERT.search(path) or said.gated is not None:
         return said.gated is not False
@@ -231,7 +231,7 @@ def _gated(path: str, stem: str, whole: Rows, side: Side, said: Reading) -> bool
     return whole.shape[0] == 2 * (shape[0] if side.family == GPT2 else shape[1])
 
 
-def _halves(path: str, rows: Rows, family: str, numbers: Numbers) -> Rows:
+def _halves(path: str, rows: Rows, family: str, numbers: ModelConfig) -> Rows:
     """q and k with the two halves of each head that RoPE rotates one after the other, as all but Meta's files."""
     heads = numbers.heads if path.endswith(".attention.q.weight") else numbers.groups
     if family != META or not path.endswith((".attention.q.weight", ".attention.k.weight")):
@@ -240,20 +240,20 @@ def _halves(path: str, rows: Rows, family: str, numbers: Numbers) -> Rows:
         raise DumpError(
             "Meta's files keep q and k in RoPE pairs: how many heads has it? --heads N --query-groups N"
         )
-    return rows.pick(regrouped(heads, rows.shape[0] // heads // 2, 2))
+    return rows.pick_rows(swap_row_axes(heads, rows.shape[0] // heads // 2, 2))
 
 
-def _untied(found: dict[str, Rows], numbers: Numbers) -> dict[str, Rows]:
+def _untied(found: dict[str, Rows], numbers: ModelConfig) -> dict[str, Rows]:
     """Without a head that is a copy of the embedding in a model whose settings say so."""
     head, table = found.get("head.weight"), found.get("embedding.weight")
     if not numbers.tied or head is None or table is None or head.shape != table.shape:
         return found
-    if all(np.array_equal(a, b) for a, b in zip(head.chunks(), table.chunks(), strict=True)):
+    if all(np.array_equal(a, b) for a, b in zip(head.read_chunks(), table.read_chunks(), strict=True)):
         return {path: rows for path, rows in found.items() if path != "head.weight"}
     return found
 
 
-def _unpadded(found: dict[str, Rows], numbers: Numbers) -> dict[str, Rows]:
+def _unpadded(found: dict[str, Rows], numbers: ModelConfig) -> dict[str, Rows]:
     """Embedding and head with the rows of the vocabulary alone."""
     true = numbers.vocabulary
     if true is None:
@@ -261,7 +261,7 @@ def _unpadded(found: dict[str, Rows], numbers: Numbers) -> dict[str, Rows]:
     made = dict(found)
     for path in ("embedding.weight", "head.weight", "head.bias"):
         if path in made and made[path].shape[0] > true:
-            made[path] = made[path].resized(true)
+            made[path] = made[path].resize(true)
         elif path in made and made[path].shape[0] < true:
             raise DumpError(
                 f"{path} has {made[path].shape[0]} rows, less than a vocabulary of {true}"
@@ -270,7 +270,7 @@ def _unpadded(found: dict[str, Rows], numbers: Numbers) -> dict[str, Rows]:
 
 
 def _notes(
-    family: str, found: Mapping[str, Rows], sources: Mapping[str, str], said: Reading
+    family: str, found: Mapping[str, Rows], sources: Mapping[str, str], said: SourceOptions
 ) -> Iterator[str]:
     """What was taken for granted since no file says it."""
     if family not in (MINDFORMERS, MINDFORMERS_LEGACY):

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from ..model.errors import DumpError
 from ..weight_comparison.families import MINDFORMERS
 from ..weight_comparison.groups import is_state
-from ..weight_comparison.whole_model import Side
-from .canonical import Turns
-from .rows import Tensor
-from .target import Fusion, Target
+from ..weight_comparison.whole_model import WholeModel
+from .canonical import FusionLayout
+from .rows import OutputTensor
+from .target_layout import Fusion, TargetLayout
 
 
-def names_of(side: Side, qkv: Turns, gate_up: Turns) -> Target:
+def build_layout(side: WholeModel, qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
     """Every canonical parameter under the name that it has there; q, k, v and gate, up fused where they are there.
 
     The layouts of what is fused are as given, if the names are those of MindSpore Transformers, else one after the
@@ -31,10 +31,10 @@ def names_of(side: Side, qkv: Turns, gate_up: Turns) -> Target:
         fusions.append(Fusion("qkv", ("q", "k", "v"), turns[0]))
     if "gate_up_proj" in modules:
         fusions.append(Fusion("gate_up_proj", ("gate_proj", "up_proj"), turns[1]))
-    return Target(f"{side.checkpoint.path.name}", "", {}, {}, fusions=tuple(fusions), exact=known)
+    return TargetLayout(f"{side.checkpoint.path.name}", "", {}, {}, fusions=tuple(fusions), exact=known)
 
 
-def check(side: Side, tensors: Iterable[Tensor]) -> None:
+def check_against_example(side: WholeModel, tensors: Iterable[OutputTensor]) -> None:
     """Raise DumpError unless the tensors are all that the example has, in its shapes."""
     made = {tensor.name: tensor.shape for tensor in tensors}
     for name in side.canonical.values():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .canonical import Apart
-from .target import Fusion, Target
+from .canonical import CanonicalCheckpoint
+from .target_layout import Fusion, TargetLayout
 
 _MLP = {f"mlp.{module}": f"mlp.{module}" for module in ("gate_proj", "up_proj", "down_proj")}
 _LLAMA = {
@@ -102,18 +102,18 @@ _SIGNS = (
 )
 
 
-def kind_of(model: Apart) -> str:
+def detect_model_type(model: CanonicalCheckpoint) -> str:
     """The ``model_type`` that a model's parameters have: as its config says, else by what only one kind has."""
     said = model.settings.get("model_type")
     if said in CLASSES:
         return str(said)
-    return next((kind for kind, signs in _SIGNS if all(map(model.has, signs))), "llama")
+    return next((kind for kind, signs in _SIGNS if all(map(model.has_parameter, signs))), "llama")
 
 
-def files(kind: str) -> Target:
+def build_layout(kind: str) -> TargetLayout:
     """The names of the files of a kind of :data:`CLASSES`."""
     if kind == "gpt2":
-        return Target(
+        return TargetLayout(
             "Hugging Face gpt2",
             "transformer.h.{}.",
             _GPT2,
@@ -121,6 +121,6 @@ def files(kind: str) -> Target:
             fusions=(Fusion("qkv", ("q", "k", "v"), "concatenated"),),
             transposed=frozenset(set(_GPT2) - {"input_norm", "post_attention_norm"}),
         )
-    return Target(
+    return TargetLayout(
         f"Hugging Face {kind}", "model.layers.{}.", {**_LLAMA, **_ADDED[kind]}, _LLAMA_MODEL
     )

@@ -6,8 +6,8 @@ multi_latent_attention}.py, core/transformer/moe/{experts,shared_experts}.py, an
 
 from __future__ import annotations
 
-from .canonical import Apart
-from .target import Fusion, Target
+from .canonical import CanonicalCheckpoint
+from .target_layout import Fusion, TargetLayout
 
 #: Of one layer, what MindSpore Transformers has from here too.
 BLOCK = {
@@ -66,21 +66,21 @@ _GATE_UP = Fusion("gate_up_proj", ("gate_proj", "up_proj"), "concatenated")
 _QKV = Fusion("qkv", ("q", "k", "v"), "grouped")
 
 
-def core(model: Apart, transformer_engine: bool) -> Target:
+def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> TargetLayout:
     """Megatron-core's names for this model."""
-    block = {**_LOCAL, **(_MLA if model.mla else {})}
+    block = {**_LOCAL, **(_MLA if model.has_mla else {})}
     if transformer_engine:
         block |= _TE_EXPERTS
-        block |= _TE_MLA if model.mla else _TE_INPUT
-    return Target(
+        block |= _TE_MLA if model.has_mla else _TE_INPUT
+    return TargetLayout(
         "Megatron-core",
         "decoder.layers.{}.",
         block,
         MODEL,
         dense=_TE_MLP if transformer_engine else {},
         fusions=(_QKV, _GATE_UP),
-        whole=frozenset({"q_a", "kv_a"} if transformer_engine else ()),
-        rows_cut=frozenset(() if transformer_engine else {"q_a", "kv_a"}),
+        replicated=frozenset({"q_a", "kv_a"} if transformer_engine else ()),
+        sharded_by_rows=frozenset(() if transformer_engine else {"q_a", "kv_a"}),
     )
 
 
@@ -97,9 +97,9 @@ _LEGACY = {
 }
 
 
-def legacy() -> Target:
+def build_legacy_layout() -> TargetLayout:
     """The names before Megatron-core (``--use-legacy-models``)."""
-    return Target(
+    return TargetLayout(
         "Megatron before Megatron-core",
         "language_model.encoder.layers.{}.",
         _LEGACY,

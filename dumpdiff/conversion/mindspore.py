@@ -6,9 +6,9 @@ moe/ffn.py; models/llama/*.py; research/deepseek3/convert_weight.py of 1.6.
 
 from __future__ import annotations
 
-from .canonical import Turns
+from .canonical import FusionLayout
 from .megatron import BLOCK, MODEL
-from .target import Fusion, Target
+from .target_layout import Fusion, TargetLayout
 
 _CORE = {
     **BLOCK,
@@ -20,14 +20,14 @@ _CORE = {
 _EXPERTS = r".*\.experts\.\d+"
 
 
-def core(qkv: Turns, gate_up: Turns) -> Target:
+def build_core_layout(qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
     """The names from 1.5 on.
 
     ``qkv`` is 'concatenated' in 1.6 and with ``use_contiguous_weight_layout_attention``, else 'grouped'; ``gate_up`` is
     'concatenated' in 1.6 and without ``use_interleaved_weight_layout_mlp``, else 'interleaved'. Experts are
     [E * H, 2I] and [E * I, H] whatever these say; the projections down of MLA lie in one.
     """
-    return Target(
+    return TargetLayout(
         "MindSpore Transformers",
         "decoder.layers.{}.",
         _CORE,
@@ -44,7 +44,7 @@ def core(qkv: Turns, gate_up: Turns) -> Target:
             "mlp.experts.{}.down_proj": "mlp.experts.weight2",
         },
         stack_axes=2,
-        stack_turned=True,
+        stack_transposed=True,
     )
 
 
@@ -67,9 +67,9 @@ _LEGACY = {
 }
 
 
-def legacy() -> Target:
+def build_legacy_layout() -> TargetLayout:
     """The names before 1.5, everything apart; experts of Mixtral and Qwen2-MoE as [E, out, in]."""
-    return Target(
+    return TargetLayout(
         "MindSpore Transformers before 1.5",
         "model.layers.{}.",
         _LEGACY,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from .canonical import Apart
+from .canonical import CanonicalCheckpoint
 from .huggingface import CLASSES
 
 #: Fact -> its names in config.json, those of GPT-2's, and in Megatron's arguments; '' where it has none.
@@ -41,7 +41,7 @@ _EXPERTS = {
 }
 
 
-def facts(model: Apart) -> dict[str, Any]:
+def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     """Fact -> value, of the table above, ``experts``, ``dense_layers`` and ``tied``; what is unknown is missing."""
     said = dict(model.settings)
     if isinstance(rope := said.get("rope_parameters"), Mapping):  # transformers 5
@@ -56,11 +56,11 @@ def facts(model: Apart) -> dict[str, Any]:
     return found | {fact: value for fact, value in _measured(model).items() if value is not None}
 
 
-def _measured(model: Apart) -> dict[str, Any]:
+def _measured(model: CanonicalCheckpoint) -> dict[str, Any]:
     """What shapes say."""
     numbers = model.numbers
-    known = {"layers": model.layers, "heads": numbers.heads, "groups": numbers.groups}
-    known["tied"] = not model.has("head.weight")
+    known = {"layers": model.n_layers, "heads": numbers.heads, "groups": numbers.groups}
+    known["tied"] = not model.has_parameter("head.weight")
     for fact, ending, axis in (
         ("vocabulary", "embedding.weight", 0),
         ("hidden", "embedding.weight", 1),
@@ -84,18 +84,18 @@ def _measured(model: Apart) -> dict[str, Any]:
     if "experts" in known:
         routed = [
             model.parameters.get(f"layers.{n}.mlp.router.weight") is not None
-            for n in range(model.layers)
+            for n in range(model.n_layers)
         ]
         known["dense_layers"] = routed.index(True)
     query = model.parameters.get("layers.0.attention.q.weight")
-    if query is not None and numbers.heads and not model.mla:
+    if query is not None and numbers.heads and not model.has_mla:
         known["head_size"] = query.shape[0] // numbers.heads
     return known
 
 
-def config(model: Apart, kind: str, dtype: str | None) -> dict[str, Any] | None:
+def build_config(model: CanonicalCheckpoint, kind: str, dtype: str | None) -> dict[str, Any] | None:
     """``config.json``: the source's, where it has one of transformers, else what is known; None without heads."""
-    found = facts(model)
+    found = collect_facts(model)
     if model.settings.get("model_type"):
         made = {
             **model.settings,
@@ -118,7 +118,7 @@ def config(model: Apart, kind: str, dtype: str | None) -> dict[str, Any] | None:
     if kind == "gpt2":
         return made
     made["hidden_act"] = "silu"
-    made["attention_bias"] = model.has(".attention.q.bias")
+    made["attention_bias"] = model.has_parameter(".attention.q.bias")
     if "experts" in found:
         made[_EXPERTS.get(kind, "num_experts")] = found["experts"]
         if kind == "mixtral":
@@ -127,17 +127,17 @@ def config(model: Apart, kind: str, dtype: str | None) -> dict[str, Any] | None:
             made["first_k_dense_replace"] = found["dense_layers"]
             made["n_shared_experts"] = found.get("shared_ffn", 0) // found["experts_ffn"]
             made.pop("shared_expert_intermediate_size", None)
-    if model.mla:
+    if model.has_mla:
         made |= {"q_lora_rank": found.get("q_latent"), "num_key_value_heads": found["heads"]}
         made.pop("head_dim", None)
     return made
 
 
-def arguments(
-    model: Apart, tensor: int, stages: int, padded: int, transformer_engine: bool
+def build_arguments(
+    model: CanonicalCheckpoint, tensor: int, stages: int, padded: int, transformer_engine: bool
 ) -> dict[str, Any]:
     """What Megatron's ``args`` say of the model: names of megatron/training/arguments.py."""
-    found = facts(model)
+    found = collect_facts(model)
     made = {names[2]: found[fact] for fact, names in _SPELLINGS.items() if fact in found}
     made.setdefault("ffn_hidden_size", made.get("moe_ffn_hidden_size"))
     learned = "position_embedding.weight" in model.parameters
@@ -146,15 +146,15 @@ def arguments(
         "pipeline_model_parallel_size": stages,
         "vocab_size": model.numbers.vocabulary,
         "padded_vocab_size": padded,
-        "group_query_attention": not model.mla and found.get("groups") != found.get("heads"),
+        "group_query_attention": not model.has_mla and found.get("groups") != found.get("heads"),
         "untie_embeddings_and_output_weights": not found["tied"],
-        "swiglu": model.has("gate_proj.weight"),
-        "add_bias_linear": model.has(".attention.out.bias"),
-        "add_qkv_bias": model.has(".attention.q.bias"),
-        "normalization": "LayerNorm" if model.has("final_norm.bias") else "RMSNorm",
+        "swiglu": model.has_parameter("gate_proj.weight"),
+        "add_bias_linear": model.has_parameter(".attention.out.bias"),
+        "add_qkv_bias": model.has_parameter(".attention.q.bias"),
+        "normalization": "LayerNorm" if model.has_parameter("final_norm.bias") else "RMSNorm",
         "position_embedding_type": "learned_absolute" if learned else "rope",
-        "qk_layernorm": model.has(".attention.q_norm.weight"),
-        "multi_latent_attention": model.mla,
+        "qk_layernorm": model.has_parameter(".attention.q_norm.weight"),
+        "multi_latent_attention": model.has_mla,
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
     }
@@ -163,14 +163,14 @@ def arguments(
         made |= {
             "num_experts": found["experts"],
             "moe_layer_freq": [0] * dense + [1] * (found["layers"] - dense),
-            "moe_router_enable_expert_bias": model.has(".expert_bias"),
+            "moe_router_enable_expert_bias": model.has_parameter(".expert_bias"),
         }
     return made
 
 
-def unknown(model: Apart) -> tuple[str, ...]:
+def list_unknown_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     """What computes the same only if it is set, and is not known: to be said beside a configuration."""
-    found = facts(model)
+    found = collect_facts(model)
     wanted = ["norm_epsilon"]
     if "position_embedding.weight" not in model.parameters:
         wanted.append("rope_theta")
@@ -179,6 +179,6 @@ def unknown(model: Apart) -> tuple[str, ...]:
     return tuple(_SPELLINGS[fact][0] for fact in wanted if fact not in found)
 
 
-def _usual_dtype(model: Apart) -> str:
+def _usual_dtype(model: CanonicalCheckpoint) -> str:
     """Of most parameters."""
     return Counter(rows.dtype for rows in model.parameters.values()).most_common(1)[0][0]

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Name:
+class PythonName:
     """A module's attribute: a class or a function."""
 
     module: str
@@ -23,19 +23,19 @@ class Name:
 class Call:
     """What ``of(*arguments)`` returns; with a ``state``, ``of.__new__(of)`` whose attributes these are."""
 
-    of: Name
+    function: PythonName
     arguments: tuple[Any, ...] = ()
     state: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class Stored:
+class PersistentId:
     """What the reader of the file finds by itself (a persistent id)."""
 
     key: tuple[Any, ...]
 
 
-def pickled(value: Any) -> bytes:
+def encode_pickle(value: Any) -> bytes:
     """``value`` as a pickle of protocol 2. Raises KeyError for what is none of the above, nor a plain value."""
     return b"\x80\x02" + _encoded(value) + b"."
 
@@ -59,7 +59,7 @@ def _items(value: Mapping[Any, Any]) -> bytes:
 
 
 def _call(value: Call) -> bytes:
-    made = _encoded(value.of) + _encoded(value.arguments)
+    made = _encoded(value.function) + _encoded(value.arguments)
     return (
         made + b"R" if value.state is None else made + b"\x81" + _encoded(dict(value.state)) + b"b"
     )
@@ -74,7 +74,7 @@ _ENCODERS: Mapping[type, Callable[[Any], bytes]] = {
     tuple: lambda value: b"(" + b"".join(map(_encoded, value)) + b"t",
     list: lambda value: b"](" + b"".join(map(_encoded, value)) + b"e",
     dict: _items,
-    Name: lambda value: b"c" + f"{value.module}\n{value.attribute}\n".encode(),
-    Stored: lambda value: _encoded(value.key) + b"Q",
+    PythonName: lambda value: b"c" + f"{value.module}\n{value.attribute}\n".encode(),
+    PersistentId: lambda value: _encoded(value.key) + b"Q",
     Call: _call,
 }

@@ -10,35 +10,35 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..checkpoints.elements import item_size
+from ..checkpoints.elements import get_item_size
 from ..checkpoints.safetensors import DTYPES
-from .rows import Tensor
+from .rows import OutputTensor
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8  #: bytes: the header is padded with spaces to a multiple, as the reference implementation does
 LARGEST = 5 * 10**9  #: bytes of tensors in one file, where transformers begins another by default
 
 
-def size_of(tensor: Tensor) -> int:
+def compute_size(tensor: OutputTensor) -> int:
     """Bytes of its elements."""
-    return item_size(tensor.dtype) * math.prod(tensor.shape)
+    return get_item_size(tensor.dtype) * math.prod(tensor.shape)
 
 
-def write(path: Path, tensors: Sequence[Tensor], done: Callable[[int], None]) -> None:
+def write_file(path: Path, tensors: Sequence[OutputTensor], done: Callable[[int], None]) -> None:
     """Write one file; ``done`` hears of the bytes of every chunk."""
     with path.open("wb") as stream:
         stream.write(_header(tensors))
         for tensor in tensors:
-            for chunk in tensor.chunks():
+            for chunk in tensor.read_chunks():
                 stream.write(chunk.data)
                 done(chunk.nbytes)
 
 
-def _header(tensors: Sequence[Tensor]) -> bytes:
+def _header(tensors: Sequence[OutputTensor]) -> bytes:
     said: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
-        end = offset + size_of(tensor)
+        end = offset + compute_size(tensor)
         said[tensor.name] = {
             "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end],
         }  # fmt: skip
@@ -48,16 +48,16 @@ def _header(tensors: Sequence[Tensor]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def shards(tensors: Sequence[Tensor], largest: int = LARGEST) -> dict[str, list[Tensor]]:
+def split_into_files(tensors: Sequence[OutputTensor], largest: int = LARGEST) -> dict[str, list[OutputTensor]]:
     """File name -> its tensors: one file, or several of at most ``largest`` bytes (or one tensor)."""
-    groups: list[list[Tensor]] = [[]]
+    groups: list[list[OutputTensor]] = [[]]
     size = 0
     for tensor in tensors:
-        if groups[-1] and size + size_of(tensor) > largest:
+        if groups[-1] and size + compute_size(tensor) > largest:
             groups.append([])
             size = 0
         groups[-1].append(tensor)
-        size += size_of(tensor)
+        size += compute_size(tensor)
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
     return {
@@ -66,8 +66,8 @@ def shards(tensors: Sequence[Tensor], largest: int = LARGEST) -> dict[str, list[
     }
 
 
-def index(files: Mapping[str, Sequence[Tensor]]) -> str:
+def build_index(files: Mapping[str, Sequence[OutputTensor]]) -> str:
     """``model.safetensors.index.json``, which says which file holds which tensor."""
-    total = sum(size_of(tensor) for tensors in files.values() for tensor in tensors)
+    total = sum(compute_size(tensor) for tensors in files.values() for tensor in tensors)
     places = {tensor.name: file for file, tensors in files.items() for tensor in tensors}
     return json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2) + "\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.torch_zip import STORAGES
-from .pickle_writer import Call, Name, Stored, pickled
-from .rows import Tensor
+from .pickle_writer import Call, PythonName, PersistentId, encode_pickle
+from .rows import OutputTensor
 
 _CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 _ALIGNMENT = 64  #: bytes
@@ -25,32 +25,32 @@ _LOCAL_HEADER, _ZIP64_FIELD = (
 )  #: bytes of a member's header before its name, and of its field of long sizes
 
 
-def write(
-    path: Path, tensors: Sequence[Tensor], beside: Mapping[str, Any], arguments: Mapping[str, Any],
+def write_file(
+    path: Path, tensors: Sequence[OutputTensor], beside: Mapping[str, Any], arguments: Mapping[str, Any],
     done: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Write ``{"args": Namespace(**arguments), **beside, "model": {name: tensor}}``."""
     model = {tensor.name: _tensor(number, tensor) for number, tensor in enumerate(tensors)}
-    namespace = Call(Name("argparse", Namespace.__name__), (), dict(arguments))
+    namespace = Call(PythonName("argparse", Namespace.__name__), (), dict(arguments))
     saved = {"args": namespace, **beside, "model": model}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        _member(archive, "data.pkl", pickled(saved))
+        _member(archive, "data.pkl", encode_pickle(saved))
         _member(archive, "byteorder", b"little")
         for number, tensor in enumerate(tensors):
             with archive.open(_info(archive, f"data/{number}"), "w", force_zip64=True) as stream:
-                for chunk in tensor.chunks():
+                for chunk in tensor.read_chunks():
                     stream.write(chunk.data)
                     done(chunk.nbytes)
         _member(archive, "version", b"3\n")
 
 
-def _tensor(number: int, tensor: Tensor) -> Call:
+def _tensor(number: int, tensor: OutputTensor) -> Call:
     strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
     count = math.prod(tensor.shape)
-    storage = Stored(("storage", Name("torch", _CLASSES[tensor.dtype]), str(number), "cpu", count))
-    hooks = Call(Name("collections", "OrderedDict"))
+    storage = PersistentId(("storage", PythonName("torch", _CLASSES[tensor.dtype]), str(number), "cpu", count))
+    hooks = Call(PythonName("collections", "OrderedDict"))
     return Call(
-        Name("torch._utils", "_rebuild_tensor_v2"),
+        PythonName("torch._utils", "_rebuild_tensor_v2"),
         (storage, 0, tensor.shape, strides, False, hooks),
     )
 

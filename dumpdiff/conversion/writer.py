@@ -22,7 +22,7 @@ _BESIDE = {"checkpoint_version": 3.0, "iteration": 0}
 _RELEASE = 64 << 20
 
 
-def check_free(folder: Path, resume: bool) -> None:
+def check_folder_is_free(folder: Path, resume: bool) -> None:
     """Raise DumpError if the folder holds anything, unless it is a conversion that was interrupted and goes on."""
     if folder.exists() and not folder.is_dir():
         raise DumpError(f"{folder}: is a file; give a folder that does not exist yet")
@@ -36,7 +36,7 @@ def check_free(folder: Path, resume: bool) -> None:
         raise DumpError(f"{folder}: holds no interrupted conversion; give another folder")
 
 
-def write(
+def write_plan(
     plan: Plan, source: Checkpoint, folder: Path, resume: bool, done: Callable[[float], None]
 ) -> int:
     """Write all files of a plan, or with ``resume`` those that are not there yet; how many were.
@@ -44,7 +44,7 @@ def write(
     Raises DumpError if the folder is in use (see :func:`check_free`), the interrupted conversion was another one, or
     something cannot be written.
     """
-    check_free(folder, resume)
+    check_folder_is_free(folder, resume)
     journal = json.dumps({"conversion": _fingerprint(plan, source)})
     try:
         if resume and (folder / JOURNAL).is_file():
@@ -93,9 +93,9 @@ def _write(file: File, path: Path, done: Callable[[int], None]) -> None:
     if file.text is not None:
         path.write_text(file.text, encoding="utf-8")
     elif file.arguments is not None:
-        torch_writer.write(path, file.tensors, _BESIDE, file.arguments, done)
+        torch_writer.write_file(path, file.tensors, _BESIDE, file.arguments, done)
     else:
-        safetensors_writer.write(path, file.tensors, done)
+        safetensors_writer.write_file(path, file.tensors, done)
 
 
 def _fingerprint(plan: Plan, source: Checkpoint) -> str:
@@ -109,7 +109,7 @@ def _fingerprint(plan: Plan, source: Checkpoint) -> str:
         for tensor in file.tensors:
             told.update(
                 repr(
-                    (tensor.name, tensor.dtype, tensor.shape, tensor.source, tensor.turned)
+                    (tensor.name, tensor.dtype, tensor.shape, tensor.sources, tensor.transposed)
                 ).encode()
             )
             for rows in tensor.parts:

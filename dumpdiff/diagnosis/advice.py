@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..model.result import Finding, Result
+from ..model.result import Result
+from ..model.finding import Finding
 from . import commands
 from .case import Case
 from .decision import Decision
 from .dump_stages import PHASES
 from .evidence import Evidence
-from .places import Place, findings_at
+from .places import Place, select_findings
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,19 @@ def _unlooked(case: Case, evidence: Evidence) -> Iterator[Advice]:
     """Nothing differs and too little was given: what would tell most."""
     unread = [_unreadable(evidence, stage.name) for stage in evidence.stages]
     yield from dict.fromkeys(one for one in unread if one is not None)
-    if evidence.logs is None and evidence.stage("logs") is None:
+    if evidence.logs is None and evidence.find_stage("logs") is None:
         yield Advice(
             "give the training logs of both runs: they show at which step the runs part (log: in the case)"
         )
-    if evidence.dumps is None and evidence.stage("forward") is None:
+    if evidence.dumps is None and evidence.find_stage("forward") is None:
         yield from _forward(case, evidence)
 
 
 def _unreadable(evidence: Evidence, name: str) -> Advice | None:
     """What to do about a stage that was given something and could not read it; None if it read all, or had nothing."""
-    stage = evidence.stage(name)
+    stage = evidence.find_stage(name)
     result = "dumps" if name in PHASES else name
-    if stage is None or stage.verdict != "unclear" or getattr(evidence, result) is not None:
+    if stage is None or stage.verdict != "inconclusive" or getattr(evidence, result) is not None:
         return None
     return Advice(
         f"what was given of {result} could not be used; put it right, and triage again: {stage.headline}"
@@ -107,7 +108,7 @@ def _weights(case: Case, evidence: Evidence) -> Iterator[Advice]:
 
 def _seen_in_dumps(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
     """What the dumps say of tokens or weights."""
-    found = findings_at(evidence, place)
+    found = select_findings(evidence, place)
     if found:
         yield Advice(f"look at {_first(found)}:", (commands.align(case, "--html", "report.html"),))
 
@@ -136,7 +137,7 @@ def _pass(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
             _dumped(0),
         )
         return
-    found = findings_at(evidence, place)
+    found = select_findings(evidence, place)
     if not found:
         yield Advice(
             "the dumps do not show it; see what of them was not compared, and dump that:",
@@ -223,7 +224,7 @@ def _long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
     yield Advice(
         "run both 1000 steps with a learning rate of 0: weights never change, forward and backward alone part"
     )
-    step = evidence.logs.departure
+    step = evidence.logs.divergence_step
     if step is not None:
         yield Advice(
             f"look at the data near step {step}, at overflow, and dump that step in both runs:",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..model.errors import DumpError
 from ..rulebook.document import Entry, read_document
-from ..training_logs.migration_standard import STEPS
+from ..training_logs.migration_standard import MIN_STEPS
 
 #: Of the two runs; the rest of a :class:`Case` belongs to both.
 SIDES = ("target", "reference")
@@ -40,11 +40,11 @@ class Case:
     baseline_logs: tuple[str, ...] = ()  #: further runs of the reference
     baseline_dump: str = ""
     tokenizer: str = ""
-    min_steps: int = STEPS  #: that logs need, to be called agreeing
+    min_steps: int = MIN_STEPS  #: that logs need, to be called agreeing
     rules: tuple[str, ...] = ()
     file: str = ""  #: where the case is written, '' if it was given by options
 
-    def both(self, part: str) -> tuple[str, str]:
+    def get_both(self, part: str) -> tuple[str, str]:
         """One part of target and reference."""
         return getattr(self.target, part), getattr(self.reference, part)
 
@@ -76,10 +76,12 @@ def load_case(path: str | Path) -> Case:
             f"{path}: there is no such file; 'dumpdiff triage --init TARGET REFERENCE' writes one"
         )
     document = read_document(place, str(path))
-    given = {} if document is None else document.fields(_KEYS)
+    given = {} if document is None else document.read_fields(_KEYS)
     root = place.parent
     runs = {side: _run(given.get(side), root) for side in SIDES}
-    baseline = given["baseline"].fields(("logs", "dump")) if _there(given.get("baseline")) else {}
+    baseline = (
+        given["baseline"].read_fields(("logs", "dump")) if _there(given.get("baseline")) else {}
+    )
     case = Case(
         target=runs["target"],
         reference=runs["reference"],
@@ -95,7 +97,7 @@ def load_case(path: str | Path) -> Case:
     return case
 
 
-def run_of(given: Mapping[str, str]) -> Run:
+def build_run(given: Mapping[str, str]) -> Run:
     """One run from keys and values as ``--target KEY=VALUE`` gives them. Raises DumpError for an unknown key."""
     for name in given:
         if name not in PARTS:
@@ -113,8 +115,8 @@ def _run(entry: Entry | None, root: Path) -> Run:
         return Run()
     names = [part.name for part in fields(Run)]
     return Run(**{
-        name: value.text() if name in _NO_PATHS else _path(value, root, name)
-        for name, value in entry.fields(names).items()
+        name: value.read_text() if name in _NO_PATHS else _path(value, root, name)
+        for name, value in entry.read_fields(names).items()
         if _there(value)
     })  # fmt: skip
 
@@ -127,15 +129,15 @@ def _there(entry: Entry | None) -> bool:
 def _paths(entry: Entry | None, root: Path) -> tuple[str, ...]:
     if entry is None or not _there(entry):
         return ()
-    return tuple(_path(one, root) for one in entry.texts())
+    return tuple(_path(one, root) for one in entry.read_texts())
 
 
 def _path(entry: Entry | None, root: Path, part: str = "") -> str:
     if entry is None or not _there(entry):
         return ""
-    path = root / entry.text()
+    path = root / entry.read_text()
     if not _exists(part, path):
-        raise entry.error(f"there is no {path}")
+        raise entry.make_error(f"there is no {path}")
     return str(path)
 
 
@@ -148,8 +150,8 @@ def _exists(part: str, path: Path) -> bool:
 
 def _count(entry: Entry | None) -> int:
     if entry is None or not _there(entry):
-        return STEPS
-    value = entry.number()
+        return MIN_STEPS
+    value = entry.read_number()
     if value != int(value) or value < 1:
-        raise entry.error(f"expected a whole number, 1 or more, found '{entry.text()}'")
+        raise entry.make_error(f"expected a whole number, 1 or more, found '{entry.read_text()}'")
     return int(value)

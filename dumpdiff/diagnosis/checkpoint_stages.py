@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..model.stage import Stage, Verdict
+from ..model.stage import Stage
 
 if TYPE_CHECKING:
-    from ..optimizers.comparison import Comparison
+    from ..optimizers.comparison import UpdateComparison
     from ..weight_comparison import WeightsResult
 
-_WEIGHTS: Mapping[str, Verdict] = {"same": "agree", "differ": "differ", "inconclusive": "unclear"}
-_MOVES: Mapping[str, Verdict] = {"same": "agree", "different": "differ", "cannot tell": "unclear"}
 
-
-def weights_stage(result: WeightsResult) -> Stage:
+def build_weights_stage(result: WeightsResult) -> Stage:
     """Are they the same weights? What is wrong once for all layers, then what the target lacks."""
-    from ..weight_comparison.summary import headline, told
+    from ..weight_comparison.summary import format_headline, group_mistakes
 
-    wrong = (f"{one.what}: {one.said}" for one in told(result.mistakes))
+    wrong = (f"{one.parameter}: {one.message}" for one in group_mistakes(result.mistakes))
     lacking = (f"{name}: missing" for name in result.missing)
     unknown = tuple(f"{name}: not in the reference" for name in result.unknown)
-    return Stage("weights", _WEIGHTS[result.verdict], headline(result), (*wrong, *lacking), unknown)
+    return Stage("weights", result.verdict, format_headline(result), (*wrong, *lacking), unknown)
 
 
-def optimizer_stage(comparison: Comparison) -> Stage:
+def build_optimizer_stage(comparison: UpdateComparison) -> Stage:
     """Did the same rule move the weights? The differences of the rules."""
-    from ..optimizers.summary import headline
+    from ..optimizers.summary import format_headline
 
     differences = tuple(difference.text for difference in comparison.differences)
-    return Stage("optimizer", _MOVES[comparison.verdict], headline(comparison), differences)
+    return Stage("optimizer", comparison.verdict, format_headline(comparison), differences)

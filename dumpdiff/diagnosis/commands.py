@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ..training_logs.migration_standard import STEPS
+from ..training_logs.migration_standard import MIN_STEPS
 from .case import SIDES, Case
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def settings(case: Case, *more: str) -> str:
         for side, run in zip(SIDES, (case.target, case.reference), strict=True)
         for option, value in (("version", run.version), ("config", run.model_config))
     )
-    return _command("settings", *case.both("settings"), *_options(told), *more)
+    return _command("settings", *case.get_both("settings"), *_options(told), *more)
 
 
 def data(case: Case, evidence: Evidence, *more: str) -> str:
@@ -50,42 +50,44 @@ def data(case: Case, evidence: Evidence, *more: str) -> str:
 
 def _packing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """What both sides say of token files; where they say different things, ``TARGET:REFERENCE``."""
-    from ..batches.first_step import DEFAULT
-    from ..batches.packing_settings import packings_of
+    from ..batches.first_step import DEFAULT_PACKING
+    from ..batches.packing_settings import derive_packings
 
     if evidence.settings is None or evidence.data is None:
         return
     sides = zip(
-        packings_of(evidence.settings), (evidence.data.target, evidence.data.reference), strict=True
+        derive_packings(evidence.settings),
+        (evidence.data.target, evidence.data.reference),
+        strict=True,
     )
     asked = [packing for packing, batch in sides if batch.kind == "dataset"]
-    for name in (one.name for one in fields(DEFAULT) if one.name in _PACKING):
+    for name in (one.name for one in fields(DEFAULT_PACKING) if one.name in _PACKING):
         values = [getattr(packing, name) for packing in asked]
-        if any(value != getattr(DEFAULT, name) for value in values) and None not in values:
+        if any(value != getattr(DEFAULT_PACKING, name) for value in values) and None not in values:
             yield f"--{_PACKING[name]}", ":".join(map(str, dict.fromkeys(values)))
 
 
 def logs(case: Case, *more: str) -> str:
     """``dumpdiff logs``."""
     baselines = _options(("--baseline", path) for path in case.baseline_logs)
-    least = () if case.min_steps == STEPS else ("--min-steps", str(case.min_steps))
-    return _command("logs", *case.both("log"), *baselines, *least, *more)
+    least = () if case.min_steps == MIN_STEPS else ("--min-steps", str(case.min_steps))
+    return _command("logs", *case.get_both("log"), *baselines, *least, *more)
 
 
 def weights(case: Case, *more: str) -> str:
     """``dumpdiff weights``."""
-    return _command("weights", *case.both("weights"), *_rules(case), *more)
+    return _command("weights", *case.get_both("weights"), *_rules(case), *more)
 
 
 def optimizer(case: Case, *more: str) -> str:
     """``dumpdiff optimizer``."""
-    return _command("optimizer", *case.both("steps"), *more)
+    return _command("optimizer", *case.get_both("steps"), *more)
 
 
 def align(case: Case, *more: str) -> str:
     """``dumpdiff align``: findings have the numbers that they have in the triage."""
     baseline = _options([("--baseline", case.baseline_dump)])
-    return _command("align", *case.both("dump"), *baseline, *_rules(case), *more)
+    return _command("align", *case.get_both("dump"), *baseline, *_rules(case), *more)
 
 
 def _rules(case: Case) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model.stage import Verdict
-from ..run_settings import Outcome
+from ..model.verdict import Verdict
+from ..run_settings import ComparedSetting
 from .case import Case
-from .dump_stages import findings_of
+from .dump_stages import select_phase_findings
 from .evidence import Evidence
-from .places import Answer, Cause, Place, answers, rows_at
-from .symptom import Symptom, symptom_of
+from .places import PlaceAnswer, Cause, Place, answer_places, select_settings
+from .symptom import Symptom, find_symptom
 
 #: Where to look for what the logs show, in order.
 LEADS: Mapping[Symptom, tuple[Place, ...]] = {
@@ -52,7 +52,7 @@ class Decision:
 
     @property
     def outcome(self) -> str:
-        """The verdict in one word for programs: the cause, or differ, unclear, agree."""
+        """The verdict in one word for programs: the cause, or differ, inconclusive, agree."""
         return self.cause or self.verdict
 
 
@@ -63,7 +63,7 @@ def decide(case: Case, evidence: Evidence) -> Decision:
     the mismatch comes from: those after it follow from it. Settings that show there are its cause, and so is a
     narrower dtype. Without a place that differs, what the logs show leaves candidates.
     """
-    known = answers(evidence)
+    known = answer_places(evidence)
     symptom = _symptom(evidence, known)
     parted = [answer for answer in known.values() if answer.verdict == "differ"]
     settings = _telling(evidence, known)
@@ -76,9 +76,9 @@ def decide(case: Case, evidence: Evidence) -> Decision:
     return _quiet(evidence, known, symptom)
 
 
-def _symptom(evidence: Evidence, known: Mapping[Place, Answer]) -> Symptom:
+def _symptom(evidence: Evidence, known: Mapping[Place, PlaceAnswer]) -> Symptom:
     """What the logs show, or what the first place that differs must show."""
-    found = symptom_of(evidence.logs, evidence.settings)
+    found = find_symptom(evidence.logs, evidence.settings)
     first = next((answer.place for answer in known.values() if answer.verdict == "differ"), None)
     if first in _STEP_1:
         return "first loss"
@@ -89,24 +89,26 @@ def _symptom(evidence: Evidence, known: Mapping[Place, Answer]) -> Symptom:
     return found
 
 
-def _telling(evidence: Evidence, known: Mapping[Place, Answer]) -> list[Outcome]:
+def _telling(evidence: Evidence, known: Mapping[Place, PlaceAnswer]) -> list[ComparedSetting]:
     """Settings that differ and show before the optimizer, without those whose place is known to agree bit for bit."""
     given: tuple[Place, ...] = ("data", "weights")
-    clean = rows_at(evidence, *(place for place in given if known[place].verdict == "agree"))
-    return [row for row in rows_at(evidence, *_STEP_1, "backward") if row not in clean]
+    clean = select_settings(
+        evidence, *(place for place in given if known[place].verdict == "agree")
+    )
+    return [row for row in select_settings(evidence, *_STEP_1, "backward") if row not in clean]
 
 
 def _located(
     evidence: Evidence,
-    known: Mapping[Place, Answer],
+    known: Mapping[Place, PlaceAnswer],
     symptom: Symptom,
-    parted: Sequence[Answer],
-    settings: Sequence[Outcome],
+    parted: Sequence[PlaceAnswer],
+    settings: Sequence[ComparedSetting],
 ) -> Decision:
     first = parted[0]
     places: tuple[Place, ...] = _STEP_1 if first.place in _STEP_1 else (first.place,)
-    rows = [row for row in settings if row in rows_at(evidence, *places)]
-    own = rows_at(evidence, first.place) if first.place in ("schedule", "optimizer") else []
+    rows = [row for row in settings if row in select_settings(evidence, *places)]
+    own = select_settings(evidence, first.place) if first.place in ("schedule", "optimizer") else []
     cause: Cause = first.place
     why = ""
     if rows:
@@ -132,7 +134,10 @@ def _located(
 
 
 def _by_settings(
-    evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom, rows: Sequence[Outcome]
+    evidence: Evidence,
+    known: Mapping[Place, PlaceAnswer],
+    symptom: Symptom,
+    rows: Sequence[ComparedSetting],
 ) -> Decision:
     """Settings differ, and no stage looked where they show, or none saw them there."""
     cause: Cause = "precision" if all(row.effect == "precision" for row in rows) else "settings"
@@ -149,7 +154,7 @@ def _by_settings(
     )
 
 
-def _narrowed(evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom) -> Decision:
+def _narrowed(evidence: Evidence, known: Mapping[Place, PlaceAnswer], symptom: Symptom) -> Decision:
     """The logs differ and no stage says where: what is not ruled out is left."""
     left = tuple(place for place in LEADS[symptom] if known[place].verdict != "agree")
     cause: Cause | None = left[0] if len(left) == 1 else None
@@ -158,7 +163,7 @@ def _narrowed(evidence: Evidence, known: Mapping[Place, Answer], symptom: Sympto
     )
     if not left:
         where = "in something that no stage looks at: all its places were looked at and agree"
-    stage = evidence.logs.stage() if evidence.logs is not None else None
+    stage = evidence.logs.to_stage() if evidence.logs is not None else None
     return Decision(
         verdict="differ",
         symptom=symptom,
@@ -171,15 +176,15 @@ def _narrowed(evidence: Evidence, known: Mapping[Place, Answer], symptom: Sympto
     )
 
 
-def _quiet(evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom) -> Decision:
+def _quiet(evidence: Evidence, known: Mapping[Place, PlaceAnswer], symptom: Symptom) -> Decision:
     """Nothing differs: agreement, if the forward pass was looked at and no stage is in doubt."""
     doubtful = [
         stage
         for stage in evidence.stages
-        if stage.verdict == "unclear" and stage.name != "checklist"
+        if stage.verdict == "inconclusive" and stage.name != "checklist"
     ]
     looked = known["forward"].verdict == "agree"
-    verdict: Verdict = "agree" if looked and not doubtful else "unclear"
+    verdict: Verdict = "agree" if looked and not doubtful else "inconclusive"
     agreeing = [_NAMES[answer.place] for answer in known.values() if answer.verdict == "agree"]
     said = (
         f"no cause found: {', '.join(agreeing) or 'nothing'} agree"
@@ -187,7 +192,7 @@ def _quiet(evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom) 
         else "nothing differs in what was given"
     )
     if doubtful:
-        said += f"; {doubtful[0].name} cannot tell: {doubtful[0].headline}"
+        said += f"; {doubtful[0].name} inconclusive: {doubtful[0].headline}"
     elif not looked:
         said += "; neither logs nor dumps show a forward pass of both runs"
     return Decision(
@@ -203,17 +208,21 @@ def _quiet(evidence: Evidence, known: Mapping[Place, Answer], symptom: Symptom) 
 
 def _low_precision(evidence: Evidence, place: Place) -> str:
     """How a narrower dtype explains what differs there, '' if it does not."""
-    found = findings_of(evidence.dumps, place) if evidence.dumps is not None else []
+    found = select_phase_findings(evidence.dumps, place) if evidence.dumps is not None else []
     if found and found[0].causes:
         cause = found[0].causes[0]
         return cause.text if cause.name == _LOW_PRECISION else ""
-    if place == "backward" and evidence.norms is not None and evidence.norms.pattern == "precision":
+    if (
+        place == "backward"
+        and evidence.norms is not None
+        and evidence.norms.pattern_kind == "precision"
+    ):
         pattern = evidence.norms.patterns[0]
-        return f"{pattern.said}: {pattern.cause}"
+        return f"{pattern.summary}: {pattern.cause}"
     return ""
 
 
-def _ruled_out(known: Mapping[Place, Answer], before: Place) -> tuple[RuledOut, ...]:
+def _ruled_out(known: Mapping[Place, PlaceAnswer], before: Place) -> tuple[RuledOut, ...]:
     """The places that agree, up to ``before``."""
     order = list(known)
     return tuple(
@@ -223,11 +232,13 @@ def _ruled_out(known: Mapping[Place, Answer], before: Place) -> tuple[RuledOut, 
     )
 
 
-def _ruled(answer: Answer) -> RuledOut:
+def _ruled(answer: PlaceAnswer) -> RuledOut:
     return RuledOut(answer.place, answer.by, answer.said)
 
 
-def _missing(evidence: Evidence, known: Mapping[Place, Answer], until: Place) -> tuple[str, ...]:
+def _missing(
+    evidence: Evidence, known: Mapping[Place, PlaceAnswer], until: Place
+) -> tuple[str, ...]:
     """Places up to ``until`` that nobody looked at, or that could not be told, and stages that had nothing to read."""
     order = list(known)
     lines = []
@@ -235,12 +246,12 @@ def _missing(evidence: Evidence, known: Mapping[Place, Answer], until: Place) ->
         answer = known[place]
         if answer.verdict == "unseen":
             lines.append(f"{_NAMES[place]}: not looked at")
-        elif answer.verdict == "unclear":
+        elif answer.verdict == "inconclusive":
             lines.append(f"{_NAMES[place]}: {answer.said}")
     return (*lines, *(f"{name}: {why}" for name, why in evidence.skipped.items()))
 
 
-def _by(answer: Answer) -> str:
+def _by(answer: PlaceAnswer) -> str:
     return answer.by or answer.place
 
 

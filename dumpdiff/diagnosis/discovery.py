@@ -82,7 +82,7 @@ def _steps(path: Path) -> bool:
 
 
 def _dump(path: Path) -> bool:
-    return path.is_dir() and _is(path, readers.find)
+    return path.is_dir() and _is(path, readers.find_parts)
 
 
 def _weights(path: Path) -> bool:
@@ -168,7 +168,7 @@ _EXAMPLES = {
 }
 
 
-def written(case: Case, folder: Path) -> str:
+def format_case(case: Case, folder: Path) -> str:
     """The case as a commented YAML file that stands in ``folder``; what was not found stands there as a comment."""
     lines = [_HEAD]
     for side in SIDES:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from ..model.defaults import MIN_COVERAGE
-from ..model.result import Finding, Result
-from ..model.stage import Stage, Verdict
+from ..model.result import Result
+from ..model.finding import Finding
+from ..model.stage import Stage
+from ..model.verdict import Verdict
 
 PHASES = ("forward", "backward")
 
 
-def stages_of(result: Result) -> tuple[Stage, Stage]:
+def build_dump_stages(result: Result) -> tuple[Stage, Stage]:
     """What a comparison of dumps says about either pass."""
-    return stage_of(result, "forward"), stage_of(result, "backward")
+    return build_phase_stage(result, "forward"), build_phase_stage(result, "backward")
 
 
-def stage_of(result: Result, phase: str) -> Stage:
+def build_phase_stage(result: Result, phase: str) -> Stage:
     """One pass: differ if a finding lies in it, agree if none does and enough of it was compared."""
-    found = findings_of(result, phase)
+    found = select_phase_findings(result, phase)
     if found:
         return Stage(
             phase, "differ", found[0].title, tuple(_evidence(found)), tuple(_short(result, phase))
         )
     missing = tuple(_short(result, phase))
-    if phase == "backward" and findings_of(result, "forward"):
+    if phase == "backward" and select_phase_findings(result, "forward"):
         missing = (
             "the forward pass parts already, and the backward pass follows from it",
             *missing,
         )
-    verdict: Verdict = "unclear" if missing else "agree"
+    verdict: Verdict = "inconclusive" if missing else "agree"
     headline = (
         missing[0]
         if missing
@@ -36,7 +38,7 @@ def stage_of(result: Result, phase: str) -> Stage:
     return Stage(phase, verdict, headline, (), missing)
 
 
-def findings_of(result: Result, phase: str) -> list[Finding]:
+def select_phase_findings(result: Result, phase: str) -> list[Finding]:
     """The findings of one pass, first divergence first. What is shared by both passes counts as forward."""
     return [
         finding

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ..batches import DataComparison
     from ..gradient_norms import NormComparison
     from ..model.result import Result
-    from ..optimizers.comparison import Comparison as Moves
-    from ..run_settings import Comparison as Settings
+    from ..optimizers.comparison import UpdateComparison as Moves
+    from ..run_settings import SettingsComparison as Settings
     from ..run_settings.checklist import Checklist
     from ..training_logs import LogComparison
     from ..weight_comparison import WeightsResult
@@ -47,6 +47,6 @@ class Evidence:
     dumps: Result | None = None
     optimizer: Moves | None = None
 
-    def stage(self, name: str) -> Stage | None:
+    def find_stage(self, name: str) -> Stage | None:
         """The stage of that name, None if it was not looked at."""
         return next((stage for stage in self.stages if stage.name == name), None)

@@ -11,7 +11,7 @@ from .evidence import Evidence
 
 
 @dataclass(frozen=True)
-class Triaged:
+class TriageResult:
     """What ``dumpdiff triage`` has to say."""
 
     case: Case
@@ -20,7 +20,7 @@ class Triaged:
     advice: tuple[Advice, ...]
 
 
-def triaged(case: Case, evidence: Evidence) -> Triaged:
+def conclude(case: Case, evidence: Evidence) -> TriageResult:
     """The conclusion from what the stages found."""
     decision = decide(case, evidence)
-    return Triaged(case, evidence, decision, advise(case, evidence, decision))
+    return TriageResult(case, evidence, decision, advise(case, evidence, decision))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..model.dtypes import unit_roundoff
 from ..model.formatting import number
-from ..run_settings import Comparison as Settings
+from ..run_settings import SettingsComparison as Settings
 from ..training_logs import LogComparison
 from ..training_logs.migration_standard import Check
 
@@ -21,28 +21,32 @@ _NORM = 0.01
 _ROUNDINGS = 64
 
 
-def symptom_of(logs: LogComparison | None, settings: Settings | None) -> Symptom:
+def find_symptom(logs: LogComparison | None, settings: Settings | None) -> Symptom:
     """Where two runs part first, as far as their logs tell."""
     if logs is None:
         return "unknown"
-    first, norm, second = first_loss(logs, settings), first_norm(logs), second_loss(logs)
-    if logs.begins == "step 1" or (first is not None and first.verdict == "differ"):
+    first, norm, second = (
+        check_first_loss(logs, settings),
+        check_first_norm(logs),
+        check_second_loss(logs),
+    )
+    if logs.onset == "step 1" or (first is not None and first.verdict == "differ"):
         return "first loss"
     if norm is not None and norm.verdict == "differ":
         return "gradients"
-    if logs.begins == "step 2" or (second is not None and second.verdict == "differ"):
+    if logs.onset == "step 2" or (second is not None and second.verdict == "differ"):
         return "second loss"
     rates = [
         check
         for check in logs.checks
         if check.name == "learning rate" and check.verdict == "differ"
     ]
-    if logs.begins == "later" or rates:
+    if logs.onset == "later" or rates:
         return "later"
     return "none"
 
 
-def first_loss(logs: LogComparison, settings: Settings | None) -> Check | None:
+def check_first_loss(logs: LogComparison, settings: Settings | None) -> Check | None:
     """The loss of step 1, None if the logs begin later.
 
     The migration standard allows 0.5 %, which in float32 hides a wrong epsilon: where the settings tell the compute
@@ -62,7 +66,7 @@ def first_loss(logs: LogComparison, settings: Settings | None) -> Check | None:
     return Check(check.name, "differ", said, check.value, limit)
 
 
-def second_loss(logs: LogComparison) -> Check | None:
+def check_second_loss(logs: LogComparison) -> Check | None:
     """The loss of step 2, None if it is not printed, or if step 1 moved no weights."""
     check = _check(logs, "second loss")
     if check is None or [int(step) for step in logs.steps[:2]] != [1, 2]:
@@ -75,7 +79,7 @@ def second_loss(logs: LogComparison) -> Check | None:
     return None if any(len(rate) and rate[0] == 0 for rate in rates) else check
 
 
-def first_norm(logs: LogComparison) -> Check | None:
+def check_first_norm(logs: LogComparison) -> Check | None:
     """The global norm of step 1, before clipping; None if a side does not print it."""
     rows = [np.flatnonzero(curves.steps == 1) for curves in (logs.target, logs.reference)]
     if not all(len(row) for row in rows):
@@ -88,8 +92,12 @@ def first_norm(logs: LogComparison) -> Check | None:
     digits = logs.target.norm_resolution + logs.reference.norm_resolution
     apart = abs(target - reference)
     limit = _NORM * abs(reference)
-    verdict: Literal["agree", "differ", "unclear"] = (
-        "agree" if apart + digits <= limit else "differ" if apart - digits > limit else "unclear"
+    verdict: Literal["agree", "differ", "inconclusive"] = (
+        "agree"
+        if apart + digits <= limit
+        else "differ"
+        if apart - digits > limit
+        else "inconclusive"
     )
     said = f"global norm of step 1: {target:.6g} against {reference:.6g} ({100 * apart / abs(reference):.2g} %)"
     return Check("first norm", verdict, said, apart, limit)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..graph import Flow, gradients
-from ..graph.missing_edges import is_given
+from ..graph import Flow, find_gradients
+from ..graph.missing_edges import is_graph_input
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
-from .locations import Place, SideOf
+from .locations import Location, SideLocation
 
 #: A matrix that a product reads is a weight even where it is frozen; constants are multiplied or added by element.
 _BY_ELEMENT = frozenset({"mul", "add", "sub", "div"})
 
 
-def is_constant(at: Place, kinds: tuple[Sequence[str], Sequence[str]]) -> bool:
+def is_constant(at: Location, kinds: tuple[Sequence[str], Sequence[str]]) -> bool:
     """Whether a floating value that nothing computed is none of the model's parameters.
 
     A value that either side calls a parameter is one. Else it is a constant if a graph says so, if a record that names
@@ -33,18 +33,18 @@ def is_constant(at: Place, kinds: tuple[Sequence[str], Sequence[str]]) -> bool:
     return any(_untrained(side.flow, side.value, of) for side, of in zip(sides, kinds, strict=True))
 
 
-def is_immediate(side: SideOf) -> bool:
+def is_immediate(side: SideLocation) -> bool:
     """The record has it as a constant of the graph."""
-    return bool(side.flow.tensors["constant"].iat[int(side.flow.column("tensor")[side.value])])
+    return bool(side.flow.tensors["constant"].iat[int(side.flow.list_column("tensor")[side.value])])
 
 
 def _names_parameters(flow: Flow) -> bool:
     """Most of the floating values that nothing computed have a name: not just those that were told by their values."""
-    names, dtypes = flow.column("parameter"), flow.column("dtype")
+    names, dtypes = flow.list_column("parameter"), flow.list_column("dtype")
     given = [
         name
         for value, name in enumerate(names)
-        if is_floating(str(dtypes[value])) and is_given(flow, value)
+        if is_floating(str(dtypes[value])) and is_graph_input(flow, value)
     ]
     return 2 * sum(map(bool, given)) > len(given)
 
@@ -52,14 +52,14 @@ def _names_parameters(flow: Flow) -> bool:
 def _untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
     readers = [
         op
-        for op in flow.readers[value]
+        for op in flow.consumers[value]
         if flow.phases[op] == FORWARD
         and flow.trace.ops["level"].iat[op] == "op"
         and flow.writes[op]
     ]
     if not readers or any(kinds[op] not in _BY_ELEMENT for op in readers):
         return False
-    back = {(output, given) for output, given, _ in gradients(flow, kinds).through}
+    back = {(output, given) for output, given, _ in find_gradients(flow, kinds).by_edge}
     ways = {
         (output, given) for op in readers for output in flow.writes[op] for given in flow.reads[op]
     } & back

@@ -7,11 +7,11 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.trace import PHASES
-from .joint_graph import Joined
-from .states import HEALED, States
+from .joint_graph import JointGraph
+from .states import RECONVERGED, States
 
 
-def coverage(graph: Joined, states: States) -> dict[str, dict[str, dict[str, float]]]:
+def compute_coverage(graph: JointGraph, states: States) -> dict[str, dict[str, dict[str, float]]]:
     """By side ('target', 'reference') and phase: ops, compared, healed and share = compared / ops.
 
     An op counts if it writes a value (an API's backward record: if it was given a gradient); it is compared if one of
@@ -19,23 +19,23 @@ def coverage(graph: Joined, states: States) -> dict[str, dict[str, dict[str, flo
     """
     pairs = len(graph.comparison.pairs)
     comparable = graph.comparison.pairs["comparable"].to_numpy()
-    compared_node = np.zeros(graph.nodes, dtype=bool)
+    compared_node = np.zeros(graph.n_nodes, dtype=bool)
     compared_node[:pairs] = comparable
-    healed_node = states.state == HEALED
+    healed_node = states.state == RECONVERGED
     alignment = graph.comparison.alignment
     return {
-        "target": _side(alignment.target, graph.node_t, compared_node, healed_node),
-        "reference": _side(alignment.reference, graph.node_r, compared_node, healed_node),
+        "target": _side(alignment.target, graph.target_nodes, compared_node, healed_node),
+        "reference": _side(alignment.reference, graph.reference_nodes, compared_node, healed_node),
     }
 
 
-def compared_ops(flow: Flow, node_of: Ints, flags: Flags) -> tuple[Flags, Flags]:
+def flag_compared_ops(flow: Flow, node_of: Ints, flags: Flags) -> tuple[Flags, Flags]:
     """(ops,) whether an op has results at all, and whether one of them is on a flagged node."""
     tensors = flow.tensors
     gradient = (flow.trace.ops["forward"].to_numpy()[tensors["op"]] >= 0) & (
         tensors["role"] == "input"
     ).to_numpy()
-    rows = np.flatnonzero((flow.made | gradient) & (flow.tensor_class >= 0))
+    rows = np.flatnonzero((flow.is_computed | gradient) & (flow.tensor_class >= 0))
     ops = tensors["op"].to_numpy()[rows]
     count = len(flow.trace.ops)
     counts = np.bincount(ops, minlength=count) > 0
@@ -44,8 +44,8 @@ def compared_ops(flow: Flow, node_of: Ints, flags: Flags) -> tuple[Flags, Flags]
 
 
 def _side(flow: Flow, node_of: Ints, compared: Flags, healed: Flags) -> dict[str, dict[str, float]]:
-    counts, hit = compared_ops(flow, node_of, compared)
-    _, cured = compared_ops(flow, node_of, healed)
+    counts, hit = flag_compared_ops(flow, node_of, compared)
+    _, cured = flag_compared_ops(flow, node_of, healed)
     table = {}
     for phase in PHASES:
         of_phase = (flow.trace.ops["phase"] == phase).to_numpy() & counts

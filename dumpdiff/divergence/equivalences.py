@@ -8,13 +8,13 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.result import Equivalence
-from .joint_graph import Joined
+from .joint_graph import JointGraph
 from .states import AGREEING, States
 
 _LONGEST = 8  # ops of one side: beyond, it is no decomposition but a part of the network
 
 
-def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
+def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, ...]:
     """Operator equivalences and decompositions, most frequent first.
 
     Where a value agrees and so does all that it was computed from, the ops in between are the same computation: one
@@ -23,15 +23,15 @@ def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for node in np.flatnonzero(states.state[: len(graph.comparison.pairs)] == AGREEING).tolist():
-        above = states.above[node]
+        above = states.ancestry[node]
         if above.parted or (not above.between and _same_kind(graph, node)):
             continue
         nodes = (*above.between, node)
-        ops_t = _makers(alignment.target, [int(graph.class_t[n]) for n in nodes])
-        ops_r = _makers(alignment.reference, [int(graph.class_r[n]) for n in nodes])
+        ops_t = _makers(alignment.target, [int(graph.target_classes[n]) for n in nodes])
+        ops_r = _makers(alignment.reference, [int(graph.reference_classes[n]) for n in nodes])
         kinds_t, kinds_r = (
-            [alignment.kinds_t[op] for op in ops_t],
-            [alignment.kinds_r[op] for op in ops_r],
+            [alignment.target_kinds[op] for op in ops_t],
+            [alignment.reference_kinds[op] for op in ops_r],
         )
         if (
             kinds_t
@@ -43,24 +43,24 @@ def learned(graph: Joined, states: States) -> tuple[Equivalence, ...]:
     return tuple(Equivalence(t, r, count) for (t, r), count in counts.most_common())
 
 
-def _same_kind(graph: Joined, node: int) -> bool:
+def _same_kind(graph: JointGraph, node: int) -> bool:
     """One op of one canonical kind made it on either side: nothing to learn, and the most frequent case."""
     alignment = graph.comparison.alignment
-    maker_t = alignment.target.producers[graph.class_t[node]]
-    maker_r = alignment.reference.producers[graph.class_r[node]]
+    maker_t = alignment.target.producers[graph.target_classes[node]]
+    maker_r = alignment.reference.producers[graph.reference_classes[node]]
     return bool(
-        maker_t >= 0 and maker_r >= 0 and alignment.kinds_t[maker_t] == alignment.kinds_r[maker_r]
+        maker_t >= 0 and maker_r >= 0 and alignment.target_kinds[maker_t] == alignment.reference_kinds[maker_r]
     )
 
 
-def parameter_names(graph: Joined, states: States) -> tuple[tuple[str, str], ...]:
+def match_parameter_names(graph: JointGraph, states: States) -> tuple[tuple[str, str], ...]:
     """(target's name, reference's name) of every parameter that agrees and that both sides name."""
     names = [
         flow.classes["parameter"].to_numpy()
         for flow in (graph.comparison.alignment.target, graph.comparison.alignment.reference)
     ]
     found = [
-        (str(names[0][graph.class_t[node]]), str(names[1][graph.class_r[node]]))
+        (str(names[0][graph.target_classes[node]]), str(names[1][graph.reference_classes[node]]))
         for node, group in enumerate(graph.comparison.pairs["group"])
         if group is None and states.state[node] == AGREEING
     ]

@@ -14,28 +14,28 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..rulebook import Rules
-from .joint_graph import Joined
+from .joint_graph import JointGraph
 
 _ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms can cancel
 _SUMS = frozenset({"add", "sub"})  # kinds that add up tensors element by element
 
 
-def conditioning(graph: Joined, rules: Rules) -> Floats:
+def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """(pairs,) by how much each value's maker may enlarge the relative error of its inputs; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
     for node, _, _, _, kind in _made(graph, len(factors)):
-        factors[node] = rules.conditioning(kind)
+        factors[node] = rules.get_conditioning(kind)
     return factors
 
 
-def cancellation(graph: Joined) -> Floats:
+def compute_cancellation(graph: JointGraph) -> Floats:
     """(nodes,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
 
     The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2):
     rounding errors are relative to the terms, and a sum of terms that cancel is small beside them.
     """
-    factors = np.ones(graph.nodes)
-    for node, flow, value, maker, kind in _made(graph, graph.nodes):
+    factors = np.ones(graph.n_nodes)
+    for node, flow, value, maker, kind in _made(graph, graph.n_nodes):
         if (kind := kind.removeprefix("grad:")) in _ADDS:
             factors[node] = max(
                 1.0, _terms(flow, value, maker, kind) / max(flow.rms[value], 1e-300)
@@ -43,7 +43,7 @@ def cancellation(graph: Joined) -> Floats:
     return factors
 
 
-def carried(graph: Joined) -> Callable[[int, int], float]:
+def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
     """A function of (node, child): how much of a node's relative error a value computed from it shows at least.
 
     A single number made of n terms with errors of random sign shows one part in sqrt(n) of their relative error (Higham
@@ -51,13 +51,13 @@ def carried(graph: Joined) -> Callable[[int, int], float]:
     stand beside the rows again, as in a norm, and are taken to show all: a judgement call.
     """
     sizes = np.fmax(1.0, _of_nodes(graph, lambda flow: flow.sizes)).tolist()
-    share = shares(graph)
+    share = build_share_function(graph)
     return lambda node, child: share(node, child) * (
         1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node])
     )
 
 
-def shares(graph: Joined) -> Callable[[int, int], float]:
+def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     """A function of (node, child): the node's part in a child that is a sum, by root mean squares; at most 1.
 
     The relative error of a sum is that of its terms, each times its part: a new weight is off by little of what a step
@@ -65,10 +65,10 @@ def shares(graph: Joined) -> Callable[[int, int], float]:
     """
     alignment = graph.comparison.alignment
     rms = _of_nodes(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
-    adds = [False] * graph.nodes
+    adds = [False] * graph.n_nodes
     for flow, class_of, kinds in (
-        (alignment.reference, graph.class_r, alignment.kinds_r),
-        (alignment.target, graph.class_t, alignment.kinds_t),
+        (alignment.reference, graph.reference_classes, alignment.reference_kinds),
+        (alignment.target, graph.target_classes, alignment.target_kinds),
     ):
         for node, value in enumerate(class_of.tolist()):
             if value >= 0:
@@ -81,30 +81,30 @@ def shares(graph: Joined) -> Callable[[int, int], float]:
     return share
 
 
-def _of_nodes(graph: Joined, column: Callable[[Flow], AnyArray]) -> Floats:
+def _of_nodes(graph: JointGraph, column: Callable[[Flow], AnyArray]) -> Floats:
     """(nodes,) a column of the classes, of the target's where it has the value."""
     alignment = graph.comparison.alignment
-    found = np.full(graph.nodes, np.nan)
-    for flow, class_of in ((alignment.reference, graph.class_r), (alignment.target, graph.class_t)):
+    found = np.full(graph.n_nodes, np.nan)
+    for flow, class_of in ((alignment.reference, graph.reference_classes), (alignment.target, graph.target_classes)):
         here = class_of >= 0
         found[here] = column(flow)[class_of[here]]
     return found
 
 
-def _made(graph: Joined, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]]:
+def _made(graph: JointGraph, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]]:
     """(node, side, class, maker, its kind) of the first nodes, where an op of either side made them."""
     alignment = graph.comparison.alignment
     sides = (
         (
             alignment.target,
-            graph.class_t,
-            alignment.kinds_t,
+            graph.target_classes,
+            alignment.target_kinds,
             alignment.target.classes["producer"].to_numpy(),
         ),
         (
             alignment.reference,
-            graph.class_r,
-            alignment.kinds_r,
+            graph.reference_classes,
+            alignment.reference_kinds,
             alignment.reference.classes["producer"].to_numpy(),
         ),
     )
@@ -119,7 +119,7 @@ def _made(graph: Joined, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]
 def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
     """What the terms of one element would add up to if none cancelled, from the inputs' root mean squares."""
     rms = flow.rms
-    sizes: list[float] = flow.column("size")
+    sizes: list[float] = flow.list_column("size")
     inputs = [v for v in flow.reads[maker] if math.isfinite(rms[v])]
     if not inputs:
         return 0.0

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..model.dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
 from ..model.formatting import number
-from ..model.result import Finding, Kind
+from ..model.finding import Finding, Kind
 from ..model.trace import PHASES
 from .constants import is_constant, is_immediate
-from .joint_graph import Joined
-from .locations import Place, place
+from .joint_graph import JointGraph
+from .locations import Location, build_location
 from .states import INTRODUCED, States
 
 #: They explain everything after them; the rest by place.
@@ -38,8 +38,8 @@ _COPIED = (
 )
 
 
-def findings(
-    graph: Joined,
+def build_findings(
+    graph: JointGraph,
     states: States,
     scopes_t: list[str],
     scopes_r: list[str],
@@ -48,12 +48,12 @@ def findings(
     """Every introduced divergence, ranked: ``first``, inputs, parameters, ops by phase and dataflow."""
     order = {node: position for position, node in enumerate(graph.order)}
     places = [
-        place(graph, states, node, scopes_t, scopes_r)
+        build_location(graph, states, node, scopes_t, scopes_r)
         for node in np.flatnonzero(
             states.state[: len(graph.comparison.pairs)] == INTRODUCED
         ).tolist()
     ]
-    drafts = [(kind_of(graph, at), at) for at in places]
+    drafts = [(classify_kind(graph, at), at) for at in places]
     drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), PHASES.index(d[1].phase), order[d[1].node]))
     made = [
         _finding(rank, kind, at, graph, states)
@@ -62,52 +62,52 @@ def findings(
     return (*(replace(finding, rank=rank) for rank, finding in enumerate(first, 1)), *made)
 
 
-def kind_of(graph: Joined, at: Place) -> Kind:
+def classify_kind(graph: JointGraph, at: Location) -> Kind:
     """What sort of divergence a place is; see result.Kind."""
     if graph.comparison.pairs["nonfinite_mismatch"].iat[at.node] > 0:
         return "nonfinite"
-    if at.target.given and at.reference.given:
+    if at.target.is_graph_input and at.reference.is_graph_input:
         if not _is_held(at):
             return "input"
         alignment = graph.comparison.alignment
         return (
-            "constant" if is_constant(at, (alignment.kinds_t, alignment.kinds_r)) else "parameter"
+            "constant" if is_constant(at, (alignment.target_kinds, alignment.reference_kinds)) else "parameter"
         )
     if _coarser_type(graph, at):
         return "dtype"
-    if missing(at):
+    if find_missing_kinds(at):
         return "missing"
-    return "region" if at.between else "introduced"
+    return "region" if at.unpaired_nodes else "introduced"
 
 
-def missing(at: Place) -> tuple[str, ...]:
+def find_missing_kinds(at: Location) -> tuple[str, ...]:
     """Operator kinds that the reference alone has since the last agreement, if the target has none of its own."""
     ours, theirs = (
         Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op])
         for s in (at.target, at.reference)
     )
-    return tuple((theirs - ours).elements()) if at.between and ours and not ours - theirs else ()
+    return tuple((theirs - ours).elements()) if at.unpaired_nodes and ours and not ours - theirs else ()
 
 
-def _is_held(at: Place) -> bool:
+def _is_held(at: Location) -> bool:
     """The model holds it: it has a parameter's name, is a constant of the graph, or floats, nobody's first input."""
     if at.target.parameter or at.reference.parameter:
         return True
-    floating = is_floating(str(at.reference.flow.column("dtype")[at.reference.value]))
+    floating = is_floating(str(at.reference.flow.list_column("dtype")[at.reference.value]))
     return floating and (
         is_immediate(at.target) or is_immediate(at.reference) or "input.0" not in at.reference.slots
     )
 
 
-def _coarser_type(graph: Joined, at: Place) -> str:
+def _coarser_type(graph: JointGraph, at: Location) -> str:
     """The dtype that one side alone computed in on the way here, if its rounding explains the error."""
     worst = []
     for flow, class_of in (
-        (at.target.flow, graph.class_t),
-        (at.reference.flow, graph.class_r),
+        (at.target.flow, graph.target_classes),
+        (at.reference.flow, graph.reference_classes),
     ):
-        values = [int(class_of[n]) for n in (*at.between, at.node) if class_of[n] >= 0]
-        dtypes = [d for v in values if (d := str(flow.column("dtype")[v])) in UNIT_ROUNDOFF]
+        values = [int(class_of[n]) for n in (*at.unpaired_nodes, at.node) if class_of[n] >= 0]
+        dtypes = [d for v in values if (d := str(flow.list_column("dtype")[v])) in UNIT_ROUNDOFF]
         worst.append(max(dtypes, key=unit_roundoff, default=""))
     units = [unit_roundoff(dtype) if dtype else 0.0 for dtype in worst]
     coarse = int(np.argmax(units))
@@ -115,15 +115,15 @@ def _coarser_type(graph: Joined, at: Place) -> str:
     return worst[coarse] if units[0] != units[1] and explained else ""
 
 
-def _finding(rank: int, kind: Kind, at: Place, graph: Joined, states: States) -> Finding:
+def _finding(rank: int, kind: Kind, at: Location, graph: JointGraph, states: States) -> Finding:
     row = graph.comparison.pairs.iloc[at.node]
-    above = states.above[at.node]
+    above = states.ancestry[at.node]
     metrics = {name: float(row[name]) for name in _COPIED if np.isfinite(row[name])}
-    if np.isfinite(above.worst_agreeing):
-        metrics["input_error"] = float(above.worst_agreeing)
+    if np.isfinite(above.worst_agreeing_error):
+        metrics["input_error"] = float(above.worst_agreeing_error)
     if (ratio := _norm_ratio(at)) is not None:
         metrics["norm_ratio"] = ratio
-    if (again := states.again.get(at.node)) is not None:
+    if (again := states.recomputations.get(at.node)) is not None:
         exactness = {"float64_ratio": again.ratio, "amplification": again.amplification}
         metrics |= {name: figure for name, figure in exactness.items() if np.isfinite(figure)}
     scalars = _scalars(graph, at)
@@ -148,7 +148,7 @@ def _finding(rank: int, kind: Kind, at: Place, graph: Joined, states: States) ->
     )
 
 
-def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[str]) -> str:
+def _title(kind: Kind, at: Location, graph: JointGraph, states: States, scalars: list[str]) -> str:
     row = graph.comparison.pairs.iloc[at.node]
     ours, theirs = (
         side.names[-1] if side.names else "nothing" for side in (at.target, at.reference)
@@ -161,7 +161,7 @@ def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[s
         return f"{what} differs, read by {ours} vs {theirs}: {amount}"
     if kind == "input":
         return f"an input of {ours} vs {theirs} differs: {amount}"
-    given = states.above[at.node].worst_agreeing
+    given = states.ancestry[at.node].worst_agreeing_error
     agree = f", inputs agree to {number(given)}" if np.isfinite(given) else ""
     operator = (at.target.kinds or at.reference.kinds)[-1]
     where = (
@@ -180,34 +180,34 @@ def _title(kind: Kind, at: Place, graph: Joined, states: States, scalars: list[s
         )
         said.append(f"somewhere from {first_t[0]} vs {first_r[0]} on")
     if kind == "missing":
-        said.append(f"only the reference has {', '.join(missing(at))}")
+        said.append(f"only the reference has {', '.join(find_missing_kinds(at))}")
     if kind == "dtype":
         said.append(f"one side computes in {_coarser_type(graph, at)}")
     return "; ".join(said)
 
 
 def _evidence(
-    kind: Kind, at: Place, graph: Joined, states: States, scalars: list[str]
+    kind: Kind, at: Location, graph: JointGraph, states: States, scalars: list[str]
 ) -> tuple[str, ...]:
-    row, above = graph.comparison.pairs.iloc[at.node], states.above[at.node]
+    row, above = graph.comparison.pairs.iloc[at.node], states.ancestry[at.node]
     said = [f"paired by {row['evidence']}"]
     if row["layout"] not in ("same", "reshape"):
         said.append(f"layout {row['layout']}")
     if above.ancestors:
-        worst = number(above.worst_agreeing)
+        worst = number(above.worst_agreeing_error)
         said.append(
             f"the {len(above.ancestors)} nearest values it was computed from agree, at worst to {worst}"
         )
-    if at.between:
-        alone = sum(graph.class_t[n] >= 0 for n in at.between)
+    if at.unpaired_nodes:
+        alone = sum(graph.target_classes[n] >= 0 for n in at.unpaired_nodes)
         said.append(
-            f"in between {alone} values of the target alone, {len(at.between) - alone} of the reference alone"
+            f"in between {alone} values of the target alone, {len(at.unpaired_nodes) - alone} of the reference alone"
         )
     ratio = _norm_ratio(at)
     if ratio is not None and abs(ratio - 1) > 1e-4:
         said.append(f"norm is {ratio:.6g} times the reference's")
     if kind == "missing":
-        said.append(f"only the reference has {', '.join(missing(at))}")
+        said.append(f"only the reference has {', '.join(find_missing_kinds(at))}")
     if np.isfinite(row["rounded_error"]):
         said.append(
             f"after rounding both sides to the narrower type: {number(float(row['rounded_error']))}"
@@ -215,7 +215,7 @@ def _evidence(
     return (*said, *scalars)
 
 
-def _scalars(graph: Joined, at: Place) -> list[str]:
+def _scalars(graph: JointGraph, at: Location) -> list[str]:
     """Scalar arguments that differ between paired ops of the place."""
     table = graph.comparison.scalars
     here = table[
@@ -226,14 +226,14 @@ def _scalars(graph: Joined, at: Place) -> list[str]:
     ]
 
 
-def _norm_ratio(at: Place) -> float | None:
+def _norm_ratio(at: Location) -> float | None:
     """||t|| / ||r||: says what a cosine cannot."""
     ours, theirs = (float(side.flow.norms[side.value]) for side in (at.target, at.reference))
     return ours / theirs if theirs and np.isfinite(ours / theirs) else None
 
 
-def _confidence(graph: Joined, states: States, node: int) -> float:
+def _confidence(graph: JointGraph, states: States, node: int) -> float:
     """That of the pair, times the mean of those that agree above it (0.9 where there are none)."""
     confidence = graph.comparison.pairs["confidence"].to_numpy()
-    above = [confidence[n] for n in states.above[node].ancestors if n < len(confidence)]
+    above = [confidence[n] for n in states.ancestry[node].ancestors if n < len(confidence)]
     return round(float(confidence[node]) * (float(np.mean(above)) if above else 0.9), 3)

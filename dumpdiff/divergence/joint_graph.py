@@ -14,35 +14,35 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ..alignment import Alignment
-from ..alignment.fused_groups import outputs
+from ..alignment.fused_groups import find_outputs
 from ..comparison import Comparison
 from ..graph import Flow
-from ..graph.missing_edges import bridge, enclosing_inputs, is_hole
+from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
 from ..model.arrays import Floats, Ints, Objects
 from ..model.trace import FORWARD
 
 
 @dataclass(frozen=True)
-class Joined:
+class JointGraph:
     """The joined graph; its nodes are the pairs (in the order of ``comparison.pairs``), then each side's rest."""
 
     comparison: Comparison
-    node_t: Ints  #: (target classes,) node of each class
-    node_r: Ints
-    class_t: Ints  #: (nodes,) target class or -1
-    class_r: Ints
+    target_nodes: Ints  #: (target classes,) node of each class
+    reference_nodes: Ints
+    target_classes: Ints  #: (nodes,) target class or -1
+    reference_classes: Ints
     parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
     order: tuple[int, ...]  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, of the reference's where the target has none
     bridges: Counter[str]  #: how many holes were bridged by what
 
     @property
-    def nodes(self) -> int:
+    def n_nodes(self) -> int:
         """Number of nodes."""
-        return len(self.class_t)
+        return len(self.target_classes)
 
 
-def joined(comparison: Comparison) -> Joined:
+def build_joint_graph(comparison: Comparison) -> JointGraph:
     """Join the two sides' dataflow along the pairs of a comparison."""
     target, reference = comparison.alignment.target, comparison.alignment.reference
     pairs_t, pairs_r = (
@@ -77,8 +77,8 @@ def joined(comparison: Comparison) -> Joined:
     )
     place = np.minimum(_places(target, class_t), _places(reference, class_r))
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
-    return Joined(
-        comparison, node_t, node_r, class_t, class_r, parents, _ordered(parents, place), phase, bridges
+    return JointGraph(
+        comparison, node_t, node_r, class_t, class_r, parents, _sort_topologically(parents, place), phase, bridges
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _parents(flow: Flow) -> list[list[int]]:
     """Per class those it was computed from: what its maker read; for gradients the gradients of what it fed."""
     producer = flow.classes["producer"].to_numpy()
     parents = [list(flow.reads[op]) if op >= 0 else [] for op in producer.tolist()]
-    for value, gradient in flow.gradients.items():
+    for value, gradient in flow.recorded_gradients.items():
         if producer[gradient] < 0:
             parents[gradient] += [g for g in _gradients_after(flow, value) if g != gradient]
     named = {name: value for value, name in enumerate(flow.classes["parameter"]) if name}
@@ -115,18 +115,18 @@ def _contributions(flow: Flow) -> Iterator[tuple[int, int]]:
 
     A parameter's gradient went into no other.
     """
-    forward, final = flow.trace.ops["forward"].tolist(), flow.column("gradient_of")
+    forward, final = flow.trace.ops["forward"].tolist(), flow.list_column("gradient_of")
     for op, call in enumerate(forward):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
-        loose = [value for value in flow.writes[op] if not flow.readers[value] and not final[value]]
+        loose = [value for value in flow.writes[op] if not flow.consumers[value] and not final[value]]
         given = flow.reads[call] if loose else ()
-        sources = {value for value in given if value in flow.gradients}
+        sources = {value for value in given if value in flow.recorded_gradients}
         for value in given:
-            if value not in sources and is_hole(flow, value):
-                sources.update(enclosing_inputs(flow, call, value))
-        for source in sources & flow.gradients.keys():
-            yield from ((gradient, flow.gradients[source]) for gradient in loose)
+            if value not in sources and has_missing_producer(flow, value):
+                sources.update(find_enclosing_inputs(flow, call, value))
+        for source in sources & flow.recorded_gradients.keys():
+            yield from ((gradient, flow.recorded_gradients[source]) for gradient in loose)
 
 
 def _gradients_after(flow: Flow, value: int) -> list[int]:
@@ -135,12 +135,12 @@ def _gradients_after(flow: Flow, value: int) -> list[int]:
     seen = {value}
     stack = [value]
     while stack and len(seen) < 64:
-        for op in flow.readers[stack.pop()]:
+        for op in flow.consumers[stack.pop()]:
             if flow.phases[op] != FORWARD:
                 continue
             for output in flow.writes[op]:
-                if output in flow.gradients:
-                    found[flow.gradients[output]] = None
+                if output in flow.recorded_gradients:
+                    found[flow.recorded_gradients[output]] = None
                 elif output not in seen:
                     seen.add(output)
                     stack.append(output)
@@ -152,7 +152,7 @@ def _cuts(alignment: Alignment, node_t: Ints, node_r: Ints) -> Iterator[tuple[in
     sides = (alignment.target, node_t), (alignment.reference, node_r)
     for group in alignment.groups:
         fused, cut = (
-            {int(nodes[value]) for leaf in leaves for value in outputs(flow, leaf)}
+            {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, leaf)}
             for leaves, (flow, nodes) in sorted(
                 zip((group.target, group.reference), sides, strict=True),
                 key=lambda side: len(side[0]),
@@ -185,12 +185,12 @@ def _bridge(
             continue
         if other_parents[node]:
             bridges["other side"] += 1
-        elif found := bridge(flow, value):
+        elif found := find_bridge(flow, value):
             parents[node] = [int(node_of[v]) for v in found.parents if node_of[v] != node]
-            bridges[found.how] += 1
+            bridges[found.evidence] += 1
 
 
-def _ordered(parents: Sequence[tuple[int, ...]], place: Floats) -> tuple[int, ...]:
+def _sort_topologically(parents: Sequence[tuple[int, ...]], place: Floats) -> tuple[int, ...]:
     """Parents first, ties by place; where wrong pairs make a circle, the earliest of those left comes first."""
     children: list[list[int]] = [[] for _ in parents]
     waiting = [0] * len(parents)
@@ -220,7 +220,7 @@ def _ordered(parents: Sequence[tuple[int, ...]], place: Floats) -> tuple[int, ..
 def _places(flow: Flow, class_of: Ints) -> Floats:
     """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if absent."""
     producer = flow.classes["producer"].to_numpy()
-    first = np.array([readers[0] if readers else 0 for readers in flow.readers], dtype=int)
+    first = np.array([readers[0] if readers else 0 for readers in flow.consumers], dtype=int)
     place = np.where(producer >= 0, producer, first) / max(1, len(flow.trace.ops))
     places: Floats = np.where(class_of >= 0, place[np.maximum(class_of, 0)], 1.0)
     return places

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..alignment import Alignment
 from ..graph import Flow
-from ..model.result import Cause, Finding, Kind
+from ..model.finding import Cause, Finding, Kind
 from ..model.trace import FORWARD
 from ..rulebook import Rules
 
@@ -15,14 +15,14 @@ _LAYER = re.compile(r"\d+")
 _GATE = re.compile(r"\b(?:gate|up)\b")
 
 
-def other_shapes(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
+def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
     """One finding per parameter of one canonical name but other sizes on the two sides; fused ones left out."""
     ours, theirs = _named(alignment.target, rules), _named(alignment.reference, rules)
     grouped_t = {value for group in alignment.groups for value in group.target}
     grouped_r = {value for group in alignment.groups for value in group.reference}
     found: list[Finding] = []
     for name, r in sorted(
-        theirs.items(), key=lambda item: alignment.reference.readers[item[1]][:1]
+        theirs.items(), key=lambda item: alignment.reference.consumers[item[1]][:1]
     ):
         t = ours.get(name)
         if t is None or t in grouped_t or r in grouped_r:
@@ -40,7 +40,7 @@ def other_shapes(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def exchanged(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tuple[Finding, ...]:
+def find_exchanged_parameters(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tuple[Finding, ...]:
     """One finding per parameter that holds what another one holds on the other side, both sides having both names.
 
     Names may be used another way by one side (which of w1, w2, w3 is the gate?): such an exchange is a fault only where
@@ -81,7 +81,7 @@ def exchanged(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tupl
             ),
         )
         for name, other in sorted(
-            crossed.items(), key=lambda item: alignment.target.readers[ours[item[0]]][:1]
+            crossed.items(), key=lambda item: alignment.target.consumers[ours[item[0]]][:1]
         )
         if any(scope.startswith(_module(name)) for scope in parted)
         or (parted and _LAYER.sub("", name) in right)
@@ -106,7 +106,7 @@ def _module(name: str) -> str:
 
 def _named(flow: Flow, rules: Rules) -> dict[str, int]:
     names = flow.classes["parameter"].tolist()
-    canonical = rules.parameters(name for name in names if name)
+    canonical = rules.resolve_parameters(name for name in names if name)
     return {
         canonical[name]: value
         for value, name in enumerate(names)
@@ -115,7 +115,7 @@ def _named(flow: Flow, rules: Rules) -> dict[str, int]:
 
 
 def _shape(flow: Flow, value: int) -> tuple[int, ...] | None:
-    shape: tuple[int, ...] | None = flow.tensors["shape"].iat[int(flow.column("tensor")[value])]
+    shape: tuple[int, ...] | None = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
     return shape
 
 
@@ -131,7 +131,7 @@ def _finding(
 ) -> Finding:
     """Without a rank; ``values`` are the classes of both sides."""
     readers = [
-        tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.readers[value][:1])
+        tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.consumers[value][:1])
         for flow, value in zip((alignment.target, alignment.reference), values, strict=True)
     ]
     return Finding(

@@ -11,14 +11,14 @@ from itertools import islice
 
 import numpy as np
 
-from ..comparison.layouts import laid_out
-from ..comparison.whole_tensors import shaped
+from ..comparison.layouts import find_common_layout
+from ..comparison.whole_tensors import load_shaped_tensor
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating, unit_roundoff
 from ..model.errors import DumpError
-from ..operators import KINDS, Execution, execution, gap, readings
-from .joint_graph import Joined
+from ..operators import KINDS, Execution, read_execution, compute_relative_distance, compute_interpretations
+from .joint_graph import JointGraph
 
 _LARGEST = 1 << 21  # elements that an op reads and writes: what is larger would take seconds
 _DRAWS = 4  # random perturbations; their root mean square is what counts
@@ -31,7 +31,7 @@ _FEW = 1000
 
 
 @dataclass(frozen=True)
-class Recomputed:
+class Recomputation:
     """One op of the reference, in float64 from its own inputs."""
 
     amplification: float  #: relative error out over relative error in, with room: see measured(); NaN if unknown
@@ -46,7 +46,7 @@ class Recomputed:
             self.target_error / self.reference_error if self.reference_error > 0 else float("nan")
         )
 
-    def equally_right(self, tolerance: float, given: float) -> bool:
+    def is_equally_accurate(self, tolerance: float, given: float) -> bool:
         """The target is as near to the exact result as the reference is, but for what its inputs are off by.
 
         The factor is that of PyTorch's check of compiled models (``torch._dynamo.utils.same``): 2, or 3 for float16
@@ -62,7 +62,7 @@ class Recomputed:
         )
 
 
-def recomputed(graph: Joined, node: int) -> Recomputed | None:
+def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     """The maker of a pair's value on the reference's side, run again; None where whole tensors or the kind are missing.
 
     Amplification is measured by moving those inputs that differ between the sides by one unit in the last place of
@@ -71,43 +71,43 @@ def recomputed(graph: Joined, node: int) -> Recomputed | None:
     2nd ed., section 1.6), not its supremum.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
-    reference, value = alignment.reference, int(graph.class_r[node])
+    reference, value = alignment.reference, int(graph.reference_classes[node])
     op = int(reference.producers[value])
     if op < 0 or pairs["group"].iat[node] is not None or pairs["metric"].iat[node] != "relative_l2":
         return None
-    kind, rows = alignment.kinds_r[op], reference.tensors_of(op).tolist()
+    kind, rows = alignment.reference_kinds[op], reference.get_tensor_ids(op).tolist()
     if kind not in KINDS:
         return None
     if reference.tensors["size"].to_numpy()[rows].clip(min=0).sum() > _LARGEST or not _is_first(
         reference, rows, value
     ):
         return None
-    run = execution(reference.trace, rows)
+    run = read_execution(reference.trace, rows)
     target = _target(graph, node, run) if run else None
     if run is None or target is None:
         return None
-    choices = [made for _, made in readings(kind, run.inputs, run.named, shape=run.output.shape)]
+    choices = [made for _, made in compute_interpretations(kind, run.inputs, run.keywords, output_shape=run.output.shape)]
     if not choices:
         return None
-    which = int(np.argmin([gap(made, run.output) for made in choices]))
+    which = int(np.argmin([compute_relative_distance(made, run.output) for made in choices]))
     exact = choices[which]
     narrow = (
-        max(unit_roundoff(str(flow.column("dtype")[v])) for flow, v in _sides(graph, node))
+        max(unit_roundoff(str(flow.list_column("dtype")[v])) for flow, v in _sides(graph, node))
         > 2.0**-24
     )
-    return Recomputed(
+    return Recomputation(
         _amplification(graph, kind, run, rows, which, exact),
-        gap(run.output, exact),
-        gap(target, exact),
+        compute_relative_distance(run.output, exact),
+        compute_relative_distance(target, exact),
         3.0 if narrow or exact.size < _FEW else 2.0,
     )
 
 
-def _sides(graph: Joined, node: int) -> tuple[tuple[Flow, int], tuple[Flow, int]]:
+def _sides(graph: JointGraph, node: int) -> tuple[tuple[Flow, int], tuple[Flow, int]]:
     alignment = graph.comparison.alignment
-    return (alignment.target, int(graph.class_t[node])), (
+    return (alignment.target, int(graph.target_classes[node])), (
         alignment.reference,
-        int(graph.class_r[node]),
+        int(graph.reference_classes[node]),
     )
 
 
@@ -117,11 +117,11 @@ def _is_first(flow: Flow, rows: Sequence[int], value: int) -> bool:
     return bool(outputs) and flow.tensor_class[outputs[0]] == value
 
 
-def _target(graph: Joined, node: int, run: Execution) -> AnyArray | None:
+def _target(graph: JointGraph, node: int, run: Execution) -> AnyArray | None:
     """The target's output in the layout of the reference's."""
     pair = graph.comparison.pairs.iloc[node]
     try:
-        array = shaped(graph.comparison.alignment.target, int(pair["target_tensor"]))
+        array = load_shaped_tensor(graph.comparison.alignment.target, int(pair["target_tensor"]))
     except (DumpError, KeyError, OSError, ValueError):
         return None
     if array.size != run.output.size:
@@ -132,12 +132,12 @@ def _target(graph: Joined, node: int, run: Execution) -> AnyArray | None:
 
 
 def _in_order(array: AnyArray, like: AnyArray) -> AnyArray | None:
-    layout, target, reference = laid_out(array, like)
+    layout, target, reference = find_common_layout(array, like)
     return target if not layout.startswith("reference") and reference.shape == like.shape else None
 
 
 def _amplification(
-    graph: Joined, kind: str, run: Execution, rows: Sequence[int], which: int, exact: Floats
+    graph: JointGraph, kind: str, run: Execution, rows: Sequence[int], which: int, exact: Floats
 ) -> float:
     """Relative error out over relative error in, of the inputs that differ; NaN if it cannot be told which do."""
     reference = graph.comparison.alignment.reference
@@ -149,7 +149,7 @@ def _amplification(
             continue
         value, dtype = int(reference.tensor_class[row]), str(reference.tensors["dtype"].iat[row])
         if value >= 0 and is_floating(dtype):
-            node = int(graph.node_r[value])
+            node = int(graph.reference_nodes[value])
             if node >= len(error) or not np.isfinite(error[node]):
                 return float("nan")
             if error[node] > 0:
@@ -183,10 +183,10 @@ def _enlarged(
         before = np.asarray(inputs[position], dtype=np.float64)
         signs = 1.0 if random is None else random.choice([-1.0, 1.0], before.shape)
         inputs[position] = after = before + signs * _last_place(before, roundoff)
-        given = max(given, gap(after, before))
-    choices = (made for _, made in readings(kind, inputs, run.named, shape=run.output.shape))
+        given = max(given, compute_relative_distance(after, before))
+    choices = (made for _, made in compute_interpretations(kind, inputs, run.keywords, output_shape=run.output.shape))
     made = next(islice(choices, which, None), None)
-    return gap(made, exact) / given if made is not None and given > 0 else float("nan")
+    return compute_relative_distance(made, exact) / given if made is not None and given > 0 else float("nan")
 
 
 def _last_place(array: AnyArray, roundoff: float) -> Floats:

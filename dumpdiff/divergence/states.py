@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..comparison import NO_INFORMATION
-from ..graph.missing_edges import is_given
+from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Objects
 from ..model.trace import FORWARD
 from ..rulebook import Rules
-from .error_bounds import cancellation, carried, conditioning, shares
-from .joint_graph import Joined
-from .recomputation import Recomputed, recomputed
+from .error_bounds import compute_cancellation, build_visibility_function, compute_conditioning, build_share_function
+from .joint_graph import JointGraph
+from .recomputation import Recomputation, recompute_op
 
 #: Errors of agreeing inputs may grow past the tolerance, by what the operator's conditioning explains, up to this
 #: many tolerances; beyond it a value no longer agrees, however it came about.
@@ -30,30 +30,30 @@ _OUTLIVES = (
 )
 _REMEMBERED = 32  # ancestors, and values between, that are kept for the report
 
-AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, HEALED = (
+AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, RECONVERGED = (
     "agreeing", "introduced", "propagated", "amplified", "incomparable", "healed",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Above:
+class Ancestry:
     """What a value was computed from, as far as it can be compared, and what lies between without a partner."""
 
-    worst_agreeing: float = (
+    worst_agreeing_error: float = (
         np.nan
     )  #: largest error among the nearest comparable ancestors that agree
-    worst_parted: float = np.nan  #: the same among those that do not; NaN if all agree
-    carried: float = (
+    worst_diverged_error: float = np.nan  #: the same among those that do not; NaN if all agree
+    carried_error: float = (
         np.nan
     )  #: the largest of the errors of those that agree, each for its share of a sum
-    cancelling: float = 1.0  #: by how much sums on the way cancel, the largest, likewise
+    cancellation: float = 1.0  #: by how much sums on the way cancel, the largest, likewise
     ancestors: tuple[int, ...] = ()  #: the first of those ancestors
-    between: tuple[int, ...] = ()  #: the nearest of the values in between, in dataflow order
+    unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the values in between, in dataflow order
 
     @property
-    def parted(self) -> bool:
+    def has_diverged(self) -> bool:
         """Some ancestor disagrees."""
-        return not math.isnan(self.worst_parted)
+        return not math.isnan(self.worst_diverged_error)
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class States:
 
     #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
     state: Objects
-    above: tuple[Above, ...]
-    again: Mapping[
-        int, Recomputed
+    ancestry: tuple[Ancestry, ...]
+    recomputations: Mapping[
+        int, Recomputation
     ]  #: nodes beyond their tolerance whose operator could be run again
 
 
-def classify(graph: Joined, rules: Rules) -> States:
+def classify(graph: JointGraph, rules: Rules) -> States:
     """Walk the joined graph from inputs to outputs.
 
     A node whose error is beyond tolerance, beyond what its operator makes of its agreeing inputs' errors (measured by
@@ -83,40 +83,40 @@ def classify(graph: Joined, rules: Rules) -> States:
         pairs[name].tolist() for name in ("error", "tolerance", "comparable")
     )
     broken = (pairs["nonfinite_mismatch"] > 0).tolist()
-    cancelling = cancellation(graph)
+    cancelling = compute_cancellation(graph)
     factor, cancels = (
-        (conditioning(graph, rules) * cancelling[: len(pairs)]).tolist(),
+        (compute_conditioning(graph, rules) * cancelling[: len(pairs)]).tolist(),
         cancelling.tolist(),
     )
     backward = (graph.phase != FORWARD).tolist()
-    share = shares(graph)
-    state = [UNKNOWN] * graph.nodes
-    above = [Above()] * graph.nodes
-    again: dict[int, Recomputed] = {}
+    share = build_share_function(graph)
+    state = [UNKNOWN] * graph.n_nodes
+    above = [Ancestry()] * graph.n_nodes
+    again: dict[int, Recomputation] = {}
     forward_parted: list[int] = []
     for node in graph.order:
         above[node] = known = _above(graph, node, state, above, error, cancels, share)
         if node >= len(pairs) or not comparable[node]:
             continue
-        allowed = tolerance[node] * max(cancels[node], min(_CREEP, known.cancelling))
-        follows = known.parted or (backward[node] and bool(forward_parted))
+        allowed = tolerance[node] * max(cancels[node], min(_CREEP, known.cancellation))
+        follows = known.has_diverged or (backward[node] and bool(forward_parted))
         suspect = error[node] > allowed and not broken[node] and not follows
         if suspect:
-            if len(again) < _MOST_AGAIN and (found := recomputed(graph, node)) is not None:
+            if len(again) < _MOST_AGAIN and (found := recompute_op(graph, node)) is not None:
                 again[node] = found
-            allowed = _carried(allowed, factor[node], known.carried, again.get(node))
+            allowed = _carried(allowed, factor[node], known.carried_error, again.get(node))
         if (
             suspect
             and node in again
-            and again[node].equally_right(tolerance[node], known.worst_agreeing)
+            and again[node].is_equally_accurate(tolerance[node], known.worst_agreeing_error)
         ):
             state[node] = AGREEING
         elif error[node] <= allowed and not broken[node]:
             state[node] = (
                 AGREEING if allowed < NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
             )
-        elif known.parted:
-            amplified = error[node] > 10 * factor[node] * known.worst_parted
+        elif known.has_diverged:
+            amplified = error[node] > 10 * factor[node] * known.worst_diverged_error
             state[node] = AMPLIFIED if amplified else PROPAGATED
         elif follows:
             state[node] = PROPAGATED
@@ -134,7 +134,7 @@ def classify(graph: Joined, rules: Rules) -> States:
     return States(np.array(healed, dtype=object), tuple(above), again)
 
 
-def _carried(allowed: float, factor: float, given: float, again: Recomputed | None) -> float:
+def _carried(allowed: float, factor: float, given: float, again: Recomputation | None) -> float:
     """What is allowed where inputs agree to ``given`` only: their error, enlarged as measured or as the rules say."""
     if not given > 0:
         return allowed
@@ -144,14 +144,14 @@ def _carried(allowed: float, factor: float, given: float, again: Recomputed | No
 
 
 def _above(
-    graph: Joined,
+    graph: JointGraph,
     node: int,
     state: list[str],
-    above: list[Above],
+    above: list[Ancestry],
     error: list[float],
     cancels: list[float],
     share: Callable[[int, int], float],
-) -> Above:
+) -> Ancestry:
     """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
     agreeing, parted, given = [], [], []
     cancelling = 1.0
@@ -161,17 +161,17 @@ def _above(
         part = share(parent, node)
         if state[parent] == UNKNOWN:
             beyond = above[parent]
-            agreeing.append(beyond.worst_agreeing)
-            parted.append(beyond.worst_parted)
-            given.append(part * beyond.carried)
-            cancelling = max(cancelling, part * max(cancels[parent], beyond.cancelling))
+            agreeing.append(beyond.worst_agreeing_error)
+            parted.append(beyond.worst_diverged_error)
+            given.append(part * beyond.carried_error)
+            cancelling = max(cancelling, part * max(cancels[parent], beyond.cancellation))
             ancestors.update(dict.fromkeys(beyond.ancestors))
-            between.update(dict.fromkeys((*beyond.between, parent)))
+            between.update(dict.fromkeys((*beyond.unpaired_nodes, parent)))
         else:
             (agreeing if state[parent] == AGREEING else parted).append(error[parent])
             given.append(part * error[parent] if state[parent] == AGREEING else math.nan)
             ancestors[parent] = None
-    return Above(
+    return Ancestry(
         _largest(agreeing),
         _largest(parted),
         _largest(given),
@@ -185,23 +185,23 @@ def _largest(values: list[float]) -> float:
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
-def _surely_other(graph: Joined) -> list[bool]:
+def _surely_other(graph: JointGraph) -> list[bool]:
     """(nodes,) what differs and stays so, whatever is computed from it.
 
     Parameters and inputs that are one tensor beyond doubt; new weights and moments, which outlive the step.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     given = [
-        is_given(alignment.target, t) and is_given(alignment.reference, r)
+        is_graph_input(alignment.target, t) and is_graph_input(alignment.reference, r)
         for t, r in zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
     ]
     same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (pairs["error"].to_numpy() < _NEAR)
     kept = (pairs["evidence"] == _OUTLIVES).to_numpy()
     sure: list[bool] = ((np.array(given, dtype=bool) & same_tensor) | kept).tolist()
-    return sure + [False] * (graph.nodes - len(pairs))
+    return sure + [False] * (graph.n_nodes - len(pairs))
 
 
-def _without_cause(graph: Joined, state: list[str]) -> bool:
+def _without_cause(graph: JointGraph, state: list[str]) -> bool:
     """Something parts, and nothing that it depends on is introduced.
 
     So it is where gradients part since the forward pass does, and the forward pass was healed because what follows in
@@ -220,7 +220,7 @@ def _without_cause(graph: Joined, state: list[str]) -> bool:
 
 
 def _healed(
-    graph: Joined,
+    graph: JointGraph,
     given: list[str],
     sure: list[bool],
     error: list[float],
@@ -236,15 +236,15 @@ def _healed(
     for nothing unless what is computed from it agrees, too.
     """
     state = list(given)
-    children: list[list[int]] = [[] for _ in range(graph.nodes)]
+    children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
     for node, parents in enumerate(graph.parents):
         for parent in parents:
             children[parent].append(node)
-    share = carried(graph)
+    share = build_visibility_function(graph)
     least = [
         math.inf
-    ] * graph.nodes  # error of each node from which on something below would have noticed
-    sound = [False] * graph.nodes
+    ] * graph.n_nodes  # error of each node from which on something below would have noticed
+    sound = [False] * graph.n_nodes
     for node in reversed(graph.order):
         below = [sound[child] for child in children[node]]
         for child in children[node]:
@@ -259,6 +259,6 @@ def _healed(
             and not sure[node]
             and (state[node] == UNKNOWN or not error[node] <= least[node])
         ):
-            state[node] = HEALED
+            state[node] = RECONVERGED
             sound[node] = True
     return state

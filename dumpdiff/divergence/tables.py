@@ -8,9 +8,9 @@ import pandas as pd
 from ..graph import Flow
 from ..model.arrays import Ints
 from ..model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS
-from .coverage import compared_ops
-from .joint_graph import Joined
-from .states import HEALED, States
+from .coverage import flag_compared_ops
+from .joint_graph import JointGraph
+from .states import RECONVERGED, States
 
 _METRICS = (
     "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
@@ -18,8 +18,8 @@ _METRICS = (
 )  # fmt: skip
 
 
-def pair_table(
-    graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]
+def build_pair_table(
+    graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
 ) -> pd.DataFrame:
     """One row per result tensor of the reference whose value has a partner, in the order of the target's execution.
 
@@ -29,7 +29,7 @@ def pair_table(
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     rows_r = _results(reference)
-    node = graph.node_r[reference.tensor_class[rows_r]]
+    node = graph.reference_nodes[reference.tensor_class[rows_r]]
     rows_r, node = (
         rows_r[node < len(graph.comparison.pairs)],
         node[node < len(graph.comparison.pairs)],
@@ -55,7 +55,7 @@ def pair_table(
     table["scope"] = pd.Series(scopes, dtype=object)
     for name in _METRICS:
         table[name] = graph.comparison.pairs[name].to_numpy()[node]
-    named = np.where(states.state[node] == HEALED, "incomparable", states.state[node])
+    named = np.where(states.state[node] == RECONVERGED, "incomparable", states.state[node])
     table["state"] = pd.Series(named, dtype=object)
     return table[list(PAIR_COLUMNS)]
 
@@ -73,11 +73,11 @@ def _results(flow: Flow) -> Ints:
     )
     first_read = np.zeros(len(tensors), dtype=bool)
     first_read[np.unique(np.where(orphan, flow.tensor_class, -1), return_index=True)[1]] = True
-    rows: Ints = np.flatnonzero(known & (flow.made | gradient | (orphan & first_read)))
+    rows: Ints = np.flatnonzero(known & (flow.is_computed | gradient | (orphan & first_read)))
     return rows
 
 
-def _partners(graph: Joined, rows_r: Ints, node: Ints) -> Ints:
+def _partners(graph: JointGraph, rows_r: Ints, node: Ints) -> Ints:
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     op_of = dict(
@@ -97,36 +97,36 @@ def _partners(graph: Joined, rows_r: Ints, node: Ints) -> Ints:
         reference.tensors[name].to_numpy()[rows_r].tolist() for name in ("op", "role")
     )
     partners = []
-    for op, role, value in zip(ops_r, roles_r, graph.class_t[node].tolist(), strict=True):
+    for op, role, value in zip(ops_r, roles_r, graph.target_classes[node].tolist(), strict=True):
         partner = op_of.get(op, -1)
         choices = (at_op.get((partner, value, r)) for r in (role, "output", "input", "parameter"))
         partners.append(next((row for row in choices if row is not None), int(stands_for[value])))
     return np.array(partners, dtype=np.int64)
 
 
-def unmatched_table(
-    graph: Joined, states: States, scopes_t: list[str], scopes_r: list[str]
+def build_unmatched_table(
+    graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
 ) -> pd.DataFrame:
     """One row per op of either side none of whose results could be compared, and why."""
     alignment = graph.comparison.alignment
     pairs = len(graph.comparison.pairs)
-    compared = np.zeros(graph.nodes, dtype=bool)
+    compared = np.zeros(graph.n_nodes, dtype=bool)
     compared[:pairs] = graph.comparison.pairs["comparable"]
-    paired = np.arange(graph.nodes) < pairs
-    parted = np.zeros(graph.nodes, dtype=bool)
+    paired = np.arange(graph.n_nodes) < pairs
+    parted = np.zeros(graph.n_nodes, dtype=bool)
     for node in range(pairs):
-        if states.state[node] not in ("agreeing", HEALED):
-            parted[list(states.above[node].between)] = True
+        if states.state[node] not in ("agreeing", RECONVERGED):
+            parted[list(states.ancestry[node].unpaired_nodes)] = True
     tables = []
     for side, flow, node_of, scopes in (
-        ("target", alignment.target, graph.node_t, scopes_t),
-        ("reference", alignment.reference, graph.node_r, scopes_r),
+        ("target", alignment.target, graph.target_nodes, scopes_t),
+        ("reference", alignment.reference, graph.reference_nodes, scopes_r),
     ):
-        counts, hit = compared_ops(flow, node_of, compared)
+        counts, hit = flag_compared_ops(flow, node_of, compared)
         ops = np.flatnonzero(~hit)
         flags = [
-            compared_ops(flow, node_of, which)[1][ops]
-            for which in (states.state == HEALED, parted, paired)
+            flag_compared_ops(flow, node_of, which)[1][ops]
+            for which in (states.state == RECONVERGED, parted, paired)
         ]
         reasons = np.select(
             [~counts[ops], flags[0], flags[1], flags[2]],

@@ -8,18 +8,20 @@ import numpy as np
 
 from ..comparison import Comparison
 from ..graph import Flow
-from ..graph.layers import locations
+from ..graph.layers import locate_ops
 from ..model.arrays import Objects
-from ..model.result import Finding, Result, Side, Verdict
+from ..model.result import Result, Side
+from ..model.finding import Finding
+from ..model.verdict import AlignmentVerdict
 from ..model.trace import BACKWARD, FORWARD, Problem
 from ..rulebook import Rules
-from .coverage import coverage
-from .equivalences import learned, parameter_names
-from .findings import findings
-from .joint_graph import Joined, joined
-from .parameters import exchanged, other_shapes
+from .coverage import compute_coverage
+from .equivalences import learn_equivalences, match_parameter_names
+from .findings import build_findings
+from .joint_graph import JointGraph, build_joint_graph
+from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .states import AGREEING, INTRODUCED, States, classify
-from .tables import pair_table, unmatched_table
+from .tables import build_pair_table, build_unmatched_table
 
 _ONE_MODEL = 0.25  # share of forward ops with a partner below which findings are not believed
 _SCALARS_NAMED = 5
@@ -34,16 +36,16 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
-    graph = joined(comparison)
+    graph = build_joint_graph(comparison)
     states = classify(graph, rules)
-    scopes_t, scopes_r = locations(target, rules), locations(reference, rules)
+    scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
     parted = [scopes_t[producer] for producer in _introduced(graph, states)]
-    first = (*other_shapes(alignment, rules), *exchanged(alignment, rules, parted))
-    found = findings(graph, states, scopes_t, scopes_r, first)
-    covered = coverage(graph, states)
+    first = (*find_shape_mismatches(alignment, rules), *find_exchanged_parameters(alignment, rules, parted))
+    found = build_findings(graph, states, scopes_t, scopes_r, first)
+    covered = compute_coverage(graph, states)
     short = _short(covered, min_coverage)
     stranger = _blind(target, reference) or _stranger(covered) or _no_baseline(comparison)
-    verdict: Verdict = (
+    verdict: AlignmentVerdict = (
         "inconclusive" if stranger or (short and not found) else "diverged" if found else "aligned"
     )
     notes = [*stranger, *short] if verdict == "inconclusive" else []
@@ -65,10 +67,10 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         verdict=verdict,
         findings=found,
         coverage=covered,
-        pairs=pair_table(graph, states, scopes_t, scopes_r),
-        unmatched=unmatched_table(graph, states, scopes_t, scopes_r),
-        learned=learned(graph, states),
-        parameters=parameter_names(graph, states),
+        pairs=build_pair_table(graph, states, scopes_t, scopes_r),
+        unmatched=build_unmatched_table(graph, states, scopes_t, scopes_r),
+        learned=learn_equivalences(graph, states),
+        parameters=match_parameter_names(graph, states),
         noise_floor=_noise(comparison, states.state),
         baseline=comparison.baseline,
         notes=tuple(notes),
@@ -76,10 +78,10 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
 
 
-def _introduced(graph: Joined, states: States) -> list[int]:
+def _introduced(graph: JointGraph, states: States) -> list[int]:
     """Target ops that made the values at which the runs part."""
     nodes = np.flatnonzero(states.state[: len(graph.comparison.pairs)] == INTRODUCED)
-    makers = graph.comparison.alignment.target.producers[graph.class_t[nodes]]
+    makers = graph.comparison.alignment.target.producers[graph.target_classes[nodes]]
     return [int(maker) for maker in makers if maker >= 0]
 
 

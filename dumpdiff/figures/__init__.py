@@ -1,8 +1,8 @@
-"""Findings drawn, as plain data: the dataflow around each on both sides, and where in its tensor the difference lies.
+"""Finding contexts as plain data: the dataflow around each finding, and where its tensors differ.
 
-``closeups(comparison, result, rules)`` is the whole package.
+:func:`collect_finding_contexts` is the only entry point.
 """
 
-from .finding_contexts import closeups
+from .finding_contexts import collect_finding_contexts
 
-__all__ = ["closeups"]
+__all__ = ["collect_finding_contexts"]

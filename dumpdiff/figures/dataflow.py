@@ -1,4 +1,4 @@
-"""Which op hands which value to which, of one side: as recorded, and where the record has a hole as it was bridged."""
+"""Which op passes which value to which, of one side; missing edges are bridged as in alignment."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ..divergence.joint_graph import Joined
+from ..divergence.joint_graph import JointGraph
 from ..graph import Flow
 from ..model.arrays import Ints
 from ..model.trace import FORWARD
 
 
 class Link(NamedTuple):
-    """A value on its way between two ops."""
+    """A value that goes from one op to another."""
 
-    maker: int
-    reader: int
-    value: int  #: class, as the reader has it
-    made: int  #: class, as the maker has it: another one where the record has a hole in between that was bridged
+    producer: int
+    consumer: int
+    value: int  #: value class at the consumer
+    produced_value: int  #: value class at the producer: a different one across a bridged edge
 
 
 @dataclass(frozen=True)
 class Dataflow:
     """Ops of one side that compute something, and the values between them.
 
-    Reshapes, transposes and copies pass a value on and module calls repeat what the ops in them did: neither is an op
-    here, and their readers read from the op that computed the value.
+    Reshapes, transposes and copies only pass a value on, and a module call repeats what the ops in
+    it did. Neither is an op here: their consumers are linked to the op that computed the value.
     """
 
     flow: Flow
@@ -35,119 +35,125 @@ class Dataflow:
     links: tuple[Link, ...]
 
     @cached_property
-    def above(self) -> dict[int, list[Link]]:
-        """Per op the values it reads."""
-        return _grouped((link.reader, link) for link in self.links)
+    def inputs(self) -> dict[int, list[Link]]:
+        """The links to each op."""
+        return _group_links((link.consumer, link) for link in self.links)
 
     @cached_property
-    def below(self) -> dict[int, list[Link]]:
-        """Per op the values that others read from it."""
-        return _grouped((link.maker, link) for link in self.links)
+    def outputs(self) -> dict[int, list[Link]]:
+        """The links from each op."""
+        return _group_links((link.producer, link) for link in self.links)
 
-    def phase(self, op: int) -> str:
-        """Forward, backward, ..."""
-        given = self.given(op)
-        return self.flow.phases[op] if given < 0 else str(self.flow.column("phase")[given])
+    def get_phase(self, op: int) -> str:
+        """Return the phase of an op: forward, backward, ..."""
+        value = self.get_unmade_value(op)
+        if value < 0:
+            return self.flow.phases[op]
+        return str(self.flow.list_column("phase")[value])
 
-    def given(self, op: int) -> int:
-        """The value that an op of :meth:`with_given` stands for, -1 if it is an op of the trace."""
+    def get_unmade_value(self, op: int) -> int:
+        """Return the value that an op of :meth:`with_unmade_value` stands for, -1 for other ops."""
         return max(-1, op - len(self.flow.phases))
 
-    def with_given(self, value: int) -> tuple[Dataflow, int]:
-        """(the dataflow with one more op, which stands for the making of a value that no op makes; that op)."""
+    def with_unmade_value(self, value: int) -> tuple[Dataflow, int]:
+        """Return (the dataflow with an extra op as the producer of ``value``, that op).
+
+        ``value`` is one that no recorded op produces.
+        """
         op = len(self.flow.phases) + value
-        readers = [reader for reader in self.flow.readers[value] if self.computing[reader]]
-        bridged = [link for link in self.links if link.value == value and link.maker < min(readers)]
-        into = dict.fromkeys(Link(link.maker, op, link.made, link.made) for link in bridged)
-        out_of = [Link(op, reader, value, value) for reader in readers]
-        return replace(
-            self, links=(*(link for link in self.links if link.value != value), *into, *out_of)
-        ), op
+        consumers = [op_ for op_ in self.flow.consumers[value] if self.computing[op_]]
+        other_links = [link for link in self.links if link.value != value]
+        input_links: dict[Link, None] = {}
+        for link in self.links:
+            if link.value == value and link.producer < min(consumers):
+                source = link.produced_value
+                input_links[Link(link.producer, op, source, source)] = None
+        output_links = [Link(op, consumer, value, value) for consumer in consumers]
+        return replace(self, links=(*other_links, *input_links, *output_links)), op
 
-    def is_made(self, value: int) -> bool:
-        """Some op is known to have made it, or to have been given it as its gradient."""
-        return _maker(self.flow, value) >= 0
+    def is_produced(self, value: int) -> bool:
+        """Return whether an op produced it, or received it as its gradient."""
+        return _find_producer(self.flow, value) >= 0
 
-    def results(self, op: int) -> tuple[int, ...]:
-        """The values that tell how an op fared: what it made, and of a backward call the gradients it was given."""
-        given = self.given(op)
-        return (
-            (given,)
-            if given >= 0
-            else tuple(dict.fromkeys((*self.flow.writes[op], *_gradients(self.flow, op))))
-        )
+    def list_results(self, op: int) -> tuple[int, ...]:
+        """Return the values that decide the state of an op.
+
+        These are its outputs, and the gradients that a backward call received.
+        """
+        unmade_value = self.get_unmade_value(op)
+        if unmade_value >= 0:
+            return (unmade_value,)
+        return tuple(dict.fromkeys((*self.flow.writes[op], *_list_taken_gradients(self.flow, op))))
 
 
-def dataflows(graph: Joined) -> tuple[Dataflow, Dataflow]:
-    """Of the target and of the reference."""
+def build_dataflows(graph: JointGraph) -> tuple[Dataflow, Dataflow]:
+    """Return the dataflow of the target and of the reference."""
     alignment = graph.comparison.alignment
     return (
-        _dataflow(alignment.target, graph, graph.node_t, graph.class_t),
-        _dataflow(alignment.reference, graph, graph.node_r, graph.class_r),
+        _build_dataflow(alignment.target, graph, graph.target_nodes, graph.target_classes),
+        _build_dataflow(alignment.reference, graph, graph.reference_nodes, graph.reference_classes),
     )
 
 
-def _dataflow(flow: Flow, graph: Joined, node_of: Ints, class_of: Ints) -> Dataflow:
-    computing = _computing(flow)
+def _build_dataflow(flow: Flow, graph: JointGraph, node_of: Ints, class_of: Ints) -> Dataflow:
+    computing = _mark_computing_ops(flow)
     nodes, classes, producers = node_of.tolist(), class_of.tolist(), flow.producers.tolist()
     links: dict[Link, None] = {}
-    for reader, values in enumerate(flow.reads):
-        if not computing[reader]:
+    for consumer, values in enumerate(flow.reads):
+        if not computing[consumer]:
             continue
         for value in values:
-            above = (
-                [value]
-                if producers[value] >= 0
-                else [classes[node] for node in graph.parents[nodes[value]]]
-            )
-            for made in above:
-                maker = _maker(flow, made) if made >= 0 else -1
-                if (
-                    0 <= maker < reader
-                ):  # a value that equals a later one by chance is not computed from it
-                    links[Link(maker, reader, value, made)] = None
+            if producers[value] >= 0:
+                sources = [value]
+            else:
+                sources = [classes[node] for node in graph.parents[nodes[value]]]
+            for source in sources:
+                producer = _find_producer(flow, source) if source >= 0 else -1
+                # A value that equals a later one by chance is not computed from it.
+                if 0 <= producer < consumer:
+                    links[Link(producer, consumer, value, source)] = None
     return Dataflow(flow, computing, tuple(links))
 
 
-def _grouped(pairs: Iterable[tuple[int, Link]]) -> dict[int, list[Link]]:
-    table: dict[int, list[Link]] = {}
-    for op, link in pairs:
-        table.setdefault(op, []).append(link)
-    return table
+def _group_links(links_by_op: Iterable[tuple[int, Link]]) -> dict[int, list[Link]]:
+    groups: dict[int, list[Link]] = {}
+    for op, link in links_by_op:
+        groups.setdefault(op, []).append(link)
+    return groups
 
 
-def _computing(flow: Flow) -> list[bool]:
-    """(ops,) whether an op makes a value of its own, or takes part in the backward pass."""
+def _mark_computing_ops(flow: Flow) -> list[bool]:
+    """Return (ops,) whether an op produces a value or takes part in the backward pass."""
     producers = set(flow.producers.tolist())
-    columns = zip(
-        flow.trace.ops["level"].tolist(),
-        flow.trace.ops["forward"].tolist(),
-        flow.writes,
-        strict=True,
-    )
-    return [
-        op in producers or (level == "op" and bool(writes or forward >= 0))
-        for op, (level, forward, writes) in enumerate(columns)
-    ]
+    levels = flow.trace.ops["level"].tolist()
+    forward_ops = flow.trace.ops["forward"].tolist()
+    computing = []
+    for op, writes in enumerate(flow.writes):
+        has_results = bool(writes or forward_ops[op] >= 0)
+        computing.append(op in producers or (levels[op] == "op" and has_results))
+    return computing
 
 
-def _maker(flow: Flow, value: int) -> int:
-    """The op that made a value; of a gradient that nobody recorded making, the one that was given it; else -1."""
+def _find_producer(flow: Flow, value: int) -> int:
+    """Return the op that produced a value, -1 if unknown.
+
+    For a gradient whose producer was not recorded, this is the backward call that received it.
+    """
     if flow.producers[value] >= 0:
         return int(flow.producers[value])
-    return next((op for op in flow.readers[value] if _takes_gradient(flow, op)), -1)
+    return next((op for op in flow.consumers[value] if _takes_gradient(flow, op)), -1)
 
 
 def _takes_gradient(flow: Flow, op: int) -> bool:
-    """It is the backward of a recorded call: what it was given is what the dump knows of that gradient."""
+    """Return whether an op is the backward of a recorded call."""
     return flow.phases[op] != FORWARD and bool(flow.trace.ops["forward"].iat[op] >= 0)
 
 
-def _gradients(flow: Flow, op: int) -> Iterator[int]:
-    if _takes_gradient(flow, op):
-        phase = flow.column("phase")
-        yield from (
-            value
-            for value in flow.reads[op]
-            if flow.producers[value] < 0 and phase[value] != FORWARD
-        )
+def _list_taken_gradients(flow: Flow, op: int) -> Iterator[int]:
+    """Yield the gradients that a backward call received and no op produced."""
+    if not _takes_gradient(flow, op):
+        return
+    phases = flow.list_column("phase")
+    for value in flow.reads[op]:
+        if flow.producers[value] < 0 and phases[value] != FORWARD:
+            yield value

@@ -1,81 +1,85 @@
-"""Closeups of the first findings: everything a drawing needs that the tables of a result do not hold."""
+"""Contexts of the first findings: what a drawing needs and the tables of a result do not hold."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..alignment import Alignment
-from ..causes.context import Sought, Surroundings
-from ..causes.situation_builder import arrays_of
+from ..causes.comparison_index import ValuePair, ComparisonIndex
+from ..causes.fault_case_builder import load_arrays
 from ..comparison import Comparison
-from ..comparison.layouts import laid_out
-from ..comparison.whole_tensors import shaped
-from ..divergence.joint_graph import joined
+from ..comparison.layouts import find_common_layout
+from ..comparison.whole_tensors import load_shaped_tensor
+from ..divergence.joint_graph import build_joint_graph
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..model.finding_context import Closeup
+from ..model.finding_context import FindingContext
 from ..model.result import Result
 from ..rulebook import Rules
-from .dataflow import dataflows
-from .neighbourhood import Sides, neighbourhoods, scopes_of
-from .tensor_figures import pictures
-from .value_states import judged
+from .dataflow import build_dataflows
+from .neighborhood import ComparedSides, build_neighborhoods, map_scopes
+from .tensor_figures import draw_tensors
+from .value_states import read_value_states
 
-DRAWN = 10  #: findings: later ones mostly follow from these
-LARGEST = (
-    1 << 27
-)  #: elements, 512 MiB of float32: two seconds to walk; of larger tensors no picture is made
+MAX_FINDINGS = 10  #: findings with a context: later ones mostly follow from these
+#: Elements of the largest tensor that is drawn, 512 MiB of float32: reading it takes two seconds.
+MAX_ELEMENTS = 1 << 27
 
 
-def closeups(comparison: Comparison, result: Result, rules: Rules) -> tuple[Closeup, ...]:
-    """One closeup for each of the first ten findings of a result that was located in this comparison."""
-    chosen = result.findings[:DRAWN]
-    if not chosen:
+def collect_finding_contexts(
+    comparison: Comparison, result: Result, rules: Rules
+) -> tuple[FindingContext, ...]:
+    """Return one context for each of the first ten findings of a result of this comparison."""
+    findings = result.findings[:MAX_FINDINGS]
+    if not findings:
         return ()
-    around = Surroundings(comparison, rules)
-    graph = joined(comparison)
-    sides = Sides(
-        flows=dataflows(graph),
-        judged=judged(graph, result),
-        partners=_partners(comparison.alignment),
-        ops_by_name=around.ops_by_name,
-        scopes=scopes_of(result),
+    index = ComparisonIndex(comparison, rules)
+    graph = build_joint_graph(comparison)
+    sides = ComparedSides(
+        flows=build_dataflows(graph),
+        value_states=read_value_states(graph, result),
+        partners=_map_partners(comparison.alignment),
+        ops_by_name=index.ops_by_name,
+        scopes=map_scopes(result),
     )
-    drawn = []
-    for finding in chosen:
-        sought = around.find(finding)
-        target, reference = neighbourhoods(
-            sides, finding, None if sought is None else sought.classes
-        )
-        arrays = None if sought is None else _arrays(around, sought)
-        histogram, difference = (None, None) if arrays is None else pictures(*arrays)
-        drawn.append(Closeup(finding.rank, target, reference, histogram, difference))
-    return tuple(drawn)
+    contexts = []
+    for finding in findings:
+        value_pair = index.find_value_pair(finding)
+        classes = None if value_pair is None else value_pair.classes
+        target, reference = build_neighborhoods(sides, finding, classes)
+        arrays = None if value_pair is None else _load_arrays(index, value_pair)
+        histogram, difference = (None, None) if arrays is None else draw_tensors(*arrays)
+        contexts.append(FindingContext(finding.rank, target, reference, histogram, difference))
+    return tuple(contexts)
 
 
-def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
-    ours, theirs = alignment.ops["target"].tolist(), alignment.ops["reference"].tolist()
-    return dict(zip(ours, theirs, strict=True)), dict(zip(theirs, ours, strict=True))
+def _map_partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the op pairs as (target op -> reference op, reference op -> target op)."""
+    target_ops = alignment.ops["target"].tolist()
+    reference_ops = alignment.ops["reference"].tolist()
+    to_reference = dict(zip(target_ops, reference_ops, strict=True))
+    to_target = dict(zip(reference_ops, target_ops, strict=True))
+    return to_reference, to_target
 
 
-def _arrays(around: Surroundings, sought: Sought) -> tuple[AnyArray, AnyArray] | None:
-    """Both whole tensors of a finding in one shape and order; None where one is missing, unreadable or too large."""
-    if sought.group is not None:
-        return arrays_of(around, sought)
-    flows = around.flows
-    sizes = [
-        int(flow.tensors["size"].iat[tensor])
-        for flow, tensor in zip(flows, sought.tensors, strict=True)
-    ]
+def _load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[AnyArray, AnyArray] | None:
+    """Return both whole tensors of a finding in one shape and order.
+
+    None if one of them is missing, unreadable or too large.
+    """
+    if value_pair.group is not None:
+        return load_arrays(index, value_pair)
+    sources = list(zip(index.flows, value_pair.tensors, strict=True))
+    sizes = [int(flow.tensors["size"].iat[tensor]) for flow, tensor in sources]
     try:
-        if max(sizes) > LARGEST:
+        if max(sizes) > MAX_ELEMENTS:
             return None
-        t, r = (shaped(flow, tensor) for flow, tensor in zip(flows, sought.tensors, strict=True))
+        target, reference = (load_shaped_tensor(flow, tensor) for flow, tensor in sources)
     except (DumpError, KeyError, OSError, ValueError):
         return None
-    if t.size != r.size:
+    if target.size != reference.size:
         return None
-    if sought.layout not in ("same", "reshape"):
+    if value_pair.layout not in ("same", "reshape"):
         with np.errstate(all="ignore"):
-            _, t, r = laid_out(t, r)
-    return t.reshape(r.shape), r
+            _, target, reference = find_common_layout(target, reference)
+    return target.reshape(reference.shape), reference

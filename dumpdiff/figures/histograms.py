@@ -1,4 +1,4 @@
-"""A histogram of two streams of numbers in common bins, counted while their range is still unknown."""
+"""A histogram of two streams of numbers in common bins; their range need not be known before."""
 
 from __future__ import annotations
 
@@ -12,91 +12,90 @@ import numpy as np
 from ..model.arrays import Floats, Ints
 from ..model.finding_context import Histogram
 
-_MOST = 64  # bins in the end
-_PER_CUBE_ROOT = 4.0  # bins for n values: twice 2 * n ** (1/3) (Rice's rule), since halving can leave half of them
-_FINE = (
-    4096  # bins while counting: merged to _MOST in the end, so that late outliers cost no detail
-)
-_EXACT = 40  # bits: bins are never finer than 2**-40 of the largest value, so that their numbers are exact
+_MAX_BINS = 64  #: bins of the finished histogram
+#: Bins per cube root of the number of values n: twice Rice's rule, 2 * n ** (1/3), since merging
+#: pairs of bins can leave half of them.
+_BINS_PER_CUBE_ROOT = 4.0
+#: Bins while counting: merged to _MAX_BINS in the end, so that late outliers cost no detail.
+_FINE_BINS = 4096
+#: Bins are never finer than 2**-40 of the largest value, so that bin numbers are exact.
+_EXACT_BITS = 40
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Counts of values in bins of width 2**exponent whose edges are multiples of it: two bins make a wider one."""
+    """Counts of values in bins of width 2**exponent.
+
+    Bin edges are multiples of the width, so that two bins make one of the next exponent.
+    """
 
     exponent: int
-    first: int  #: number of the first bin, from first * width
+    first: int  #: number of the first bin, which begins at first * width
     counts: Ints  #: (2, bins): of the target, of the reference
 
-    def coarser(self, exponent: int) -> Bins:
-        """The same counts in bins of width 2**exponent."""
+    def coarsen(self, exponent: int) -> Bins:
+        """Return the same counts in bins of width 2**exponent."""
         if exponent <= self.exponent:
             return self
-        numbers = np.arange(self.first, self.first + self.counts.shape[1]) >> (
-            exponent - self.exponent
-        )
+        fine_numbers = np.arange(self.first, self.first + self.counts.shape[1])
+        numbers = fine_numbers >> (exponent - self.exponent)
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
         return Bins(exponent, int(numbers[0]), np.add.reduceat(self.counts, starts, axis=1))
 
-    def histogram(self) -> Histogram:
-        """In at most 64 bins, and in fewer if the values are few."""
-        whole = self
-        most = min(_MOST, _PER_CUBE_ROOT * np.cbrt(self.counts.sum()))
-        while whole.counts.shape[1] > most:
-            whole = whole.coarser(whole.exponent + 1)
-        if whole.counts.shape[1] == 1:  # one value, or nearly: a bin that its edges tell apart
-            whole = whole.coarser(
-                frexp(whole.first * 2.0**whole.exponent / _MOST)[1] if whole.first else 0
-            )
-        numbers = np.arange(whole.first, whole.first + whole.counts.shape[1] + 1)
+    def to_histogram(self) -> Histogram:
+        """Return the histogram, with at most 64 bins, and fewer for few values."""
+        bins = self
+        limit = min(_MAX_BINS, _BINS_PER_CUBE_ROOT * np.cbrt(self.counts.sum()))
+        while bins.counts.shape[1] > limit:
+            bins = bins.coarsen(bins.exponent + 1)
+        if bins.counts.shape[1] == 1:  # one value, or nearly: widen the bin until its edges differ
+            low_edge = bins.first * 2.0**bins.exponent
+            bins = bins.coarsen(frexp(low_edge / _MAX_BINS)[1] if bins.first else 0)
+        numbers = np.arange(bins.first, bins.first + bins.counts.shape[1] + 1)
         return Histogram(
-            edges=tuple((numbers * 2.0**whole.exponent).tolist()),
-            target=tuple(whole.counts[0].tolist()),
-            reference=tuple(whole.counts[1].tolist()),
+            edges=tuple((numbers * 2.0**bins.exponent).tolist()),
+            target=tuple(bins.counts[0].tolist()),
+            reference=tuple(bins.counts[1].tolist()),
         )
 
 
-def counted(target: Floats, reference: Floats) -> Bins | None:
-    """Two arrays of finite numbers, in fine bins; None if both are empty."""
+def count_values(target: Floats, reference: Floats) -> Bins | None:
+    """Count two arrays of finite numbers in fine bins; None if both are empty."""
     sides = [values for values in (target, reference) if values.size]
     if not sides:
         return None
-    low, high = (
-        min(float(values.min()) for values in sides),
-        max(float(values.max()) for values in sides),
-    )
-    width = max((high - low) / _FINE, max(abs(low), abs(high)) * 2.0**-_EXACT, sys.float_info.min)
-    exponent = frexp(width)[1]
+    low = min(float(values.min()) for values in sides)
+    high = max(float(values.max()) for values in sides)
+    exact_width = max(abs(low), abs(high)) * 2.0**-_EXACT_BITS
+    exponent = frexp(max((high - low) / _FINE_BINS, exact_width, sys.float_info.min))[1]
     per_unit = 2.0**-exponent  # a power of two: products are exact
     first, last = floor(low * per_unit), floor(high * per_unit)
-    return Bins(
-        exponent,
-        first,
-        np.stack([_counts(values, per_unit, first, last) for values in (target, reference)]),
-    )
+    target_counts = _count_side(target, per_unit, first, last)
+    reference_counts = _count_side(reference, per_unit, first, last)
+    return Bins(exponent, first, np.stack([target_counts, reference_counts]))
 
 
-def _counts(values: Floats, per_unit: float, first: int, last: int) -> Ints:
-    """(last - first + 1,) how many values are in each bin."""
-    number = values * per_unit
-    np.floor(number, out=number)
-    number -= first
-    counts: Ints = np.bincount(number.astype(np.int64), minlength=last - first + 1)
+def _count_side(values: Floats, per_unit: float, first: int, last: int) -> Ints:
+    """Return (last - first + 1,) how many values are in each bin."""
+    numbers = values * per_unit
+    np.floor(numbers, out=numbers)
+    numbers -= first
+    counts: Ints = np.bincount(numbers.astype(np.int64), minlength=last - first + 1)
     return counts
 
 
-def joined(parts: Sequence[Bins]) -> Bins:
-    """All counts together, in the widest bins among them, or wider if those were too many to keep."""
+def merge_bins(parts: Sequence[Bins]) -> Bins:
+    """Add up all counts in the widest bins among them, or in wider ones if those are too many."""
     exponent = max(part.exponent for part in parts)
     while True:
-        coarse = [part.coarser(exponent) for part in parts]
-        first = min(part.first for part in coarse)
-        length = max(part.first + part.counts.shape[1] for part in coarse) - first
-        if length <= 2 * _FINE:
+        coarse_parts = [part.coarsen(exponent) for part in parts]
+        first = min(part.first for part in coarse_parts)
+        length = max(part.first + part.counts.shape[1] for part in coarse_parts) - first
+        if length <= 2 * _FINE_BINS:
             break
         exponent += 1
     counts = np.zeros((2, length), dtype=np.int64)
-    for part in coarse:
+    for part in coarse_parts:
         start = part.first - first
         counts[:, start : start + part.counts.shape[1]] += part.counts
     return Bins(exponent, first, counts)

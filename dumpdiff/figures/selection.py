@@ -1,4 +1,4 @@
-"""Which ops a drawing shows, who stands beside whom, and on which level: few enough to be read at a glance."""
+"""Which ops a drawing shows, which of them are paired, and at which level each one is drawn."""
 
 from __future__ import annotations
 
@@ -9,122 +9,129 @@ from typing import Literal
 
 from .dataflow import Dataflow
 
-MOST = 12  #: ops of either side in one drawing
-_OTHER_PHASE = 6.0  # how many steps one from the backward pass into the forward pass counts for
-_DOWN = (
-    1.25  # and one to a reader: where the runs part, what came before says more than what follows
-)
+MAX_OPS = 12  #: ops of either side in one drawing: few enough to be read at a glance
+#: Cost of a step between two phases, in steps: the drawing stays in the phase of the finding.
+_PHASE_CHANGE_COST = 6.0
+#: Cost of a step to a consumer: the inputs of a divergence say more than what follows from it.
+_CONSUMER_COST = 1.25
 
-Unit = tuple[
-    int, int
-]  #: (op of the target, op of the reference) that stand side by side; -1 where one is alone
+#: (op of the target, op of the reference) that are drawn on one level; -1 if an op is unpaired.
+Unit = tuple[int, int]
 Flows = tuple[Dataflow, Dataflow]
-Partners = tuple[
-    Mapping[int, int], Mapping[int, int]
-]  #: of target ops those of the reference, and the reverse
+#: Of target ops their reference ops, and the reverse.
+Partners = tuple[Mapping[int, int], Mapping[int, int]]
 
 
-def nearest(
+def select_nearest(
     flows: Flows, partners: Partners, seeds: Sequence[Unit]
 ) -> tuple[list[Unit], tuple[int, int]]:
-    """(units nearest to the seeds, at most MOST ops of either side; ops of each side as near that were left out).
+    """Return (units nearest to the seeds, per side the number of ops at that distance left out).
 
-    Near is what the seeds were computed from and what was computed from them, by steps along the dataflow of either
-    side. An op brings its partner along, and those with a partner come before those of the same distance without.
+    The units hold at most MAX_OPS ops of either side. The distance is the number of steps along the
+    dataflow of either side, to producers or to consumers. An op is selected together with its
+    partner; at the same distance, paired ops come before unpaired ones.
     """
-    shown: dict[Unit, None] = {}
-    omitted = [0, 0]
-    walk = merge(_walk(flows, partners, seeds, "up"), _walk(flows, partners, seeds, "down"))
-    for _, ring in groupby(walk, key=lambda step: step[0]):
-        for unit in sorted(
-            dict.fromkeys(unit for _, _, unit in ring if unit not in shown), key=lambda u: -1 in u
-        ):
+    selected: dict[Unit, None] = {}
+    n_selected, n_omitted = [0, 0], [0, 0]
+    to_producers = _walk_from(flows, partners, seeds, "producers")
+    to_consumers = _walk_from(flows, partners, seeds, "consumers")
+    for _, steps in groupby(merge(to_producers, to_consumers), key=lambda step: step[0]):
+        new_units = dict.fromkeys(unit for _, _, unit in steps if unit not in selected)
+        for unit in sorted(new_units, key=_is_unpaired):
             sides = [side for side in (0, 1) if unit[side] >= 0]
-            if all(sum(other[side] >= 0 for other in shown) < MOST for side in sides):
-                shown[unit] = None
-            else:
-                for side in sides:
-                    omitted[side] += 1
-        if any(omitted):
+            fits = all(n_selected[side] < MAX_OPS for side in sides)
+            if fits:
+                selected[unit] = None
+            counts = n_selected if fits else n_omitted
+            for side in sides:
+                counts[side] += 1
+        if any(n_omitted):
             break
-    return list(shown), (omitted[0], omitted[1])
+    return list(selected), (n_omitted[0], n_omitted[1])
 
 
-def _walk(
-    flows: Flows, partners: Partners, seeds: Sequence[Unit], way: Literal["up", "down"]
+def _is_unpaired(unit: Unit) -> bool:
+    return -1 in unit
+
+
+def _walk_from(
+    flows: Flows,
+    partners: Partners,
+    seeds: Sequence[Unit],
+    direction: Literal["producers", "consumers"],
 ) -> Iterator[tuple[float, int, Unit]]:
-    """(distance, running number, unit) of all that lies one way of the seeds, nearest first (Dijkstra)."""
-    tables = [flow.above if way == "up" else flow.below for flow in flows]
-    step = 1.0 if way == "up" else _DOWN
-    waiting: list[tuple[float, int, Unit]] = [
-        (0.0, number, unit) for number, unit in enumerate(seeds)
-    ]
-    number = len(waiting)
-    done: set[Unit] = set()
-    while waiting:
-        distance, place, unit = heappop(waiting)
-        if unit in done:
+    """Yield (distance, serial number, unit) in one direction, nearest first (Dijkstra)."""
+    to_producers = direction == "producers"
+    tables = [flow.inputs if to_producers else flow.outputs for flow in flows]
+    step_cost = 1.0 if to_producers else _CONSUMER_COST
+    queue = [(0.0, number, unit) for number, unit in enumerate(seeds)]
+    next_number = len(queue)
+    visited: set[Unit] = set()
+    while queue:
+        distance, number, unit = heappop(queue)
+        if unit in visited:
             continue
-        done.add(unit)
-        yield distance, place, unit
-        for side in (0, 1):
-            flow = flows[side]
+        visited.add(unit)
+        yield distance, number, unit
+        for side, flow in enumerate(flows):
             for link in tables[side].get(unit[side], ()):
-                other = link.maker if way == "up" else link.reader
-                cost = step if flow.phase(other) == flow.phase(unit[side]) else step * _OTHER_PHASE
-                heappush(waiting, (distance + cost, number, beside(partners, side, other)))
-                number += 1
+                op = link.producer if to_producers else link.consumer
+                cost = step_cost
+                if flow.get_phase(op) != flow.get_phase(unit[side]):
+                    cost *= _PHASE_CHANGE_COST
+                neighbor = make_unit(partners, side, op)
+                heappush(queue, (distance + cost, next_number, neighbor))
+                next_number += 1
 
 
-def beside(partners: Partners, side: int, op: int) -> Unit:
-    """The unit of an op of side 0, the target, or 1."""
-    other = partners[side].get(op, -1)
-    return (op, other) if side == 0 else (other, op)
+def make_unit(partners: Partners, side: int, op: int) -> Unit:
+    """Return the unit of an op of side 0, the target, or 1, the reference."""
+    partner = partners[side].get(op, -1)
+    return (op, partner) if side == 0 else (partner, op)
 
 
-def levels(units: Iterable[Unit], flows: Flows) -> dict[Unit, int]:
-    """Each unit with its level, from 0: data flows to larger ones, and nobody stands higher than its readers need.
+def assign_levels(units: Iterable[Unit], flows: Flows) -> dict[Unit, int]:
+    """Return each unit with its level: data flows from lower to higher levels, which begin at 0.
 
-    Units are given in order of importance. Two ops that cannot stand side by side because data would then flow in a
-    circle (they are no true partners, or repeat what was computed before) become two units.
+    Each unit is as close to its consumers as possible. Units come in order of importance. Two ops
+    that would close a cycle as one unit become two units: they are not truly partners, or one of
+    them repeats an earlier computation.
     """
-    kept: dict[Unit, int] = {}
+    levels: dict[Unit, int] = {}
     for unit in units:
-        found = _layered([*kept, unit], flows)
-        kept = (
-            found
-            if found is not None
-            else _layered([*kept, (unit[0], -1), (-1, unit[1])], flows) or kept
-        )
-    return kept
+        new_levels = _compute_levels([*levels, unit], flows)
+        if new_levels is None:
+            target_op, reference_op = unit
+            new_levels = _compute_levels([*levels, (target_op, -1), (-1, reference_op)], flows)
+        levels = new_levels or levels
+    return levels
 
 
-def _layered(units: Sequence[Unit], flows: Flows) -> dict[Unit, int] | None:
-    """The level of each unit, None if data flows in a circle."""
-    above = _above(units, flows)
-    level: dict[Unit, int] = {}
-    while len(level) < len(units):
-        ready = [unit for unit in units if unit not in level and above[unit] <= level.keys()]
+def _compute_levels(units: Sequence[Unit], flows: Flows) -> dict[Unit, int] | None:
+    """Return the level of each unit, None if data flows in a cycle."""
+    producers = _find_producers(units, flows)
+    levels: dict[Unit, int] = {}
+    while len(levels) < len(units):
+        ready = [u for u in units if u not in levels and producers[u] <= levels.keys()]
         if not ready:
             return None
-        level.update(
-            {unit: max((level[other] + 1 for other in above[unit]), default=0) for unit in ready}
-        )
-    for unit in sorted(units, key=lambda u: -level[u]):
-        readers = [level[other] for other in units if unit in above[other]]
-        level[unit] = max(level[unit], min(readers, default=0) - 1)
-    return level
+        new_levels = {}
+        for unit in ready:
+            new_levels[unit] = max((levels[p] + 1 for p in producers[unit]), default=0)
+        levels.update(new_levels)
+    for unit in sorted(units, key=lambda u: -levels[u]):
+        consumer_levels = [levels[other] for other in units if unit in producers[other]]
+        levels[unit] = max(levels[unit], min(consumer_levels, default=0) - 1)
+    return levels
 
 
-def _above(units: Sequence[Unit], flows: Flows) -> dict[Unit, set[Unit]]:
-    """Per unit those of the units that make what it reads, on either side."""
-    unit_of = [{unit[side]: unit for unit in units if unit[side] >= 0} for side in (0, 1)]
-    return {
-        unit: {
-            unit_of[side][link.maker]
-            for side in (0, 1)
-            for link in flows[side].above.get(unit[side], ())
-            if link.maker in unit_of[side]
-        }
-        for unit in units
-    }
+def _find_producers(units: Sequence[Unit], flows: Flows) -> dict[Unit, set[Unit]]:
+    """Return per unit those of the units that produce its inputs, on either side."""
+    producers: dict[Unit, set[Unit]] = {unit: set() for unit in units}
+    for side, flow in enumerate(flows):
+        unit_of_op = {unit[side]: unit for unit in units if unit[side] >= 0}
+        for unit in units:
+            for link in flow.inputs.get(unit[side], ()):
+                if link.producer in unit_of_op:
+                    producers[unit].add(unit_of_op[link.producer])
+    return producers

@@ -1,4 +1,4 @@
-"""What became of every value of both sides, read off a result."""
+"""The state and error of every value of both sides, read from a result."""
 
 from __future__ import annotations
 
@@ -6,49 +6,54 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..divergence.joint_graph import Joined
+from ..divergence.joint_graph import JointGraph
 from ..model.arrays import Floats, Ints, Objects
 from ..model.result import Result
 
 UNMATCHED = "unmatched"
-#: From bad to good: of several values the first of these tells what became of the op.
+#: Worst first: an op that wrote several values has the state that comes first here.
 SEVERITY = ("introduced", "amplified", "propagated", "agreeing", UNMATCHED)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Per value class of one side."""
+class ValueStates:
+    """State and error per value class of one side."""
 
-    state: Objects  #: agreeing, introduced, propagated, amplified, or unmatched: nothing to judge it by
+    state: Objects  #: agreeing, introduced, propagated, amplified; unmatched if it is not compared
     error: Floats  #: against its partner, NaN where unmatched
 
-    def worst(self, values: tuple[int, ...]) -> tuple[str, float]:
-        """State and error of the worst of some values; unmatched and NaN if none was compared."""
-        of_values = [(str(self.state[value]), float(self.error[value])) for value in values]
-        return min(
-            of_values,
-            key=lambda told: (SEVERITY.index(told[0]), -told[1]),
-            default=(UNMATCHED, np.nan),
-        )
+    def find_worst(self, values: tuple[int, ...]) -> tuple[str, float]:
+        """Return state and error of the worst of some values; unmatched and NaN for no values."""
+        outcomes = [(str(self.state[value]), float(self.error[value])) for value in values]
+        return min(outcomes, key=_rank_outcome, default=(UNMATCHED, np.nan))
 
 
-def judged(graph: Joined, result: Result) -> tuple[Judged, Judged]:
-    """The states of the pairs table, for every value of the target and of the reference."""
+def _rank_outcome(outcome: tuple[str, float]) -> tuple[int, float]:
+    """Return a sort key that puts the worst state first, and in it the largest error."""
+    state, error = outcome
+    return SEVERITY.index(state), -error
+
+
+def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, ValueStates]:
+    """Return the states of the pairs table for every value of the target and of the reference."""
     comparison = graph.comparison
-    rows = len(comparison.pairs)
-    states = np.full(rows, UNMATCHED, dtype=object)
+    n_pairs = len(comparison.pairs)
+    states = np.full(n_pairs, UNMATCHED, dtype=object)
     tensors = result.pairs["reference"].to_numpy(dtype=np.int64)
-    states[graph.node_r[comparison.alignment.reference.tensor_class[tensors]]] = result.pairs[
-        "state"
-    ].to_numpy()
+    nodes = graph.reference_nodes[comparison.alignment.reference.tensor_class[tensors]]
+    states[nodes] = result.pairs["state"].to_numpy()
     states[states == "incomparable"] = UNMATCHED
     errors = np.where(states == UNMATCHED, np.nan, comparison.pairs["error"].to_numpy())
-    return _of_side(graph.node_t, states, errors), _of_side(graph.node_r, states, errors)
+    return _read_side(graph.target_nodes, states, errors), _read_side(graph.reference_nodes, states, errors)
 
 
-def _of_side(node_of: Ints, states: Objects, errors: Floats) -> Judged:
-    paired = node_of < len(states)
-    row = np.where(paired, node_of, 0)
+def _read_side(node_of: Ints, states: Objects, errors: Floats) -> ValueStates:
+    """Return the states of one side; ``node_of`` is the row of each value class, if it has one."""
     if not len(states):
-        return Judged(np.full(len(node_of), UNMATCHED, dtype=object), np.full(len(node_of), np.nan))
-    return Judged(np.where(paired, states[row], UNMATCHED), np.where(paired, errors[row], np.nan))
+        unmatched = np.full(len(node_of), UNMATCHED, dtype=object)
+        return ValueStates(unmatched, np.full(len(node_of), np.nan))
+    is_paired = node_of < len(states)
+    row = np.where(is_paired, node_of, 0)
+    value_states = np.where(is_paired, states[row], UNMATCHED)
+    value_errors = np.where(is_paired, errors[row], np.nan)
+    return ValueStates(value_states, value_errors)

@@ -1,15 +1,16 @@
-"""Do the gradients agree, parameter by parameter? Local norms of two runs, read from what there is, and compared.
+"""The comparison of two runs' gradient norms, parameter by parameter.
 
->>> from dumpdiff.triage.norms import compare, read_norms
+Norms are read from logs, dumps, saved gradients or lists of numbers.
+
+>>> from dumpdiff.gradient_norms import compare, read_norms
 >>> compare(read_norms("msrun_log"), read_norms("megatron.log")).verdict  # doctest: +SKIP
 'differ'
 """
 
-from .comparison import compare
+from .comparison import NormComparison, compare
+from .norms import Norms
 from .patterns import Pattern
 from .readers import read_norms
-from .result import NormComparison
 from .row import Row
-from .side import Norms
 
 __all__ = ["NormComparison", "Norms", "Pattern", "Row", "compare", "read_norms"]

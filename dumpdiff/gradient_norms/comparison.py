@@ -1,81 +1,221 @@
-"""Two sides' gradient norms against each other: every parameter judged, and what the differing ones have in common."""
+"""The comparison of two sides' gradient norms, parameter by parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from ..model.errors import DumpError
+from ..model.formatting import number
+from ..model.stage import Stage
+from ..model.verdict import Verdict
 from ..rulebook import Rules, load_rules
-from .patterns import patterns
-from .result import NormComparison
+from .norms import Norms
+from .pairs import PairedSides, pair_sides
+from .patterns import Pattern, find_patterns
 from .row import Row
-from .side import Norms
-from .squares_or_roots import Paired, paired
-from .tolerance import Judged, judge, precision_of, without_vanishing
+from .tolerance import Judgement, accept_vanishing_norms, choose_precision, judge_norms
+
+#: For 'agree', at least this share of either side's parameters, and of the sum of squared norms,
+#: must have been compared.
+MIN_COVERAGE = 0.9
+#: Rows that are listed as evidence, at most.
+_MAX_EVIDENCE = 5
+#: Unpaired parameters that are named in a message, at most.
+_MAX_NAMES = 3
+
+
+@dataclass(frozen=True)
+class NormComparison:
+    """The result of a comparison; rows are sorted by severity, the worst first."""
+
+    target: Norms
+    reference: Norms
+    rows: tuple[Row, ...]
+    target_unpaired: tuple[str, ...]  #: parameters of the target without a partner
+    reference_unpaired: tuple[str, ...]
+    n_ambiguous: int  #: rows paired by value for which another norm would fit as well
+    agree_limit: float  #: relative noise of this pair of runs, up to which norms agree
+    #: Beyond this, norms differ; larger than ``agree_limit`` if the precision is unknown.
+    differ_limit: float
+    precision: str  #: float32, bfloat16, float16, or '' if unknown
+    factor: float  #: all target norms are this many times the reference norms; 1 if there is none
+    coverage: tuple[float, float]  #: share of target and reference parameters that were compared
+    patterns: tuple[Pattern, ...]
+    notes: tuple[str, ...] = ()
+
+    def select_rows(self, state: str) -> tuple[Row, ...]:
+        """Return the rows of one state: agree, differ, inconclusive or coarse."""
+        return tuple(row for row in self.rows if row.state == state)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Differ if any norm or a common factor differs.
+
+        Inconclusive if the precision is unknown and decides, or if too few norms could be compared.
+        """
+        if self.factor != 1 or self.select_rows("differ"):
+            return "differ"
+        agreeing_rows = self.select_rows("agree")
+        compared_share = self._compute_share(agreeing_rows)
+        has_coverage = compared_share >= MIN_COVERAGE and min(self.coverage) >= MIN_COVERAGE
+        return "inconclusive" if self.select_rows("inconclusive") or not has_coverage else "agree"
+
+    @property
+    def pattern_kind(self) -> str:
+        """The kind of the first pattern, '' if there is none."""
+        return self.patterns[0].kind if self.patterns else ""
+
+    def _compute_share(self, rows: tuple[Row, ...]) -> float:
+        """Return the share of some rows in the sum of squared norms."""
+        total = sum(row.reference_norm**2 for row in self.rows if np.isfinite(row.reference_norm))
+        return sum(row.reference_norm**2 for row in rows) / total if total else 1.0
+
+    def to_stage(self) -> Stage:
+        """Return the comparison as one stage of a triage."""
+        evidence = [pattern.summary for pattern in self.patterns]
+        evidence += [row.summary for row in self.rows[:_MAX_EVIDENCE] if row.state == "differ"]
+        return Stage(
+            "norms",
+            self.verdict,
+            self._format_headline(),
+            tuple(evidence or self.format_totals()),
+            tuple(self._list_missing()),
+        )
+
+    def _format_headline(self) -> str:
+        differing_rows = self.select_rows("differ")
+        count = f"{len(differing_rows)} of {len(self.rows)} parameters' gradient norms differ"
+        if self.verdict == "differ" and self.patterns:
+            headline = self.patterns[0].summary
+            return f"{headline}; {count}" if differing_rows else headline
+        if differing_rows:
+            return f"{count}, most {differing_rows[0].summary}"
+        if self.verdict == "inconclusive":
+            return next(self._list_missing(), "too few norms could be compared")
+        worst = max((row.relative for row in self.select_rows("agree")), default=0.0)
+        return f"{len(self.rows)} parameters' gradient norms equal within {number(worst)}"
+
+    def _list_missing(self) -> Iterator[str]:
+        """Yield what could not be decided or compared, and why."""
+        inconclusive_rows = self.select_rows("inconclusive")
+        coarse_rows = self.select_rows("coarse")
+        finite_rows = [row for row in inconclusive_rows if np.isfinite(row.relative)]
+        if finite_rows:
+            worst = max(row.relative for row in finite_rows)
+            yield (
+                f"{len(finite_rows)} norms differ by up to {number(worst)}, the median of all"
+                f" differences is {number(self._compute_median())}: bfloat16 rounding may cause"
+                " this, float32 rounding does not; specify the precision of the runs (--precision)"
+            )
+        if len(inconclusive_rows) > len(finite_rows):
+            yield f"{len(inconclusive_rows) - len(finite_rows)} norms are not finite on both sides"
+        if coarse_rows:
+            yield f"{len(coarse_rows)} norms are printed with too few digits to be compared"
+        for role, unpaired_names in (
+            ("target", self.target_unpaired),
+            ("reference", self.reference_unpaired),
+        ):
+            if unpaired_names:
+                names = ", ".join(unpaired_names[:_MAX_NAMES])
+                if len(unpaired_names) > _MAX_NAMES:
+                    names += ", ..."
+                yield f"{len(unpaired_names)} of the {role}'s parameters have no partner: {names}"
+
+    def _compute_median(self) -> float:
+        """Return the median of all finite relative differences."""
+        return float(np.median([row.relative for row in self.rows if np.isfinite(row.relative)]))
+
+    def format_totals(self) -> list[str]:
+        """Return a line per side: the norm of all gradients, computed and as printed by the log."""
+        lines = []
+        for role, side in (("target", self.target), ("reference", self.reference)):
+            line = f"{role}: {len(side)} local norms, together {side.combined_norm:.6g}"
+            if np.isfinite(side.global_norm):
+                line += f", printed {side.global_norm:.6g}"
+            lines.append(line)
+        return lines
 
 
 def compare(
     target: Norms, reference: Norms, rules: Rules | None = None, precision: str = ""
 ) -> NormComparison:
-    """Judge ``target`` by ``reference``; ``precision`` is the dtype that the models were computed in, if it is known.
+    """Compare the target with the reference.
 
-    Raises DumpError if nothing could be paired.
+    ``precision`` is the dtype in which the models were computed, '' if unknown. Raises DumpError if
+    no parameter could be paired.
     """
     rules = load_rules() if rules is None else rules
-    sides = paired(target, reference, rules)
-    if not sides.pairing.couples:
+    sides = pair_sides(target, reference, rules)
+    if not sides.pairs.pairs:
         raise DumpError(
-            f"{target.path} ({len(target)} norms) and {reference.path} ({len(reference)} norms) have no parameter in"
-            " common, by name or by value; give norms of the same model and step"
+            f"{target.path} ({len(target)} norms) and {reference.path} ({len(reference)} norms)"
+            " have no parameter in common, by name or by value; give norms of the same model and"
+            " step"
         )
-    judged = judge(sides.values(), precision_of(target, reference, precision))
-    rows = without_vanishing(_rows(sides, judged))
-    target_alone = tuple(map(target.label, sides.pairing.target_alone))
-    reference_alone = tuple(map(reference.label, sides.pairing.reference_alone))
+    judgement = judge_norms(
+        sides.compute_pair_norms(), choose_precision(target, reference, precision)
+    )
+    rows = accept_vanishing_norms(_build_rows(sides, judgement))
+    target_unpaired = tuple(map(target.label, sides.pairs.target_unpaired))
+    reference_unpaired = tuple(map(reference.label, sides.pairs.reference_unpaired))
+    target_coverage = 1 - len(target_unpaired) / len(target)
+    reference_coverage = 1 - len(reference_unpaired) / len(reference)
     return NormComparison(
         target=sides.target,
         reference=sides.reference,
-        rows=tuple(sorted(rows, key=lambda row: (-row.beyond, row.path))),
-        target_alone=target_alone,
-        reference_alone=reference_alone,
-        ambiguous=sides.pairing.ambiguous,
-        allowed=judged.allowed,
-        noise=judged.noise,
-        precision=judged.precision,
-        factor=judged.factor,
-        coverage=(1 - len(target_alone) / len(target), 1 - len(reference_alone) / len(reference)),
-        patterns=patterns(rows, judged.factor, (target_alone, reference_alone), rules),
-        notes=tuple(_notes(sides)),
+        rows=tuple(sorted(rows, key=lambda row: (-row.severity, row.path))),
+        target_unpaired=target_unpaired,
+        reference_unpaired=reference_unpaired,
+        n_ambiguous=sides.pairs.n_ambiguous,
+        agree_limit=judgement.agree_limit,
+        differ_limit=judgement.differ_limit,
+        precision=judgement.precision,
+        factor=judgement.factor,
+        coverage=(target_coverage, reference_coverage),
+        patterns=find_patterns(
+            rows, judgement.factor, (target_unpaired, reference_unpaired), rules
+        ),
+        notes=tuple(_list_notes(sides)),
     )
 
 
-def _rows(sides: Paired, judged: Judged) -> list[Row]:
-    return [
-        Row(
-            path=couple.path,
-            target=" + ".join(map(sides.target.label, couple.target)),
-            reference=" + ".join(map(sides.reference.label, couple.reference)),
-            target_norm=float(judged.target[at]),
-            reference_norm=float(judged.reference[at]),
-            relative=float(judged.relative[at]),
-            tolerance=float(judged.tolerance[at]),
-            state=judged.states[at],
-            by=couple.by,
+def _build_rows(sides: PairedSides, judgement: Judgement) -> list[Row]:
+    rows = []
+    for pair_number, pair in enumerate(sides.pairs.pairs):
+        row = Row(
+            path=pair.path,
+            target=" + ".join(map(sides.target.label, pair.target_indices)),
+            reference=" + ".join(map(sides.reference.label, pair.reference_indices)),
+            target_norm=float(judgement.target[pair_number]),
+            reference_norm=float(judgement.reference[pair_number]),
+            relative=float(judgement.relative[pair_number]),
+            tolerance=float(judgement.tolerance[pair_number]),
+            state=judgement.states[pair_number],
+            by=pair.by,
         )
-        for at, couple in enumerate(sides.pairing.couples)
-    ]
+        rows.append(row)
+    return rows
 
 
-def _notes(sides: Paired) -> Iterator[str]:
-    target, reference, pairing = sides.target, sides.reference, sides.pairing
+def _list_notes(sides: PairedSides) -> Iterator[str]:
+    target, reference = sides.target, sides.reference
     for role, side in (("target", target), ("reference", reference)):
-        yield from (f"{role}: {note}" for note in side.notes)
-        yield from (f"{role}: {problem}" for problem in side.problems)
-    if target.step is not None and reference.step is not None and target.step != reference.step:
-        yield f"step {target.step} of the target is compared with step {reference.step} of the reference"
-    for by, how in (("order", "their place in both lists"), ("value", "their values")):
-        count = sum(couple.by == by for couple in pairing.couples)
+        for note in side.notes:
+            yield f"{role}: {note}"
+        for problem in side.problems:
+            yield f"{role}: {problem}"
+    steps_known = target.step is not None and reference.step is not None
+    if steps_known and target.step != reference.step:
+        yield (
+            f"step {target.step} of the target is compared with step {reference.step} of the"
+            " reference"
+        )
+    for by, criterion in (("order", "their position in both lists"), ("value", "their values")):
+        count = sum(pair.by == by for pair in sides.pairs.pairs)
         if count:
-            yield f"{count} norms were paired by {how}, since not both sides name them"
-    if pairing.ambiguous:
-        yield f"for {pairing.ambiguous} of them others would fit as well"
+            yield f"{count} norms were paired by {criterion}, because not both sides name them"
+    if sides.pairs.n_ambiguous:
+        yield f"for {sides.pairs.n_ambiguous} of them other norms would fit as well"

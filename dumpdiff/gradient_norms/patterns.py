@@ -1,4 +1,4 @@
-"""What the norms that differ have in common, and what makes such a difference."""
+"""What the differing norms have in common, and the likely cause of such a difference."""
 
 from __future__ import annotations
 
@@ -12,197 +12,284 @@ import numpy as np
 
 from ..model.formatting import number
 from ..rulebook import Rules
-from .parameter_place import FIRST_BACK, LAST_BACK
+from .parameter_path import FIRST_IN_BACKWARD, LAST_IN_BACKWARD
 from .row import Row
 
 Kind = Literal[
-    "nonfinite", "factor", "no-gradient", "tied", "precision", "embedding", "vectors", "module", "one-layer", "layer",
-    "everything",
+    "nonfinite", "factor", "no-gradient", "tied", "precision", "embedding", "vectors", "module",
+    "one-layer", "layer", "everything",
 ]  # fmt: skip
 
-_MOST = 0.7  #: share of the norms below a layer that differ, for the backward pass to depart there
-_NEARLY = 0.8  #: share of a kind, or of all, that differs, for it to be that kind, or all
-_CONTRAST = 0.1  #: norms nearer the head than this share of the typical difference are not of the same fault
-_LOW = 0.2  #: beyond this, no precision makes the norm of an embedding's gradient differ: sums in bfloat16 lose less
-_LOSS_SCALE = 256  #: least power of two that is rather a loss scale than a count
+#: The backward pass diverges in a layer if this share of the norms below that layer differs.
+_MIN_SHARE_BELOW = 0.7
+#: All parameters of a kind, or of the model, differ if this share of them differs.
+_MIN_SHARE_OF_ALL = 0.8
+#: An inconclusive norm nearer to the head belongs to the same fault only if its difference is at
+#: least this share of the typical difference.
+_MIN_CONTRAST = 0.1
+#: A larger difference of the embedding's norm is not caused by precision: sums in bfloat16 lose
+#: less.
+_MAX_PRECISION_DIFFERENCE = 0.2
+#: The smallest power of two that is taken as a loss scale, not as a count.
+_MIN_LOSS_SCALE = 256
+#: A factor is a whole number if it is this close to one, relatively.
+_WHOLE_NUMBER_TOLERANCE = 2e-3
+#: Parameters that are named in a summary, at most.
+_MAX_NAMES = 3
 
 _CAUSES: dict[Kind, str] = {
-    "nonfinite": "an overflow on the way back, there or above",
-    "no-gradient": "frozen, or the way back is cut (stop_gradient, detach, a missing bprop)",
-    "tied": "the head shares the embedding's weight on one side, whose gradient is then the sum of both",
-    "precision": "one side computes or accumulates the embedding in FP32, the other in BF16; the rows of frequent"
-    " tokens are sums of many gradients",
-    "embedding": "the gradient of the lookup itself: how rows of one token are summed, padding, position ids",
-    "vectors": "their gradients are sums over all tokens: the dtype or order of that sum, or a cast of these weights",
-    "module": "what goes back through the layers agrees, so the gradient of this weight itself is computed otherwise",
-    "one-layer": "what goes back through the layer agrees, so the gradient of these weights is computed otherwise",
-    "layer": "the backward pass, which runs from the last layer to the first, departs in layer {}",
-    "everything": "the backward pass begins with other values: batch, labels, loss or forward pass; compare the loss of"
-    " step 1",
+    "nonfinite": "an overflow in the backward pass, at this parameter or before it",
+    "no-gradient": "the parameter is frozen, or the backward pass is cut (stop_gradient, detach, a"
+    " missing bprop)",
+    "tied": "the head shares the embedding's weight on one side; its gradient is then the sum of"
+    " both",
+    "precision": "one side computes or accumulates the embedding in FP32, the other in BF16; the"
+    " rows of frequent tokens are sums of many gradients",
+    "embedding": "the gradient of the lookup itself: how rows of one token are summed, padding,"
+    " position ids",
+    "vectors": "their gradients are sums over all tokens: the dtype or order of that sum, or a cast"
+    " of these weights",
+    "module": "the gradients that flow through the layers agree, so the gradient of this weight"
+    " itself is computed differently",
+    "one-layer": "the gradients that flow through the layer agree, so the gradients of these"
+    " weights are computed differently",
+    "layer": "the backward pass, which runs from the last layer to the first, diverges in layer {}",
+    "everything": "the backward pass begins with different values: batch, labels, loss or forward"
+    " pass; compare the loss of step 1",
 }
+_LOSS_SCALE_CAUSE = "the loss scale is still in the gradients of one side"
+_CLIP_CAUSE = (
+    "one side was recorded after clipping (the factor is then limit / global norm), or divides its"
+    " loss by a different number of tokens"
+)
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One thing that the differing norms have in common."""
+    """One property that the differing norms have in common."""
 
     kind: Kind
-    said: str  #: one line for a person
-    cause: str  #: what most likely makes such a difference
-    layer: int | None = None  #: where the backward pass departs, or the only layer that differs
+    summary: str  #: one line for a person
+    cause: str  #: the most likely cause of such a difference
+    layer: int | None = None  #: where the backward pass diverges, or the only layer that differs
 
 
-def patterns(
-    rows: Sequence[Row], factor: float, alone: tuple[Sequence[str], Sequence[str]], rules: Rules
+def find_patterns(
+    rows: Sequence[Row], factor: float, unpaired: tuple[Sequence[str], Sequence[str]], rules: Rules
 ) -> tuple[Pattern, ...]:
-    """Patterns, the most telling first; ``alone`` are parameters of both sides without a partner."""
-    return (*_of_values(rows, factor), *_of_places(rows, alone, rules))
+    """Return the patterns, the most significant first.
+
+    ``unpaired`` are the names of both sides' parameters without a partner.
+    """
+    return (*_find_value_patterns(rows, factor), *_find_location_patterns(rows, unpaired, rules))
 
 
-def _pattern(kind: Kind, said: str, layer: int | None = None) -> Pattern:
-    return Pattern(kind, said, _CAUSES[kind].format(layer), layer)
+def _build_pattern(kind: Kind, summary: str, layer: int | None = None) -> Pattern:
+    return Pattern(kind, summary, _CAUSES[kind].format(layer), layer)
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _format_names(names: Sequence[str]) -> str:
+    text = ", ".join(names[:_MAX_NAMES])
+    if len(names) > _MAX_NAMES:
+        text += f" and {len(names) - _MAX_NAMES} more"
+    return text
 
 
-def _of_values(rows: Sequence[Row], factor: float) -> Iterator[Pattern]:
-    """What the numbers themselves say."""
-    for side, other in (("target", "reference"), ("reference", "target")):
-        lost = [
-            row
-            for row in rows
-            if not math.isfinite(row.norm(side)) and math.isfinite(row.norm(other))
-        ]
-        if lost:
-            first = max(lost, key=lambda row: -2 if row.depth is None else row.depth)
-            said = f"not finite on the {side} alone: {len(lost)} norms, the first on the way back {first.label}"
-            yield _pattern("nonfinite", said)
+def _find_value_patterns(rows: Sequence[Row], factor: float) -> Iterator[Pattern]:
+    """Yield patterns of the values: not finite, one factor, no gradient."""
+    for side, other_side in (("target", "reference"), ("reference", "target")):
+        finite_rows = [row for row in rows if math.isfinite(row.get_norm(other_side))]
+        nonfinite_rows = [row for row in finite_rows if not math.isfinite(row.get_norm(side))]
+        if nonfinite_rows:
+            first = max(nonfinite_rows, key=_get_backward_order)
+            yield _build_pattern(
+                "nonfinite",
+                f"not finite on the {side} only: {len(nonfinite_rows)} norms, the first in the"
+                f" backward pass is {first.label}",
+            )
     if factor != 1:
         yield Pattern(
-            "factor", f"all norms are {_times(factor)} the reference's", _cause_of(factor)
+            "factor",
+            f"all norms are {_format_factor(factor)} the reference's",
+            _explain_factor(factor),
         )
+    differing_rows = [row for row in rows if row.state == "differ"]
     for side in ("target", "reference"):
-        gone = [row.label for row in rows if row.state == "differ" and row.norm(side) == 0]
-        if gone:
-            yield _pattern("no-gradient", f"no gradient on the {side} for {_few(gone)}")
+        zero_names = [row.label for row in differing_rows if row.get_norm(side) == 0]
+        if zero_names:
+            summary = f"no gradient on the {side} for {_format_names(zero_names)}"
+            yield _build_pattern("no-gradient", summary)
 
 
-def _whole(factor: float) -> int:
-    """The whole number that a factor, or one divided by it, is; 0 if it is none."""
-    up = max(factor, 1 / factor)
-    near = round(up)
-    return near if near > 1 and math.isclose(up, near, rel_tol=2e-3) else 0
+def _get_backward_order(row: Row) -> int:
+    """Return a sort key: larger is earlier in the backward pass, unknown positions are last."""
+    return LAST_IN_BACKWARD - 1 if row.depth is None else row.depth
 
 
-def _times(factor: float) -> str:
-    whole = _whole(factor)
-    if not whole:
+def _find_whole_number(factor: float) -> int:
+    """Return the whole number that a factor or its inverse is, 0 if it is none."""
+    ratio = max(factor, 1 / factor)
+    nearest = round(ratio)
+    if nearest > 1 and math.isclose(ratio, nearest, rel_tol=_WHOLE_NUMBER_TOLERANCE):
+        return nearest
+    return 0
+
+
+def _format_factor(factor: float) -> str:
+    whole_number = _find_whole_number(factor)
+    if not whole_number:
         return f"{factor:.5g} times"
-    return f"{whole} times" if factor > 1 else f"1/{whole} of"
+    return f"{whole_number} times" if factor > 1 else f"1/{whole_number} of"
 
 
-def _cause_of(factor: float) -> str:
-    whole = _whole(factor)
-    if whole >= _LOSS_SCALE and whole & (whole - 1) == 0:
-        return "the loss scale is still in the gradients of one side"
-    if whole:
-        counted = (
-            "devices (data parallel), micro-batches (gradient accumulation), sequences or tokens"
+def _explain_factor(factor: float) -> str:
+    whole_number = _find_whole_number(factor)
+    is_power_of_two = whole_number & (whole_number - 1) == 0
+    if whole_number >= _MIN_LOSS_SCALE and is_power_of_two:
+        return _LOSS_SCALE_CAUSE
+    if whole_number:
+        return (
+            f"a sum instead of a mean over {whole_number}: devices (data parallel), micro-batches"
+            " (gradient accumulation), sequences or tokens"
         )
-        return f"a sum in place of a mean over {whole}: {counted}"
-    return (
-        "one side was taken after clipping (then the factor is limit / global norm), or divides its loss by another"
-        " number of tokens"
-    )
+    return _CLIP_CAUSE
 
 
-def _of_places(
-    rows: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], rules: Rules
+def _find_location_patterns(
+    rows: Sequence[Row], unpaired: tuple[Sequence[str], Sequence[str]], rules: Rules
 ) -> Iterator[Pattern]:
-    """Where in the model the differing ones are."""
-    yield from _first_alone(rows)
-    off = [row for row in rows if row.state == "differ" and row.path]
-    fine = [row for row in rows if row.state == "agree" and row.path]
-    unclear = [
-        row for row in rows if row.state == "unclear" and row.path and math.isfinite(row.relative)
-    ]
-    if not off:
+    """Yield patterns of the location of differing parameters in the model."""
+    yield from _find_first_of_list(rows)
+    named_rows = [row for row in rows if row.path]
+    differing_rows = [row for row in named_rows if row.state == "differ"]
+    agreeing_rows = [row for row in named_rows if row.state == "agree"]
+    inconclusive_rows = [row for row in named_rows if row.state == "inconclusive"]
+    inconclusive_rows = [row for row in inconclusive_rows if math.isfinite(row.relative)]
+    if not differing_rows:
         return
-    if _tied(off, alone, rules):
-        yield _pattern(
-            "tied", "the embedding's norm differs, and only one side has a head of its own"
+    only_embedding = all(row.depth == LAST_IN_BACKWARD for row in differing_rows)
+    if _has_tied_head(differing_rows, unpaired, rules):
+        yield _build_pattern(
+            "tied", "the embedding's norm differs, and only one side has a separate head"
         )
-    elif all(row.depth == LAST_BACK for row in off) and len(fine) > len(unclear):
-        worst = max(row.relative for row in off)
-        kind: Kind = "precision" if worst <= _LOW else "embedding"
-        yield _pattern(kind, f"only the embedding's norm differs, by {number(worst)}")
+    elif only_embedding and len(agreeing_rows) > len(inconclusive_rows):
+        worst = max(row.relative for row in differing_rows)
+        yield _build_pattern(
+            _classify_embedding(worst), f"only the embedding's norm differs, by {number(worst)}"
+        )
     else:
-        if not unclear:
-            yield from _by_kind(off, fine)
-        yield from _by_layer(off, fine, unclear)
+        if not inconclusive_rows:
+            yield from _find_kind_patterns(differing_rows, agreeing_rows)
+        yield from _find_layer_patterns(differing_rows, agreeing_rows, inconclusive_rows)
 
 
-def _first_alone(rows: Sequence[Row]) -> Iterator[Pattern]:
-    """Of lists without names the first parameter is the embedding, in every model that has one."""
-    off = [row for row in rows if row.state == "differ"]
-    if len(off) == 1 < len(rows) and not off[0].path and off[0].target == off[0].reference == "#1":
-        kind: Kind = "precision" if off[0].relative <= _LOW else "embedding"
-        worst = number(off[0].relative)
-        yield _pattern(
-            kind,
-            f"only the first norm of both lists, which have no names, differs, by {worst}: the embedding",
-        )
+def _classify_embedding(difference: float) -> Kind:
+    """Return the kind of pattern if only the embedding differs, by this relative difference."""
+    return "precision" if difference <= _MAX_PRECISION_DIFFERENCE else "embedding"
 
 
-def _tied(off: Sequence[Row], alone: tuple[Sequence[str], Sequence[str]], rules: Rules) -> bool:
-    heads = [any(rules.parameter(name) == "head.weight" for name in side) for side in alone]
-    return heads[0] != heads[1] and any(row.path == "embedding.weight" for row in off)
+def _find_first_of_list(rows: Sequence[Row]) -> Iterator[Pattern]:
+    """Yield a pattern if only the first parameter of lists without names differs.
 
-
-def _by_kind(off: Sequence[Row], fine: Sequence[Row]) -> Iterator[Pattern]:
-    """Biases and norms alone; or one or two weights of every layer."""
-    vectors = len(off) + sum(row.vector for row in fine)
-    if len(off) > 1 and all(row.vector for row in off) and 2 * len(off) >= vectors:
-        yield _pattern("vectors", f"only biases and norm weights differ, {len(off)} of {vectors}")
-    kinds = Counter(row.kind for row in off if row.layer is not None)
-    total = Counter(row.kind for row in (*off, *fine) if row.layer is not None)
-    layers = {row.layer for row in off}
-    whole = all(count >= _NEARLY * total[kind] for kind, count in kinds.items())
-    if (
-        sum(kinds.values()) == len(off)
-        and len(kinds) <= 2 < len(total)
-        and len(layers) > 1
-        and whole
-    ):
-        yield _pattern(
-            "module", f"only {' and '.join(sorted(kinds))} differ, in {len(layers)} layers"
-        )
-
-
-def _by_layer(off: Sequence[Row], fine: Sequence[Row], unclear: Sequence[Row]) -> Iterator[Pattern]:
-    """From where on the way back. Norms that cannot be told apart from rounding are no evidence of agreement."""
-    top = max((row.depth for row in off if row.depth is not None), default=None)
-    if top is None:
+    It is the embedding in every model that has one.
+    """
+    differing_rows = [row for row in rows if row.state == "differ"]
+    if len(differing_rows) != 1 or len(rows) < 2:
         return
-    doubtful = [row for row in unclear if row.depth is not None and row.depth > top]
-    if top == FIRST_BACK or doubtful:
-        apart = len(off) + len(unclear)
-        typical = float(np.median([row.relative for row in off]))
-        near = top == FIRST_BACK or max(row.relative for row in doubtful) >= _CONTRAST * typical
-        if near and apart >= _NEARLY * (apart + len(fine)) and apart > 1:
-            yield _pattern("everything", "everywhere, the head's or the final norm's too")
+    row = differing_rows[0]
+    if not row.path and row.target == row.reference == "#1":
+        yield _build_pattern(
+            _classify_embedding(row.relative),
+            "only the first norm of both lists, which have no names, differs, by"
+            f" {number(row.relative)}: the embedding",
+        )
+
+
+def _has_tied_head(
+    differing_rows: Sequence[Row], unpaired: tuple[Sequence[str], Sequence[str]], rules: Rules
+) -> bool:
+    """Whether the embedding differs and only one side has a head that is not paired."""
+    unpaired_paths = [{rules.resolve_parameter(name) for name in names} for names in unpaired]
+    if ("head.weight" in unpaired_paths[0]) == ("head.weight" in unpaired_paths[1]):
+        return False
+    return any(row.path == "embedding.weight" for row in differing_rows)
+
+
+def _find_kind_patterns(
+    differing_rows: Sequence[Row], agreeing_rows: Sequence[Row]
+) -> Iterator[Pattern]:
+    """Yield patterns of the kinds: only vectors; or one or two weights of every layer."""
+    n_differing = len(differing_rows)
+    n_vectors = n_differing + sum(row.is_vector for row in agreeing_rows)
+    only_vectors = all(row.is_vector for row in differing_rows)
+    if n_differing > 1 and only_vectors and 2 * n_differing >= n_vectors:
+        yield _build_pattern(
+            "vectors", f"only biases and norm weights differ, {n_differing} of {n_vectors}"
+        )
+    differing_counts = _count_layer_kinds(differing_rows)
+    all_counts = _count_layer_kinds([*differing_rows, *agreeing_rows])
+    if sum(differing_counts.values()) != n_differing:
+        return  # some are outside of the layers
+    n_layers = len({row.layer for row in differing_rows})
+    is_whole_kind = all(
+        count >= _MIN_SHARE_OF_ALL * all_counts[kind] for kind, count in differing_counts.items()
+    )
+    if len(differing_counts) <= 2 < len(all_counts) and n_layers > 1 and is_whole_kind:
+        kinds = " and ".join(sorted(differing_counts))
+        yield _build_pattern("module", f"only {kinds} differ, in {n_layers} layers")
+
+
+def _count_layer_kinds(rows: Sequence[Row]) -> Counter[str]:
+    return Counter(row.kind for row in rows if row.layer is not None)
+
+
+def _find_layer_patterns(
+    differing_rows: Sequence[Row], agreeing_rows: Sequence[Row], inconclusive_rows: Sequence[Row]
+) -> Iterator[Pattern]:
+    """Yield the layer where the backward pass diverges.
+
+    Unclear norms are no evidence of agreement.
+    """
+    depths = [row.depth for row in differing_rows if row.depth is not None]
+    if not depths:
         return
-    below = [row for row in (*off, *fine, *unclear) if row.depth is not None and row.depth < top]
-    wrong = [row for row in below if row.state == "differ"]
-    if not wrong and below and {row.layer for row in off} == {top}:
-        yield _pattern(
-            "one-layer", f"only layer {top} differs: {_few([row.kind for row in off])}", top
-        )
-    elif wrong and len(wrong) >= _MOST * len(below):
-        right = sorted(row.kind for row in fine if row.layer == top)
-        still = f"; of layer {top} still right: {_few(right)}" if right else ""
-        yield _pattern(
-            "layer", f"from layer {top} down to the embedding, those above it agree{still}", top
-        )
+    top = max(depths)
+    inconclusive_above = _select_by_depth(inconclusive_rows, top + 1, None)
+    if top == FIRST_IN_BACKWARD or inconclusive_above:
+        typical = float(np.median([row.relative for row in differing_rows]))
+        reaches_head = top == FIRST_IN_BACKWARD
+        if not reaches_head:
+            worst_above = max(row.relative for row in inconclusive_above)
+            reaches_head = worst_above >= _MIN_CONTRAST * typical
+        n_different = len(differing_rows) + len(inconclusive_rows)
+        n_total = n_different + len(agreeing_rows)
+        if reaches_head and n_different >= _MIN_SHARE_OF_ALL * n_total and n_different > 1:
+            yield _build_pattern("everything", "everywhere, including the head or the final norm")
+        return
+    rows_below = _select_by_depth(
+        [*differing_rows, *agreeing_rows, *inconclusive_rows], None, top - 1
+    )
+    differing_below = [row for row in rows_below if row.state == "differ"]
+    only_top_layer = {row.layer for row in differing_rows} == {top}
+    if rows_below and not differing_below and only_top_layer:
+        kinds = _format_names([row.kind for row in differing_rows])
+        yield _build_pattern("one-layer", f"only layer {top} differs: {kinds}", top)
+    elif differing_below and len(differing_below) >= _MIN_SHARE_BELOW * len(rows_below):
+        summary = f"from layer {top} down to the embedding, those above it agree"
+        agreeing_kinds = sorted(row.kind for row in agreeing_rows if row.layer == top)
+        if agreeing_kinds:
+            summary += f"; of layer {top} still agree: {_format_names(agreeing_kinds)}"
+        yield _build_pattern("layer", summary, top)
+
+
+def _select_by_depth(rows: Sequence[Row], lowest: int | None, highest: int | None) -> list[Row]:
+    """Return the rows of known depth within both bounds; None is no bound."""
+    selected_rows = []
+    for row in rows:
+        if row.depth is None:
+            continue
+        above_lowest = lowest is None or row.depth >= lowest
+        below_highest = highest is None or row.depth <= highest
+        if above_lowest and below_highest:
+            selected_rows.append(row)
+    return selected_rows

@@ -1,8 +1,9 @@
-"""How far apart two norms may be: printed digits, rounding of the dtype, and what this very pair shows of noise.
+"""How much two norms may differ: printed digits, rounding of the dtype, and the noise of this pair.
 
-A fault moves some norms, or all by much; rounding moves all by little. So the noise of a pair is taken from the median
-of its relative differences, but never believed beyond what rounding can do in the dtype that the models use. Where that
-is not known, what lies between float32's limit and bfloat16's cannot be told.
+A fault changes some norms, or all of them by a lot; rounding changes all norms by a little. So the
+noise of a pair of runs is estimated from the median of its relative differences, and limited to
+what rounding can cause in the dtype of the models. If the dtype is unknown, differences between
+the limits of float32 and bfloat16 are inconclusive.
 """
 
 from __future__ import annotations
@@ -15,131 +16,148 @@ import numpy as np
 
 from ..model.arrays import Flags, Floats
 from ..model.dtypes import unit_roundoff
+from .norms import Norms
 from .row import Row, State
-from .side import Norms
 
-#: Times the median difference: of normal noise the median is 0.67 standard deviations, so this is 5.4 of them.
-_MEDIANS = 8.0
-#: (least, most) that rounding is taken to move a norm by, relatively. float32: on CPU 1e-7 to 1e-6 for a few layers;
-#: the limit leaves room for a hundred layers and other orders of summation. Half precision: half a unit roundoff, and a
-#: dozen units for what adds up over layers. Judgement, held against recorded pairs.
-_LIMITS = {
+#: Noise in multiples of the median difference. The median of normal noise is 0.67 standard
+#: deviations, so this is 5.4 standard deviations.
+_MEDIAN_FACTOR = 8.0
+#: (least, most) relative noise of a norm. float32: on CPU it is 1e-7 to 1e-6 for a few layers; the
+#: upper limit leaves room for a hundred layers and other orders of summation. Half precision: half
+#: a unit roundoff, and a dozen units for what adds up over layers. These are judgements, checked on
+#: recorded pairs.
+_NOISE_LIMITS = {
     "float32": (1e-5, 1e-3),
     "float16": (2.0**-12, 2.0**-7),
     "bfloat16": (2.0**-9, 5e-2),
     "": (1e-5, 5e-2),
 }
-#: A norm of which digits leave more open than this share cannot be compared.
+#: A norm cannot be compared if its printed digits leave a larger relative error than this.
 _COARSE = 0.1
-#: All norms off by one factor: so many are, as near to it as float32 rounds at most or the digits say.
-_ALL, _LEAST, _SPREAD = 0.8, 4, 1e-3
-#: Units roundoff of float32 of the global norm below which a norm is rounding alone: sums over thousands of tokens.
-_DUST = 8 * unit_roundoff("float32")
-#: The gradient of a key's bias is zero but for rounding, since softmax does not change if all scores of a query move;
-#: not so where positions rotate keys. So it counts as zero if it is this share of the query's bias on both sides.
-_VANISHES, _LEFT = "attention.k.bias", 1e-2
+#: A factor between the sides is accepted if this share of the norms has it and is not 1 by itself.
+_FACTOR_SHARE = 0.8
+#: Fewer norms than this show no factor.
+_MIN_FACTOR_NORMS = 4
+#: Spread of a factor: the most that float32 rounds, beyond the printed digits.
+_FACTOR_SPREAD = 1e-3
+#: A difference below this share of the global norm is rounding only: some unit roundoffs of
+#: float32, for sums over thousands of tokens.
+_ROUNDING_SHARE = 8 * unit_roundoff("float32")
+#: The gradient of a key's bias is zero except for rounding, since softmax does not change if all
+#: scores of a query are shifted. This is not true if positions rotate keys. So it counts as zero
+#: only if it is less than this share of the query's bias on both sides.
+_KEY_BIAS, _VANISHING_SHARE = "attention.k.bias", 1e-2
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Arrays have one entry per pair; ``target`` and ``reference`` are the norms."""
+class Judgement:
+    """The judgement of all pairs of norms. Arrays have one entry per pair."""
 
-    target: Floats
-    reference: Floats
-    relative: Floats
-    tolerance: Floats
+    target: Floats  #: norms
+    reference: Floats  #: norms
+    relative: Floats  #: relative differences after division by ``factor``
+    tolerance: Floats  #: up to this relative difference a pair agrees
     states: tuple[State, ...]
-    allowed: float  #: what rounding surely does, relative: up to it norms agree
-    noise: float  #: what it may do in the least exact precision that they may have: beyond it norms differ
+    agree_limit: float  #: relative noise up to which norms agree
+    differ_limit: float  #: noise in the least exact possible precision; beyond it norms differ
     factor: float
     precision: str
 
 
-def precision_of(target: Norms, reference: Norms, said: str) -> str:
-    """The dtype by which to judge: what was said, else the less exact of both sides', '' if one is not known."""
-    known = [side.precision for side in (target, reference) if side.precision in _LIMITS]
-    low = [name for name in known if name in ("bfloat16", "float16")]
-    if said or low:
-        return said or max(low, key=unit_roundoff)
-    return "float32" if known == ["float32", "float32"] else ""
+def choose_precision(target: Norms, reference: Norms, requested_precision: str) -> str:
+    """Return the dtype that sets the noise limits, '' if it is unknown.
+
+    This is the requested one, else the less exact one of both sides.
+    """
+    precisions = [side.precision for side in (target, reference) if side.precision in _NOISE_LIMITS]
+    half_precisions = [name for name in precisions if name in ("bfloat16", "float16")]
+    if requested_precision:
+        return requested_precision
+    if half_precisions:
+        return max(half_precisions, key=unit_roundoff)
+    return "float32" if precisions == ["float32", "float32"] else ""
 
 
-def judge(values: tuple[Floats, Floats, Floats], precision: str) -> Judged:
-    """Judge pairs of norms of which digits leave the third array open."""
-    target, reference, slack = values
+def judge_norms(pair_norms: tuple[Floats, Floats, Floats], precision: str) -> Judgement:
+    """Judge pairs of norms: arrays of the target, of the reference, and of rounding errors."""
+    target, reference, rounding = pair_norms
     with np.errstate(all="ignore"):
-        open_ = np.where(reference > 0, slack / reference, np.where(slack > 0, np.inf, 0.0))
-        factor = _factor(target, reference, open_)
-        gap = np.abs(target / factor - reference)
-        relative = np.where(gap == 0, 0.0, gap / reference)  # infinite where the reference is zero
-    dust = gap <= _DUST * math.hypot(*reference[np.isfinite(reference)])  # which does not overflow
-    least, most = _LIMITS.get(precision, _LIMITS[""])
-    fine = np.isfinite(relative) & (open_ <= _COARSE)
-    excess = np.maximum(relative[fine] - open_[fine], 0)
-    own = _MEDIANS * float(np.median(excess)) if len(excess) else 0.0
-    noise = max(least, min(own, most))
-    allowed = noise if precision else max(least, min(own, _LIMITS["float32"][1]))
-    tolerance = open_ + allowed
-    finite = np.isfinite(target).astype(int) + np.isfinite(reference)
+        zero_rounding = np.where(rounding > 0, np.inf, 0.0)
+        relative_rounding = np.where(reference > 0, rounding / reference, zero_rounding)
+        factor = _find_factor(target, reference, relative_rounding)
+        difference = np.abs(target / factor - reference)
+        relative = np.where(difference == 0, 0.0, difference / reference)
+    # hypot does not overflow where squares would.
+    global_norm = math.hypot(*reference[np.isfinite(reference)])
+    is_negligible = difference <= _ROUNDING_SHARE * global_norm
+    min_noise, max_noise = _NOISE_LIMITS.get(precision, _NOISE_LIMITS[""])
+    is_fine = np.isfinite(relative) & (relative_rounding <= _COARSE)
+    excess = np.maximum(relative[is_fine] - relative_rounding[is_fine], 0)
+    measured_noise = _MEDIAN_FACTOR * float(np.median(excess)) if len(excess) else 0.0
+    differ_limit = max(min_noise, min(measured_noise, max_noise))
+    agree_limit = differ_limit
+    if not precision:
+        agree_limit = max(min_noise, min(measured_noise, _NOISE_LIMITS["float32"][1]))
+    tolerance = relative_rounding + agree_limit
+    n_finite = np.isfinite(target).astype(int) + np.isfinite(reference)
     states = np.select(
         [
-            finite == 0,
-            finite == 1,
-            (relative > open_ + noise) & ~dust,
-            open_ > _COARSE,
-            (relative <= tolerance) | dust,
+            n_finite == 0,
+            n_finite == 1,
+            (relative > relative_rounding + differ_limit) & ~is_negligible,
+            relative_rounding > _COARSE,
+            (relative <= tolerance) | is_negligible,
         ],
-        ["unclear", "differ", "differ", "coarse", "agree"],
-        "unclear",
+        ["inconclusive", "differ", "differ", "coarse", "agree"],
+        "inconclusive",
     )
-    return Judged(
-        target,
-        reference,
-        relative,
-        tolerance,
-        tuple(states.tolist()),
-        allowed,
-        noise,
-        factor,
-        precision,
+    return Judgement(
+        target=target,
+        reference=reference,
+        relative=relative,
+        tolerance=tolerance,
+        states=tuple(states.tolist()),
+        agree_limit=agree_limit,
+        differ_limit=differ_limit,
+        factor=factor,
+        precision=precision,
     )
 
 
-def _factor(target: Floats, reference: Floats, open_: Floats) -> float:
-    """The factor that nearly all pairs have in common, 1 if there is none."""
-    fine: Flags = (
-        np.isfinite(target)
-        & np.isfinite(reference)
-        & (target > 0)
-        & (reference > 0)
-        & (open_ <= _COARSE)
-    )
-    if np.count_nonzero(fine) < _LEAST:
+def _find_factor(target: Floats, reference: Floats, relative_rounding: Floats) -> float:
+    """Return the factor target / reference that nearly all pairs have in common, 1 if none."""
+    is_finite: Flags = np.isfinite(target) & np.isfinite(reference)
+    is_positive = (target > 0) & (reference > 0)
+    usable = is_finite & is_positive & (relative_rounding <= _COARSE)
+    if np.count_nonzero(usable) < _MIN_FACTOR_NORMS:
         return 1.0
-    ratios, room = np.log(target[fine] / reference[fine]), open_[fine] + _SPREAD
-    best = float(ratios[np.argsort(room, kind="stable")[: max(1, len(room) // 4)]].mean())
-    middle = float(np.median(ratios))
-    for scale in (best, middle):
-        if (
-            np.mean(np.abs(ratios - scale) <= room) >= _ALL
-            and np.mean(np.abs(ratios) > 2 * room) >= _ALL
-        ):
+    ratios = np.log(target[usable] / reference[usable])
+    room = relative_rounding[usable] + _FACTOR_SPREAD
+    most_exact = np.argsort(room, kind="stable")[: max(1, len(room) // 4)]
+    for scale in (float(ratios[most_exact].mean()), float(np.median(ratios))):
+        share_with_factor = np.mean(np.abs(ratios - scale) <= room)
+        share_without_one = np.mean(np.abs(ratios) > 2 * room)
+        if share_with_factor >= _FACTOR_SHARE and share_without_one >= _FACTOR_SHARE:
             return float(np.exp(scale))
     return 1.0
 
 
-def without_vanishing(rows: Sequence[Row]) -> list[Row]:
-    """Rows, where norms that are zero but for rounding agree however far apart they are."""
-    by_path = {row.path: row for row in rows}
-    found = []
-    for row in rows:
-        beside = (
-            by_path.get(row.path.replace(".k.", ".q.")) if row.path.endswith(_VANISHES) else None
-        )
-        vanishes = (
-            beside is not None
-            and row.target_norm < _LEFT * beside.target_norm
-            and row.reference_norm < _LEFT * beside.reference_norm
-        )
-        found.append(replace(row, state="agree") if vanishes else row)
-    return found
+def accept_vanishing_norms(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, with biases of keys as 'agree' if they are zero except for rounding."""
+    rows_by_path = {row.path: row for row in rows}
+    return [
+        replace(row, state="agree") if _is_vanishing(row, rows_by_path) else row for row in rows
+    ]
+
+
+def _is_vanishing(row: Row, rows_by_path: dict[str, Row]) -> bool:
+    """Whether a row is a key's bias that is far smaller than the query's bias on both sides."""
+    if not row.path.endswith(_KEY_BIAS):
+        return False
+    query_row = rows_by_path.get(row.path.replace(".k.", ".q."))
+    if query_row is None:
+        return False
+    return (
+        row.target_norm < _VANISHING_SHARE * query_row.target_norm
+        and row.reference_norm < _VANISHING_SHARE * query_row.reference_norm
+    )

@@ -4,7 +4,7 @@
 same values into value classes and returns the :class:`Flow` that alignment works on.
 """
 
-from .adjoints import Gradients, gradients
-from .dataflow import Flow, flow_of
+from .adjoints import Gradients, find_gradients
+from .dataflow import Flow, build_flow
 
-__all__ = ["Flow", "Gradients", "flow_of", "gradients"]
+__all__ = ["Flow", "Gradients", "build_flow", "find_gradients"]

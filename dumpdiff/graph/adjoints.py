@@ -34,12 +34,12 @@ _MOST_LABELS = 16  # values that one tensor can be the gradient of: a chain of a
 class Gradients:
     """Of one side, all by value class."""
 
-    of: dict[int, int]  #: value -> its gradient
+    by_value: dict[int, int]  #: value -> its gradient
     #: (output, input, whether the input reaches the output in another way too) of an op -> what goes back through it
-    through: dict[tuple[int, int, bool], int]
+    by_edge: dict[tuple[int, int, bool], int]
 
 
-def gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
+def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """The gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
     recorded = any(call >= 0 for call in flow.trace.ops["forward"].tolist())
     return _recorded(flow) if recorded else _inferred(flow, kinds)
@@ -47,7 +47,7 @@ def gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
 
 def _recorded(flow: Flow) -> Gradients:
     """Backward records name their call; they give the gradients of its arguments in order, but not of all."""
-    of = dict(flow.gradients)
+    of = dict(flow.recorded_gradients)
     through: dict[tuple[int, int], int] = {}
     readers: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     given, made = _arguments(flow, ("input", "parameter")), _arguments(flow, ("output",))
@@ -67,8 +67,8 @@ def _recorded(flow: Flow) -> Gradients:
     for value, ways in readers.items():
         if of.get(value) in ways and _is_share(flow, ways, of[value]):
             del of[value]
-    named = {name: value for value, name in enumerate(flow.column("parameter")) if name}
-    for gradient, name in enumerate(flow.column("gradient_of")):
+    named = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
+    for gradient, name in enumerate(flow.list_column("gradient_of")):
         if name in named:
             of.setdefault(named[name], gradient)
     return _told_apart(flow, of, through)
@@ -81,7 +81,7 @@ def _is_share(flow: Flow, ways: Mapping[int, Sequence[int]], back: int) -> bool:
     """
     others = [call for other, calls in ways.items() if other != back for call in calls]
     return all(
-        any(module not in (call, *flow.calls_around(call)) for call in others)
+        any(module not in (call, *flow.iterate_enclosing_calls(call)) for call in others)
         for module in ways[back]
     )
 
@@ -277,14 +277,14 @@ class _Sweep:
     def _uses(self, value: int) -> int:
         return sum(
             1
-            for op in self.flow.readers[value]
+            for op in self.flow.consumers[value]
             if self.flow.phases[op] == FORWARD and self.flow.writes[op]
         )
 
     def _is_summed(self, gradient: int) -> bool:
         return any(
             self.kinds[op] == "add" and self.flow.phases[op] == BACKWARD and self.flow.writes[op]
-            for op in self.flow.readers[gradient]
+            for op in self.flow.consumers[gradient]
         )
 
     def _sum(self, reads: Sequence[int], written: int) -> bool:
@@ -312,7 +312,7 @@ class _Sweep:
                 continue
             products = [
                 self.flow.writes[reader][0]
-                for reader in self.flow.readers[weight]
+                for reader in self.flow.consumers[weight]
                 if self.flow.phases[reader] == FORWARD
                 and self.flow.writes[reader]
                 and self.kinds[reader] in _PRODUCTS

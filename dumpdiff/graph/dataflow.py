@@ -13,8 +13,8 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, digraph
-from .statistics import completed
-from .value_classes import classes_of, evidence
+from .statistics import complete_statistics
+from .value_classes import assign_classes, count_evidence
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -40,13 +40,13 @@ class Flow:
     tensors: pd.DataFrame  #: the tensor table with complete statistics
     classes: pd.DataFrame  #: see CLASS_COLUMNS
     tensor_class: Ints  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
-    made: Flags  #: (tensors,) true for outputs that an op computed
+    is_computed: Flags  #: (tensors,) true for outputs that an op computed
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
 
     @cached_property
-    def readers(self) -> list[list[int]]:
+    def consumers(self) -> list[list[int]]:
         """Per class: the ops that read it, in order."""
         table: list[list[int]] = [[] for _ in range(len(self.classes))]
         for op, classes in enumerate(self.reads):
@@ -55,7 +55,7 @@ class Flow:
         return table
 
     @cached_property
-    def coarsest(self) -> str:
+    def coarsest_dtype(self) -> str:
         """The least exact dtype of at least 5 % of the computed values (float32 at best): what follows errs like it."""
         made = self.classes.loc[
             (self.classes["producer"] >= 0) & (self.classes["size"] > 1), "dtype"
@@ -72,12 +72,12 @@ class Flow:
             (maker, reader)
             for value, maker in makers
             if maker >= 0
-            for reader in self.readers[value]
+            for reader in self.consumers[value]
         )
         return digraph(self.trace.ops, edges)
 
     @cached_property
-    def gradients(self) -> dict[int, int]:
+    def recorded_gradients(self) -> dict[int, int]:
         """Forward class -> class of its gradient, where backward ops name the forward call they belong to."""
         forward = self.trace.ops["forward"].to_numpy()[self.tensors["op"]]
         role = self.tensors["role"].to_numpy()
@@ -94,7 +94,7 @@ class Flow:
                 pairs.setdefault(outputs[place], gradient)
         return pairs
 
-    def calls_around(self, op: int) -> Iterator[int]:
+    def iterate_enclosing_calls(self, op: int) -> Iterator[int]:
         """The module calls that an op ran in, innermost first."""
         parents = self.trace.ops["parent"]
         while (op := int(parents.iat[op])) >= 0:
@@ -118,19 +118,19 @@ class Flow:
         return order
 
     @cached_property
-    def rows(self) -> Ints:
+    def row_offsets(self) -> Ints:
         """(ops + 1,) offsets into ``row_order``."""
         counts = np.bincount(self.tensors["op"].to_numpy(), minlength=len(self.trace.ops))
         offsets: Ints = np.concatenate([[0], np.cumsum(counts)])
         return offsets
 
-    def tensors_of(self, op: int) -> Ints:
+    def get_tensor_ids(self, op: int) -> Ints:
         """Ids of the op's tensors, in slot order as recorded."""
-        ids: Ints = self.row_order[self.rows[op] : self.rows[op + 1]]
+        ids: Ints = self.row_order[self.row_offsets[op] : self.row_offsets[op + 1]]
         return ids
 
     @cached_property
-    def hashes(self) -> list[frozenset[str]]:
+    def checksums(self) -> list[frozenset[str]]:
         """Per class the checksums recorded of it: one for each layout in which it appears."""
         sums: list[set[str]] = [set() for _ in range(len(self.classes))]
         recorded = self.tensors["hash"].to_numpy()
@@ -149,7 +149,7 @@ class Flow:
         phases: list[str] = self.trace.ops["phase"].tolist()
         return phases
 
-    def column(self, name: str) -> list[Any]:
+    def list_column(self, name: str) -> list[Any]:
         """A column of ``classes`` as a list: for loops, where a frame is a hundred times slower."""
         if name not in self._columns:
             self._columns[name] = self.classes[name].tolist()
@@ -186,11 +186,11 @@ class Flow:
         )
 
 
-def flow_of(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
+def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
     """Complete the statistics of a trace and collapse it by value."""
-    tensors, problems = completed(trace, progress)
+    tensors, problems = complete_statistics(trace, progress)
     updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
-    tensor_class = classes_of(tensors, trace.source.low_precision_statistics, updates)
+    tensor_class = assign_classes(tensors, trace.source.low_precision_statistics, updates)
     made = _made(trace, tensors)
     reads, writes = _per_op(len(trace.ops), tensors, tensor_class, made)
     classes = _class_table(trace, tensors, tensor_class, reads, made)
@@ -255,7 +255,7 @@ def _class_table(
         ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
     ].reset_index(drop=True)
     table.insert(0, "tensor", representative)
-    table["evidence"] = evidence(table)
+    table["evidence"] = count_evidence(table)
     table["producer"] = producer
     phase = trace.ops["phase"].to_numpy()
     table["phase"] = np.where(producer >= 0, phase[producer], phase[op[first]]) if count else []

@@ -15,7 +15,7 @@ from .dataflow import Flow
 _MOST = 8  # nearest modules that are kept: more have no path in common anyway
 
 
-def locations(flow: Flow, rules: Rules) -> list[str]:
+def locate_ops(flow: Flow, rules: Rules) -> list[str]:
     """Canonical module path of each op, '' if unknown; 'layers.1.attention' for an op between modules of one layer.
 
     An op that reads a parameter belongs to the parameter's module. One that feeds only the parameters of a single norm
@@ -65,7 +65,7 @@ def _recorded(flow: Flow, rules: Rules) -> list[str]:
     """Canonical scopes where the recorder hooked real modules; graph-mode scopes do not count."""
     if flow.trace.source.format == "mindspore":
         return [""] * len(flow.trace.ops)
-    return [rules.scope(scope) if scope else "" for scope in flow.trace.ops["scope"]]
+    return [rules.resolve_scope(scope) if scope else "" for scope in flow.trace.ops["scope"]]
 
 
 def _own(flow: Flow, rules: Rules) -> list[str]:
@@ -84,7 +84,7 @@ def _own(flow: Flow, rules: Rules) -> list[str]:
 def _module(rules: Rules, parameter: str) -> str:
     if not parameter:
         return ""
-    return (rules.parameter(parameter) or parameter).rpartition(".")[0]
+    return (rules.resolve_parameter(parameter) or parameter).rpartition(".")[0]
 
 
 def _vector_modules(flow: Flow, rules: Rules) -> set[str]:
@@ -112,7 +112,7 @@ def _nearest(flow: Flow, own: list[str], *, forwards: bool) -> list[frozenset[st
             neighbours = [producer[v] for v in flow.reads[op] if producer[v] >= 0]
         else:
             neighbours = [
-                reader for v in flow.writes[op] for reader in flow.readers[v] if phase[reader]
+                reader for v in flow.writes[op] for reader in flow.consumers[v] if phase[reader]
             ]
         found = {
             only.setdefault(own[n], frozenset([own[n]])) if own[n] else near[n]

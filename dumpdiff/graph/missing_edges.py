@@ -24,15 +24,15 @@ class Bridge:
     """Where a value without a maker comes from."""
 
     parents: tuple[int, ...]  #: classes
-    how: str  #: rearranged, cast, part, module call, order
+    evidence: str  #: rearranged, cast, part, module call, order
 
 
-def is_hole(flow: Flow, value: int) -> bool:
+def has_missing_producer(flow: Flow, value: int) -> bool:
     """Nothing recorded made it, and it is no parameter, mask, shared buffer or batch read before the first op."""
-    if flow.producers[value] >= 0 or flow.column("parameter")[value] or not flow.readers[value]:
+    if flow.producers[value] >= 0 or flow.list_column("parameter")[value] or not flow.consumers[value]:
         return False
-    readers, discrete = flow.readers[value], is_discrete(str(flow.column("dtype")[value]))
-    if discrete or not flow.column("evidence")[value] or _parameter_like(flow, value):
+    readers, discrete = flow.consumers[value], is_discrete(str(flow.list_column("dtype")[value]))
+    if discrete or not flow.list_column("evidence")[value] or _parameter_like(flow, value):
         return False
     phase = flow.phases[readers[0]]
     same = [op for op in readers if flow.phases[op] == phase]
@@ -41,20 +41,20 @@ def is_hole(flow: Flow, value: int) -> bool:
     return computed_before and span < _SHARED
 
 
-def is_given(flow: Flow, value: int) -> bool:
+def is_graph_input(flow: Flow, value: int) -> bool:
     """Nothing computed it: a parameter, the batch, a buffer; no hole, and no gradient handed to a backward record."""
     return (
         bool(flow.producers[value] < 0)
         and not is_gradient(flow, value)
-        and not is_hole(flow, value)
+        and not has_missing_producer(flow, value)
     )
 
 
-def bridge(flow: Flow, value: int) -> Bridge | None:
+def find_bridge(flow: Flow, value: int) -> Bridge | None:
     """What a hole was most likely computed from; None if the value is no hole or nothing fits."""
-    if not is_hole(flow, value):
+    if not has_missing_producer(flow, value):
         return None
-    reader = flow.readers[value][0]
+    reader = flow.consumers[value][0]
     before = _recent(flow, reader, value)
     for how, test in (("rearranged", _rearranged), ("cast", _cast), ("part", _part)):
         fitting = [other for other in before if test(flow, value, other)]
@@ -65,10 +65,10 @@ def bridge(flow: Flow, value: int) -> Bridge | None:
     return Bridge(before[:1], "order") if before else None
 
 
-def enclosing_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
+def find_enclosing_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
     """What the innermost module call around the reader was given that was not given the value itself."""
     return next(
-        (flow.reads[call] for call in flow.calls_around(reader) if value not in flow.reads[call]),
+        (flow.reads[call] for call in flow.iterate_enclosing_calls(reader) if value not in flow.reads[call]),
         (),
     )
 
@@ -87,7 +87,7 @@ def _recent(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
 
 def is_gradient(flow: Flow, value: int) -> bool:
     """Given to a backward record: not made by a recorded op, but computed all the same."""
-    return bool(flow.column("phase")[value] != FORWARD)
+    return bool(flow.list_column("phase")[value] != FORWARD)
 
 
 def _rearranged(flow: Flow, value: int, other: int) -> bool:
@@ -100,12 +100,12 @@ def _rearranged(flow: Flow, value: int, other: int) -> bool:
 
 def _cast(flow: Flow, value: int, other: int) -> bool:
     """The same elements in another floating type: statistics agree to its roundoff."""
-    types = [str(flow.column("dtype")[v]) for v in (value, other)]
+    types = [str(flow.list_column("dtype")[v]) for v in (value, other)]
     slack = 2 * max(map(unit_roundoff, types))
     if types[0] == types[1] or flow.sizes[value] != flow.sizes[other] or slack == 0:
         return False
     pairs = [
-        (flow.column(name)[value], flow.column(name)[other]) for name in ("max", "min", "norm")
+        (flow.list_column(name)[value], flow.list_column(name)[other]) for name in ("max", "min", "norm")
     ]
     return all(
         abs(a - b) <= slack * max(abs(a), abs(b))
@@ -119,7 +119,7 @@ def _part(flow: Flow, value: int, other: int) -> bool:
     whole, part = flow.sizes[other], flow.sizes[value]
     if part < 8 or whole <= part or whole % part or whole // part > 64:
         return False
-    high, low = flow.column("max"), flow.column("min")
+    high, low = flow.list_column("max"), flow.list_column("min")
     within = (
         high[value] <= high[other]
         and low[value] >= low[other]
@@ -136,9 +136,9 @@ def _call_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
 
 def _parameter_like(flow: Flow, value: int) -> bool:
     """A matrix or vector that an op reads beside its first input: a weight of an API record, which names none."""
-    shape = flow.tensors["shape"].iat[int(flow.column("tensor")[value])]
+    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
     if shape is None or len(shape) > 2:
         return False
-    rows = flow.tensors_of(flow.readers[value][0])
+    rows = flow.get_tensor_ids(flow.consumers[value][0])
     slots = flow.tensors["slot"].to_numpy()[rows][flow.tensor_class[rows] == value]
     return "input.0" not in slots.tolist()

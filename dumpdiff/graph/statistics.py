@@ -18,7 +18,7 @@ _BLOCK = (
 )  # elements: 256 KiB of float32, so that all four reductions of a block run in cache
 
 
-def completed(
+def complete_statistics(
     trace: Trace, progress: Callable[[float], None] | None = None
 ) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     """The tensor table with max, min, mean, norm, size and nonfinite filled in from whole tensors where missing.
@@ -40,7 +40,7 @@ def completed(
             array = trace.array(row)
         except (DumpError, OSError, ValueError) as error:
             return row, str(error), 0
-        return row, statistics(array), array.size
+        return row, compute_statistics(array), array.size
 
     for done, (row, values, size) in enumerate(
         each(measure, todo.tolist(), columns["size"][todo].tolist())
@@ -77,7 +77,7 @@ def _copies(tensors: pd.DataFrame, missing: Flags) -> Ints:
     return np.where(same, producer, -1)
 
 
-def statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
+def compute_statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
     """(max, min, mean, L2 norm, 1 if any element is NaN or Inf else 0) of an array of any shape and dtype.
 
     NaN is sticky and Inf takes part, as in MindSpore >= 2.3 and PyTorch. Sums are pairwise in the

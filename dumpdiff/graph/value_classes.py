@@ -19,7 +19,7 @@ _LOW_PRECISION = {
 }  # where mean and norm were summed in the dtype itself
 
 
-def evidence(tensors: pd.DataFrame) -> Ints:
+def count_evidence(tensors: pd.DataFrame) -> Ints:
     """How many of a tensor's recorded numbers say something: 0 (nothing: all ones, a mask, a shape) to 4.
 
     A number says nothing if it is missing, 0, +-1, not finite, a masking constant (dtypes.MASK) or, for tensors of one
@@ -44,14 +44,14 @@ def _typed(values: Floats) -> Flags:
     return typed
 
 
-def immediates(tensors: pd.DataFrame) -> Flags:
+def flag_immediates(tensors: pd.DataFrame) -> Flags:
     """(rows,) true for scalars, shapes, axes and the like: constants of fewer than 8 elements, or of integers."""
     small = (tensors["size"].to_numpy() < 8) | tensors["dtype"].map(is_integer).to_numpy(dtype=bool)
     flags: Flags = tensors["constant"].to_numpy() & small
     return flags
 
 
-def classes_of(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None) -> Ints:
+def assign_classes(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None) -> Ints:
     """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and immediates.
 
     ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype;
@@ -61,9 +61,9 @@ def classes_of(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None
     joined to the latest output that looks the same.
     """
     rows = len(tensors)
-    usable = tensors["trusted"].to_numpy() & ~immediates(tensors)
+    usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
     joins = [_edges(tensors, usable)]
-    telling = evidence(tensors) >= 2
+    telling = count_evidence(tensors) >= 2
     exact = np.zeros(rows, dtype=bool) if updates is None else updates
     joins.append(_equal(tensors, usable & telling, low_precision, exact))
     joins.append(_hashes(tensors, usable))

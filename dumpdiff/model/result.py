@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from html import escape
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 import pandas as pd
 
-from .finding_context import Closeup
+from .errors import DumpError
+from .finding import Finding
+from .finding_context import FindingContext
 from .trace import Problem, Source
-
-Verdict = Literal["aligned", "diverged", "inconclusive"]
-#: parameter, constant (a table that no training moves) and input: given to the run; the others: made by it.
-Kind = Literal[
-    "introduced",
-    "region",
-    "parameter",
-    "constant",
-    "input",
-    "nonfinite",
-    "dtype",
-    "shape",
-    "missing",
-]
+from .verdict import AlignmentVerdict
 
 #: One row per pair of aligned tensors, in the order of the target's execution.
 PAIR_COLUMNS: Mapping[str, str] = {
@@ -69,49 +61,6 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Cause:
-    """A hypothesis that explains a finding."""
-
-    name: str  #: epsilon, mask-missing, weight-scaled, ...; docs/explain.md lists them
-    text: str  #: for a person: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8"
-    residual: float  #: relative L2 of what it leaves unexplained
-    parameters: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: what was solved for: epsilon, factor, ...
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One place where the runs part. Says which ops, how far apart, how sure, and why."""
-
-    rank: int  #: 1 is the first divergence
-    kind: Kind
-    phase: str
-    scope: str  #: canonical, '' if unknown
-    title: str  #: one line for a person, without the rank
-    target_ops: tuple[
-        str, ...
-    ]  #: the dump's own names; a region lists both ends and what lies between
-    reference_ops: tuple[str, ...]
-    slots: tuple[tuple[str, str], ...]  #: (target slot, reference slot) of the tensors that part
-    metrics: Mapping[
-        str, float
-    ]  #: error, input_error, relative_l2, cosine, ... of the first slot that parts
-    tolerance: float
-    confidence: float
-    evidence: tuple[str, ...]
-    source: Mapping[str, str] = field(default_factory=dict)  #: 'target'/'reference' -> file:line
-    side: str = ""  #: which departs: target, reference, both or unknown; '' if not asked
-    causes: tuple[Cause, ...] = ()  #: hypotheses that explain it, best first
-    unexplained: str = ""  #: why there are no causes; '' if there are some, or if not asked
-
-    @property
-    def held(self) -> bool:
-        """It is of what the model holds: a parameter or a constant."""
-        return self.kind in ("parameter", "constant")
-
-
-@dataclass(frozen=True)
 class Equivalence:
     """Something learned where the runs agree: this run's ops of one side that are ops of the other."""
 
@@ -145,39 +94,136 @@ class Baseline:
     unusable: str = ""  #: why nothing can be judged against it, '' if it served
 
 
+class Backend(Protocol):
+    """What the library can do with a result that the result, being plain data, cannot do itself."""
+
+    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
+        """Write ``result`` as ``output``: html, markdown, junit, json or csv.
+
+        Raises DumpError if the output needs dumps that are no longer where they were.
+        """
+
+    def save(self, result: Result, folder: Path) -> None:
+        """Write everything that reports are made from into ``folder``."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """Everything that ``dumpdiff align`` has to say.
+    """The answer of ``dumpdiff align``: verdict, findings, coverage, and the tables they rest on.
 
-    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output, 'healed': ops not
-    compared that lead to nothing but agreement, 'share': compared / total}; backward of an API dump counts gradient
-    slots that can be compared.
+    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output, 'reconverged': ops not
+    compared whose consumers all agree, 'share': compared / total}; for the backward phase of an API dump it counts
+    gradient slots that can be compared.
     """
 
     target: Side
     reference: Side
-    verdict: Verdict
+    verdict: AlignmentVerdict
     findings: tuple[Finding, ...]
     coverage: Mapping[str, Mapping[str, Mapping[str, float]]]
+    #: one row per pair of aligned tensors, columns of :data:`PAIR_COLUMNS`
     pairs: pd.DataFrame
+    #: one row per op without a partner, columns of :data:`UNMATCHED_COLUMNS`
     unmatched: pd.DataFrame
     learned: tuple[Equivalence, ...] = ()
-    parameters: tuple[
-        tuple[str, str], ...
-    ] = ()  #: (target's, reference's) name of each parameter that agrees
-    noise_floor: float = float("nan")  #: median error of the pairs that agree
-    baseline: Baseline | None = None  #: the second run of the reference, if one was given
-    notes: tuple[
-        str, ...
-    ] = ()  #: sentences for a person: why inconclusive (first), defaults taken, bridged holes
-    details: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: bridges, verified edges, min_coverage, ...
-    closeups: tuple[
-        Closeup, ...
-    ] = ()  #: of the first findings, if a report that draws was asked for
+    #: (target's, reference's) name of each parameter that agrees
+    parameters: tuple[tuple[str, str], ...] = ()
+    #: median error of the pairs that agree
+    noise_floor: float = float("nan")
+    #: the second run of the reference, if one was given
+    baseline: Baseline | None = None
+    #: sentences for a person: why inconclusive (first), defaults taken, missing edges that were bridged
+    notes: tuple[str, ...] = ()
+    #: bridges, verified edges, min_coverage, ...
+    details: Mapping[str, Any] = field(default_factory=dict)
+    #: of the first findings, if a report that draws was asked for
+    finding_contexts: tuple[FindingContext, ...] = ()
+    backend: Backend | None = field(default=None, repr=False, compare=False)
 
     @property
     def first_divergence(self) -> Finding | None:
         """The highest ranked finding, None if there is none."""
         return self.findings[0] if self.findings else None
+
+    def finding(self, key: int | str) -> Finding:
+        """Return the finding of a rank (1 is the first) or of an id. Raises DumpError if there is none."""
+        for finding in self.findings:
+            if key in (finding.rank, str(finding.rank), finding.id):
+                return finding
+        raise DumpError(f"the result has no finding {key}; it has {len(self.findings)}")
+
+    def to_json(self, file: str | Path | None = None) -> str:
+        """Return the result as JSON (docs/result.schema.json), and write it to ``file`` if one is given."""
+        return self._written("json", file).decode("utf-8")
+
+    def to_csv(self, file: str | Path | None = None) -> str:
+        """Return one row per pair of tensors as CSV, and write it to ``file`` if one is given."""
+        return self._written("csv", file).decode("utf-8")
+
+    def to_markdown(self, file: str | Path | None = None) -> str:
+        """Return the answer for an issue or a merge request, and write it to ``file`` if one is given."""
+        return self._written("markdown", file).decode("utf-8")
+
+    def to_junit(self, file: str | Path | None = None) -> str:
+        """Return the result as JUnit XML, and write it to ``file`` if one is given."""
+        return self._written("junit", file).decode("utf-8")
+
+    def to_html(self, file: str | Path | None = None) -> str:
+        """Return the report with drawings as one HTML page, and write it to ``file`` if one is given.
+
+        Raises DumpError if the libraries of the extra ``[html]`` are not installed.
+        """
+        return self._written("html", file).decode("utf-8")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the complete result into ``folder`` (made if absent) and return it.
+
+        ``dumpdiff.load(folder)`` and ``dumpdiff report folder`` make every report from it, also without the dumps.
+        """
+        self._library().save(self, Path(folder))
+        return Path(folder)
+
+    def write(self, output: str, stream: IO[bytes]) -> None:
+        """Write the result to a binary stream as json, csv, html, markdown or junit."""
+        self._library().write(self, output, stream)
+
+    def _written(self, output: str, file: str | Path | None) -> bytes:
+        stream = io.BytesIO()
+        self.write(output, stream)
+        if file is not None:
+            Path(file).write_bytes(stream.getvalue())
+        return stream.getvalue()
+
+    def _library(self) -> Backend:
+        if self.backend is None:
+            raise DumpError("this result was not made by dumpdiff.align or dumpdiff.load")
+        return self.backend
+
+    def __repr__(self) -> str:
+        """Return the verdict and the first divergence on one line."""
+        first = self.first_divergence
+        where = f": {first.title}" if first is not None else ""
+        return f"<Result {self.verdict}, {len(self.findings)} findings, {len(self.pairs)} pairs{where}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the verdict, and a table of the first findings."""
+        rows = [
+            "<tr>"
+            + "".join(f"<td>{escape(cell)}</td>" for cell in _notebook_row(finding))
+            + "</tr>"
+            for finding in self.findings[:_NOTEBOOK_ROWS]
+        ]
+        head = "".join(
+            f"<th>{name}</th>" for name in ("#", "id", "kind", "phase", "finding", "causes")
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        sides = f"{escape(self.target.source.path)} against {escape(self.reference.source.path)}"
+        return f"<p><b>{self.verdict}</b>: {sides}</p>{table if rows else ''}"
+
+
+_NOTEBOOK_ROWS = 10  #: findings that a notebook shows; later ones mostly follow from these
+
+
+def _notebook_row(finding: Finding) -> tuple[str, ...]:
+    causes = "; ".join(cause.text for cause in finding.causes)
+    return str(finding.rank), finding.id, finding.kind, finding.phase, finding.title, causes

@@ -1,4 +1,4 @@
-"""The JSON of an earlier comparison, as far as it says how to repeat it."""
+"""The JSON of an earlier comparison, as far as it is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -9,65 +9,87 @@ from typing import Any
 
 from .errors import DumpError
 
+#: The major version of the schema that is read: docs/result.schema.json.
+SCHEMA_MAJOR = "2"
+
 _LARGEST = 1 << 30  #: bytes; a result of a 20,000-call pair has some ten million
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Which two dumps were compared, in which part, and what was found."""
+class SavedResult:
+    """Which two dumps were compared, in which part, and the identities of the findings."""
 
+    file: str
     target: str
     reference: str
     step: int | None
     rank: int | None
     graph: int | None
     baseline: str | None
-    weights: tuple[
-        str | None, str | None
-    ]  #: checkpoints that named the parameters of target and reference
+    #: checkpoints that named the parameters of a side
+    weights_target: str | None
+    weights_reference: str | None
     min_coverage: float
-    rules: tuple[str, ...]  #: further rule files
-    titles: tuple[str, ...]  #: of the findings, by rank
+    #: further rule files
+    rules: tuple[str, ...]
+    #: ids of the findings, by rank
+    finding_ids: tuple[str, ...]
+
+    def find_id(self, finding: int | str) -> str:
+        """Return the id of the finding of this rank (1 is the first) or id. Raises DumpError if there is none."""
+        if str(finding) in self.finding_ids:
+            return str(finding)
+        if str(finding).isdecimal() and 0 < int(finding) <= len(self.finding_ids):
+            return self.finding_ids[int(finding) - 1]
+        raise DumpError(f"{self.file}: has no finding {finding}; it has {len(self.finding_ids)}")
 
 
-def recorded(file: Path) -> Recorded:
-    """Read a result. Raises DumpError if the file is none of schema version 1."""
+def read_saved_result(file: Path) -> SavedResult:
+    """Read a result. Raises DumpError if the file is not a result of this major schema version."""
     expected = f"{file}: expected a result of dumpdiff align --json"
     try:
         if file.stat().st_size > _LARGEST:
             raise DumpError(f"{expected}, found a file of more than {_LARGEST:,} bytes")
         document = json.loads(file.read_text(encoding="utf-8"))
-        if str(document["schema_version"]).partition(".")[0] != "1":
-            raise DumpError(f"{expected} of schema version 1, found {document['schema_version']}")
-        target, reference, baseline = (
-            document["target"],
-            document["reference"],
-            document.get("baseline"),
-        )
-        return Recorded(
-            target=str(target["path"]),
-            reference=str(reference["path"]),
-            step=_common(target, reference, "step"),
-            rank=_common(target, reference, "rank"),
-            graph=target["graph"] if target["graph"] is not None else reference["graph"],
-            baseline=None if baseline is None else str(baseline["source"]["path"]),
-            weights=(_weights(target), _weights(reference)),
-            min_coverage=float(document["details"]["min_coverage"]),
-            rules=tuple(str(file) for file in document["details"].get("rules", ())),
-            titles=tuple(str(finding["title"]) for finding in document["findings"]),
-        )
+        major = str(document["schema_version"]).partition(".")[0]
+        if major != SCHEMA_MAJOR:
+            raise DumpError(
+                f"{expected} of schema version {SCHEMA_MAJOR}, found {document['schema_version']}: "
+                "run dumpdiff align again"
+            )
+        return _parse(document, str(file))
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DumpError(f"{expected}, found something else") from error
 
 
-def _weights(side: Any) -> str | None:
+def _parse(document: Any, file: str) -> SavedResult:
+    target, reference = document["target"], document["reference"]
+    baseline = document.get("baseline")
+    graph = target["graph"] if target["graph"] is not None else reference["graph"]
+    return SavedResult(
+        file=file,
+        target=str(target["path"]),
+        reference=str(reference["path"]),
+        step=_common_number(target, reference, "step"),
+        rank=_common_number(target, reference, "rank"),
+        graph=graph,
+        baseline=None if baseline is None else str(baseline["source"]["path"]),
+        weights_target=_checkpoint(target),
+        weights_reference=_checkpoint(reference),
+        min_coverage=float(document["details"]["min_coverage"]),
+        rules=tuple(str(rule_file) for rule_file in document["details"].get("rules", ())),
+        finding_ids=tuple(str(finding["id"]) for finding in document["findings"]),
+    )
+
+
+def _checkpoint(side: Any) -> str | None:
     """The checkpoint that named the parameters of a side."""
-    said = side["details"].get("weights")
-    return None if said is None else str(said)
+    path = side["details"].get("weights")
+    return None if path is None else str(path)
 
 
-def _common(target: Any, reference: Any, name: str) -> int | None:
-    """A number that both sides name alike; where they do not, the paths already say which part is meant."""
+def _common_number(target: Any, reference: Any, name: str) -> int | None:
+    """A number that both sides share; where they differ, the paths already say which part is meant."""
     return target[name] if target[name] == reference[name] else None

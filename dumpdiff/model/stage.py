@@ -1,12 +1,10 @@
-"""What every stage of a triage has to say, in one shape, so that stages can be joined."""
+"""The outcome of one stage of a triage: the same form for all stages, so that they can be joined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-#: agree: nothing was found that could make the runs part; differ: something was; unclear: too little is known.
-Verdict = Literal["agree", "differ", "unclear"]
+from .verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -16,5 +14,5 @@ class Stage:
     name: str  #: settings, checklist, logs, ...
     verdict: Verdict
     headline: str  #: one line for a person, without the verdict
-    evidence: tuple[str, ...] = ()  #: what the headline rests on, most telling first
-    missing: tuple[str, ...] = ()  #: what could not be looked at, and why
+    evidence: tuple[str, ...] = ()  #: what the headline rests on, most important first
+    missing: tuple[str, ...] = ()  #: what could not be compared, and why

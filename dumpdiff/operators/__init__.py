@@ -1,11 +1,25 @@
-"""Reference arithmetic in float64: what an operator makes of its inputs, as the textbook has it.
+"""Reference arithmetic in float64: the output that an operator computes from its inputs.
 
-Pure functions on arrays, one module per family, found by canonical kind (the kinds of ``rules/operators.yaml``):
-:func:`recompute` is given a kind and arrays, and asked for the output. :func:`execution` gets those from a trace.
+Pure functions on arrays, one module per operator family, selected by canonical kind (the kinds of
+``rules/operators.yaml``). :func:`recompute` takes a kind and arrays and returns the output;
+:func:`read_execution` reads those arrays from a trace.
 """
 
 from .call import Call
-from .execution import Execution, execution
-from .recomputation import KINDS, gap, readings, recompute
+from .execution import Execution, read_execution
+from .recomputation import (
+    KINDS,
+    compute_interpretations,
+    compute_relative_distance,
+    recompute,
+)
 
-__all__ = ["KINDS", "Call", "Execution", "execution", "gap", "readings", "recompute"]
+__all__ = [
+    "KINDS",
+    "Call",
+    "Execution",
+    "compute_interpretations",
+    "compute_relative_distance",
+    "read_execution",
+    "recompute",
+]

@@ -11,26 +11,27 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Floats
 
-#: What an operator may have made of its inputs: (which reading of the record, the output). Records leave out axes,
-#: transpositions and variants, so one call can have several readings; the likeliest comes first.
-Readings: TypeAlias = Iterator[tuple[str, Floats]]
+#: Possible outputs of one call: (name of the interpretation, output). Records omit axes,
+#: transpositions and variants, so one call can have several interpretations; likeliest first.
+Interpretations: TypeAlias = Iterator[tuple[str, Floats]]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A canonical kind, its inputs in slot order, and the shape of the output where that was recorded.
+    """A canonical kind, its inputs in slot order, and the output's shape if it was recorded.
 
-    Floating inputs are float64 arrays, integers and masks keep their dtype; immediate numbers are arrays of no axes.
+    Floating inputs are float64 arrays; integers and masks keep their dtype; immediate numbers
+    are arrays without axes.
     """
 
     kind: str
     inputs: tuple[AnyArray, ...]
-    named: Mapping[str, AnyArray] = field(default_factory=dict)  #: keyword arguments: dim, eps, ...
-    shape: tuple[int, ...] | None = None
+    keywords: Mapping[str, AnyArray] = field(default_factory=dict)  #: dim, eps, ...
+    output_shape: tuple[int, ...] | None = None
 
     @property
     def tensors(self) -> tuple[AnyArray, ...]:
-        """The inputs that are no immediate numbers."""
+        """The inputs that are not immediate numbers."""
         return tuple(array for array in self.inputs if array.ndim)
 
     @property
@@ -38,48 +39,60 @@ class Call:
         """The immediate numbers among the inputs, in order."""
         return tuple(float(array) for array in self.inputs if not array.ndim)
 
-    def number(self, *names: str, default: float) -> float:
-        """A keyword argument under any of its spellings."""
-        return next(
-            (float(self.named[name].reshape(-1)[0]) for name in names if name in self.named),
-            default,
-        )
+    def get_number(self, *names: str, default: float) -> float:
+        """Return the first keyword argument with one of these names, else ``default``."""
+        for name in names:
+            if name in self.keywords:
+                return float(self.keywords[name].reshape(-1)[0])
+        return default
+
+    def list_axis_numbers(self, ndim: int) -> list[int]:
+        """Return the immediate numbers that can be an axis of a tensor with ``ndim`` axes."""
+        whole_numbers = [int(number) for number in self.numbers if number == int(number)]
+        return [number for number in whole_numbers if -ndim <= number < ndim]
 
 
-def call_of(
+def make_call(
     kind: str,
     inputs: Sequence[AnyArray | float],
-    named: Mapping[str, AnyArray | float] | None = None,
-    shape: tuple[int, ...] | None = None,
+    keywords: Mapping[str, AnyArray | float] | None = None,
+    output_shape: tuple[int, ...] | None = None,
 ) -> Call:
-    """A call with its floating inputs raised to float64."""
-    raised = {name: widened(value) for name, value in (named or {}).items()}
-    return Call(kind, tuple(widened(value) for value in inputs), raised, shape)
+    """Return a call with its floating inputs converted to float64."""
+    wide_inputs = tuple(widen_to_float64(value) for value in inputs)
+    wide_keywords = {name: widen_to_float64(value) for name, value in (keywords or {}).items()}
+    return Call(kind, wide_inputs, wide_keywords, output_shape)
 
 
-def widened(value: AnyArray | float) -> AnyArray:
-    """float64 of what floats, in which every narrower float is exact; all else as it is."""
+def widen_to_float64(value: AnyArray | float) -> AnyArray:
+    """Convert floating values to float64, which holds every narrower float exactly."""
     array = np.asarray(value)
-    return array if array.dtype.kind in "iub" else array.astype(np.float64)
+    if array.dtype.kind in "iub":
+        return array
+    return array.astype(np.float64)
 
 
-def axes_between(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The axes a reduction of ``before`` to ``after`` ran over, kept as length 1 or dropped; None if none fit.
+def find_reduced_axes(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the axes over which a reduction from ``before`` to ``after`` ran; None if none fit.
 
-    >>> axes_between((2, 3, 4), (2, 3, 1)), axes_between((2, 3, 4), (2, 4)), axes_between((2, 3), ())
-    ((2,), (1,), (0, 1))
+    The axes may be kept with length 1, or removed.
+
+    >>> find_reduced_axes((2, 3, 4), (2, 3, 1)), find_reduced_axes((2, 3, 4), (2, 4))
+    ((2,), (1,))
+    >>> find_reduced_axes((2, 3), ())
+    (0, 1)
     """
+    all_axes = range(len(before))
     if len(before) == len(after):
-        changed = tuple(
-            axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
-        )
-        return changed if all(after[axis] == 1 for axis in changed) else None
-    count = len(before) - len(after)
-    if count < 0:
+        changed = tuple(axis for axis in all_axes if before[axis] != after[axis])
+        is_reduced = all(after[axis] == 1 for axis in changed)
+        return changed if is_reduced else None
+    n_removed = len(before) - len(after)
+    if n_removed < 0:
         return None
-    for axes in sorted(
-        combinations(range(len(before)), count), reverse=True
-    ):  # the last axes are the likelier
-        if tuple(length for axis, length in enumerate(before) if axis not in axes) == after:
-            return axes
+    # The last axes are the likelier ones, so they are tried first.
+    for removed in sorted(combinations(all_axes, n_removed), reverse=True):
+        kept_shape = tuple(before[axis] for axis in all_axes if axis not in removed)
+        if kept_shape == after:
+            return removed
     return None

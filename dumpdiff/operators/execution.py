@@ -1,4 +1,4 @@
-"""One op of a trace as a call: its whole tensors, its numbers, what it wrote."""
+"""One op of a trace as a call: its whole tensors, its numbers and its output."""
 
 from __future__ import annotations
 
@@ -14,41 +14,51 @@ from ..model.trace import Trace
 
 @dataclass(frozen=True)
 class Execution:
-    """What one op read and wrote, as recorded; ``inputs`` in slot order, with the parameters of a module call last."""
+    """What one op read and wrote, as recorded.
+
+    ``inputs`` are in slot order, with the parameters of a module call last.
+    """
 
     inputs: tuple[AnyArray | float, ...]
-    named: Mapping[str, AnyArray | float]
+    keywords: Mapping[str, AnyArray | float]
     output: AnyArray  #: the first one
 
 
-def execution(trace: Trace, tensors: Iterable[int]) -> Execution | None:
-    """The execution whose tensors have these ids; None without a whole output, or if an input is statistics only.
+def read_execution(trace: Trace, tensors: Iterable[int]) -> Execution | None:
+    """Return the execution whose tensors have these ids.
 
-    Raises nothing: a tensor that cannot be read counts as not recorded.
+    None if there is no whole output, or if only statistics of an input were recorded. Raises
+    nothing: a tensor that cannot be read counts as not recorded.
     """
     inputs: list[AnyArray | float] = []
-    named: dict[str, AnyArray | float] = {}
+    keywords: dict[str, AnyArray | float] = {}
     output: AnyArray | None = None
     table = trace.tensors
     for row in tensors:
-        role, slot = str(table["role"].iat[row]), str(table["slot"].iat[row]).partition(".")[2]
+        role = str(table["role"].iat[row])
+        slot_name = str(table["slot"].iat[row]).partition(".")[2]
         if role == "output" and output is not None:
             continue
-        value = _value(trace, row)
+        value = _read_value(trace, row)
         if value is None:
             if role == "output" or not table["constant"].iat[row]:
                 return None
         elif role == "output":
             output = np.asarray(value)
-        elif role == "parameter" or slot.replace(".", "").isdigit():
+        elif role == "parameter" or slot_name.replace(".", "").isdigit():
             inputs.append(value)
         else:
-            named[slot] = value
-    return None if output is None else Execution(tuple(inputs), named, output)
+            keywords[slot_name] = value
+    if output is None:
+        return None
+    return Execution(tuple(inputs), keywords, output)
 
 
-def whole(trace: Trace, tensor: int) -> AnyArray | None:
-    """The whole tensor in its recorded shape (files of reshaped outputs carry the input's); None if there is none."""
+def load_whole_tensor(trace: Trace, tensor: int) -> AnyArray | None:
+    """Return the whole tensor in its recorded shape; None if it cannot be read.
+
+    Files of reshaped outputs hold the shape of the input.
+    """
     try:
         array = trace.array(tensor)
     except (DumpError, KeyError, OSError, ValueError):
@@ -59,12 +69,15 @@ def whole(trace: Trace, tensor: int) -> AnyArray | None:
     return array
 
 
-def _value(trace: Trace, row: int) -> AnyArray | float | None:
-    """The whole tensor, or the number that an immediate value is; None if neither was recorded."""
-    if trace.tensors["file"].iat[row]:
-        return whole(trace, row)
-    number = float(trace.tensors["max"].iat[row])
-    single = trace.tensors["size"].iat[row] == 1 or trace.tensors["shape"].iat[row] == ()
-    return (
-        number if trace.tensors["constant"].iat[row] and single and not np.isnan(number) else None
-    )
+def _read_value(trace: Trace, row: int) -> AnyArray | float | None:
+    """Return the whole tensor, or an immediate number; None if neither was recorded."""
+    table = trace.tensors
+    if table["file"].iat[row]:
+        return load_whole_tensor(trace, row)
+    if not table["constant"].iat[row]:
+        return None
+    is_single = table["size"].iat[row] == 1 or table["shape"].iat[row] == ()
+    number = float(table["max"].iat[row])
+    if not is_single or np.isnan(number):
+        return None
+    return number

@@ -6,66 +6,89 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..model.arrays import AnyArray, Floats
-from .call import Call, Readings
+from ..model.arrays import AnyArray, Flags, Floats
+from .call import Call, Interpretations
 from .softmax import log_softmax
 
-_IGNORED = -100  # label that does not count, the default of both frameworks
+#: A label that does not count; the default of both frameworks.
+_IGNORED_LABEL = -100
 
 
-def token_losses(logits: AnyArray, labels: AnyArray) -> Floats:
-    """-log softmax(logits)[label] per token; logits (tokens, vocabulary), labels (tokens,); 0 for ignored ones."""
-    known = (labels >= 0) & (labels < logits.shape[-1])
-    chosen = np.take_along_axis(
-        log_softmax(logits), np.where(known, labels, 0)[:, None].astype(np.int64), axis=-1
-    )
-    result: Floats = np.where(known, -chosen[:, 0], 0.0)
+def compute_token_losses(logits: AnyArray, labels: AnyArray) -> Floats:
+    """Return -log softmax(logits)[label] per token, 0 for labels outside the vocabulary.
+
+    ``logits`` is (tokens, vocabulary), ``labels`` is (tokens,).
+    """
+    is_counted = _find_counted_labels(logits, labels)
+    columns = np.where(is_counted, labels, 0)[:, None].astype(np.int64)
+    log_probabilities = np.take_along_axis(log_softmax(logits), columns, axis=-1)
+    result: Floats = np.where(is_counted, -log_probabilities[:, 0], 0.0)
     return result
 
 
 def cross_entropy(logits: AnyArray, labels: AnyArray) -> Floats:
-    """The mean over the labels that count."""
-    count = max(1, int(np.sum((labels >= 0) & (labels < logits.shape[-1]))))
-    return np.asarray(token_losses(logits, labels).sum() / count)
+    """Return the mean loss over the labels that count."""
+    count = max(1, int(np.sum(_find_counted_labels(logits, labels))))
+    return np.asarray(compute_token_losses(logits, labels).sum() / count)
 
 
-def entropy(call: Call) -> Readings:
-    """Cross-entropy of logits against class labels: mean, sum, or per token, whichever has the recorded shape."""
-    if len(call.tensors) < 2 or call.tensors[1].dtype.kind not in "iu" or call.tensors[0].ndim < 2:
+def _find_counted_labels(logits: AnyArray, labels: AnyArray) -> Flags:
+    is_counted: Flags = (labels >= 0) & (labels < logits.shape[-1])
+    return is_counted
+
+
+def compute_cross_entropy(call: Call) -> Interpretations:
+    """Compute the cross-entropy of logits against class labels.
+
+    The result is the mean, the sum, or one loss per token, whichever has the recorded shape.
+    """
+    if len(call.tensors) < 2:
         return
     logits, labels = call.tensors[:2]
+    if labels.dtype.kind not in "iu" or logits.ndim < 2:
+        return
     if labels.size * logits.shape[-1] != logits.size:
         return
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    each = token_losses(logits, labels)
-    if call.shape is not None and int(np.prod(call.shape)) == each.size > 1:
-        yield "per token", each.reshape(call.shape)
+    losses = compute_token_losses(logits, labels)
+    shape = call.output_shape
+    if shape is not None and int(np.prod(shape)) == losses.size > 1:
+        yield "per token", losses.reshape(shape)
         return
     yield "mean", cross_entropy(logits, labels)
-    yield "sum", np.asarray(each.sum())
+    yield "sum", np.asarray(losses.sum())
 
 
-def likelihood(call: Call) -> Readings:
-    """nll_loss: minus the mean of the chosen logarithms."""
-    if len(call.tensors) >= 2 and call.tensors[1].dtype.kind in "iu" and call.tensors[0].ndim == 2:
-        logs, labels = call.tensors[0], call.tensors[1].reshape(-1)
-        chosen = -logs[np.arange(len(labels)), np.clip(labels, 0, logs.shape[1] - 1)]
-        yield "mean", np.asarray(chosen[labels != _IGNORED].mean())
-        yield "sum", np.asarray(chosen[labels != _IGNORED].sum())
+def compute_nll_loss(call: Call) -> Interpretations:
+    """Compute nll_loss: minus the mean of the log-probabilities at the labels."""
+    if len(call.tensors) < 2:
+        return
+    log_probabilities, labels = call.tensors[:2]
+    if labels.dtype.kind not in "iu" or log_probabilities.ndim != 2:
+        return
+    labels = labels.reshape(-1)
+    columns = np.clip(labels, 0, log_probabilities.shape[1] - 1)
+    losses = -log_probabilities[np.arange(len(labels)), columns]
+    counted_losses = losses[labels != _IGNORED_LABEL]
+    yield "mean", np.asarray(counted_losses.mean())
+    yield "sum", np.asarray(counted_losses.sum())
 
 
-def distance(call: Call) -> Readings:
-    """mse_loss and l1_loss: mean or sum."""
-    if len(call.tensors) >= 2:
-        gap = call.tensors[0] - call.tensors[1]
-        each = gap * gap if call.kind == "mse_loss" else np.abs(gap)
-        yield "mean", np.asarray(each.mean())
-        yield "sum", np.asarray(each.sum())
+def compute_distance_loss(call: Call) -> Interpretations:
+    """Compute mse_loss or l1_loss, as mean and as sum."""
+    if len(call.tensors) < 2:
+        return
+    difference = call.tensors[0] - call.tensors[1]
+    losses = np.abs(difference)
+    if call.kind == "mse_loss":
+        losses = difference * difference
+    yield "mean", np.asarray(losses.mean())
+    yield "sum", np.asarray(losses.sum())
 
 
-TABLE: Mapping[str, Callable[[Call], Readings]] = {
-    "cross_entropy": entropy,
-    "nll_loss": likelihood,
-    "mse_loss": distance,
-    "l1_loss": distance,
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "cross_entropy": compute_cross_entropy,
+    "nll_loss": compute_nll_loss,
+    "mse_loss": compute_distance_loss,
+    "l1_loss": compute_distance_loss,
 }

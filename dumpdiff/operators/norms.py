@@ -1,4 +1,4 @@
-"""Normalisations over the last axis."""
+"""Normalizations over the last axis."""
 
 from __future__ import annotations
 
@@ -7,54 +7,64 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
-from .call import Call, Readings
+from .call import Call, Interpretations
+
+#: Epsilon of a norm that records none: the default of torch.nn.LayerNorm.
+_DEFAULT_EPS = 1e-5
+#: An immediate number below this is an epsilon; larger ones are shapes or axes.
+_LARGEST_EPS = 0.5
+#: Epsilon of torch.nn.functional.normalize.
+_DEFAULT_NORMALIZE_EPS = 1e-12
 
 
 def rms_norm(x: AnyArray, weight: AnyArray | float, eps: float) -> Floats:
-    """x / sqrt(mean(x^2) + eps) * weight; Zhang and Sennrich, arXiv:1910.07467."""
+    """Return x / sqrt(mean(x^2) + eps) * weight; Zhang and Sennrich, arXiv:1910.07467."""
     result: Floats = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
     return result
 
 
 def layer_norm(x: AnyArray, weight: AnyArray | float, bias: AnyArray | float, eps: float) -> Floats:
-    """(x - mean) / sqrt(var + eps) * weight + bias, with the biased variance; Ba et al., arXiv:1607.06450."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    result: Floats = (
-        centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps) * weight + bias
-    )
+    """Return (x - mean) / sqrt(var + eps) * weight + bias, with the biased variance.
+
+    Ba et al., arXiv:1607.06450.
+    """
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = np.mean(centered * centered, axis=-1, keepdims=True)
+    result: Floats = centered / np.sqrt(variance + eps) * weight + bias
     return result
 
 
-def recorded(call: Call) -> Readings:
-    """A norm call: x, then weight and bias of the last axis, then eps by position or name (default 1e-5)."""
-    x, *rest = call.tensors
+def compute_norm(call: Call) -> Interpretations:
+    """Compute a norm call: x, then weight and bias of the last axis, then eps.
+
+    eps is given by position or by name; the default is 1e-5.
+    """
+    x, *extra_tensors = call.tensors
     vectors = [
         array
-        for array in rest
-        if array.ndim == 1 and array.shape[0] == x.shape[-1] and array.dtype.kind == "f"
+        for array in extra_tensors
+        if array.shape == (x.shape[-1],) and array.dtype.kind == "f"
     ]
-    small = [number for number in call.numbers if 0 < number < 0.5]
-    eps = call.number("eps", "epsilon", default=small[-1] if small else 1e-5)
+    eps_candidates = [number for number in call.numbers if 0 < number < _LARGEST_EPS]
+    default_eps = eps_candidates[-1] if eps_candidates else _DEFAULT_EPS
+    eps = call.get_number("eps", "epsilon", default=default_eps)
+    weight = vectors[0] if vectors else 1.0
     if call.kind == "rms_norm":
-        yield "", rms_norm(x, vectors[0] if vectors else 1.0, eps)
+        yield "", rms_norm(x, weight, eps)
     else:
-        yield (
-            "",
-            layer_norm(
-                x, vectors[0] if vectors else 1.0, vectors[1] if len(vectors) > 1 else 0.0, eps
-            ),
-        )
+        bias = vectors[1] if len(vectors) > 1 else 0.0
+        yield "", layer_norm(x, weight, bias, eps)
 
 
-def normalised(call: Call) -> Readings:
-    """x / max(||x||, eps) over the last axis."""
+def normalize_vectors(call: Call) -> Interpretations:
+    """Compute x / max(||x||, eps) over the last axis."""
     x = call.tensors[0]
-    eps = call.number("eps", default=1e-12)
+    eps = call.get_number("eps", default=_DEFAULT_NORMALIZE_EPS)
     yield "", x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
 
 
-TABLE: Mapping[str, Callable[[Call], Readings]] = {
-    "rms_norm": recorded,
-    "layer_norm": recorded,
-    "normalize": normalised,
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "rms_norm": compute_norm,
+    "layer_norm": compute_norm,
+    "normalize": normalize_vectors,
 }

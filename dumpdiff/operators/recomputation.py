@@ -19,67 +19,88 @@ from . import (
     selection,
     softmax,
 )
-from .call import Call, Readings, call_of
+from .call import Call, Interpretations, make_call
 
-#: Canonical kind -> its readings of a call.
-KINDS: Mapping[str, Callable[[Call], Readings]] = {
-    **elementwise.TABLE, **activations.TABLE, **norms.TABLE, **reductions.TABLE, **softmax.TABLE, **linear.TABLE,
-    **rotary.TABLE, **attention.TABLE, **losses.TABLE, **selection.TABLE,
-}  # fmt: skip
+#: Canonical kind -> function that computes the interpretations of a call.
+KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
+    **elementwise.FUNCTIONS,
+    **activations.FUNCTIONS,
+    **norms.FUNCTIONS,
+    **reductions.FUNCTIONS,
+    **softmax.FUNCTIONS,
+    **linear.FUNCTIONS,
+    **rotary.FUNCTIONS,
+    **attention.FUNCTIONS,
+    **losses.FUNCTIONS,
+    **selection.FUNCTIONS,
+}
 
 
 def recompute(
     kind: str,
     inputs: Sequence[AnyArray | float],
-    named: Mapping[str, AnyArray | float] | None = None,
+    keywords: Mapping[str, AnyArray | float] | None = None,
     *,
-    shape: tuple[int, ...] | None = None,
-    like: AnyArray | None = None,
+    output_shape: tuple[int, ...] | None = None,
+    recorded_output: AnyArray | None = None,
 ) -> Floats | None:
-    """What an operator of canonical ``kind`` makes of ``inputs`` (arrays, and immediate numbers as floats), in float64.
+    """Return the output, in float64, that an operator of canonical ``kind`` computes.
 
-    ``named`` are keyword arguments (dim, eps, scale); ``shape`` is the output's, where it was recorded: it says which
-    axes a reduction ran over. Where the record leaves several readings (a transposed operand, either form of gelu)
-    ``like``, the recorded output, chooses the nearest; without it the likeliest is taken. None if the kind is not known
-    here or the inputs do not fit it.
+    ``inputs`` are arrays, and immediate numbers as floats. ``keywords`` are keyword arguments
+    (dim, eps, scale). ``output_shape`` tells which axes a reduction ran over. If the record allows
+    several interpretations (a transposed operand, either form of gelu), the one nearest to
+    ``recorded_output`` is returned, without it the likeliest. None if the kind is unknown or the
+    inputs do not fit it.
     """
-    if like is not None:
-        shape = like.shape
-    choices = list(readings(kind, inputs, named, shape=shape))
-    if not choices:
+    if recorded_output is not None:
+        output_shape = recorded_output.shape
+    interpretations = compute_interpretations(kind, inputs, keywords, output_shape=output_shape)
+    outputs = [output for _, output in interpretations]
+    if not outputs:
         return None
-    if like is None or len(choices) == 1:
-        return choices[0][1]
-    return min((made for _, made in choices), key=lambda made: gap(made, like))
+    if recorded_output is None or len(outputs) == 1:
+        return outputs[0]
+    return min(outputs, key=lambda output: compute_relative_distance(output, recorded_output))
 
 
-def readings(
+def compute_interpretations(
     kind: str,
     inputs: Sequence[AnyArray | float],
-    named: Mapping[str, AnyArray | float] | None = None,
+    keywords: Mapping[str, AnyArray | float] | None = None,
     *,
-    shape: tuple[int, ...] | None = None,
-) -> Readings:
-    """Every reading of a call, the likeliest first; those whose result has another number of elements are left out."""
+    output_shape: tuple[int, ...] | None = None,
+) -> Interpretations:
+    """Yield (name, output) of every interpretation of a call, the likeliest first.
+
+    Outputs with another number of elements than ``output_shape`` are omitted.
+    """
     if kind not in KINDS:
         return
-    call = call_of(kind, inputs, named, shape)
+    call = make_call(kind, inputs, keywords, output_shape)
     with np.errstate(all="ignore"):
         try:
-            for name, made in KINDS[kind](call):
-                if shape is None or made.size == int(np.prod(shape, dtype=np.int64)):
-                    yield name, made if shape is None else made.reshape(shape)
+            for name, output in KINDS[kind](call):
+                if output_shape is None:
+                    yield name, output
+                elif output.size == int(np.prod(output_shape, dtype=np.int64)):
+                    yield name, output.reshape(output_shape)
         except (ValueError, IndexError, TypeError, FloatingPointError):
-            return  # shapes that do not go together: the record is not the call as it ran
+            return  # the shapes do not fit: the record differs from the call that ran
 
 
-def gap(made: AnyArray, like: AnyArray) -> float:
-    """||made - like|| / ||like|| over what is finite in both; infinite if the sizes differ."""
-    if made.size != like.size:
+def compute_relative_distance(output: AnyArray, expected: AnyArray) -> float:
+    """Return ||output - expected|| / ||expected|| over elements that are finite in both.
+
+    Infinite if the element counts differ.
+    """
+    if output.size != expected.size:
         return float("inf")
-    a, b = made.reshape(-1).astype(np.float64), like.reshape(-1).astype(np.float64)
-    known = np.isfinite(a) & np.isfinite(b)
-    if not known.all():
-        a, b = a[known], b[known]
+    a = output.reshape(-1).astype(np.float64)
+    b = expected.reshape(-1).astype(np.float64)
+    is_finite = np.isfinite(a) & np.isfinite(b)
+    if not is_finite.all():
+        a, b = a[is_finite], b[is_finite]
     difference, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
-    return difference / size if size else (0.0 if difference == 0 else float("inf"))
+    if size:
+        return difference / size
+    return 0.0 if difference == 0 else float("inf")

@@ -1,4 +1,4 @@
-"""Reductions; which axes they ran over is read off the recorded shape of the output, else off an argument."""
+"""Reductions; the reduced axes follow from the recorded output shape, else from an argument."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
-from .call import Call, Readings, axes_between
+from .call import Call, Interpretations, find_reduced_axes
 
-_REDUCE: Mapping[str, Callable[..., Any]] = {
+_REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "sum": np.sum,
     "mean": np.mean,
     "max": np.max,
@@ -21,10 +21,12 @@ _REDUCE: Mapping[str, Callable[..., Any]] = {
     "var": lambda x, axis, keepdims: np.var(x, axis=axis, keepdims=keepdims, ddof=1),
     "std": lambda x, axis, keepdims: np.std(x, axis=axis, keepdims=keepdims, ddof=1),
 }
+_BIASED_REDUCTIONS: Mapping[str, Callable[..., Any]] = {"var": np.var, "std": np.std}
+_CUMULATIVE: Mapping[str, Callable[..., Any]] = {"cumsum": np.cumsum, "cumprod": np.cumprod}
 
 
 def logsumexp(x: AnyArray, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Floats:
-    """log(sum(exp(x))), without overflow."""
+    """Return log(sum(exp(x))), without overflow."""
     top = np.max(x, axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
@@ -32,48 +34,40 @@ def logsumexp(x: AnyArray, axis: int | tuple[int, ...] | None, keepdims: bool = 
     return result
 
 
-def reduced(call: Call) -> Readings:
-    """A reduction in the recorded shape; of variances also the biased form."""
+def compute_reduction(call: Call) -> Interpretations:
+    """Compute a reduction in the recorded shape; for var and std also the biased form."""
     x = call.tensors[0]
-    axes = _axes(call, x)
+    axes = _find_axes(call, x)
     if axes is None:
         return
-    keep = call.shape is not None and len(call.shape) == x.ndim
-    made = np.asarray(_REDUCE[call.kind](x, axis=axes, keepdims=keep), dtype=np.float64)
-    yield "", made
-    if call.kind in ("var", "std"):
-        biased = (np.var if call.kind == "var" else np.std)(x, axis=axes, keepdims=keep)
+    keepdims = call.output_shape is not None and len(call.output_shape) == x.ndim
+    reduced = _REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
+    yield "", np.asarray(reduced, dtype=np.float64)
+    if call.kind in _BIASED_REDUCTIONS:
+        biased = _BIASED_REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
         yield "biased", np.asarray(biased, dtype=np.float64)
 
 
-def accumulated(call: Call) -> Readings:
-    """cumsum and cumprod; the axis as recorded, else each, the last first."""
+def compute_cumulative(call: Call) -> Interpretations:
+    """Compute cumsum or cumprod along the recorded axis, else along each axis, the last first."""
     x = call.tensors[0]
-    numbers = [
-        int(number)
-        for number in call.numbers
-        if number == int(number) and -x.ndim <= number < x.ndim
-    ]
-    for axis in numbers[:1] or range(x.ndim - 1, -1, -1):
-        yield (
-            f"axis {axis}",
-            (np.cumsum if call.kind == "cumsum" else np.cumprod)(x, axis=axis, dtype=np.float64),
-        )
+    recorded_axes = call.list_axis_numbers(x.ndim)
+    for axis in recorded_axes[:1] or range(x.ndim - 1, -1, -1):
+        yield f"axis {axis}", _CUMULATIVE[call.kind](x, axis=axis, dtype=np.float64)
 
 
-def _axes(call: Call, x: AnyArray) -> tuple[int, ...] | None:
-    if call.shape is not None:
-        return axes_between(x.shape, call.shape)
-    given = [
-        int(number)
-        for number in call.numbers
-        if number == int(number) and -x.ndim <= number < x.ndim
-    ]
-    dim = int(call.number("dim", "axis", default=given[0] if given else x.ndim))
-    return tuple(range(x.ndim)) if dim == x.ndim else (dim % x.ndim,)
+def _find_axes(call: Call, x: AnyArray) -> tuple[int, ...] | None:
+    if call.output_shape is not None:
+        return find_reduced_axes(x.shape, call.output_shape)
+    recorded_axes = call.list_axis_numbers(x.ndim)
+    default = recorded_axes[0] if recorded_axes else x.ndim
+    axis = int(call.get_number("dim", "axis", default=default))
+    if axis == x.ndim:
+        return tuple(range(x.ndim))
+    return (axis % x.ndim,)
 
 
-TABLE: Mapping[str, Callable[[Call], Readings]] = {
-    **dict.fromkeys(_REDUCE, reduced),
-    **dict.fromkeys(("cumsum", "cumprod"), accumulated),
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    **dict.fromkeys(_REDUCTIONS, compute_reduction),
+    **dict.fromkeys(_CUMULATIVE, compute_cumulative),
 }

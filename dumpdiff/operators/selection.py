@@ -1,4 +1,4 @@
-"""Operators that pick elements or bring them into another order."""
+"""Operators that select elements or change their order."""
 
 from __future__ import annotations
 
@@ -7,75 +7,83 @@ from itertools import permutations
 
 import numpy as np
 
-from .call import Call, Readings
+from ..model.arrays import AnyArray
+from .call import Call, Interpretations
+
+#: Tensors with more axes are not transposed in every way: 6 axes have 720 orders.
+_MAX_AXES = 5
 
 
-def rows(call: Call) -> Readings:
-    """table[indices] along the first axis, the two in either order: embedding(ids, table), gather(table, ids)."""
+def gather_rows(call: Call) -> Interpretations:
+    """Compute table[indices] along the first axis.
+
+    The two inputs come in either order: embedding(ids, table), gather(table, ids).
+    """
     for table, indices in (call.tensors[:2], call.tensors[1::-1]):
-        if table.ndim == 2 and indices.dtype.kind in "iu" and indices.size and indices.min() >= 0:
-            if indices.max() < table.shape[0]:
-                yield "", table[indices].astype(np.float64)
-            return
-
-
-def elements(call: Call) -> Readings:
-    """take_along_axis, along the axis where the shapes differ, else the last."""
-    if (
-        len(call.tensors) >= 2
-        and call.tensors[1].dtype.kind in "iu"
-        and call.tensors[0].ndim == call.tensors[1].ndim
-    ):
-        x, indices = call.tensors[:2]
-        other = [
-            axis for axis, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True)) if a != b
-        ]
-        axis = other[0] if other else x.ndim - 1
-        if (
-            len(other) <= 1
-            and indices.size
-            and indices.min() >= 0
-            and indices.max() < x.shape[axis]
-        ):
-            yield "", np.take_along_axis(x, indices.astype(np.int64), axis).astype(np.float64)
-
-
-def reshaped(call: Call) -> Readings:
-    """The same elements in the recorded shape."""
-    x = call.tensors[0]
-    if call.shape is not None and int(np.prod(call.shape)) == x.size:
-        yield "", x.reshape(call.shape).astype(np.float64)
-
-
-def transposed(call: Call) -> Readings:
-    """Every order of the axes that gives the recorded shape, swaps of the last two first."""
-    x = call.tensors[0]
-    if x.ndim > 5 or call.shape is None:
+        if table.ndim != 2 or not _is_index_array(indices):
+            continue
+        if indices.max() < table.shape[0]:
+            yield "", table[indices].astype(np.float64)
         return
-    for axes in sorted(
-        permutations(range(x.ndim)), key=lambda axes: axes[: max(0, x.ndim - 2)], reverse=False
-    ):
-        if tuple(x.shape[axis] for axis in axes) == call.shape and axes != tuple(range(x.ndim)):
+
+
+def gather_elements(call: Call) -> Interpretations:
+    """Compute take_along_axis along the axis in which the shapes differ, else the last one."""
+    if len(call.tensors) < 2:
+        return
+    x, indices = call.tensors[:2]
+    if x.ndim != indices.ndim or not _is_index_array(indices):
+        return
+    different_axes = [axis for axis in range(x.ndim) if x.shape[axis] != indices.shape[axis]]
+    if len(different_axes) > 1:
+        return
+    axis = different_axes[0] if different_axes else x.ndim - 1
+    if indices.max() < x.shape[axis]:
+        yield "", np.take_along_axis(x, indices.astype(np.int64), axis).astype(np.float64)
+
+
+def _is_index_array(array: AnyArray) -> bool:
+    """Return whether the array holds whole numbers, at least one of them, none negative."""
+    return array.dtype.kind in "iu" and array.size > 0 and bool(array.min() >= 0)
+
+
+def reshape_input(call: Call) -> Interpretations:
+    """Return the same elements in the recorded shape."""
+    x = call.tensors[0]
+    if call.output_shape is not None and int(np.prod(call.output_shape)) == x.size:
+        yield "", x.reshape(call.output_shape).astype(np.float64)
+
+
+def transpose_input(call: Call) -> Interpretations:
+    """Try every order of the axes that gives the recorded shape, swaps of the last two first."""
+    x = call.tensors[0]
+    if x.ndim > _MAX_AXES or call.output_shape is None:
+        return
+    n_leading = max(0, x.ndim - 2)
+    identity = tuple(range(x.ndim))
+    for axes in sorted(permutations(identity), key=lambda axes: axes[:n_leading]):
+        transposed_shape = tuple(x.shape[axis] for axis in axes)
+        if transposed_shape == call.output_shape and axes != identity:
             yield f"axes {axes}", np.transpose(x, axes).astype(np.float64)
 
 
-def joined(call: Call) -> Readings:
-    """Concatenation along the axis that the shapes allow, the last first."""
+def concatenate_inputs(call: Call) -> Interpretations:
+    """Concatenate along every axis that the shapes allow, the last first."""
     parts = call.tensors
     if len({part.ndim for part in parts}) != 1:
         return
     for axis in range(parts[0].ndim - 1, -1, -1):
-        rest = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}
-        if len(rest) == 1:
-            made = np.concatenate(parts, axis=axis).astype(np.float64)
-            if call.shape is None or made.shape == call.shape:
-                yield f"axis {axis}", made
+        common_shapes = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}
+        if len(common_shapes) == 1:
+            joined = np.concatenate(parts, axis=axis).astype(np.float64)
+            if call.output_shape is None or joined.shape == call.output_shape:
+                yield f"axis {axis}", joined
 
 
-TABLE: Mapping[str, Callable[[Call], Readings]] = {
-    "gather_rows": rows,
-    "gather_elements": elements,
-    "transpose": transposed,
-    "concat": joined,
-    **dict.fromkeys(("reshape", "expand_dims", "squeeze"), reshaped),
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "gather_rows": gather_rows,
+    "gather_elements": gather_elements,
+    "transpose": transpose_input,
+    "concat": concatenate_inputs,
+    **dict.fromkeys(("reshape", "expand_dims", "squeeze"), reshape_input),
 }

@@ -23,9 +23,9 @@ from .rule import (
     EPSILON_PLACE,
     L2,
     NO_DECAY,
-    WITHOUT,
-    Moves,
-    Numbers,
+    UNCORRECTED,
+    UpdateTerms,
+    HyperparameterValues,
 )
 
 #: Where epsilon is added: to the root of the corrected second moment; to the root before that is corrected; under it.
@@ -52,7 +52,7 @@ class Adam:
 
     family = "Adam"
     elementwise = True
-    visible = 1
+    steps_to_identify = 1
 
     @property
     def name(self) -> str:
@@ -66,11 +66,11 @@ class Adam:
     def aspects(self) -> Mapping[str, str]:
         """Correction, place of epsilon, kind of decay."""
         decays = {} if self.decay == NO_DECAY else {DECAY_KIND: f"{self.decay} decay"}
-        correction = "with bias correction" if self.corrected else WITHOUT
+        correction = "with bias correction" if self.corrected else UNCORRECTED
         return {CORRECTION: correction, EPSILON_PLACE: f"epsilon {self.epsilon}", **decays}
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def hyperparameters(self) -> tuple[str, ...]:
         """Decay inside the gradient bends the direction: it is no linear number."""
         return ("beta1", "beta2", "epsilon", *(("decay",) if self.decay == L2 else ()))
 
@@ -86,21 +86,21 @@ class Adam:
         return replace(self, epsilon=OUTSIDE)
 
     @property
-    def undecayed(self) -> Adam:
+    def without_decay(self) -> Adam:
         """The same without its decay."""
         return replace(self, decay=NO_DECAY)
 
     @property
     def reductions(self) -> tuple[Adam, ...]:
         """Without decay."""
-        return (self.undecayed,) if self.decay != NO_DECAY else ()
+        return (self.without_decay,) if self.decay != NO_DECAY else ()
 
-    def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
+    def compute_terms(self, history: History, factors: Floats, numbers: HyperparameterValues) -> UpdateTerms:
         """m_hat / (sqrt(v_hat) + epsilon), and the weights for a decoupled decay."""
         beta1, beta2, epsilon = numbers["beta1"], numbers["beta2"], numbers["epsilon"]
         nothing = np.zeros(history.gradients.shape[1])
-        first = nothing if history.first is None else history.first
-        second = nothing if history.second is None else history.second
+        first = nothing if history.first_moment is None else history.first_moment
+        second = nothing if history.second_moment is None else history.second_moment
         made = np.empty_like(history.gradients)
         for t, recorded in enumerate(history.gradients):
             gradient = factors[t] * recorded
@@ -108,8 +108,8 @@ class Adam:
                 gradient = gradient + numbers["decay"] * history.weights[t]
             first = beta1 * first + (1 - beta1) * gradient
             second = beta2 * second + (1 - beta2) * gradient**2
-            made[t] = self._direction(first, second, beta1, beta2, epsilon, history.done + t + 1)
-        return Moves(made, history.weights[:-1] if self.decay == DECOUPLED else None)
+            made[t] = self._direction(first, second, beta1, beta2, epsilon, history.previous_steps + t + 1)
+        return UpdateTerms(made, history.weights[:-1] if self.decay == DECOUPLED else None)
 
     def _direction(
         self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, t: int
@@ -127,13 +127,13 @@ class Adam:
         )
         return direction
 
-    def precision(self, numbers: Numbers) -> float:
+    def estimate_precision(self, numbers: HyperparameterValues) -> float:
         """1 - beta2 of a beta2 in float32 is off by half its spacing near one; so is the second moment."""
         u = UNIT_ROUNDOFF["float32"]
         return 16 * u + u / (1 - numbers["beta2"]) + u / (1 - numbers["beta1"])
 
 
-def kinds() -> tuple[Adam, ...]:
+def list_variants() -> tuple[Adam, ...]:
     """Every combination; without correction epsilon has no 'before'."""
     choices = product((True, False), (NO_DECAY, DECOUPLED, L2), (OUTSIDE, EARLY, INSIDE))
     return tuple(Adam(*choice) for choice in choices if choice[0] or choice[2] != EARLY)

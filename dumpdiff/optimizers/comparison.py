@@ -8,16 +8,15 @@ from itertools import product
 
 import numpy as np
 
+from ..model.verdict import Verdict
 from ..rulebook import load_rules
-from .clip_factor import FREE, NOTHING
+from .gradient_scaling import STEP_FACTORS, UNSCALED
 from .fit import Fit
-from .groups import AMBIGUOUS, STILL, UNEXPLAINED, Group, applied
+from .groups import AMBIGUOUS, UNMOVED, UNEXPLAINED, ParameterGroup, apply_fit
 from .history import History
-from .rule import CORRECTION, DECAY, EPSILON_PLACE, MOMENTUM_KIND, NUMBERS, WITHOUT
-from .run_analysis import Moved
-from .search import applies
-
-SAME, DIFFERENT, UNTOLD = "same", "different", "cannot tell"
+from .rule import CORRECTION, DECAY, EPSILON_PLACE, MOMENTUM_KIND, HYPERPARAMETERS, UNCORRECTED
+from .update_analysis import UpdateAnalysis
+from .search import is_applicable
 
 #: Names of differences, what moves the weights furthest first; the rest after them.
 _WEIGHTY = ("rule", "frozen", CORRECTION, "learning-rate", "gradient-scaling", MOMENTUM_KIND, "momentum", "decay-kind",
@@ -39,17 +38,17 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class UpdateComparison:
     """What two runs did, side by side."""
 
-    target: Moved
-    reference: Moved
-    verdict: str  #: SAME, DIFFERENT or UNTOLD
+    target: UpdateAnalysis
+    reference: UpdateAnalysis
+    verdict: Verdict
     differences: tuple[Difference, ...]
-    paired: int  #: parameters of the target that the reference has too
+    n_paired: int  #: parameters of the target that the reference has too
 
 
-def compared(target: Moved, reference: Moved) -> Comparison:
+def compare_updates(target: UpdateAnalysis, reference: UpdateAnalysis) -> UpdateComparison:
     """Parameters are paired by name or by what they held at first; groups are compared where they share some."""
     partners = _partners(target.data.histories, reference.data.histories)
     cells: dict[tuple[int, int], list[str]] = {}
@@ -71,15 +70,17 @@ def compared(target: Moved, reference: Moved) -> Comparison:
         ]
     found += _copies(target, reference)
     merged = _merged(found)
-    verdict = DIFFERENT if merged else SAME if sure else UNTOLD
-    return Comparison(target, reference, verdict, merged, len(partners))
+    verdict: Verdict = "agree" if sure else "inconclusive"
+    if merged:
+        verdict = "differ"
+    return UpdateComparison(target, reference, verdict, merged, len(partners))
 
 
 def _partners(ours: Sequence[History], theirs: Sequence[History]) -> dict[str, str]:
     rules = load_rules()
-    canonical = {path: name for name, path in rules.parameters(h.name for h in theirs).items()}
+    canonical = {path: name for name, path in rules.resolve_parameters(h.name for h in theirs).items()}
     own = {history.name: history for history in theirs}
-    paths = rules.parameters(h.name for h in ours)
+    paths = rules.resolve_parameters(h.name for h in ours)
     found = {}
     for history in ours:
         partner = (
@@ -106,39 +107,39 @@ def _equal(one: History, other: History) -> bool:
     return bool(np.ptp(first) > 0 and np.allclose(first, second, rtol=1e-2, atol=1e-8))
 
 
-def _places(run: Moved) -> dict[str, int]:
+def _places(run: UpdateAnalysis) -> dict[str, int]:
     return {name: at for at, group in enumerate(run.groups) for name in group.parameters}
 
 
 def _alike(
-    one: Group,
-    other: Group,
-    target: Moved,
-    reference: Moved,
+    one: ParameterGroup,
+    other: ParameterGroup,
+    target: UpdateAnalysis,
+    reference: UpdateAnalysis,
     ours: Sequence[str],
     theirs: Sequence[str],
 ) -> bool:
     """One side's rule with its numbers explains what the other did: they cannot be told apart."""
-    if STILL in (one.state, other.state):
+    if UNMOVED in (one.state, other.state):
         return one.state == other.state
     return _explains(other.fit, target, ours) or _explains(one.fit, reference, theirs)
 
 
-def _explains(fit: Fit | None, run: Moved, names: Sequence[str]) -> bool:
+def _explains(fit: Fit | None, run: UpdateAnalysis, names: Sequence[str]) -> bool:
     if fit is None:
         return False
-    if len(fit.rates) != run.steps:
-        if len(set(fit.rates)) > 1 or fit.clipping.kind == FREE:
+    if len(fit.rates) != run.n_steps:
+        if len(set(fit.rates)) > 1 or fit.scaling.kind == STEP_FACTORS:
             return False
-        fit = replace(fit, rates=(fit.rates[0],) * run.steps)
-    data = run.data.of(names)
-    return applies(fit.rule, data) and applied(fit, data).explains
+        fit = replace(fit, rates=(fit.rates[0],) * run.n_steps)
+    data = run.data.select(names)
+    return is_applicable(fit.rule, data) and apply_fit(fit, data).explains
 
 
-def _fewest(one: Group, other: Group) -> list[Difference]:
+def _fewest(one: ParameterGroup, other: ParameterGroup) -> list[Difference]:
     """What is different between two groups; where several rules explain one, the readings that differ least."""
-    if STILL in (one.state, other.state):
-        said = ["did not move" if group.state == STILL else "moved" for group in (one, other)]
+    if UNMOVED in (one.state, other.state):
+        said = ["did not move" if group.state == UNMOVED else "moved" for group in (one, other)]
         return [
             Difference(
                 "frozen",
@@ -148,8 +149,8 @@ def _fewest(one: Group, other: Group) -> list[Difference]:
                 (),
             )
         ]
-    readings = product((one.fit, *one.same), (other.fit, *other.same))
-    unseen = {*one.unseen, *other.unseen}
+    readings = product((one.fit, *one.equivalent_fits), (other.fit, *other.equivalent_fits))
+    unseen = {*one.undetermined, *other.undetermined}
     all_told = [_told(a, b, unseen) for a, b in readings if a is not None and b is not None]
     return min(all_told, key=len)
 
@@ -168,11 +169,11 @@ def _told(one: Fit, other: Fit, unseen: set[str]) -> list[Difference]:
                 "; shows only where gradients are near epsilon" if aspect == EPSILON_PLACE else ""
             )
             found.append(_said(aspect, aspects[aspect], others[aspect], effect))
-    for name in dict.fromkeys((*one.rule.numbers, *other.rule.numbers)):
-        pair = one.numbers.get(name), other.numbers.get(name)
+    for name in dict.fromkeys((*one.rule.hyperparameters, *other.rule.hyperparameters)):
+        pair = one.values.get(name), other.values.get(name)
         if name != DECAY.name and name not in unseen and None not in pair and not _near(*pair):  # type: ignore[arg-type]
-            found.append(_said(name, *(f"{NUMBERS[name].said} {value:.4g}" for value in pair)))
-    decays_by = one.numbers["decay"], other.numbers["decay"]
+            found.append(_said(name, *(f"{HYPERPARAMETERS[name].label} {value:.4g}" for value in pair)))
+    decays_by = one.values["decay"], other.values["decay"]
     if not _near(*decays_by, 10 * _NEAR):
         found.append(_said("weight-decay", *(f"weight decay {value:.3g}" if value else "no weight decay"
                                              for value in decays_by)))  # fmt: skip
@@ -181,8 +182,8 @@ def _told(one: Fit, other: Fit, unseen: set[str]) -> list[Difference]:
 
 def _correction(one: Fit, other: Fit) -> Difference:
     """How much longer the steps without correction are: (1 - beta1^t) / sqrt(1 - beta2^t) of those with it."""
-    bare = one if one.rule.aspects[CORRECTION] == WITHOUT else other
-    beta1, beta2 = bare.numbers["beta1"], bare.numbers["beta2"]
+    bare = one if one.rule.aspects[CORRECTION] == UNCORRECTED else other
+    beta1, beta2 = bare.values["beta1"], bare.values["beta2"]
     lengths = [(1 - beta1**t) / np.sqrt(1 - beta2**t) for t in range(1, len(bare.rates) + 1)]
     said = [
         "no bias correction (as MindSpore AdamWeightDecay)"
@@ -204,34 +205,34 @@ def _scaling(one: Fit, other: Fit, unseen: Collection[str]) -> list[Difference]:
     shared = min(len(one.rates), len(other.rates))
     if any(not _near(a, b) for a, b in zip(one.rates[:shared], other.rates[:shared], strict=True)):
         found.append(
-            _said("learning-rate", *(f"learning rate {rates(fit)}" for fit in (one, other)))
+            _said("learning-rate", *(f"learning rate {format_rates(fit)}" for fit in (one, other)))
         )
-    kinds = one.clipping.kind, other.clipping.kind
-    if kinds != (NOTHING, NOTHING):
-        limits = [fit.numbers.get("clip", 0.0) for fit in (one, other)]
+    kinds = one.scaling.kind, other.scaling.kind
+    if kinds != (UNSCALED, UNSCALED):
+        limits = [fit.values.get("clip", 0.0) for fit in (one, other)]
         if kinds[0] != kinds[1] or ("clip" not in unseen and not _near(*limits)):
-            found.append(_said("gradient-scaling", *(scaled(fit, unseen) for fit in (one, other))))
+            found.append(_said("gradient-scaling", *(format_scaling(fit, unseen) for fit in (one, other))))
     return found
 
 
-def rates(fit: Fit) -> str:
+def format_rates(fit: Fit) -> str:
     """One learning rate, or all of them."""
     return ", ".join(
         f"{rate:.4g}" for rate in (fit.rates[:1] if len(set(fit.rates)) == 1 else fit.rates)
     )
 
 
-def scaled(fit: Fit, unseen: Collection[str] = ()) -> str:
+def format_scaling(fit: Fit, unseen: Collection[str] = ()) -> str:
     """What was done to the gradients after they were recorded."""
-    kind = fit.clipping.kind
-    if kind == NOTHING:
+    kind = fit.scaling.kind
+    if kind == UNSCALED:
         return "gradients as recorded"
     if "clip" in unseen:
         return f"gradients clipped by {kind} at every step, to a limit that does not show"
-    if "clip" in fit.numbers:
-        return f"gradients clipped by {kind} to {fit.numbers['clip']:.4g}"
-    factors = [value for name, value in fit.numbers.items() if name.startswith("factor")]
-    if kind == FREE:
+    if "clip" in fit.values:
+        return f"gradients clipped by {kind} to {fit.values['clip']:.4g}"
+    factors = [value for name, value in fit.values.items() if name.startswith("factor")]
+    if kind == STEP_FACTORS:
         return f"gradients times factors in the ratio 1 : {' : '.join(f'{factor:.4g}' for factor in factors)}"
     other = (
         f" (or the learning rate was {fit.rates[0] * factors[0]:.4g})"
@@ -249,11 +250,11 @@ def _near(one: float, other: float, tolerance: float = _NEAR) -> bool:
     return bool(abs(one - other) <= tolerance * max(abs(one), abs(other)))
 
 
-def _copies(target: Moved, reference: Moved) -> list[Difference]:
+def _copies(target: UpdateAnalysis, reference: UpdateAnalysis) -> list[Difference]:
     """A master copy on one side alone."""
 
-    def masters(run: Moved) -> Mapping[bool, int]:
-        told = [found.has_master for found in run.copies.values() if found.has_master is not None]
+    def masters(run: UpdateAnalysis) -> Mapping[bool, int]:
+        told = [found.has_master for found in run.master_copies.values() if found.has_master is not None]
         return {has: told.count(has) for has in set(told)}
 
     ours, theirs = masters(target), masters(reference)

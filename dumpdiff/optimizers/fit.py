@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..model.arrays import Floats
-from .clip_factor import Clipping
+from .gradient_scaling import GradientScaling
 from .history import History
-from .rule import Moves, Numbers, Rule
+from .rule import UpdateTerms, HyperparameterValues, Rule
 
 #: Of a step's rounding noise (standard deviation): what may be left over. Judgement call: a sum of squares over many
 #: elements strays by per cents; the frameworks round once or twice more than is counted here.
-ALLOWED = 4.0
+ALLOWED_NOISE = 4.0
 
-FASTEST = 100.0  #: learning rates beyond are other rules in disguise
+LARGEST_RATE = 100.0  #: learning rates beyond are other rules in disguise
 _EDGE = 0.05  #: of half a unit in the last place: how sharp the border is of what rounding to a narrow type hides
 _ROUNDS, _GAIN = (
     40,
@@ -25,27 +25,27 @@ _ROUNDS, _GAIN = (
 
 
 @dataclass(frozen=True)
-class Data:
+class UpdateData:
     """Parameters that are explained together, and the norm (n,) of all gradients of the model at each step."""
 
     histories: tuple[History, ...]
     norms: Floats
 
     @property
-    def steps(self) -> int:
+    def n_steps(self) -> int:
         """How many updates are known."""
         return len(self.norms)
 
-    def of(self, names: Sequence[str]) -> Data:
+    def select(self, names: Sequence[str]) -> UpdateData:
         """These parameters of it."""
         wanted = set(names)
         return replace(
             self, histories=tuple(history for history in self.histories if history.name in wanted)
         )
 
-    def thin(self) -> Data:
+    def take_search_sample(self) -> UpdateData:
         """A sample of the elements, for searches."""
-        return replace(self, histories=tuple(history.thin() for history in self.histories))
+        return replace(self, histories=tuple(history.take_search_sample() for history in self.histories))
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Fit:
     """A rule with all its numbers, and how well it says what happened."""
 
     rule: Rule
-    clipping: Clipping
-    numbers: Numbers  #: every number of rule and clipping, and ``decay``
+    scaling: GradientScaling
+    values: HyperparameterValues  #: every number of rule and clipping, and ``decay``
     rates: tuple[float, ...]  #: learning rate of each step
     residual: float  #: ||observed - recomputed|| / ||observed|| over all updates
     excess: float  #: the same for the parameter and step where it is worst, as a share of what noise allows
-    elements: int
+    n_elements: int
 
     @property
     def explains(self) -> bool:
@@ -71,27 +71,27 @@ class Attempt:
     """A rule with its numbers, to be held against data; what is None of rates and decay is solved for."""
 
     rule: Rule
-    clipping: Clipping
-    data: Data
-    numbers: Numbers
+    scaling: GradientScaling
+    data: UpdateData
+    values: HyperparameterValues
     rates: Sequence[float] | None = None  #: learning rates, one for each step
     decay: float | None = None  #: one that enters linearly
     by_step: bool = False  #: solve for a learning rate of each step, not for one
 
 
-def fit(attempt: Attempt) -> Fit:
+def fit_rule(attempt: Attempt) -> Fit:
     """The rule with these numbers, and what is solved for as it leaves least."""
-    rule, numbers = attempt.rule, attempt.numbers
+    rule, numbers = attempt.rule, attempt.values
     each, found, linear = _equations(attempt)
     left = [piece.left(found, linear) for piece in each]
-    precision = rule.precision(numbers)
+    precision = rule.estimate_precision(numbers)
     total = _length([piece.moved for piece in each])
-    forward = found.min() >= 0 and found.max() <= FASTEST  # no optimizer goes up the slope
+    forward = found.min() >= 0 and found.max() <= LARGEST_RATE  # no optimizer goes up the slope
     worst = max(piece.excess(part, precision) for piece, part in zip(each, left, strict=True))
     return Fit(
         rule,
-        attempt.clipping,
-        {**numbers, "decay": numbers["decay"] if "decay" in rule.numbers else linear},
+        attempt.scaling,
+        {**numbers, "decay": numbers["decay"] if "decay" in rule.hyperparameters else linear},
         tuple(float(rate) for rate in found),
         _length(left) / total if total else 0.0,
         worst if forward else float("inf"),
@@ -99,7 +99,7 @@ def fit(attempt: Attempt) -> Fit:
     )
 
 
-def leftover(attempt: Attempt) -> Floats:
+def compute_residuals(attempt: Attempt) -> Floats:
     """What :func:`fit` leaves, element by element, as a share of all movement: its length is the residual."""
     each, found, linear = _equations(attempt)
     left = np.concatenate([piece.left(found, linear).reshape(-1) for piece in each])
@@ -112,9 +112,9 @@ def _equations(attempt: Attempt) -> tuple[list[_Piece], Floats, float]:
     """The equations of every parameter, learning rate of each step, and the decay that enters linearly."""
     rule, data, rates, decay = attempt.rule, attempt.data, attempt.rates, attempt.decay
     each = []
-    for history in (known.sampled if rule.elementwise else known for known in data.histories):
-        factors = attempt.clipping.factors(history, data.norms, attempt.numbers)
-        each.append(_Piece(history, rule.moves(history, factors, attempt.numbers)))
+    for history in (known.sample if rule.elementwise else known for known in data.histories):
+        factors = attempt.scaling.compute_factors(history, data.norms, attempt.values)
+        each.append(_Piece(history, rule.compute_terms(history, factors, attempt.values)))
     if all(piece.decayed is None for piece in each):
         decay = 0.0
     if rates is None or decay is None:
@@ -131,9 +131,9 @@ def _length(parts: Sequence[Floats]) -> float:
 class _Piece:
     """One parameter's side of the equations moved = rate (move + decay decayed)."""
 
-    def __init__(self, history: History, moves: Moves) -> None:
-        self.history, self.moved = history, history.moved
-        self.move = moves.move
+    def __init__(self, history: History, moves: UpdateTerms) -> None:
+        self.history, self.moved = history, history.updates
+        self.move = moves.direction
         self.decayed = moves.decayed
 
     def whole(self, decay: float) -> Floats:
@@ -147,7 +147,7 @@ class _Piece:
     def left(self, rates: Floats, decay: float) -> Floats:
         """(n, N) what is not explained; in a narrow type only what is beyond its rounding."""
         left = self.moved - self.made(rates, decay)
-        return beyond(left, self.hidden) if self.history.narrow else left
+        return subtract_hidden(left, self.hidden) if self.history.is_narrow else left
 
     @property
     def hidden(self) -> Floats:
@@ -155,16 +155,16 @@ class _Piece:
         return 2.0 * self.history.half_ulp
 
     def excess(self, left: Floats, precision: float) -> float:
-        noise = _EDGE * self.history.half_ulp if self.history.narrow else self.history.noise
+        noise = _EDGE * self.history.half_ulp if self.history.is_narrow else self.history.noise
         sums = _products(left, left)
-        allowed = ALLOWED**2 * _products(noise, noise) + precision**2 * _products(
+        allowed = ALLOWED_NOISE**2 * _products(noise, noise) + precision**2 * _products(
             self.moved, self.moved
         )
         ratios = np.divide(sums, allowed, out=np.where(sums > 0, np.inf, 0.0), where=allowed > 0)
         return float(np.sqrt(np.max(ratios)))
 
 
-def beyond(values: Floats, hidden: Floats) -> Floats:
+def subtract_hidden(values: Floats, hidden: Floats) -> Floats:
     """Values moved towards zero by as much as is hidden: zero where rounding alone may have made them."""
     rest: Floats = values - np.clip(values, -hidden, hidden)
     return rest
@@ -176,7 +176,7 @@ def _solved(
     """Least squares, every element weighed by its noise."""
     goals = [piece.moved for piece in each]
     found = _least(each, goals, rates, decay, by_step)
-    if not any(piece.history.narrow for piece in each):
+    if not any(piece.history.is_narrow for piece in each):
         return found
     before = np.inf
     for _ in range(

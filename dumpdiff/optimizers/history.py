@@ -16,9 +16,9 @@ from ..model.dtypes import UNIT_ROUNDOFF
 
 #: Elements of a parameter that are looked at: 1 MB of a parameter in three steps, so that a model of a thousand
 #: parameters fits. The search for unknown numbers takes THIN of them.
-SAMPLE, THIN = 1 << 14, 1 << 11
+SAMPLE_SIZE, SEARCH_SAMPLE_SIZE = 1 << 14, 1 << 11
 #: A matrix of at most so many elements is kept whole, since an update that orthogonalises needs all of them.
-WHOLE = 1 << 20
+LARGEST_MATRIX = 1 << 20
 
 _MANY, _SEVERAL = 1000, 8  #: of so many weights so many must differ, or their type cannot be seen
 
@@ -35,81 +35,81 @@ class History:
     shape: tuple[int, ...]  #: of the whole parameter
     weights: Floats  #: (n + 1, N): before the first step, after each
     gradients: Floats  #: (n, N): what the run recorded for each step
-    first: Floats | None = (
+    first_moment: Floats | None = (
         None  #: (N,): first moment, or momentum buffer, before the first step; None for zeros
     )
-    second: Floats | None = None  #: (N,): second moment before the first step; None for zeros
-    done: int = 0  #: steps that the optimizer had made before the first of these
-    stored: str = "float32"  #: the type that the weights are kept in
-    own_norms: Floats | None = None  #: (n,): L2 norm of the whole gradient of each step
+    second_moment: Floats | None = None  #: (N,): second moment before the first step; None for zeros
+    previous_steps: int = 0  #: steps that the optimizer had made before the first of these
+    stored_dtype: str = "float32"  #: the type that the weights are kept in
+    full_norms: Floats | None = None  #: (n,): L2 norm of the whole gradient of each step
 
     @property
-    def steps(self) -> int:
+    def n_steps(self) -> int:
         """How many updates are known."""
         return len(self.gradients)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """All elements are here, in order."""
         return self.weights.shape[1] == int(np.prod(self.shape))
 
     @property
-    def narrow(self) -> bool:
+    def is_narrow(self) -> bool:
         """The weights are kept in fewer bits than an optimizer computes in."""
-        return UNIT_ROUNDOFF[self.stored] > UNIT_ROUNDOFF["float32"]
+        return UNIT_ROUNDOFF[self.stored_dtype] > UNIT_ROUNDOFF["float32"]
 
     @cached_property
-    def moved(self) -> Floats:
+    def updates(self) -> Floats:
         """(n, N): weight before minus weight after, of each step."""
         return self.weights[:-1] - self.weights[1:]
 
     @cached_property
     def half_ulp(self) -> Floats:
         """(n, N): half the distance of the weight after to its neighbour in the type that it is kept in."""
-        return half_ulp(self.weights[1:], self.stored)
+        return compute_half_ulp(self.weights[1:], self.stored_dtype)
 
     @cached_property
     def noise(self) -> Floats:
         """(n, N): standard deviation of what rounding adds to :attr:`moved`."""
-        noise: Floats = _ROUNDINGS * self.half_ulp + UNIT_ROUNDOFF["float32"] * np.abs(self.moved)
+        noise: Floats = _ROUNDINGS * self.half_ulp + UNIT_ROUNDOFF["float32"] * np.abs(self.updates)
         return noise
 
     @cached_property
     def norms(self) -> Floats:
         """(n,): L2 norm of each step's gradient, of all elements where known."""
         norms: Floats = (
-            np.linalg.norm(self.gradients, axis=1) if self.own_norms is None else self.own_norms
+            np.linalg.norm(self.gradients, axis=1) if self.full_norms is None else self.full_norms
         )
         return norms
 
     @cached_property
-    def sampled(self) -> History:
+    def sample(self) -> History:
         """At most SAMPLE elements of it, which is all that a rule for single elements has to see."""
         size = self.weights.shape[1]
-        return self if size <= SAMPLE else self.at(spread(np.arange(size), SAMPLE))
+        return self if size <= SAMPLE_SIZE else self.select(draw_sample(np.arange(size), SAMPLE_SIZE))
 
-    def thin(self) -> History:
+    def take_search_sample(self) -> History:
         """At most THIN elements of it, evenly spread over those that moved."""
-        few = self.sampled
+        few = self.sample
         return (
             few
-            if few.weights.shape[1] <= THIN
-            else few.at(spread(np.flatnonzero(few.moved.any(axis=0)), THIN))
+            if few.weights.shape[1] <= SEARCH_SAMPLE_SIZE
+            else few.select(draw_sample(np.flatnonzero(few.updates.any(axis=0)), SEARCH_SAMPLE_SIZE))
         )
 
-    def at(self, elements: Ints) -> History:
+    def select(self, elements: Ints) -> History:
         """These elements of it."""
         return replace(
             self,
             weights=self.weights[:, elements],
             gradients=self.gradients[:, elements],
-            first=None if self.first is None else self.first[elements],
-            second=None if self.second is None else self.second[elements],
-            own_norms=self.norms,
+            first_moment=None if self.first_moment is None else self.first_moment[elements],
+            second_moment=None if self.second_moment is None else self.second_moment[elements],
+            full_norms=self.norms,
         )
 
 
-def history(
+def build_history(
     name: str,
     weights: Sequence[AnyArray],
     gradients: Sequence[AnyArray],
@@ -132,8 +132,8 @@ def history(
         )
     shape = tuple(weights[0].shape)
     size = sizes.pop()
-    keep = WHOLE if whole and len(shape) == 2 else SAMPLE
-    at = np.arange(size) if size <= keep else spread(np.arange(size), SAMPLE)
+    keep = LARGEST_MATRIX if whole and len(shape) == 2 else SAMPLE_SIZE
+    at = np.arange(size) if size <= keep else draw_sample(np.arange(size), SAMPLE_SIZE)
     taken = [_take(array, at) for array in weights]
     return History(
         name,
@@ -143,19 +143,19 @@ def history(
         None if first is None else _take(first, at),
         None if second is None else _take(second, at),
         done,
-        stored_type(np.stack(taken[1:]), weights[-1].dtype.name),
-        np.array([norm(array) for array in gradients]),
+        detect_stored_dtype(np.stack(taken[1:]), weights[-1].dtype.name),
+        np.array([compute_norm(array) for array in gradients]),
     )
 
 
-def half_ulp(values: Floats, dtype: str) -> Floats:
+def compute_half_ulp(values: Floats, dtype: str) -> Floats:
     """Half the distance of each value to its neighbour in a type; 0 of zero."""
     _, exponent = np.frexp(values)
     half: Floats = np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1) * (values != 0)
     return half
 
 
-def spread(elements: Ints, most: int) -> Ints:
+def draw_sample(elements: Ints, most: int) -> Ints:
     """At most so many of these, drawn without pattern and the same each time, in order."""
     if len(elements) <= most:
         return elements
@@ -166,7 +166,7 @@ def spread(elements: Ints, most: int) -> Ints:
     return drawn
 
 
-def stored_type(weights: Floats, dtype: str) -> str:
+def detect_stored_dtype(weights: Floats, dtype: str) -> str:
     """The narrowest type that holds all of these values, if that can be no coincidence; else ``dtype``.
 
     Weights in bfloat16 are often saved, and always loaded, in a wider type.
@@ -184,7 +184,7 @@ def stored_type(weights: Floats, dtype: str) -> str:
     return dtype
 
 
-def norm(array: AnyArray, block: int = 1 << 20) -> float:
+def compute_norm(array: AnyArray, block: int = 1 << 20) -> float:
     """L2 norm in float64, block by block: the array may be mapped and large."""
     flat = np.ravel(array)
     parts = (flat[at : at + block].astype(np.float64) for at in range(0, flat.size, block))

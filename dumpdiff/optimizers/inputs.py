@@ -14,8 +14,8 @@ from ..model.dtypes import is_floating
 from ..model.errors import DumpError
 from ..model.trace import Trace
 from ..rulebook import load_rules
-from .history import History, history
-from .run_analysis import Moved, moved
+from .history import History, build_history
+from .update_analysis import UpdateAnalysis, analyze_updates
 from .script_settings import Settings, read_settings
 
 #: Tensors of one moment by name; each is read when it is called.
@@ -41,7 +41,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True)
-class Steps:
+class RunSteps:
     """A run in n steps: n + 1 times weights, n times gradients."""
 
     weights: tuple[Tensors, ...]
@@ -50,7 +50,7 @@ class Steps:
     settings: Settings = field(default_factory=Settings)
 
 
-def read_steps(given: str) -> Steps:
+def read_steps(given: str) -> RunSteps:
     """The steps that an argument of the command means.
 
     A folder with ``weights_0``, ``gradients_1``, ``weights_1``, ...; or those paths in order with commas between
@@ -70,27 +70,27 @@ def read_steps(given: str) -> Steps:
     return _dumped(path)
 
 
-def read_run(given: str, settings_file: str | Path | None = None) -> Moved:
+def read_run(given: str, settings_file: str | Path | None = None) -> UpdateAnalysis:
     """What moved the weights of the run that ``given`` means; the settings' file counts before one in its folder."""
     steps = read_steps(given)
     settings = (
         steps.settings
         if settings_file is None
-        else steps.settings.but(read_settings(settings_file))
+        else steps.settings.override_with(read_settings(settings_file))
     )
-    found, problems = histories(steps, settings.step)
-    return moved(given, found, settings.known(len(steps.gradients)), problems=problems)
+    found, problems = build_histories(steps, settings.first_step)
+    return analyze_updates(given, found, settings.to_known(len(steps.gradients)), problems=problems)
 
 
-def histories(steps: Steps, first: int | None = None) -> tuple[list[History], list[str]]:
+def build_histories(steps: RunSteps, first: int | None = None) -> tuple[list[History], list[str]]:
     """Parameters that have weights and gradients at every step, and what had to be left out.
 
     ``first`` is the number of the first update, counted from 1. Raises DumpError if no parameter can be followed, or
     if moments are given and it is not known after how many steps.
     """
-    weights = [{clean(name): load for name, load in at.items()} for at in steps.weights]
+    weights = [{strip_wrappers(name): load for name, load in at.items()} for at in steps.weights]
     gradients, said = _paired(
-        [{clean(name): load for name, load in at.items()} for at in steps.gradients], weights[0]
+        [{strip_wrappers(name): load for name, load in at.items()} for at in steps.gradients], weights[0]
     )
     problems = [*steps.problems, *said]
     moments = _moments(steps.weights[0])
@@ -111,7 +111,7 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
                 f"{name}: its moments are not zero; say in the settings which 'step' the first update is"
             )
         try:
-            made = history(
+            made = build_history(
                 name,
                 [at[name]() for at in weights],
                 [at[name]() for at in gradients],
@@ -133,35 +133,35 @@ def histories(steps: Steps, first: int | None = None) -> tuple[list[History], li
     return found, problems
 
 
-def clean(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """A parameter's name without what wrappers and gradients put around it."""
     return _BACK.sub("", _FRONT.sub("", name) if _FRONT.match(name) else name)
 
 
-def opened(path: Path) -> tuple[Tensors, list[str]]:
+def open_tensors(path: Path) -> tuple[Tensors, list[str]]:
     """The floating tensors of a checkpoint; pieces of parallel ranks each for itself. Raises DumpError."""
     checkpoint = checkpoints.open(path)
     tensors = {}
     for entry in checkpoint.entries:
         if is_floating(entry.dtype) or entry.name == _COUNTER:
-            split = len(checkpoint.names[entry.name]) > 1
+            split = len(checkpoint.entries_by_name[entry.name]) > 1
             tensors[f"{entry.name} ({entry.rank})" if split else entry.name] = partial(
-                checkpoint.array, entry
+                checkpoint.read_array, entry
             )
     return tensors, [f"{path}: {problem}" for problem in checkpoint.problems]
 
 
-def _listed(paths: Sequence[Path], given: str) -> Steps:
+def _listed(paths: Sequence[Path], given: str) -> RunSteps:
     if len(paths) < 3 or len(paths) % 2 == 0:
         raise DumpError(
             f"{given}: {len(paths)} paths; expected weights,gradients,weights and for more steps so on"
         )
-    each = [opened(path) for path in paths]
+    each = [open_tensors(path) for path in paths]
     problems = tuple(problem for _, met in each for problem in met)
-    return Steps(tuple(at for at, _ in each[::2]), tuple(at for at, _ in each[1::2]), problems)
+    return RunSteps(tuple(at for at, _ in each[::2]), tuple(at for at, _ in each[1::2]), problems)
 
 
-def _numbered(folder: Path) -> Steps | None:
+def _numbered(folder: Path) -> RunSteps | None:
     """The folder's own files by their number; None if it has none that are called so."""
     places: dict[str, dict[int, Path]] = {"weights": {}, "gradients": {}}
     for place in sorted(folder.iterdir()):
@@ -184,7 +184,7 @@ def _numbered(folder: Path) -> Steps | None:
         order += [places["gradients"][number], places["weights"][number]]
     found = _listed(order, str(folder))
     beside = next((folder / name for name in _SETTINGS if (folder / name).is_file()), None)
-    return Steps(
+    return RunSteps(
         found.weights,
         found.gradients,
         found.problems,
@@ -192,14 +192,14 @@ def _numbered(folder: Path) -> Steps | None:
     )
 
 
-def _dumped(path: Path) -> Steps:
+def _dumped(path: Path) -> RunSteps:
     """A dump of n + 1 steps: each has the weights before its update and its gradients."""
-    parts = {part.step: part for part in reversed(readers.find(path)) if part.step is not None}
+    parts = {part.step: part for part in reversed(readers.find_parts(path)) if part.step is not None}
     if len(parts) < 2:
         raise DumpError(
             f"{path}: a dump of one step has no weights after it; dump a second, or save checkpoints"
         )
-    traces = [readers.read(parts[step]) for step in sorted(parts)]
+    traces = [readers.read_part(parts[step]) for step in sorted(parts)]
     weights = tuple(_recorded(trace, "parameter") for trace in traces)
     gradients = tuple(_recorded(trace, "gradient_of") for trace in traces[:-1])
     if not any(weights) or not any(gradients):
@@ -207,7 +207,7 @@ def _dumped(path: Path) -> Steps:
         raise DumpError(
             f"{path}: holds no whole {what} by name; save them as weights_0, gradients_1, weights_1, ..."
         )
-    return Steps(weights, gradients)
+    return RunSteps(weights, gradients)
 
 
 def _recorded(trace: Trace, column: str) -> Tensors:
@@ -230,9 +230,9 @@ def _paired(
         return list(gradients), []
     parameters = [name for name in weights if _parameter(name)]
     rules = load_rules()
-    ours = {path: name for name, path in rules.parameters(parameters).items()}
+    ours = {path: name for name, path in rules.resolve_parameters(parameters).items()}
     named = [
-        {ours[path]: at[name] for name, path in rules.parameters(at).items() if path in ours}
+        {ours[path]: at[name] for name, path in rules.resolve_parameters(at).items() if path in ours}
         for at in gradients
     ]
     if any(named[0]):
@@ -255,7 +255,7 @@ def _moments(weights: Tensors) -> tuple[Tensors, Tensors]:
     """First and second moments that were saved with the weights, by parameter."""
     return tuple(  # type: ignore[return-value]
         {
-            clean(matched[2]): load
+            strip_wrappers(matched[2]): load
             for name, load in weights.items()
             if (matched := pattern.fullmatch(name))
         }

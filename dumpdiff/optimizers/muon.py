@@ -14,7 +14,7 @@ import numpy as np
 from ..model.arrays import Floats
 from ..model.dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import DECOUPLED, MOMENTUM_KIND, NO_DECAY, SCALE, Moves, Numbers
+from .rule import DECOUPLED, MOMENTUM_KIND, NO_DECAY, SCALE, UpdateTerms, HyperparameterValues
 
 ORIGINAL, MATCHED = "original scale", "scale matched to AdamW"
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -49,7 +49,7 @@ class Muon:
         }
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def hyperparameters(self) -> tuple[str, ...]:
         """The number of iterations and their coefficients are the same everywhere."""
         return ("momentum",)
 
@@ -64,21 +64,21 @@ class Muon:
         return self
 
     @property
-    def visible(self) -> int:
+    def steps_to_identify(self) -> int:
         """In the first step the momentum is the gradient."""
         return 2
 
     @property
-    def undecayed(self) -> Muon:
+    def without_decay(self) -> Muon:
         """The same without its decay."""
         return replace(self, decay=NO_DECAY)
 
     @property
     def reductions(self) -> tuple[Muon, ...]:
         """Without decay."""
-        return (self.undecayed,) if self.decay != NO_DECAY else ()
+        return (self.without_decay,) if self.decay != NO_DECAY else ()
 
-    def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
+    def compute_terms(self, history: History, factors: Floats, numbers: HyperparameterValues) -> UpdateTerms:
         """The orthogonalised momentum of a whole matrix times its scale."""
         rows, columns = history.shape
         ratio = (
@@ -86,21 +86,21 @@ class Muon:
             if self.scale == ORIGINAL
             else 0.2 * np.sqrt(max(rows, columns))
         )
-        buffer = np.zeros(history.gradients.shape[1]) if history.first is None else history.first
+        buffer = np.zeros(history.gradients.shape[1]) if history.first_moment is None else history.first_moment
         made = np.empty_like(history.gradients)
         for t, recorded in enumerate(history.gradients):
             gradient = factors[t] * recorded
             buffer = numbers["momentum"] * buffer + gradient
             heading = gradient + numbers["momentum"] * buffer if self.nesterov else buffer
-            made[t] = ratio * orthogonal(heading.reshape(history.shape)).reshape(-1)
-        return Moves(made, history.weights[:-1] if self.decay == DECOUPLED else None)
+            made[t] = ratio * orthogonalize(heading.reshape(history.shape)).reshape(-1)
+        return UpdateTerms(made, history.weights[:-1] if self.decay == DECOUPLED else None)
 
-    def precision(self, numbers: Numbers) -> float:
+    def estimate_precision(self, numbers: HyperparameterValues) -> float:
         """The frameworks iterate in bfloat16; each iteration multiplies what it was given by up to 3.4."""
         return 6 * UNIT_ROUNDOFF["bfloat16"]
 
 
-def orthogonal(matrix: Floats) -> Floats:
+def orthogonalize(matrix: Floats) -> Floats:
     """Newton-Schulz: five steps of a quintic that draws all singular values towards one (they end in 0.7 to 1.2)."""
     a, b, c = _COEFFICIENTS
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
@@ -112,7 +112,7 @@ def orthogonal(matrix: Floats) -> Floats:
     return result
 
 
-def kinds() -> tuple[Muon, ...]:
+def list_variants() -> tuple[Muon, ...]:
     """Every combination."""
     return tuple(
         Muon(nesterov, decay, scale)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
-from .rule import NUMBERS, Numbers
-from .search import Known
+from .rule import HYPERPARAMETERS, HyperparameterValues
+from .search import KnownSettings
 
 _LARGEST = 1 << 20  #: bytes
 
@@ -28,26 +28,26 @@ _SPELLINGS = {
 class Settings:
     """What is known of a run beside its tensors."""
 
-    numbers: Numbers = field(default_factory=dict)
+    values: HyperparameterValues = field(default_factory=dict)
     rates: tuple[float, ...] = ()  #: one learning rate for all steps, or one for each
-    step: int | None = None  #: the number of the first update, counted from 1
+    first_step: int | None = None  #: the number of the first update, counted from 1
 
-    def but(self, other: Settings) -> Settings:
+    def override_with(self, other: Settings) -> Settings:
         """The same, except for what ``other`` says."""
         return Settings(
-            {**self.numbers, **other.numbers},
+            {**self.values, **other.values},
             other.rates or self.rates,
-            self.step if other.step is None else other.step,
+            self.first_step if other.first_step is None else other.first_step,
         )
 
-    def known(self, steps: int) -> Known:
+    def to_known(self, steps: int) -> KnownSettings:
         """For so many updates. Raises DumpError where there are fewer learning rates."""
         if len(self.rates) > 1 and len(self.rates) < steps:
             raise DumpError(
                 f"learning_rate: {len(self.rates)} values for {steps} steps; give one for each, or one"
             )
         rates = self.rates[:steps] if len(self.rates) > 1 else self.rates * steps
-        return Known(self.numbers, rates or None)
+        return KnownSettings(self.values, rates or None)
 
 
 def read_settings(path: str | Path) -> Settings:
@@ -66,10 +66,10 @@ def read_settings(path: str | Path) -> Settings:
         raise DumpError(
             f"{path}: expected lines such as 'learning_rate: 1e-3', found something else"
         )
-    return settings(said, str(path))
+    return parse_settings(said, str(path))
 
 
-def settings(said: Mapping[Any, Any], where: str = "settings") -> Settings:
+def parse_settings(said: Mapping[Any, Any], where: str = "settings") -> Settings:
     """Settings from names and values; ``where`` is only for what errors say. Raises DumpError for what is unknown."""
     found: dict[str, Any] = {}
     for name, value in said.items():
@@ -77,7 +77,7 @@ def settings(said: Mapping[Any, Any], where: str = "settings") -> Settings:
         if ours is None:
             raise DumpError(f"{where}: {name} is no setting; those are {', '.join(_SPELLINGS)}")
         found[ours] = value
-    numbers = {name: _number(found[name], name, where) for name in NUMBERS if name in found}
+    numbers = {name: _number(found[name], name, where) for name in HYPERPARAMETERS if name in found}
     if "betas" in found:
         pair = found["betas"]
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
@@ -107,7 +107,7 @@ def _number(value: Any, name: str, where: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    limit = NUMBERS[name].highest if name in NUMBERS else 1e30
+    limit = HYPERPARAMETERS[name].highest if name in HYPERPARAMETERS else 1e30
     if isinstance(value, bool) or not 0 <= number <= max(limit, 1.0):
         raise DumpError(
             f"{where}: {name}: expected a number from 0 to {max(limit, 1.0):g}, found {value!r}"

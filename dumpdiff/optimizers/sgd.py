@@ -14,7 +14,7 @@ import numpy as np
 from ..model.arrays import Floats
 from ..model.dtypes import UNIT_ROUNDOFF
 from .history import History
-from .rule import DECAY_KIND, DECOUPLED, L2, MOMENTUM_KIND, NO_DECAY, Moves, Numbers
+from .rule import DECAY_KIND, DECOUPLED, L2, MOMENTUM_KIND, NO_DECAY, UpdateTerms, HyperparameterValues
 
 PLAIN, MOMENTUM, DAMPENED, NESTEROV = "plain", "momentum", "dampened momentum", "Nesterov momentum"
 
@@ -47,7 +47,7 @@ class SGD:
         return {MOMENTUM_KIND: "no momentum" if self.kind == PLAIN else self.kind, **told}
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def hyperparameters(self) -> tuple[str, ...]:
         """All is linear in the gradients, a decay too."""
         return {PLAIN: (), DAMPENED: ("momentum", "dampening")}.get(self.kind, ("momentum",))
 
@@ -66,37 +66,37 @@ class SGD:
         return self
 
     @property
-    def visible(self) -> int:
+    def steps_to_identify(self) -> int:
         """The first step is along the gradient, whatever becomes of it later."""
         return 1 if self.kind == PLAIN else 2
 
     @property
-    def undecayed(self) -> SGD:
+    def without_decay(self) -> SGD:
         """The same without its decay."""
         return replace(self, decay=NO_DECAY)
 
     @property
     def reductions(self) -> tuple[SGD, ...]:
         """Without decay; without what was done to the momentum; without momentum."""
-        bare = () if self.decay == NO_DECAY else (self.undecayed,)
+        bare = () if self.decay == NO_DECAY else (self.without_decay,)
         plainer: tuple[SGD, ...] = {
             PLAIN: (),
             DAMPENED: (replace(self, kind=MOMENTUM),),
         }.get(self.kind, (SGD(decay=NO_DECAY if self.decay == NO_DECAY else L2),))
         return (*bare, *plainer)
 
-    def moves(self, history: History, factors: Floats, numbers: Numbers) -> Moves:
+    def compute_terms(self, history: History, factors: Floats, numbers: HyperparameterValues) -> UpdateTerms:
         """The momentum of the gradients, and that of the weights for an L2 decay: a sum's momentum is their sum."""
-        start = None if self.kind == PLAIN else history.first
+        start = None if self.kind == PLAIN else history.first_moment
         made = self._gathered(history.gradients * factors[:, None], numbers, start)
         if self.decay == L2:
-            return Moves(
+            return UpdateTerms(
                 made,
                 self._gathered(history.weights[:-1], numbers, None if start is None else 0 * start),
             )
-        return Moves(made, history.weights[:-1] if self.decay == DECOUPLED else None)
+        return UpdateTerms(made, history.weights[:-1] if self.decay == DECOUPLED else None)
 
-    def _gathered(self, added: Floats, numbers: Numbers, buffer: Floats | None) -> Floats:
+    def _gathered(self, added: Floats, numbers: HyperparameterValues, buffer: Floats | None) -> Floats:
         if self.kind == PLAIN:
             return added
         momentum = numbers["momentum"]
@@ -107,12 +107,12 @@ class SGD:
             made[t] = gradient + momentum * buffer if self.kind == NESTEROV else buffer
         return made
 
-    def precision(self, numbers: Numbers) -> float:
+    def estimate_precision(self, numbers: HyperparameterValues) -> float:
         """A few roundings of float32."""
         return 16 * UNIT_ROUNDOFF["float32"]
 
 
-def kinds() -> tuple[SGD, ...]:
+def list_variants() -> tuple[SGD, ...]:
     """Every combination; without momentum a decay is the same in either place."""
     plain = (SGD(), SGD(decay=L2))
     return plain + tuple(

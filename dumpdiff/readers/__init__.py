@@ -1,8 +1,12 @@
-"""Dump folders and files in, traces out: one package per format, and nobody else knows a format.
+"""Read dump folders and files into traces. Each format has its own package; no other code knows a format.
 
-A format is a module with two functions: ``find(path)`` lists what parts a folder or file holds in that
-format, judged by content; ``read(part)`` makes the :class:`~dumpdiff.trace.Trace` of one part.
-Adding a format is one new file and one line of ``FORMATS``.
+A format is a module with a name, ``FORMAT``, and two functions: ``find_parts(path)`` lists the parts
+(step, rank, graph) that a folder or file holds in that format, recognized by content, and
+``read_part(part)`` returns the :class:`~dumpdiff.model.trace.Trace` of one part.
+To add a format, write one module and add it to ``FORMATS``.
+
+The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and MindSpore)
+and ``ptdbg`` (ptdbg_ascend, PyTorch).
 """
 
 from __future__ import annotations
@@ -14,65 +18,64 @@ from ..model.errors import DumpError
 from ..model.gc_pause import collector_paused
 from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
-from .files import head, is_pickle, text_files
-from .parts import Part, choose
+from .files import find_text_files, is_pickle, read_head
+from .parts import Part, choose_parts
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
 
-__all__ = ["FORMATS", "Part", "choose", "find", "read"]
-
-
-def find(path: str | Path) -> list[Part]:
-    """Every step, rank and graph that the dump at ``path`` (a folder or a file) holds.
-
-    Raises DumpError if the path is missing, unreadable or holds no dump, saying what was found instead.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise DumpError(f"{path}: no such file or folder")
-    parts = [part for reader in FORMATS for part in reader.find(path)]
-    if not parts:
-        raise DumpError(_nothing_found(path))
-    return parts
-
-
-def read(part: Part) -> Trace:
-    """The trace of one part. Raises DumpError if nothing in it can be read."""
-    reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
-    with collector_paused():
-        trace: Trace = reader.read(part)
-    return trace
-
-
-def _nothing_found(path: Path) -> str:
-    if path.is_file():
-        return f"{path}: {_what_it_is(path)}; expected {_EXPECTED_FILES}"
-    inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-    if not inside:
-        return f"{path}: the folder is empty"
-    refused = [
-        file
-        for file in text_files(path)
-        if is_pickle(file) or not (head(file, 1) or file.stat().st_size == 0)
-    ]
-    if refused:
-        return f"{refused[0]}: {_what_it_is(refused[0])}; expected {_EXPECTED_FILES}"
-    return (
-        f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or statistic.csv "
-        f"(MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
-    )
-
+__all__ = ["FORMATS", "Part", "choose_parts", "find_parts", "read_part"]
 
 _EXPECTED_FILES = (
     "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
 )
 
 
-def _what_it_is(path: Path) -> str:
-    """What kind of file this is that no format knows, in a few words."""
-    start = head(path, 16)
+def find_parts(path: str | Path) -> list[Part]:
+    """List every step, rank and graph that the dump at ``path`` (a folder or a file) holds.
+
+    Raises DumpError if the path is missing or unreadable, or holds no dump; the message says what it holds.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DumpError(f"{path}: no such file or folder")
+    parts = [part for reader in FORMATS for part in reader.find_parts(path)]
+    if not parts:
+        raise DumpError(_explain_no_dump(path))
+    return parts
+
+
+def read_part(part: Part) -> Trace:
+    """Return the trace of one part. Raises DumpError if nothing in it can be read."""
+    reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
+    with collector_paused():
+        trace: Trace = reader.read_part(part)
+    return trace
+
+
+def _explain_no_dump(path: Path) -> str:
+    if path.is_file():
+        return f"{path}: {_describe_file(path)}; expected {_EXPECTED_FILES}"
+    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    if not entries:
+        return f"{path}: the folder is empty"
+    for file in find_text_files(path):
+        if is_pickle(file) or _is_unreadable(file):
+            return f"{file}: {_describe_file(file)}; expected {_EXPECTED_FILES}"
+    return (
+        f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
+        "statistic.csv (MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
+    )
+
+
+def _is_unreadable(file: Path) -> bool:
+    return not read_head(file, 1) and file.stat().st_size > 0
+
+
+def _describe_file(path: Path) -> str:
+    """Return in a few words what kind of file this is; no format reads it."""
+    start = read_head(path, 16)
     if is_pickle(path):
-        return "real pickle; not read, since loading one runs the code in it"
+        return "real pickle; not read, because loading a pickle runs the code in it"
     if not start:
         return "an empty file" if path.stat().st_size == 0 else "cannot be read"
     if start.startswith(b"\x93NUMPY"):

@@ -1,6 +1,7 @@
-"""What is known about records of API and module calls, whichever tool hooked them: phases, second runs, trust.
+"""Records of API and module calls, as both ptdbg_ascend and msprobe hook them: phases and trust.
 
-Both ptdbg_ascend and msprobe hook Python calls and write the same things wrongly; only here is said which.
+Both tools hook Python calls and record the same tensors wrongly. This module decides which phase a call
+belongs to, which forward calls are recomputed, and which records can be trusted.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from .stack_frames import Site
 
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.
 _IN_PLACE_DUNDERS = {
-    "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
-    "__ilshift__", "__irshift__", "__iand__", "__ixor__", "__ior__", "__idiv__", "__setitem__",
+    "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__ilshift__", "__irshift__", "__iand__", "__ixor__", "__ior__", "__idiv__", "__setitem__",
 }  # fmt: skip
 
-#: Norms of the same values in another order of summation (a view, a transpose), relatively: seen up to 1e-6 in float32.
-_SUMMATION = 1e-5
+#: Relative difference up to which max, min and norm of two float32 records are those of equal values.
+#: Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the dumps seen.
+_SUMMATION_TOLERANCE = 1e-5
+
+_MAX_SIZE = 2**62  #: elements; the size column is int64, so a larger recorded shape has no known size
 
 
 @lru_cache(maxsize=1 << 12)
 def is_in_place(kind: str) -> bool:
-    """Whether a call overwrites its first input, told from its name.
+    """Whether a call overwrites its first input, judged by its name.
 
-    >>> [is_in_place(kind) for kind in ("Tensor.add_", "Tensor.__iadd__", "Tensor.__add__", "Torch.add")]
-    [True, True, False, False]
+    >>> [is_in_place(kind) for kind in ("Tensor.add_", "Tensor.__iadd__", "Tensor.__add__")]
+    [True, True, False]
     """
     name = kind.rpartition(".")[2]
     return name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
@@ -43,8 +47,11 @@ def is_communication(kind: str) -> bool:
     return kind.startswith(("Distributed.", "MintDistributed."))
 
 
-def number(value: Any) -> float:
-    """A recorded statistic as a float; NaN for what stands for 'not computed': null, [] and the string "Nan"."""
+def to_float(value: Any) -> float:
+    """Convert a recorded statistic to a float.
+
+    NaN for the values that mean "not computed": null, [] and the string "Nan".
+    """
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -53,94 +60,109 @@ def number(value: Any) -> float:
     return math.nan
 
 
-def numbers(values: Sequence[Any]) -> Floats:
-    """A column of recorded statistics as float64, as :func:`number` does it for one."""
+def to_float_array(values: Sequence[Any]) -> Floats:
+    """Convert a column of recorded statistics to float64, each like :func:`to_float`."""
     try:
         return np.array(values, dtype=np.float64)  # None becomes NaN, and so does "Nan"
     except (ValueError, TypeError, OverflowError):
-        return np.array([number(value) for value in values], dtype=np.float64)
+        return np.array([to_float(value) for value in values], dtype=np.float64)
 
 
-def shape_and_size(value: Any) -> tuple[tuple[int, ...] | None, int]:
-    """A recorded shape as a tuple and its number of elements, (None, -1) if unknown.
+def parse_shape_and_size(value: Any) -> tuple[tuple[int, ...] | None, int]:
+    """Return a recorded shape as a tuple and its number of elements, (None, -1) if unknown.
 
-    () for Python scalars, whose shape ptdbg writes as the string "[]".
+    The shape is () for Python scalars, whose shape ptdbg writes as the string "[]".
     """
     if type(value) is list:
         try:
-            return _extents(*value)
-        except TypeError:  # a list in the list
+            return _check_extents(*value)
+        except TypeError:  # a list inside the list cannot be hashed
             return None, -1
     return ((), 1) if value == "[]" else (None, -1)
 
 
 @lru_cache(maxsize=1 << 12, typed=True)
-def _extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
-    if any(type(extent) is not int or extent < 0 for extent in extents):
-        return None, -1
+def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
+    for extent in extents:
+        if type(extent) is not int or extent < 0:
+            return None, -1
     size = math.prod(extents)
-    return extents, size if size < 2**62 else -1
+    if size >= _MAX_SIZE:
+        size = -1
+    return extents, size
 
 
-def statistics(
+def build_statistic_columns(
     recorded: Iterable[Sequence[Any]], dtypes: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, AnyArray]:
-    """The columns max, min, mean, norm and nonfinite from columns of max, min, mean and norm as recorded.
+    """Return the columns max, min, mean, norm and nonfinite from the four columns max to norm as recorded.
 
-    A float64 beyond the range of float32 is recorded as Infinity (statistics go through float32): unknown, not Inf.
-    A mean or norm that overflowed while max and min are finite is the recorder's, not the tensor's: dropped.
-    Of a single element, mean and norm are known though not recorded.
+    - A float64 beyond the range of float32 is recorded as Infinity, because statistics go through
+      float32: its value is unknown, not Inf.
+    - A mean or norm that overflowed while max and min are finite is dropped: the overflow happened in
+      the recorder.
+    - The mean and norm of a single element are known even if they are not recorded.
     """
     columns = list(recorded)
-    table = np.column_stack([numbers(column) for column in columns])
-    kinds = (int, float, bool)
-    known = np.array([type(value) in kinds for value in columns[0]], dtype=bool)
-    finite = np.isfinite(table[:, :2]).all(axis=1)
-    nonfinite = np.where(known, ~finite, -1).astype(np.int8)
-    wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
-    clipped = wide & known & ~finite & ~np.isnan(table[:, :2]).any(axis=1)
-    nonfinite[clipped] = -1
-    table[clipped] = math.nan
+    table = np.column_stack([to_float_array(column) for column in columns])
+    number_types = (int, float, bool)
+    is_recorded = np.array([type(value) in number_types for value in columns[0]], dtype=bool)
+    is_finite = np.isfinite(table[:, :2]).all(axis=1)
+    nonfinite = np.where(is_recorded, ~is_finite, -1).astype(np.int8)
+    is_wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
+    is_clipped = is_wide & is_recorded & ~is_finite & ~np.isnan(table[:, :2]).any(axis=1)
+    nonfinite[is_clipped] = -1
+    table[is_clipped] = math.nan
     table[(nonfinite == 0)[:, None] & ~np.isfinite(table)] = math.nan
-    single = np.asarray(sizes, dtype=np.int64) == 1
-    table[single, 2] = table[single, 0]
-    table[single, 3] = np.abs(table[single, 0])
-    return dict(zip(("max", "min", "mean", "norm"), table.T, strict=True)) | {
-        "nonfinite": nonfinite
-    }
+    is_single = np.asarray(sizes, dtype=np.int64) == 1
+    table[is_single, 2] = table[is_single, 0]
+    table[is_single, 3] = np.abs(table[is_single, 0])
+    statistics = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
+    return statistics | {"nonfinite": nonfinite}
 
 
-def passes(
+def assign_phases(
     kinds: Sequence[str], backward: Sequence[bool], forward: Sequence[int], sites: Sequence[Site]
 ) -> tuple[list[str], Flags]:
-    """The phase of every call and whether it is a second forward run, from the order of calls and from stacks.
+    """Return the phase of every call and whether it is recomputed, from the order of calls and stacks.
 
-    ``backward`` marks gradient records, ``forward`` gives the id of the forward call each belongs to (-1 unknown).
-    A stack decides where there is one. Without: a forward call between gradient records is a second run as long as
-    gradients of calls from before the pass still follow; a call after the last gradient record is the optimizer's.
+    ``backward`` marks gradient records; ``forward`` gives the id of the forward call that each belongs
+    to (-1 unknown). A recorded stack decides. Without a stack, a forward call between gradient records is
+    recomputed as long as gradients of calls from before the backward pass still follow; an in-place call or
+    a call without a stack after the last gradient record belongs to the optimizer.
     """
-    steps = [index for index, flag in enumerate(backward) if flag]
-    first, last = (steps[0], steps[-1]) if steps else (len(kinds), len(kinds))
-    older = max((index for index in steps if 0 <= forward[index] < first), default=-1)
+    n_calls = len(kinds)
+    gradient_calls = [index for index, is_gradient in enumerate(backward) if is_gradient]
+    first_gradient = gradient_calls[0] if gradient_calls else n_calls
+    last_gradient = gradient_calls[-1] if gradient_calls else n_calls
+    last_older_gradient = -1  # last gradient record of a call from before the backward pass
+    for index in gradient_calls:
+        if 0 <= forward[index] < first_gradient:
+            last_older_gradient = index
+
     phases: list[str] = []
-    again = np.zeros(len(kinds), dtype=bool)
-    for index, (kind, call) in enumerate(zip(kinds, sites, strict=True)):
+    recomputed = np.zeros(n_calls, dtype=bool)
+    for index, (kind, site) in enumerate(zip(kinds, sites, strict=True)):
+        follows_gradients = index > last_gradient
+        next_is_gradient = index + 1 < n_calls and backward[index + 1]
         phase = FORWARD
         if is_communication(kind):
             phase = COMMUNICATION
         elif backward[index]:
             phase = BACKWARD
-        elif call.in_optimizer or (index > last and (not call.stack or is_in_place(kind))):
+        elif site.in_optimizer or (follows_gradients and (not site.stack or is_in_place(kind))):
             phase = OPTIMIZER
-        elif kind == "Torch.ones_like" and index + 1 < len(kinds) and backward[index + 1]:
-            phase = BACKWARD  # autograd's seed: the gradient of the loss with respect to itself
+        elif kind == "Torch.ones_like" and next_is_gradient:
+            phase = BACKWARD  # the gradient of the loss with respect to itself, created by autograd
+        elif site.stack:
+            recomputed[index] = site.in_backward
         else:
-            again[index] = call.in_backward if call.stack else first < index < older
+            recomputed[index] = first_gradient < index < last_older_gradient
         phases.append(phase)
-    return phases, again
+    return phases, recomputed
 
 
-def trusted(
+def find_trusted_rows(
     ops: pd.DataFrame,
     tensors: pd.DataFrame,
     *,
@@ -148,109 +170,115 @@ def trusted(
     gradients_complete: bool,
     modules: bool,
 ) -> Flags:
-    """Which records hold what their slot says; False where a hook is known to write something else.
+    """Return which tensor rows hold what their slot says; False where a hook is known to write another tensor.
 
-    - Inputs of in-place calls recorded after the call hold the result. Recorders that take inputs before the call
-      (``inputs_before``) are doubted only where such an input equals the output.
-    - ``backward output`` of PyTorch API calls is what left the last autograd node of the call, often the gradient that
-      came in, reshaped, or that of an inner call: believed only if it has the forward input's shape and differs from
-      what came in. With ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether those of
-      module calls are believed.
+    - Inputs of in-place calls recorded after the call hold the result. If the recorder takes inputs
+      before the call (``inputs_before``), such an input is distrusted only if it equals the output.
+    - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It is
+      often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it has the
+      shape of the forward input and differs from the incoming gradient. With ``gradients_complete``
+      (MindSpore) the shape is enough; ``modules`` says whether gradients of module calls are trusted.
     """
-    believed = np.ones(len(tensors), dtype=bool)
-    rows = _by_slot(tensors)
+    trusted = np.ones(len(tensors), dtype=bool)
+    rows = _index_rows_by_slot(tensors)
     op, slot, role, shape = (tensors[name].to_numpy() for name in ("op", "slot", "role", "shape"))
-    kind, module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
+    kind, is_module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
     phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
     gradients = np.flatnonzero((phase == BACKWARD) & (role == "output") & (forward >= 0))
-    believed[gradients] = modules
-    gradients = gradients[~module[gradients]]
-    partner = _rows(
-        rows, forward[gradients], [name.replace("output", "input", 1) for name in slot[gradients]]
-    )
-    believed[gradients] = (partner >= 0) & (shape[partner] == shape[gradients])
+    trusted[gradients] = modules
+    gradients = gradients[~is_module[gradients]]
+    input_slots = [name.replace("output", "input", 1) for name in slot[gradients]]
+    forward_inputs = _look_up_rows(rows, forward[gradients], input_slots)
+    trusted[gradients] = (forward_inputs >= 0) & (shape[forward_inputs] == shape[gradients])
     if not gradients_complete:
-        came_in = _rows(rows, op[gradients], ["input.0"] * len(gradients))
-        believed[gradients] &= (came_in < 0) | ~_same(tensors, gradients, came_in, _SUMMATION)
+        incoming = _look_up_rows(rows, op[gradients], ["input.0"] * len(gradients))
+        is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
+        trusted[gradients] &= (incoming < 0) | ~is_equal
 
-    first = np.flatnonzero((phase != BACKWARD) & (role == "input") & (slot == "input.0"))
-    sent = first[phase[first] == COMMUNICATION]
-    believed[sent] = _rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
-    first = first[phase[first] != COMMUNICATION]
-    first = first[np.fromiter(map(is_in_place, kind[first]), dtype=bool, count=len(first))]
-    result = _rows(rows, op[first], ["output.0"] * len(first))
-    believed[first] = inputs_before & (result >= 0) & ~_same(tensors, first, result, 0.0)
-    return believed
+    first_inputs = np.flatnonzero((phase != BACKWARD) & (role == "input") & (slot == "input.0"))
+    sent = first_inputs[phase[first_inputs] == COMMUNICATION]
+    trusted[sent] = _look_up_rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
+
+    overwritten = first_inputs[phase[first_inputs] != COMMUNICATION]
+    in_place = np.fromiter(map(is_in_place, kind[overwritten]), dtype=bool, count=len(overwritten))
+    overwritten = overwritten[in_place]
+    results = _look_up_rows(rows, op[overwritten], ["output.0"] * len(overwritten))
+    is_equal = _have_equal_content(tensors, overwritten, results, 0.0)
+    trusted[overwritten] = inputs_before & (results >= 0) & ~is_equal
+    return trusted
 
 
-def swapped(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
-    """Whether ``backward input`` holds gradients of inputs and ``output`` those of outputs, as before 2023-02-27.
+def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
+    """Whether ``backward input`` holds gradients of inputs and ``output`` those of outputs.
 
-    Decided by vote of the calls whose shapes tell: the gradient of an output has the output's shape.
+    The recorders wrote them that way before 2023-02-27. Decided by a vote of the calls whose shapes tell
+    the two apart: the gradient of an output has the output's shape.
     """
-    rows = _by_slot(tensors)
+    rows = _index_rows_by_slot(tensors)
     shapes, forward = tensors["shape"].tolist(), ops["forward"].tolist()
 
-    def shape(op: int, slot: str) -> Any:
+    def get_shape(op: int, slot: str) -> Any:
         row = rows.get((op, slot))
         return None if row is None else shapes[row]
 
     votes = 0
-    for op, source in enumerate(forward):
-        if source < 0:
+    for op, forward_op in enumerate(forward):
+        if forward_op < 0:
             continue
-        result, came_in, went_out = (
-            shape(source, "output.0"),
-            shape(op, "input.0"),
-            shape(op, "output.0"),
-        )
-        if (
-            result is not None
-            and came_in is not None
-            and went_out is not None
-            and came_in != went_out
-        ):
-            votes += (went_out == result) - (came_in == result)
+        result_shape = get_shape(forward_op, "output.0")
+        input_shape = get_shape(op, "input.0")
+        output_shape = get_shape(op, "output.0")
+        if result_shape is None or input_shape is None or output_shape is None:
+            continue
+        if input_shape != output_shape:
+            votes += (output_shape == result_shape) - (input_shape == result_shape)
     return votes > 0
 
 
-def exchange(
+def swap_inputs_and_outputs(
     slots: Sequence[str], roles: Sequence[str], where: Flags
 ) -> tuple[list[str], list[str]]:
-    """Slots and roles with input and output exchanged in the rows of ``where``."""
-    other: Mapping[str, str] = {"input": "output", "output": "input"}
+    """Return slots and roles with input and output swapped in the rows of ``where``."""
+    opposite_roles: Mapping[str, str] = {"input": "output", "output": "input"}
     new_slots, new_roles = list(slots), list(roles)
     for row in np.flatnonzero(where).tolist():
         role = roles[row]
-        if role in other:
-            new_roles[row] = other[role]
-            new_slots[row] = slots[row].replace(role, other[role], 1)
+        if role in opposite_roles:
+            new_roles[row] = opposite_roles[role]
+            new_slots[row] = slots[row].replace(role, opposite_roles[role], 1)
     return new_slots, new_roles
 
 
-def _by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:
+def _index_rows_by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:
+    """Return (op, slot) -> tensor row."""
     keys = zip(tensors["op"].tolist(), tensors["slot"].tolist(), strict=True)
     return dict(zip(keys, range(len(tensors)), strict=True))
 
 
-def _rows(rows: Mapping[tuple[int, str], int], ops: Ints, slots: Sequence[str]) -> Ints:
-    """The rows of slots of ops, -1 where an op has no such slot."""
-    found = [rows.get(key, -1) for key in zip(ops.tolist(), slots, strict=True)]
-    return np.array(found, dtype=np.int64)
+def _look_up_rows(rows: Mapping[tuple[int, str], int], ops: Ints, slots: Sequence[str]) -> Ints:
+    """Return the tensor row of each slot of each op, -1 where an op has no such slot."""
+    matches = [rows.get(key, -1) for key in zip(ops.tolist(), slots, strict=True)]
+    return np.array(matches, dtype=np.int64)
 
 
-def _same(tensors: pd.DataFrame, ones: Ints, others: Ints, tolerance: float) -> Flags:
-    """Whether rows hold the same by checksum, else by max, min and norm; two values not recorded are equal."""
-    sums = tensors["hash"].to_numpy()
-    close = np.ones(len(ones), dtype=bool)
+def _have_equal_content(tensors: pd.DataFrame, rows: Ints, other_rows: Ints, tolerance: float) -> Flags:
+    """Return which pairs of rows are equal by checksum, else by max, min and norm.
+
+    ``tolerance`` is relative. Two values that are both not recorded are equal.
+    """
+    checksums = tensors["hash"].to_numpy()
+    has_equal_statistics = np.ones(len(rows), dtype=bool)
     for name in ("max", "min", "norm"):
         column = tensors[name].to_numpy()
-        one, other = column[ones], column[others]
+        values, other_values = column[rows], column[other_rows]
         with np.errstate(invalid="ignore"):
-            gap = np.abs(one - other)  # NaN between infinities of one sign
-        near = np.isfinite(gap) & (gap <= tolerance * np.maximum(np.abs(one), np.abs(other)))
-        close &= near | (one == other) | (np.isnan(one) & np.isnan(other))
-    hashed = (sums[ones] != "") | (sums[others] != "")
-    same: Flags = np.where(hashed, sums[ones] == sums[others], close)
-    return same
+            gap = np.abs(values - other_values)  # NaN between infinities of one sign
+        scale = np.maximum(np.abs(values), np.abs(other_values))
+        is_close = np.isfinite(gap) & (gap <= tolerance * scale)
+        is_absent = np.isnan(values) & np.isnan(other_values)
+        has_equal_statistics &= is_close | (values == other_values) | is_absent
+    is_hashed = (checksums[rows] != "") | (checksums[other_rows] != "")
+    has_equal_checksum = checksums[rows] == checksums[other_rows]
+    is_equal: Flags = np.where(is_hashed, has_equal_checksum, has_equal_statistics)
+    return is_equal

@@ -1,4 +1,7 @@
-"""Files of a dump: what lies in a folder, and whole tensors by name, never from outside the folder."""
+"""Files of a dump folder: candidates for a dump's index file, and whole tensors by name.
+
+Nothing outside the dump folder is opened.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,31 @@ from pathlib import Path
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from . import torch_pt
-from .npy import inside, open_array
+from .npy import open_array, resolve_inside
 
-#: Whole tensors: many, and never the index of a dump.
+#: Files of whole tensors. A dump has many of them, and none is the index file of a dump.
 _TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
 
+_MAX_LEVELS_UP = 4  #: folders above a file where its ``step`` or ``rank`` folder is looked for
 
-def text_files(path: Path) -> Iterator[Path]:
-    """The file itself, or every file below the folder that may be an index of a dump, in sorted order."""
+
+def find_text_files(path: Path) -> Iterator[Path]:
+    """Yield the file itself, or every file below the folder that may be the index file of a dump.
+
+    The order is sorted by folder and name.
+    """
     if path.is_file():
         yield path
         return
-    for folder, folders, files in os.walk(path):
-        folders.sort()
-        for name in sorted(files):
+    for folder, subfolders, names in os.walk(path):
+        subfolders.sort()
+        for name in sorted(names):
             if not name.endswith(_TENSOR_SUFFIXES):
                 yield Path(folder, name)
 
 
-def head(path: Path, size: int = 65536) -> bytes:
-    """The first bytes of a file; empty if it cannot be read."""
+def read_head(path: Path, size: int = 65536) -> bytes:
+    """Return the first ``size`` bytes of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(size)
@@ -38,13 +46,14 @@ def head(path: Path, size: int = 65536) -> bytes:
 
 def is_pickle(path: Path) -> bool:
     """Whether a file is a binary pickle (protocol 2 to 5), by its first two bytes; nothing is loaded."""
-    start = head(path, 2)
+    start = read_head(path, 2)
     return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
 
 
-def number_in(path: Path, prefix: str) -> int | None:
-    """The number N of the nearest folder called ``{prefix}N`` above the file: ``step`` and ``rank`` folders."""
-    for folder in path.absolute().parts[-2:-6:-1]:
+def find_folder_number(path: Path, prefix: str) -> int | None:
+    """Return N of the nearest folder ``{prefix}N`` above the file, such as ``step0`` or ``rank1``."""
+    folders = path.absolute().parts[:-1]
+    for folder in reversed(folders[-_MAX_LEVELS_UP:]):
         digits = folder.removeprefix(prefix)
         if digits != folder and digits.isdecimal():
             return int(digits)
@@ -52,20 +61,19 @@ def number_in(path: Path, prefix: str) -> int | None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name taken from a dump is one file name and nothing else: no folder, no way up, no NUL."""
-    return (
-        bool(name)
-        and name not in (".", "..")
-        and not any(mark in name for mark in ("/", "\\", "\0"))
-    )
+    """Whether a name taken from a dump is a single file name: no folder, no ``..``, no NUL."""
+    if name in ("", ".", ".."):
+        return False
+    return not any(separator in name for separator in ("/", "\\", "\0"))
 
 
 def load_tensor(root: Path, name: str) -> AnyArray:
-    """The whole tensor in ``root / name``, memory-mapped where possible, bfloat16 as float32.
+    """Load the whole tensor in ``root / name``, memory-mapped where possible, bfloat16 as float32.
 
     Raises DumpError if the file lies outside ``root``, is missing, or is neither a NumPy nor a torch file.
     """
-    path = inside(root, name)
+    path = resolve_inside(root, name)
     if not path.is_file():
         raise DumpError(f"{path}: no such tensor file; was the folder copied completely?")
-    return torch_pt.load(path) if head(path, 4) == b"PK\x03\x04" else open_array(path)
+    is_zip = read_head(path, 4) == b"PK\x03\x04"
+    return torch_pt.load_torch_tensor(path) if is_zip else open_array(path)

@@ -1,7 +1,8 @@
-"""NumPy .npy files of untrusted folders: header only, or the whole array memory-mapped; bfloat16 included.
+"""NumPy .npy files from untrusted folders: the header alone, or the array, memory-mapped if large.
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to 3.0).
-MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; here it is decoded to float32.
+MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; it is decoded to
+float32 here.
 """
 
 from __future__ import annotations
@@ -20,39 +21,53 @@ from numpy.typing import NDArray
 from ..model.errors import DumpError
 
 MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 10_000  #: bytes; what NumPy itself accepts from a file it does not trust
-_FIRST_READ = 128  #: bytes; nearly every header ends here, so one read is enough
+_MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it does not trust
+_FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is enough
 _BFLOAT16 = "<E2"
-_MOST_ELEMENTS = 2**53
+_MAX_ELEMENTS = 2**53  #: of a shape that is believed; no memory holds so many
+
+#: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping it.
+MEMORY_MAP_BYTES = 1 << 20
+
+#: Folders whose resolved path is remembered. A dump has thousands of files in a handful of folders.
+_MAX_CACHED_FOLDERS = 256
+#: Headers that are remembered. A dump repeats a few dozen headers thousands of times.
+_MAX_CACHED_HEADERS = 10_000
 
 
 class Header(NamedTuple):
-    """What an .npy file says of its array."""
+    """The header of an .npy file."""
 
     dtype: str  #: float32, bfloat16, bool, ...
     shape: tuple[int, ...]
     fortran_order: bool
     offset: int  #: bytes before the data
     itemsize: int  #: bytes of one element
-    stored: str  #: the NumPy dtype to map the bytes with (bfloat16: '<u2')
+    stored: str  #: the NumPy dtype of the bytes in the file (bfloat16: '<u2')
 
     @property
-    def size(self) -> int:
+    def n_elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
 
+_header_cache: dict[bytes, Header] = {}  #: parsed headers by their text
+
+
 def read_header(path: str | Path) -> Header:
-    """The header of an .npy file. Raises DumpError if the file is unreadable, no .npy file, or cut short."""
+    """Return the header of an .npy file.
+
+    Raises DumpError if the file is unreadable, is not an .npy file, or is cut short.
+    """
     try:
         with open(path, "rb") as file:
-            return header_of(file, os.fstat(file.fileno()).st_size, str(path))
+            return read_open_header(file, os.fstat(file.fileno()).st_size, str(path))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def header_of(file: BinaryIO, length: int, path: str) -> Header:
-    """The header of an open .npy file of ``length`` bytes; ``path`` is only for what errors say."""
+def read_open_header(file: BinaryIO, length: int, path: str) -> Header:
+    """Return the header of an open .npy file of ``length`` bytes; ``path`` is its name in errors."""
     start = file.read(_FIRST_READ)
     if not start:
         raise DumpError(f"{path}: empty file, expected .npy")
@@ -60,105 +75,102 @@ def header_of(file: BinaryIO, length: int, path: str) -> Header:
         raise DumpError(f"{path}: not an .npy file")
     prefix = 10 if start[6] == 1 else 12
     offset = prefix + int.from_bytes(start[8:prefix], "little")
-    if offset > _LONGEST_HEADER:
+    if offset > _MAX_HEADER:
         raise DumpError(f"{path}: the .npy header claims {offset} bytes")
     if offset > len(start):
         start += file.read(offset - len(start))
     try:
-        header = _parsed(start[prefix:offset], offset)
+        header = _parse_header(start[prefix:offset], offset)
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
         raise DumpError(f"{path}: broken .npy header") from error
-    expected = offset + header.size * header.itemsize
-    if length < expected:
-        raise DumpError(f"{path}: cut short, {length} of {expected} bytes")
+    expected_length = offset + header.n_elements * header.itemsize
+    if length < expected_length:
+        raise DumpError(f"{path}: cut short, {length} of {expected_length} bytes")
+    return header
+
+
+def _parse_header(text: bytes, offset: int) -> Header:
+    cached_header = _header_cache.get(text)
+    if cached_header is not None and cached_header.offset == offset:
+        return cached_header
+    fields = ast.literal_eval(text.decode("latin1").strip())
+    descriptor = fields["descr"]
+    shape = validate_shape(fields["shape"])
+    fortran_order = bool(fields["fortran_order"])
+    if not isinstance(descriptor, str) or shape is None:
+        raise ValueError(descriptor)
+    if not all(isinstance(extent, int) for extent in shape):
+        raise ValueError(descriptor)
+    if descriptor == _BFLOAT16:
+        header = Header("bfloat16", shape, fortran_order, offset, 2, "<u2")
+    else:
+        stored = np.dtype(descriptor)
+        if stored.hasobject or stored.names is not None or stored.itemsize == 0:
+            raise ValueError(descriptor)
+        dtype = stored.newbyteorder("=").name
+        header = Header(dtype, shape, fortran_order, offset, stored.itemsize, descriptor)
+    if len(_header_cache) < _MAX_CACHED_HEADERS:
+        _header_cache[text] = header
     return header
 
 
 def open_array(path: str | Path) -> NDArray[Any]:
-    """The array of an .npy file, memory-mapped if it is large, read-only; bfloat16 becomes float32 in memory.
+    """Return the array of an .npy file, read-only, memory-mapped if it is large.
 
-    Raises DumpError if the file is unreadable, no .npy file, or cut short.
+    bfloat16 becomes float32 in memory. Raises DumpError if the file is unreadable, is not an .npy
+    file, or is cut short.
     """
     header = read_header(path)
     order = "F" if header.fortran_order else "C"
-    if header.size * header.itemsize < MAPPED or not header.shape:
-        with open(path, "rb") as file:  # reading a small file is ten times faster than mapping it
+    n_bytes = header.n_elements * header.itemsize
+    if n_bytes < MEMORY_MAP_BYTES or not header.shape:
+        with open(path, "rb") as file:
             file.seek(header.offset)
-            data = file.read(header.size * header.itemsize)
+            data = file.read(n_bytes)
         array = np.frombuffer(data, dtype=header.stored).reshape(header.shape, order=order)  # type: ignore[call-overload]
     else:
         array = np.memmap(path, header.stored, "r", header.offset, header.shape, order)  # type: ignore[call-overload]
     return decode_bfloat16(array) if header.dtype == "bfloat16" else array
 
 
-def known_shape(sizes: Iterable[int]) -> tuple[int, ...] | None:
-    """A recorded shape; None if it is dynamic (negative) or no memory could hold it."""
-    shape = tuple(sizes)
-    return shape if all(size >= 0 for size in shape) and math.prod(shape) < _MOST_ELEMENTS else None
+def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
+    """Return a recorded shape as a tuple, None if it is dynamic (negative) or too large for memory."""
+    shape = tuple(extents)
+    if all(extent >= 0 for extent in shape) and math.prod(shape) < _MAX_ELEMENTS:
+        return shape
+    return None
 
 
 def decode_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:
-    """float32 from the 16-bit patterns of bfloat16 (its upper half): exact."""
+    """Return float32 from the 16-bit patterns of bfloat16, which are the upper half of a float32: exact."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
-    """Opens arrays of one dump by their name relative to ``folder``; refuses names that leave it."""
+def make_loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
+    """Return a function that opens arrays of one dump by their name relative to ``folder``.
+
+    The function raises DumpError for names that lead out of the folder.
+    """
     root = Path(folder).resolve()
 
     def load(name: str) -> NDArray[Any]:
-        return open_array(inside(root, name))
+        return open_array(resolve_inside(root, name))
 
     return load
 
 
-def inside(folder: Path, name: str) -> Path:
-    """``folder / name``, links followed. Raises DumpError if that is outside ``folder``."""
-    root = _resolved(folder)
-    above, _, last = name.rpartition("/")
-    path = _resolved(root / above) / last
-    if last in ("", ".", "..") or path.is_symlink():
+def resolve_inside(folder: Path, name: str) -> Path:
+    """Return ``folder / name`` with links resolved. Raises DumpError if it is outside ``folder``."""
+    root = _resolve_folder(folder)
+    subfolder, _, file_name = name.rpartition("/")
+    path = _resolve_folder(root / subfolder) / file_name
+    if file_name in ("", ".", "..") or path.is_symlink():
         path = path.resolve()
     if not path.is_relative_to(root):
         raise DumpError(f"{name}: outside the dump folder {folder}; not opened")
     return path
 
 
-@lru_cache(maxsize=256)
-def _resolved(folder: Path) -> Path:
-    """A dump has thousands of files and a handful of folders: links on the way to them are followed once."""
+@lru_cache(maxsize=_MAX_CACHED_FOLDERS)
+def _resolve_folder(folder: Path) -> Path:
     return folder.resolve()
-
-
-#: Bytes from which a tensor is memory-mapped; below, it is read.
-MAPPED = 1 << 20
-
-_KNOWN: dict[
-    bytes, Header
-] = {}  #: parsed headers by their text: a dump repeats a few dozen headers thousands of times
-
-
-def _parsed(text: bytes, offset: int) -> Header:
-    known = _KNOWN.get(text)
-    if known is not None and known.offset == offset:
-        return known
-    said = ast.literal_eval(text.decode("latin1").strip())
-    descr, shape, fortran = said["descr"], known_shape(said["shape"]), said["fortran_order"]
-    if (
-        not isinstance(descr, str)
-        or shape is None
-        or not all(isinstance(size, int) for size in shape)
-    ):
-        raise ValueError(descr)
-    if descr == _BFLOAT16:
-        header = Header("bfloat16", shape, bool(fortran), offset, 2, "<u2")
-    else:
-        stored = np.dtype(descr)
-        if stored.hasobject or stored.names is not None or stored.itemsize == 0:
-            raise ValueError(descr)
-        header = Header(
-            stored.newbyteorder("=").name, shape, bool(fortran), offset, stored.itemsize, descr
-        )
-    if len(_KNOWN) < 10_000:
-        _KNOWN[text] = header
-    return header

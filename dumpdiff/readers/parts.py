@@ -1,4 +1,4 @@
-"""What a dump folder holds, and which part of it to compare."""
+"""The parts of a dump (its steps, ranks and graphs), and the choice of the two parts to compare."""
 
 from __future__ import annotations
 
@@ -8,38 +8,45 @@ from pathlib import Path
 
 from ..model.errors import DumpError
 
+_MAX_LISTED_PARTS = 6  #: in an error message
+_MAX_LISTED_NUMBERS = 12  #: steps, ranks or graphs in an error message
+
 
 @dataclass(frozen=True)
 class Part:
-    """One step of one rank (of one compiled graph) in one format; ``path`` is what the format's reader opens."""
+    """One step of one rank (of one compiled graph) in one format."""
 
     format: str
-    path: Path
+    path: Path  #: what the format's reader opens
     step: int | None = None
     rank: int | None = None
-    process: int | None = (
-        None  #: its number: without a process group the PyTorch recorders know no rank
-    )
+    #: id of the process; the PyTorch recorders do not know the rank without a process group
+    process: int | None = None
     graph: int | None = None
-    whole: bool = False  #: whole tensors lie beside the statistics
+    has_tensors: bool = False  #: the dump has whole tensors, not only statistics
 
     @property
-    def anonymous(self) -> bool:
+    def is_unranked(self) -> bool:
         """Whether no rank is known: a run of one process, which may be compared with any rank."""
         return self.rank is None
 
     @property
-    def number(self) -> int | None:
-        """What ``--rank`` asks for it by: the rank, else the number of the process."""
+    def rank_or_process(self) -> int | None:
+        """The number that selects the part with ``--rank``: its rank, else the id of its process."""
         return self.process if self.rank is None else self.rank
 
     def __str__(self) -> str:
-        where = ("step", "rank", "process", "graph")
-        said = [f"{key} {value}" for key in where if (value := getattr(self, key)) is not None]
-        return f"{self.path} ({', '.join([self.format, *said, *(['whole tensors'] if self.whole else [])])})"
+        labels = [self.format]
+        for key in ("step", "rank", "process", "graph"):
+            number = getattr(self, key)
+            if number is not None:
+                labels.append(f"{key} {number}")
+        if self.has_tensors:
+            labels.append("whole tensors")
+        return f"{self.path} ({', '.join(labels)})"
 
 
-def choose(
+def choose_parts(
     target: Sequence[Part],
     reference: Sequence[Part],
     *,
@@ -48,125 +55,165 @@ def choose(
     graph: int | None = None,
     roles: tuple[str, str] = ("target", "reference"),
 ) -> tuple[Part, Part]:
-    """The two parts to compare: what was asked for, else the first common step, the first common rank, the first graph.
+    """Choose the two parts to compare: the requested ones, or by default the first common step and
+    rank and the first graph.
 
-    A part without a step (or rank) matches any; ``rank`` may also be the number of a process that has none.
-    Of several dumps of one step and rank, the one with whole tensors. Raises DumpError when the two dumps have no step
-    or rank in common, when the graph is in neither, or when several dumps remain, listing what each has; it calls the
-    two by their ``roles``.
+    A part without a step (or rank) matches any; ``rank`` may also be the id of a process without a rank.
+    Of several dumps of one step and rank, the one with whole tensors is chosen. Raises DumpError if the
+    two dumps have no step or rank in common, if the graph is in neither, or if several dumps remain; the
+    message lists what each side has and calls the sides by their ``roles``.
     """
     sides = dict(zip(roles, (list(target), list(reference)), strict=True))
     for side, parts in sides.items():
         if not parts:
             raise DumpError(f"the {side} holds no dump")
-    sides = _of_common_step(sides, step)
-    sides = _of_common_rank(sides, rank)
+    sides = _select_step(sides, step)
+    sides = _select_rank(sides, rank)
     if graph is not None:
-        sides = _of_graph(sides, graph)
-    first, second = (_single(side, parts) for side, parts in sides.items())
+        sides = _select_graph(sides, graph)
+    first, second = (_select_single_part(side, parts) for side, parts in sides.items())
     return first, second
 
 
 _Sides = dict[str, list[Part]]
+_Numbers = dict[str, set[int | None]]  # side -> the steps, ranks or graphs that it has
 
 
-def _of_common_step(sides: _Sides, step: int | None) -> _Sides:
-    has = {side: {part.step for part in parts} for side, parts in sides.items()}
+def _select_step(sides: _Sides, step: int | None) -> _Sides:
+    steps = {side: {part.step for part in parts} for side, parts in sides.items()}
     if step is None:
-        known = [steps - {None} for steps in has.values() if None not in steps]
-        common = set.intersection(*known) if known else set()
-        if known and not common:
-            raise DumpError(
-                f"no step in common: {_listing('step', has)}; give dumps of the same step"
-            )
-        step = min((value for value in common if value is not None), default=None)
-    elif not all(step in steps or None in steps for steps in has.values()):
-        raise DumpError(f"step {step} is not in both dumps: {_listing('step', has)}")
+        step = _find_common_step(steps)
+    elif not all(step in side_steps or None in side_steps for side_steps in steps.values()):
+        raise DumpError(f"step {step} is not in both dumps: {_format_sides('step', steps)}")
     if step is None:
-        return {side: _first_step(parts) for side, parts in sides.items()}
-    return {
-        side: [part for part in parts if part.step == step]
-        or [part for part in parts if part.step is None]
-        for side, parts in sides.items()
-    }
+        return {side: _select_first_step(parts) for side, parts in sides.items()}
+    selected = {}
+    for side, parts in sides.items():
+        matching_parts = [part for part in parts if part.step == step]
+        if not matching_parts:
+            matching_parts = [part for part in parts if part.step is None]
+        selected[side] = matching_parts
+    return selected
 
 
-def _first_step(parts: list[Part]) -> list[Part]:
-    """Where the other side names no step: the parts without one, else those of the lowest."""
-    lowest = min((part.step for part in parts if part.step is not None), default=None)
-    return [part for part in parts if part.step is None] or [
-        part for part in parts if part.step == lowest
-    ]
-
-
-def _of_common_rank(sides: _Sides, rank: int | None) -> _Sides:
-    has = {side: {part.number for part in parts} for side, parts in sides.items()}
-    if rank is not None:
-        if not (rank == 0 or any(rank in ranks for ranks in has.values())):
-            raise DumpError(f"rank {rank} is in neither dump: {_listing('rank', has)}")
-        everything = [part for parts in sides.values() for part in parts]
-        # A process is asked of the side that has it; the other keeps its default.
-        a_process = rank in {part.process for part in everything} - {
-            part.rank for part in everything
-        }
-        sides = {
-            side: [part for part in parts if part.number == rank]
-            or [part for part in parts if a_process or part.anonymous]
-            for side, parts in sides.items()
-        }
-        if not all(sides.values()):
-            raise DumpError(f"rank {rank} is not in both dumps: {_listing('rank', has)}")
-        if not a_process:
-            return sides
-    named = {
-        side: {part.rank for part in parts if not part.anonymous} for side, parts in sides.items()
-    }
-    known = [ranks for ranks in named.values() if ranks]
-    common = set.intersection(*known) if known else set()
-    if known and not common:
-        raise DumpError(f"no rank in common: {_listing('rank', has)}; give dumps of the same rank")
-    first = min((value for value in common if value is not None), default=None)
-    return {
-        side: [part for part in parts if part.rank == first] if named[side] else parts
-        for side, parts in sides.items()
-    }
-
-
-def _of_graph(sides: _Sides, graph: int) -> _Sides:
-    has = {side: {part.graph for part in parts} for side, parts in sides.items()}
-    if not any(graph in graphs for graphs in has.values()):
-        raise DumpError(f"graph {graph} is in neither dump: {_listing('graph', has)}")
-    for side, graphs in has.items():
-        if graph not in graphs and graphs != {None}:
-            raise DumpError(f"graph {graph} is not in the {side}: {_listing('graph', has)}")
-    return {
-        side: [part for part in parts if part.graph == graph] if graph in has[side] else parts
-        for side, parts in sides.items()
-    }
-
-
-def _single(side: str, parts: list[Part]) -> Part:
-    """The first graph; of several dumps of it, the one with whole tensors."""
-    lowest = min((part.graph for part in parts if part.graph is not None), default=None)
-    parts = [part for part in parts if part.graph == lowest]
-    preferred = [part for part in parts if part.whole] or parts
-    if len(preferred) > 1:
-        listed = ", ".join(str(part) for part in preferred[:6]) + (
-            ", ..." if len(preferred) > 6 else ""
-        )
+def _find_common_step(steps: _Numbers) -> int | None:
+    """Return the first step of both sides, None if a side without step numbers leaves it open."""
+    numbered_sides = [side_steps - {None} for side_steps in steps.values() if None not in side_steps]
+    if not numbered_sides:
+        return None
+    common_steps = set.intersection(*numbered_sides)
+    if not common_steps:
         raise DumpError(
-            f"the {side} holds {len(preferred)} dumps that may be meant; give the folder of one: {listed}"
+            f"no step in common: {_format_sides('step', steps)}; give dumps of the same step"
         )
-    return preferred[0]
+    return _find_minimum(common_steps)
 
 
-def _listing(key: str, has: dict[str, set[int | None]]) -> str:
-    return ", ".join(f"the {side} has {_numbers(key, values)}" for side, values in has.items())
+def _select_first_step(parts: list[Part]) -> list[Part]:
+    """Return the parts without a step, else those of the lowest step."""
+    unnumbered_parts = [part for part in parts if part.step is None]
+    if unnumbered_parts:
+        return unnumbered_parts
+    first_step = _find_minimum(part.step for part in parts)
+    return [part for part in parts if part.step == first_step]
 
 
-def _numbers(key: str, values: Iterable[int | None]) -> str:
+def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
+    numbers = {side: {part.rank_or_process for part in parts} for side, parts in sides.items()}
+    if rank is not None:
+        sides, is_process = _select_rank_or_process(sides, rank, numbers)
+        if not is_process:
+            return sides
+    ranks: _Numbers = {}
+    for side, parts in sides.items():
+        ranks[side] = {part.rank for part in parts if not part.is_unranked}
+    ranked_sides = [side_ranks for side_ranks in ranks.values() if side_ranks]
+    common_ranks = set.intersection(*ranked_sides) if ranked_sides else set()
+    if ranked_sides and not common_ranks:
+        raise DumpError(
+            f"no rank in common: {_format_sides('rank', numbers)}; give dumps of the same rank"
+        )
+    first_rank = _find_minimum(common_ranks)
+    selected = {}
+    for side, parts in sides.items():
+        if ranks[side]:
+            parts = [part for part in parts if part.rank == first_rank]
+        selected[side] = parts
+    return selected
+
+
+def _select_rank_or_process(
+    sides: _Sides, rank: int, numbers: _Numbers
+) -> tuple[_Sides, bool]:
+    """Select the parts of a rank or process, and return whether ``rank`` is the id of a process.
+
+    Only one side may have that process; the other side then keeps all its parts.
+    """
+    if rank != 0 and not any(rank in side_numbers for side_numbers in numbers.values()):
+        raise DumpError(f"rank {rank} is in neither dump: {_format_sides('rank', numbers)}")
+    all_parts = [part for parts in sides.values() for part in parts]
+    ranks = {part.rank for part in all_parts}
+    processes = {part.process for part in all_parts}
+    is_process = rank in processes and rank not in ranks
+    selected = {}
+    for side, parts in sides.items():
+        matching_parts = [part for part in parts if part.rank_or_process == rank]
+        if not matching_parts:
+            matching_parts = [part for part in parts if is_process or part.is_unranked]
+        selected[side] = matching_parts
+    if not all(selected.values()):
+        raise DumpError(f"rank {rank} is not in both dumps: {_format_sides('rank', numbers)}")
+    return selected, is_process
+
+
+def _select_graph(sides: _Sides, graph: int) -> _Sides:
+    graphs = {side: {part.graph for part in parts} for side, parts in sides.items()}
+    if not any(graph in side_graphs for side_graphs in graphs.values()):
+        raise DumpError(f"graph {graph} is in neither dump: {_format_sides('graph', graphs)}")
+    selected = {}
+    for side, parts in sides.items():
+        if graph in graphs[side]:
+            parts = [part for part in parts if part.graph == graph]
+        elif graphs[side] != {None}:
+            raise DumpError(f"graph {graph} is not in the {side}: {_format_sides('graph', graphs)}")
+        selected[side] = parts
+    return selected
+
+
+def _select_single_part(side: str, parts: list[Part]) -> Part:
+    """Return the part of the first graph; of several dumps of it, the one with whole tensors."""
+    first_graph = _find_minimum(part.graph for part in parts)
+    graph_parts = [part for part in parts if part.graph == first_graph]
+    tensor_parts = [part for part in graph_parts if part.has_tensors]
+    candidates = tensor_parts or graph_parts
+    if len(candidates) > 1:
+        listed_parts = [str(part) for part in candidates[:_MAX_LISTED_PARTS]]
+        if len(candidates) > _MAX_LISTED_PARTS:
+            listed_parts.append("...")
+        raise DumpError(
+            f"the {side} holds {len(candidates)} matching dumps; give the folder of one: "
+            + ", ".join(listed_parts)
+        )
+    return candidates[0]
+
+
+def _find_minimum(numbers: Iterable[int | None]) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _format_sides(key: str, numbers: _Numbers) -> str:
+    return ", ".join(
+        f"the {side} has {_format_numbers(key, side_numbers)}"
+        for side, side_numbers in numbers.items()
+    )
+
+
+def _format_numbers(key: str, values: Iterable[int | None]) -> str:
     numbers = sorted(value for value in values if value is not None)
     if not numbers:
         return f"no {key}"
-    shown = ", ".join(map(str, numbers[:12])) + (", ..." if len(numbers) > 12 else "")
-    return f"{key}{'s' if len(numbers) > 1 else ''} {shown}"
+    words = [str(number) for number in numbers[:_MAX_LISTED_NUMBERS]]
+    if len(numbers) > _MAX_LISTED_NUMBERS:
+        words.append("...")
+    plural = "s" if len(numbers) > 1 else ""
+    return f"{key}{plural} {', '.join(words)}"

@@ -1,4 +1,8 @@
-"""From a Python call stack to the user's own lines, and to what the stack gives away about a call."""
+"""Python call stacks as msprobe and ptdbg_ascend record them: the user's own lines, and what was running.
+
+Both tools write the innermost frame first. Whether the backward pass or an optimizer was running is read
+off the functions and files of the frames.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,21 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-#: Frames of the recorder, the framework and the interpreter: never the user's model.
+#: Frames of the recorder, the framework and the interpreter, which are never the user's model.
 _LIBRARY = re.compile(
     r"/(?:site-packages|dist-packages|ptdbg_ascend|torch_npu)/|/lib/python[\d.]+/|^<"
-    r"|/torch/(?:nn|autograd|optim|utils|distributed|amp|cuda|_[a-z_]+|functional\.py|overrides\.py|__init__\.py)"
-    r"|/msprobe/(?:core|pytorch|mindspore)/"
+    r"|/torch/(?:nn|autograd|optim|utils|distributed|amp|cuda|_[a-z_]+|functional\.py"
+    r"|overrides\.py|__init__\.py)|/msprobe/(?:core|pytorch|mindspore)/"
 )
-#: Functions that autograd calls while it runs backwards: a forward call below one of them is a second run.
-_BACKWARD = {"backward", "unpack_hook", "recompute_fn", "_engine_run_backward"}
+#: Functions of autograd's backward pass: a forward call inside one of them is a recomputation.
+_BACKWARD_FUNCTIONS = {"backward", "unpack_hook", "recompute_fn", "_engine_run_backward"}
 _TEXT_FRAME = re.compile(
     r"\s*File (?P<file>.+?), line (?P<line>\d+), in (?P<function>.+?), ?\n\s*(?P<code>.*)", re.S
 )
 
 
 class Frame(NamedTuple):
-    """One frame of a stack: where, in which function, and the text of the line."""
+    """One frame of a stack: file, line number, function, and the text of the line."""
 
     file: str
     line: str
@@ -30,10 +34,10 @@ class Frame(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a stack says about a call: the user's lines, and whether backward or an optimizer was running."""
+    """The call site of an op: the user's lines, and whether backward or an optimizer was running."""
 
-    source: str = ""
-    stack: str = ""
+    source: str = ""  #: innermost user line: ``model.py:57``
+    stack: str = ""  #: all user lines, innermost first
     in_backward: bool = False
     in_optimizer: bool = False
 
@@ -41,42 +45,50 @@ class Site(NamedTuple):
 NOWHERE = Site()
 
 
-def site(frames: Iterable[Frame]) -> Site:
-    """The call site of a stack given innermost frame first. Only base names of files are kept, never folders."""
+def build_site(frames: Iterable[Frame]) -> Site:
+    """Return the call site of a stack that is given innermost frame first.
+
+    Of each file only the base name is kept, never the folder.
+    """
     places: list[str] = []
     lines: list[str] = []
     in_backward = in_optimizer = False
     for file, line, function, code in frames:
         path = file.replace("\\", "/")
-        in_backward = in_backward or function in _BACKWARD
-        in_optimizer = (
-            in_optimizer
-            or path.endswith("/clip_grad.py")
-            or (function == "step" and "optim" in path)
-        )
-        if name := _place(path):
+        if function in _BACKWARD_FUNCTIONS:
+            in_backward = True
+        if path.endswith("/clip_grad.py") or (function == "step" and "optim" in path):
+            in_optimizer = True
+        name = _get_user_file(path)
+        if name:
             places.append(f"{name}:{line}")
             lines.append(f"{name}:{line} {function}: {code}")
     return Site(places[0] if places else "", "\n".join(lines), in_backward, in_optimizer)
 
 
-def from_text(frames: Iterable[object]) -> Site:
-    """The call site of frames printed as ``File F, line N, in FUNCTION, \\n CODE`` (msprobe); others are ignored."""
-    parsed = (_parse(frame) for frame in frames if isinstance(frame, str))
-    return site(frame for frame in parsed if frame is not None)
+def parse_site(frames: Iterable[object]) -> Site:
+    """Return the call site of frames that msprobe printed as ``File F, line N, in FUNCTION, \\n CODE``.
+
+    Frames of another form are ignored.
+    """
+    parsed_frames = []
+    for text in frames:
+        frame = _parse_frame(text) if isinstance(text, str) else None
+        if frame is not None:
+            parsed_frames.append(frame)
+    return build_site(parsed_frames)
 
 
 @lru_cache(maxsize=1 << 14)
-def _parse(text: str) -> Frame | None:
+def _parse_frame(text: str) -> Frame | None:
     match = _TEXT_FRAME.fullmatch(text)
-    return (
-        Frame(match["file"].strip("\"'"), match["line"], match["function"], match["code"].strip())
-        if match
-        else None
-    )
+    if match is None:
+        return None
+    file = match["file"].strip("\"'")
+    return Frame(file, match["line"], match["function"], match["code"].strip())
 
 
 @lru_cache(maxsize=1 << 14)
-def _place(file: str) -> str:
-    """The base name of a file of the user's, '' for one of the recorder, a framework or the interpreter."""
+def _get_user_file(file: str) -> str:
+    """Return the base name of a user's file, '' for a file of the recorder, framework or interpreter."""
     return "" if _LIBRARY.search(file) else file.rpartition("/")[2]

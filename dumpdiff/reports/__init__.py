@@ -1,4 +1,6 @@
-"""Results out: one module per output, and each is a pure function of :class:`dumpdiff.result.Result`.
+"""Reports: ``reports/<topic>/<output>.py`` writes one result in one output format.
 
-Every module has ``write(result, where, ...)``; adding an output is one new file and one option of the command.
+Every output is a pure function of a result. Files are written by ``write(result, stream)``, the
+terminal by ``write(result, console, ...)``; ``to_json(result)`` returns plain data. ``formats`` and
+``page`` hold what several reports share. A new output is one new module and one command option.
 """

@@ -6,6 +6,6 @@ Rules know nothing of dumps and nothing of alignment: they are asked for what a 
 from .book import Rules
 from .document import RuleError
 from .explanation import Explanation
-from .files import load_rules, shipped_files
+from .files import load_rules, list_shipped_files
 
-__all__ = ["Explanation", "RuleError", "Rules", "load_rules", "shipped_files"]
+__all__ = ["Explanation", "RuleError", "Rules", "load_rules", "list_shipped_files"]

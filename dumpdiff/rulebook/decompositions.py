@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from .document import Entry, Place, RuleError, union
+from .document import Entry, Place, RuleError, collect_fields
 
 Sequences = tuple[tuple[str, ...], ...]
 
@@ -17,22 +17,22 @@ class DecompositionRules:
         parts: dict[str, Sequences] = {}
         places: dict[str, Place] = {}
         for source in sources:
-            fields = union(source, ("operators", "parts"))
+            fields = collect_fields(source, ("operators", "parts"))
             for section in fields["operators"]:
-                for name, body in section.pairs().items():
+                for name, body in section.read_pairs().items():
                     _known(name, kinds)
-                    places.pop(name.text(), None)  # later rules last
-                    places[name.text()] = name.place
-                    operators[name.text()] = _sequences(body, kinds)
+                    places.pop(name.read_text(), None)  # later rules last
+                    places[name.read_text()] = name.place
+                    operators[name.read_text()] = _sequences(body, kinds)
             for section in fields["parts"]:
-                for name, body in section.pairs().items():
-                    parts[name.text()] = _sequences(body, None)
+                for name, body in section.read_pairs().items():
+                    parts[name.read_text()] = _sequences(body, None)
         self.operators: Mapping[str, Sequences] = operators
         self.parts: Mapping[str, Sequences] = parts
         self.places: Mapping[str, Place] = places
         _refuse_cycles(operators, places)
 
-    def split(self, path: str) -> Sequences:
+    def split_path(self, path: str) -> Sequences:
         """The canonical parameters or modules that ``path`` may be made of; () if none is known.
 
         ``layers.0.attention.qkv.weight`` gives q, k and v of layer 0, as one of its readings.
@@ -49,15 +49,15 @@ class DecompositionRules:
 
 
 def _sequences(body: Entry, kinds: Collection[str] | None) -> Sequences:
-    rows = body.rows()
+    rows = body.read_rows()
     for entry in (entry for row in rows for entry in row) if kinds is not None else ():
         _known(entry, kinds or ())
-    return tuple(tuple(entry.text() for entry in row) for row in rows)
+    return tuple(tuple(entry.read_text() for entry in row) for row in rows)
 
 
 def _known(entry: Entry, kinds: Collection[str]) -> None:
-    if entry.text().removeprefix("grad:") not in kinds:
-        entry.choice(kinds, "operator kind")
+    if entry.read_text().removeprefix("grad:") not in kinds:
+        entry.read_choice(kinds, "operator kind")
 
 
 def _refuse_cycles(operators: Mapping[str, Sequences], places: Mapping[str, Place]) -> None:

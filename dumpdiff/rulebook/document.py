@@ -48,75 +48,75 @@ class Entry:
         """Where the value begins."""
         return Place(self.file, self.node.start_mark.line + 1)
 
-    def error(self, reason: str) -> RuleError:
+    def make_error(self, reason: str) -> RuleError:
         """The complaint, to be raised, that this value cannot be used."""
         return RuleError(self.place, reason)
 
-    def pairs(self) -> dict[Entry, Entry]:
+    def read_pairs(self) -> dict[Entry, Entry]:
         """A mapping with any keys, each once; the keys know their places too."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.error(f"expected a mapping (key: value), found {_spoken(self.node)}")
+            raise self.make_error(f"expected a mapping (key: value), found {_spoken(self.node)}")
         pairs: dict[Entry, Entry] = {}
         seen: dict[str, Place] = {}
         for key_node, value_node in self.node.value:
             key = Entry(self.file, key_node)
-            if (text := key.text()) in seen:
-                raise key.error(f"'{text}' is given twice, first in line {seen[text].line}")
+            if (text := key.read_text()) in seen:
+                raise key.make_error(f"'{text}' is given twice, first in line {seen[text].line}")
             seen[text] = key.place
             pairs[key] = Entry(self.file, value_node)
         return pairs
 
-    def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Entry]:
+    def read_fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Entry]:
         """A mapping with only the ``known`` keys, and with all the ``required`` ones."""
-        pairs = self.pairs()
+        pairs = self.read_pairs()
         for key in pairs:
             if key.node.value not in known:
-                raise key.error(f"unknown key '{key.node.value}'{_near(key.node.value, known)}")
+                raise key.make_error(f"unknown key '{key.node.value}'{_near(key.node.value, known)}")
         found = {key.node.value: value for key, value in pairs.items()}
         for name in required:
             if name not in found:
-                raise self.error(f"'{name}' is missing")
+                raise self.make_error(f"'{name}' is missing")
         return found
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """A plain value as text, never empty."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
-            raise self.error(f"expected a text, found {_spoken(self.node)}")
+            raise self.make_error(f"expected a text, found {_spoken(self.node)}")
         return str(self.node.value)
 
-    def texts(self) -> list[Entry]:
+    def read_texts(self) -> list[Entry]:
         """One text or a list of texts, each with its place."""
         nodes = self.node.value if isinstance(self.node, yaml.SequenceNode) else [self.node]
         entries = [Entry(self.file, node) for node in nodes]
         for entry in entries:
-            entry.text()
+            entry.read_text()
         return entries
 
-    def rows(self) -> list[list[Entry]]:
+    def read_rows(self) -> list[list[Entry]]:
         """A list of lists of texts."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.error(f"expected a list of lists, found {_spoken(self.node)}")
+            raise self.make_error(f"expected a list of lists, found {_spoken(self.node)}")
         rows = []
         for node in self.node.value:
             if not isinstance(node, yaml.SequenceNode) or not node.value:
-                raise Entry(self.file, node).error(
+                raise Entry(self.file, node).make_error(
                     f"expected a list of names, found {_spoken(node)}"
                 )
-            rows.append(Entry(self.file, node).texts())
+            rows.append(Entry(self.file, node).read_texts())
         return rows
 
-    def number(self) -> float:
+    def read_number(self) -> float:
         """A finite number, at least 0."""
-        text = self.text()
+        text = self.read_text()
         if not _NUMBER.fullmatch(text) or float(text) < 0 or float(text) == float("inf"):
-            raise self.error(f"expected a number, 0 or more, found '{text}'")
+            raise self.make_error(f"expected a number, 0 or more, found '{text}'")
         return float(text)
 
-    def choice(self, allowed: Collection[str], what: str) -> str:
+    def read_choice(self, allowed: Collection[str], what: str) -> str:
         """One of the ``allowed`` words."""
-        text = self.text()
+        text = self.read_text()
         if text not in allowed:
-            raise self.error(f"unknown {what} '{text}'{_near(text, allowed)}")
+            raise self.make_error(f"unknown {what} '{text}'{_near(text, allowed)}")
         return text
 
 
@@ -159,10 +159,10 @@ def _spoken(node: Any) -> str:
     return f"'{node.value}'" if node.value else "nothing"
 
 
-def union(entries: Collection[Entry], known: Collection[str]) -> Mapping[str, list[Entry]]:
+def collect_fields(entries: Collection[Entry], known: Collection[str]) -> Mapping[str, list[Entry]]:
     """The values of each known key over several mappings, in order."""
     found: dict[str, list[Entry]] = {key: [] for key in known}
     for entry in entries:
-        for key, value in entry.fields(known).items():
+        for key, value in entry.read_fields(known).items():
             found[key].append(value)
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .decompositions import DecompositionRules
-from .names import segments
+from .names import split_segments
 from .operators import GRADIENT, OTHER, OperatorRules
 from .patterns import Rule
 from .scopes import Reading, ScopeRules
@@ -28,13 +28,13 @@ class Explanation:
     closest: tuple[str, ...] = ()  #: if none fired: the rules that look most alike
 
 
-def explain(
+def explain_name(
     name: str, scopes: ScopeRules, operators: OperatorRules, decompositions: DecompositionRules
 ) -> tuple[Explanation, ...]:
     """All three readings: a name alone does not say which of them is meant."""
     return (
-        _path("scope", name, scopes.scope(name), scopes),
-        _path("parameter", name, scopes.parameter(name), scopes),
+        _path("scope", name, scopes.resolve_scope(name), scopes),
+        _path("parameter", name, scopes.resolve_parameter(name), scopes),
         _operator(name, operators, decompositions),
     )
 
@@ -42,14 +42,14 @@ def explain(
 def _path(reading: str, name: str, found: Reading, scopes: ScopeRules) -> Explanation:
     if found.path:
         return Explanation(reading, found.path, tuple(_line(rule) for rule in found.rules))
-    return Explanation(reading, "", (), closest=_closest_rules(segments(name), scopes.rules))
+    return Explanation(reading, "", (), closest=_closest_rules(split_segments(name), scopes.rules))
 
 
 def _operator(
     name: str, operators: OperatorRules, decompositions: DecompositionRules
 ) -> Explanation:
     leaf = _CALL.sub("", name.rpartition("/")[2])
-    kind, member = operators.find(leaf)
+    kind, member = operators.find_kind(leaf)
     if member is None:
         spellings = {m.text: m for m in operators.members.values()}
         own = leaf.rpartition(".")[2]
@@ -60,8 +60,8 @@ def _operator(
         return Explanation("operator", kind, (), (f"class {OTHER}",), closest)
     rule = operators.kinds[member.kind]
     notes = [f"class {rule.kind_class}"]
-    if operators.layout(kind):
-        notes.append(f"layout {operators.layout(kind)}")
+    if operators.get_layout(kind):
+        notes.append(f"layout {operators.get_layout(kind)}")
     if kind.startswith(GRADIENT):
         notes.append(f"gradient of {member.kind}")
     notes += [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .book import Rules
 from .document import Entry, Place, RuleError, read_document
-from .mappings import Named, add_mapping, is_mapping
+from .mappings import NamedPairs, add_mapping, is_mapping
 
 SECTIONS = ("scopes", "operators", "decompositions", "tolerances")
 
@@ -15,14 +15,14 @@ _PACKAGED = Path(__file__).parent / "data"  # in an installed wheel
 _CHECKOUT = Path(__file__).parents[2] / "rules"
 
 
-def shipped_root() -> Path:
+def find_shipped_root() -> Path:
     """The folder of the rule files that come with dumpdiff: of a wheel, or of a checkout."""
     return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
-def shipped_files() -> list[Path]:
+def list_shipped_files() -> list[Path]:
     """The rule files about names that come with dumpdiff."""
-    root = shipped_root()
+    root = find_shipped_root()
     files = [
         *sorted((root / "scopes").glob("*.yaml")),
         *(root / f"{name}.yaml" for name in SECTIONS[1:]),
@@ -42,9 +42,9 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
 
     Raises RuleError, naming file, line and reason, at the first rule that cannot be used.
     """
-    shipped = shipped_files()
+    shipped = list_shipped_files()
     root = shipped[-1].parent
-    named = Named()
+    named = NamedPairs()
     sources = [_sections([(path, path.relative_to(root).as_posix()) for path in shipped], named)]
     sources += [_sections([(Path(path), str(path))], named) for path in extra]
     scopes, operators, decompositions, tolerances = (
@@ -53,7 +53,7 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     return Rules(scopes, operators, decompositions, tolerances, named)
 
 
-def _sections(files: Sequence[tuple[Path, str]], named: Named) -> dict[str, list[Entry]]:
+def _sections(files: Sequence[tuple[Path, str]], named: NamedPairs) -> dict[str, list[Entry]]:
     """The top-level sections of one source's files; what mappings among them say goes into ``named``."""
     found: dict[str, list[Entry]] = {name: [] for name in SECTIONS}
     for path, shown in files:
@@ -63,6 +63,6 @@ def _sections(files: Sequence[tuple[Path, str]], named: Named) -> dict[str, list
         if is_mapping(document, SECTIONS):
             add_mapping(document, named)
             continue
-        for name, entry in document.fields(SECTIONS).items():
+        for name, entry in document.read_fields(SECTIONS).items():
             found[name].append(entry)
     return found

@@ -33,7 +33,7 @@ _MODULE = re.compile(
 
 
 @dataclass
-class Named:
+class NamedPairs:
     """What mapping files say, target's names first; later files win."""
 
     tensors: dict[Slot, Slot] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Named:
     def __len__(self) -> int:
         return len(self.tensors) + len(self.modules) + len(self.kinds)
 
-    def module(self, op: str) -> Iterator[str]:
+    def list_module_names(self, op: str) -> Iterator[str]:
         """Names that a module call of the target may have on the other side; none if nothing is said of it."""
         found = _MODULE.fullmatch(op)
         if found is not None and (other := self.modules.get(found["name"])) is not None:
@@ -73,33 +73,33 @@ def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
     )
 
 
-def add_mapping(document: Entry, into: Named) -> None:
+def add_mapping(document: Entry, into: NamedPairs) -> None:
     """Add what a mapping file says. Raises RuleError at the first line that does not fit the file's kind."""
     if isinstance(document.node, yaml.SequenceNode):
         _add_apis(document, into)
         return
     if _is_layers(document):
-        raise document.error(
+        raise document.make_error(
             "an msprobe layer mapping says too little; give the data_mapping_*.yaml that msprobe compare -lm writes"
         )
-    pairs = document.pairs()
-    first = next(key.text() for key in pairs)
+    pairs = document.read_pairs()
+    first = next(key.read_text() for key in pairs)
     if _slot(first) is not None:
         for key, value in pairs.items():
             slot = _leaf(key)
             into.tensors[slot] = _leaf(value)
     else:
         said = into.kinds if _API.fullmatch(first) else into.modules
-        said.update((key.text(), value.text()) for key, value in pairs.items())
+        said.update((key.read_text(), value.read_text()) for key, value in pairs.items())
 
 
-def _add_apis(document: Entry, into: Named) -> None:
+def _add_apis(document: Entry, into: NamedPairs) -> None:
     for node in document.node.value:
         row = Entry(document.file, node)
-        fields = {key.text(): value for key, value in row.pairs().items()}
+        fields = {key.read_text(): value for key, value in row.read_pairs().items()}
         if not {"ms_api", "pt_api"} <= set(fields):
-            raise row.error("expected a row of an msprobe API mapping, with ms_api and pt_api")
-        into.kinds[fields["ms_api"].text()] = fields["pt_api"].text()
+            raise row.make_error("expected a row of an msprobe API mapping, with ms_api and pt_api")
+        into.kinds[fields["ms_api"].read_text()] = fields["pt_api"].read_text()
 
 
 def _is_layers(document: Entry) -> bool:
@@ -110,10 +110,10 @@ def _is_layers(document: Entry) -> bool:
 
 
 def _leaf(entry: Entry) -> Slot:
-    found = _slot(entry.text())
+    found = _slot(entry.read_text())
     if found is None:
-        raise entry.error(
-            f"'{entry.text()}' is no tensor's name, such as Functional.linear.0.forward.input.0"
+        raise entry.make_error(
+            f"'{entry.read_text()}' is no tensor's name, such as Functional.linear.0.forward.input.0"
         )
     return found
 

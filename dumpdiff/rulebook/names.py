@@ -12,7 +12,7 @@ _OPERATOR = re.compile(r".+-op\d+(?:#\d+)?")
 _ROOTS = frozenset({"Default", "Gradients", "recompute_Default"})
 
 
-def segments(name: str) -> tuple[str, ...]:
+def split_segments(name: str) -> tuple[str, ...]:
     """The attribute names from the outermost module down; () where the name says nothing.
 
     >>> segments("Default/net-WithLoss/model-Llama/layers-CellList/0-Block/norm-RMSNorm/Add-op0")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from .document import Entry, Place, union
+from .document import Entry, Place, collect_fields
 
 GRADIENT = "grad:"  #: prefix of the kind of a gradient operator
 LAYOUTS = ("identity", "selecting")
@@ -56,18 +56,18 @@ class OperatorRules:
             "namespaces": [],
         }
         for source in sources:
-            fields = union(source, ("spelling", "kinds"))
+            fields = collect_fields(source, ("spelling", "kinds"))
             for section in fields["spelling"]:
                 self._read_spelling(section)
             taken: dict[str, Member] = {}
             for section in fields["kinds"]:
-                for name, body in section.pairs().items():
+                for name, body in section.read_pairs().items():
                     self._read_kind(name, body, classes, taken)
             self.members.update(taken)
         for endings in self._spelling.values():
             endings.sort(key=len, reverse=True)
 
-    def find(self, name: str) -> tuple[str, Member | None]:
+    def find_kind(self, name: str) -> tuple[str, Member | None]:
         """The kind of an operator and the member that said so; without one, the folded leaf in lower case."""
         api, leaf = self._split(name)
         if (member := self._member(api, leaf)) is not None:
@@ -82,11 +82,11 @@ class OperatorRules:
                     return (GRADIENT + (member.kind if member else base)), member
         return folded, None
 
-    def known(self, kind: str) -> Kind | None:
+    def find_rule(self, kind: str) -> Kind | None:
         """The rule of a canonical kind; a gradient kind has that of the operator it differentiates."""
         return self.kinds.get(kind) or self.kinds.get(kind.removeprefix(GRADIENT))
 
-    def layout(self, kind: str) -> str:
+    def get_layout(self, kind: str) -> str:
         """'identity', 'selecting' or ''. The gradient of a selection scatters, so gradients have none of their own."""
         rule = self.kinds.get(kind)
         return rule.layout if rule else ""
@@ -123,28 +123,28 @@ class OperatorRules:
         return None
 
     def _read_spelling(self, section: Entry) -> None:
-        fields = section.fields(("apis", *self._spelling))
+        fields = section.read_fields(("apis", *self._spelling))
         for field, entry in fields.items():
             words = self._apis if field == "apis" else self._spelling[field]
-            words.extend(word.text().lower() for word in entry.texts())
+            words.extend(word.read_text().lower() for word in entry.read_texts())
 
     def _read_kind(
         self, name: Entry, body: Entry, classes: Collection[str], taken: dict[str, Member]
     ) -> None:
-        kind = name.text()
-        fields = body.fields(
+        kind = name.read_text()
+        fields = body.read_fields(
             ("class", "layout", "members"), () if kind in self.kinds else ("class",)
         )
         old = self.kinds.get(kind)
         kind_class = (
-            fields["class"].choice(classes, "class")
+            fields["class"].read_choice(classes, "class")
             if "class" in fields
             else old.kind_class
             if old
             else ""
         )
         layout = (
-            fields["layout"].choice(LAYOUTS, "layout")
+            fields["layout"].read_choice(LAYOUTS, "layout")
             if "layout" in fields
             else old.layout
             if old
@@ -152,17 +152,17 @@ class OperatorRules:
         )
         self.kinds[kind] = Kind(kind, kind_class, layout, name.place)
         spellings = [name] if old is None and not kind.startswith(GRADIENT) else []
-        for entry in [*spellings, *(fields["members"].texts() if "members" in fields else ())]:
-            api, leaf = self._split(entry.text())
+        for entry in [*spellings, *(fields["members"].read_texts() if "members" in fields else ())]:
+            api, leaf = self._split(entry.read_text())
             key = f"{api}.{fold(leaf)}" if api else fold(leaf)
             if not fold(leaf):
-                raise entry.error(f"'{entry.text()}' names no operator")
+                raise entry.make_error(f"'{entry.read_text()}' names no operator")
             if key in taken and taken[key].kind != kind:
                 other = taken[key]
-                raise entry.error(
-                    f"'{entry.text()}' is already a member of '{other.kind}' ({other.place})"
+                raise entry.make_error(
+                    f"'{entry.read_text()}' is already a member of '{other.kind}' ({other.place})"
                 )
-            taken[key] = Member(entry.text(), kind, entry.place)
+            taken[key] = Member(entry.read_text(), kind, entry.place)
 
 
 @cache

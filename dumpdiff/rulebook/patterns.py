@@ -58,18 +58,18 @@ class PatternTable:
 
     def add(self, pattern: Entry, path: Entry) -> None:
         """Raises RuleError for a malformed pattern or one that this table already maps elsewhere."""
-        text, canonical = pattern.text(), path.text()
+        text, canonical = pattern.read_text(), path.read_text()
         _check(pattern, text)
         _check(path, canonical)
         taken, used = _CAPTURE.findall(text), _CAPTURE.findall(canonical)
         for name in used:
             if name not in taken:
-                raise pattern.error(
+                raise pattern.make_error(
                     f"'{canonical}' uses {{{name}}}, which the pattern '{text}' does not capture"
                 )
         for name in taken:
             if name not in used:
-                raise pattern.error(
+                raise pattern.make_error(
                     f"the pattern '{text}' captures {{{name}}}, which '{canonical}' does not use: "
                     "different names would become one"
                 )
@@ -82,14 +82,14 @@ class PatternTable:
                 node = node.captured.setdefault(shape, (_segment_regex(shape), _Node()))[1]
         if node.rule is not None:
             if node.rule.path != canonical:
-                raise pattern.error(
+                raise pattern.make_error(
                     f"'{text}' already means '{node.rule.path}' ({node.rule.place})"
                 )
             return
         node.rule = Rule(text, canonical, pattern.place)
         self.rules.append(node.rule)
 
-    def longest(self, segments: Sequence[str], start: int = 0, exact: bool = False) -> Match | None:
+    def find_longest_match(self, segments: Sequence[str], start: int = 0, exact: bool = False) -> Match | None:
         """The longest pattern that fits from ``start`` on; with ``exact`` it must reach the end."""
         found = _walk(self._root, segments, start, (), exact)
         if found is None:
@@ -98,12 +98,12 @@ class PatternTable:
         return Match(rule, end, rule.fill(numbers))
 
 
-def first_match(
+def find_first_match(
     tables: Sequence[PatternTable], segments: Sequence[str], start: int = 0, exact: bool = False
 ) -> Match | None:
     """The longest match in the first table that has one."""
     for table in tables:
-        if (match := table.longest(segments, start, exact)) is not None:
+        if (match := table.find_longest_match(segments, start, exact)) is not None:
             return match
     return None
 
@@ -137,13 +137,13 @@ def _walk(
 def _check(entry: Entry, text: str) -> None:
     for segment in text.split("."):
         if not _SEGMENT.fullmatch(segment):
-            raise entry.error(
+            raise entry.make_error(
                 f"bad pattern '{text}': '{segment}' is no segment; write letters, digits, '_', '-' "
                 "and {name} for a number, joined by dots"
             )
     names = _CAPTURE.findall(text)
     if len(names) != len(set(names)):
-        raise entry.error(f"bad pattern '{text}': the same capture twice")
+        raise entry.make_error(f"bad pattern '{text}': the same capture twice")
 
 
 @cache

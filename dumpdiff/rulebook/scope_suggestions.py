@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import Rules
-from .names import segments
+from .names import split_segments
 
 #: One line of the section ``scopes``: (where: ('block', 'modules') or ('leaves',) say; canonical path; pattern).
 Line = tuple[tuple[str, ...], str, str]
@@ -14,19 +14,19 @@ _LEAVES = ("weight", "bias")  # as most frameworks spell them
 _BLOCK = re.compile(r"layers\.(\d+)\.(.+)")
 
 
-def missing_lines(target: str, reference: str, rules: Rules) -> tuple[Line, ...]:
+def infer_scope_lines(target: str, reference: str, rules: Rules) -> tuple[Line, ...]:
     """What is missing for both names to become one; () if nothing is, or if it cannot be told.
 
     The side that more rules know keeps its canonical name, the reference's if both are known alike.
     """
-    paths = rules.parameter(target), rules.parameter(reference)
+    paths = rules.resolve_parameter(target), rules.resolve_parameter(reference)
     known, unknown = (0, 1) if _known(target, rules) > _known(reference, rules) else (1, 0)
     module, _, leaf = paths[known].rpartition(".")
-    name = segments((target, reference)[unknown])
+    name = split_segments((target, reference)[unknown])
     if paths[0] == paths[1] or not module or len(name) < 2:
         return ()
     leaves: tuple[Line, ...] = ((("leaves",), leaf, name[-1]),)
-    if rules.parameter(f"layers.0.mlp.{name[-1]}") == f"layers.0.mlp.{leaf}":
+    if rules.resolve_parameter(f"layers.0.mlp.{name[-1]}") == f"layers.0.mlp.{leaf}":
         leaves = ()
     if paths[unknown].rpartition(".")[0] == module:
         return leaves
@@ -43,9 +43,9 @@ def missing_lines(target: str, reference: str, rules: Rules) -> tuple[Line, ...]
 def _known(name: str, rules: Rules) -> int:
     """How many rules had a say in a parameter's name, and whether its last segment is a usual one."""
     fired = next(
-        len(reading.rules) for reading in rules.explain(name) if reading.reading == "parameter"
+        len(reading.rules) for reading in rules.explain_name(name) if reading.reading == "parameter"
     )
-    return fired + (rules.parameter(name).rpartition(".")[2] in _LEAVES)
+    return fired + (rules.resolve_parameter(name).rpartition(".")[2] in _LEAVES)
 
 
 def _below_a_block(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from .document import Entry, Place
-from .names import segments
-from .patterns import Match, PatternTable, Rule, first_match
+from .names import split_segments
+from .patterns import Match, PatternTable, Rule, find_first_match
 
 _SETTLE = 8  # rewrites of one path; a shipped rule needs at most three
 
@@ -65,41 +65,41 @@ class ScopeRules:
         )  # fmt: skip
         return [rule for tables in groups for table in tables for rule in table.rules]
 
-    def scope(self, name: str) -> Reading:
+    def resolve_scope(self, name: str) -> Reading:
         """Canonical path of a module, from its path or from an operator's full name in graph mode."""
         path = self._unwrapped(name)
         for start in range(len(path)):
-            if (match := first_match(self._model_modules, path, start, exact=True)) is not None:
+            if (match := find_first_match(self._model_modules, path, start, exact=True)) is not None:
                 return self._reading(path[:start], match.path, (match.rule,))
-            if (layer := first_match(self._layers, path, start)) is not None:
+            if (layer := find_first_match(self._layers, path, start)) is not None:
                 rest, rules = self._module(path[layer.end :])
                 return self._reading(path[:start], _join(layer.path, *rest), (layer.rule, *rules))
         return Reading()
 
-    def parameter(self, name: str) -> Reading:
+    def resolve_parameter(self, name: str) -> Reading:
         """Canonical name of a parameter, of its gradient or of its optimizer state."""
         path = self._unwrapped(name)
         for start in range(len(path)):
-            if (match := first_match(self._model_parameters, path, start, exact=True)) is not None:
+            if (match := find_first_match(self._model_parameters, path, start, exact=True)) is not None:
                 return self._reading(path[:start], match.path, (match.rule,))
             module, leaf = path[:-1], path[-1]
             if start < len(module) and (
-                match := first_match(self._model_modules, module, start, exact=True)
+                match := find_first_match(self._model_modules, module, start, exact=True)
             ):
                 return self._reading(
                     path[:start], _join(match.path, self._leaf(leaf)), (match.rule,)
                 )
-            if (layer := first_match(self._layers, module, start)) is not None:
+            if (layer := find_first_match(self._layers, module, start)) is not None:
                 rest, rules = self._block_parameter(path[layer.end :])
                 return self._reading(path[:start], _join(layer.path, *rest), (layer.rule, *rules))
         return Reading()
 
     def _block_parameter(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
-        whole = first_match(self._block_parameters, path, exact=True)
+        whole = find_first_match(self._block_parameters, path, exact=True)
         if whole is not None:
             return tuple(whole.path.split(".")), (whole.rule,)
         module, rules = self._module(path[:-1])
-        whole = first_match(self._block_parameters, (*module, path[-1]), exact=True)
+        whole = find_first_match(self._block_parameters, (*module, path[-1]), exact=True)
         if whole is not None:
             return tuple(whole.path.split(".")), (*rules, whole.rule)
         return (*module, self._leaf(path[-1])), rules
@@ -114,7 +114,7 @@ class ScopeRules:
         """Rewritten until nothing changes, so that a canonical path is its own."""
         rules: list[Rule] = []
         for _ in range(_SETTLE):
-            match: Match | None = first_match(self._block_modules, path)
+            match: Match | None = find_first_match(self._block_modules, path)
             if match is None:
                 break
             rewritten = (*match.path.split("."), *path[match.end :])
@@ -133,7 +133,7 @@ class ScopeRules:
         return Reading(_join(*named, path), rules)
 
     def _unwrapped(self, name: str) -> tuple[str, ...]:
-        return tuple(segment for segment in segments(name) if segment not in self._wrappers)
+        return tuple(segment for segment in split_segments(name) if segment not in self._wrappers)
 
     def _leaf(self, leaf: str) -> str:
         return self._leaves.get(leaf, leaf)
@@ -144,9 +144,9 @@ class ScopeRules:
         )
         words: dict[str, tuple[str, Place]] = {}
         for section in sections:
-            fields = section.fields(("wrappers", "prefixes", "leaves", "layers", "block", "model"))
+            fields = section.read_fields(("wrappers", "prefixes", "leaves", "layers", "block", "model"))
             if "wrappers" in fields:
-                self._wrappers.update(entry.text() for entry in fields["wrappers"].texts())
+                self._wrappers.update(entry.read_text() for entry in fields["wrappers"].read_texts())
             for field, mapping in (("prefixes", self._prefixes), ("leaves", self._leaves)):
                 if field in fields:
                     _read_words(fields[field], mapping, words)
@@ -157,7 +157,7 @@ class ScopeRules:
                 ("model", tables.model_modules, tables.model_parameters),
             ):
                 if field in fields:
-                    parts = fields[field].fields(("modules", "parameters"))
+                    parts = fields[field].read_fields(("modules", "parameters"))
                     if "modules" in parts:
                         _read_patterns(parts["modules"], modules)
                     if "parameters" in parts:
@@ -166,22 +166,22 @@ class ScopeRules:
 
 
 def _read_patterns(entry: Entry, table: PatternTable) -> None:
-    for path, patterns in entry.pairs().items():
+    for path, patterns in entry.read_pairs().items():
         table.add(
             path, path
         )  # a canonical path is its own: applying the rules twice changes nothing
-        for pattern in patterns.texts():
+        for pattern in patterns.read_texts():
             table.add(pattern, path)
 
 
 def _read_words(entry: Entry, mapping: dict[str, str], seen: dict[str, tuple[str, Place]]) -> None:
-    for key, values in entry.pairs().items():
-        canonical = key.text()
+    for key, values in entry.read_pairs().items():
+        canonical = key.read_text()
         mapping[canonical] = canonical
-        for value in values.texts():
-            word = value.text()
+        for value in values.read_texts():
+            word = value.read_text()
             if word in seen and seen[word][0] != canonical:
-                raise value.error(f"'{word}' already means '{seen[word][0]}' ({seen[word][1]})")
+                raise value.make_error(f"'{word}' already means '{seen[word][0]}' ({seen[word][1]})")
             seen[word] = (canonical, value.place)
             mapping[word] = canonical
 
@@ -190,6 +190,6 @@ def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def family(rule: Rule) -> str:
+def get_naming_family(rule: Rule) -> str:
     """The naming family a rule belongs to: the name of its file."""
     return PurePath(rule.place.file).stem

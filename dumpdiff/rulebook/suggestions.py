@@ -10,7 +10,7 @@ import yaml
 
 from ..model.result import Result
 from . import Rules
-from .scope_suggestions import Line, missing_lines
+from .scope_suggestions import Line, infer_scope_lines
 
 _CONTAINERS = (
     "Module.",
@@ -38,18 +38,18 @@ class _Operators:
     parts: dict[str, dict[tuple[str, ...], int]] = field(default_factory=lambda: defaultdict(dict))
 
 
-def suggestions(result: Result, rules: Rules) -> str:
+def infer_rule_file(result: Result, rules: Rules) -> str:
     """The text of a rule file, or of a comment alone if there is nothing to suggest.
 
     Operators (spellings of a known kind, decompositions) come from ``result.learned``, scopes (patterns that give both
     names of a parameter one canonical name) from ``result.parameters``. ``rules`` are those the result was made with.
     """
     operators = _operators(result, rules)
-    wanted = Counter(line for names in result.parameters for line in missing_lines(*names, rules))
-    lines = [*scope_lines(wanted), *_kind_lines(operators), *_part_lines(operators, rules)]
+    wanted = Counter(line for names in result.parameters for line in infer_scope_lines(*names, rules))
+    lines = [*format_scope_section(wanted), *_kind_lines(operators), *_part_lines(operators, rules)]
     head = _HEAD.format(
-        target=plain_comment(result.target.source.path),
-        reference=plain_comment(result.reference.source.path),
+        target=escape_comment(result.target.source.path),
+        reference=escape_comment(result.reference.source.path),
     )
     return head + ("\n" + "\n".join(lines) + "\n" if lines else _NOTHING)
 
@@ -62,7 +62,7 @@ def _operators(result: Result, rules: Rules) -> _Operators:
             continue
         ours, theirs = _kinds(same.target, rules), _kinds(same.reference, rules)
         if len(same.target) == len(same.reference) == 1 and not (
-            rules.knows(ours[0]) and rules.knows(theirs[0])
+            rules.has_kind(ours[0]) and rules.has_kind(theirs[0])
         ):
             _add_member(found, same.target[0], same.reference[0], same.count, rules)
         elif len(theirs) == 1 and ours != theirs:
@@ -74,17 +74,17 @@ def _operators(result: Result, rules: Rules) -> _Operators:
 
 def _kinds(spelled: Sequence[str], rules: Rules) -> tuple[str, ...]:
     """Canonical kinds, without layout operators, which may stand anywhere; never empty."""
-    kinds = tuple(rules.kind(kind) for kind in spelled)
-    return tuple(kind for kind in kinds if rules.layout(kind) != "identity") or kinds
+    kinds = tuple(rules.resolve_kind(kind) for kind in spelled)
+    return tuple(kind for kind in kinds if rules.get_layout(kind) != "identity") or kinds
 
 
 def _add_member(found: _Operators, target: str, reference: str, count: int, rules: Rules) -> None:
     """One operator against one, of which no rule knows one or both: another spelling."""
-    ours, theirs = rules.kind(target), rules.kind(reference)
+    ours, theirs = rules.resolve_kind(target), rules.resolve_kind(reference)
     if any(kind.startswith("grad:") for kind in (ours, theirs)):
         return  # a gradient operator is a spelling of its forward operator's
-    kind, spellings = (ours, [reference]) if rules.knows(ours) else (theirs, [target])
-    if not rules.knows(kind):
+    kind, spellings = (ours, [reference]) if rules.has_kind(ours) else (theirs, [target])
+    if not rules.has_kind(kind):
         found.kinds.setdefault(
             kind, "no rule knows either side; give it a class of rules/tolerances.yaml"
         )
@@ -104,7 +104,7 @@ def _add_parts(
     if any(_reaches(part, whole, known) for part in parts):
         return  # a circle, which no rule file may have
     for kind in (whole, *parts):
-        if not rules.knows(kind):
+        if not rules.has_kind(kind):
             found.kinds.setdefault(kind.removeprefix("grad:"), "no rule knows it; give it a class")
     found.parts[whole][parts] = count
 
@@ -133,7 +133,7 @@ def _reaches(start: str, goal: str, known: Mapping[str, Iterable[tuple[str, ...]
     return any(_reaches(part, goal, known) for row in known.get(start, ()) for part in row)
 
 
-def scope_lines(wanted: Counter[Line]) -> Iterator[str]:
+def format_scope_section(wanted: Counter[Line]) -> Iterator[str]:
     """The section ``scopes``: each pattern once, for the canonical path that most parameters want."""
     tables: dict[tuple[str, ...], dict[str, dict[str, int]]] = defaultdict(
         lambda: defaultdict(dict)
@@ -204,6 +204,6 @@ def _quoted(text: str) -> str:
     )
 
 
-def plain_comment(path: str) -> str:
+def escape_comment(path: str) -> str:
     """In a comment, whatever characters a path has."""
     return path.encode("unicode_escape").decode()

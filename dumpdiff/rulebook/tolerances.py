@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..model.dtypes import UNIT_ROUNDOFF, unit_roundoff
-from .document import Entry, Place, union
+from .document import Entry, Place, collect_fields
 
 GROWTHS = ("none", "sqrt")
 
@@ -48,19 +48,19 @@ class ToleranceRules:
         self.kinds: dict[str, ClassTolerance] = {}
         self._named_kinds: list[Entry] = []
         for source in sources:
-            fields = union(
+            fields = collect_fields(
                 source,
                 ("base_units", "short_base_units", "spread", "accumulator", "classes", "kinds"),
             )
             for name in ("base_units", "short_base_units", "spread"):
                 for entry in fields[name]:
-                    numbers[name] = _value(entry).number()
+                    numbers[name] = _value(entry).read_number()
             for entry in fields["accumulator"]:
-                accumulator = _value(entry).choice(UNIT_ROUNDOFF, "dtype")
+                accumulator = _value(entry).read_choice(UNIT_ROUNDOFF, "dtype")
             for name, table in (("classes", self.classes), ("kinds", self.kinds)):
                 for section in fields[name]:
-                    for key, body in section.pairs().items():
-                        table[key.text()] = _read(key, body, table.get(key.text()))
+                    for key, body in section.read_pairs().items():
+                        table[key.read_text()] = _read(key, body, table.get(key.read_text()))
                         if name == "kinds":
                             self._named_kinds.append(key)
         self.units = Units(
@@ -73,51 +73,51 @@ class ToleranceRules:
     def check_kinds(self, kinds: Collection[str]) -> None:
         """Raises RuleError when a tolerance is given for a kind that does not exist."""
         for key in self._named_kinds:
-            key.choice(kinds, "operator kind")
+            key.read_choice(kinds, "operator kind")
 
-    def of(self, kind: str, kind_class: str) -> ClassTolerance:
+    def get_tolerance(self, kind: str, kind_class: str) -> ClassTolerance:
         """That of the kind if it has one of its own, else that of its class."""
         return self.kinds.get(kind) or self.classes[kind_class]
 
-    def growth(self, rule: ClassTolerance, reduction_length: int) -> float:
+    def compute_growth(self, rule: ClassTolerance, reduction_length: int) -> float:
         """Unit roundoffs of the accumulator that a sum of so many terms may be off."""
         if rule.growth == "none" or reduction_length <= 1:
             return 0.0
         return self.units.spread * math.sqrt(reduction_length)
 
-    def tolerance(
+    def compute_tolerance(
         self, rule: ClassTolerance, dtype_a: str, dtype_b: str, reduction_length: int
     ) -> float:
         """Relative tolerance of a pair of such dtypes; 0 when both are exact (integers, bools)."""
         coarse = max(unit_roundoff(dtype_a), unit_roundoff(dtype_b))
         inside = min(coarse, self.units.sum_roundoff)
         units = self.units.short_base_units if coarse > inside else self.units.base_units
-        return units * coarse + self.growth(rule, reduction_length) * inside
+        return units * coarse + self.compute_growth(rule, reduction_length) * inside
 
 
 def _value(entry: Entry) -> Entry:
     """``{value, reason, source}``: a figure is never given without its source."""
-    return entry.fields(("value", "reason", "source"), ("value", "source"))["value"]
+    return entry.read_fields(("value", "reason", "source"), ("value", "source"))["value"]
 
 
 def _read(key: Entry, body: Entry, old: ClassTolerance | None) -> ClassTolerance:
-    fields = body.fields(
+    fields = body.read_fields(
         ("conditioning", "growth", "reason", "source"),
         ("source",) if old else ("conditioning", "source"),
     )
     conditioning = (
-        fields["conditioning"].number()
+        fields["conditioning"].read_number()
         if "conditioning" in fields
         else old.conditioning
         if old
         else 1.0
     )
     if conditioning < 1:
-        raise fields["conditioning"].error(
+        raise fields["conditioning"].make_error(
             f"conditioning is an amplification, 1 or more, found {conditioning:g}"
         )
     growth = (
-        fields["growth"].choice(GROWTHS, "growth")
+        fields["growth"].read_choice(GROWTHS, "growth")
         if "growth" in fields
         else old.growth
         if old

@@ -1,13 +1,21 @@
-"""Were both runs set up alike? Settings of any two frameworks, read without running anything, and compared.
+"""Compare the settings of two runs of any two frameworks. Files are read; nothing is executed.
 
->>> from dumpdiff.triage.settings import compare, read_settings
+>>> from dumpdiff.run_settings import compare, read_settings
 >>> compare(read_settings("pretrain.yaml"), read_settings("train.sh")).verdict  # doctest: +SKIP
 'differ'
 """
 
-from .comparison import Comparison, Outcome, compare
+from .comparison import ComparedSetting, SettingsComparison, compare
 from .file_kinds import read_settings
-from .row_value import Seen
-from .settings import Given, Settings
+from .row_value import RowValue
+from .settings import Settings, SettingValue
 
-__all__ = ["Comparison", "Given", "Outcome", "Seen", "Settings", "compare", "read_settings"]
+__all__ = [
+    "ComparedSetting",
+    "RowValue",
+    "SettingValue",
+    "Settings",
+    "SettingsComparison",
+    "compare",
+    "read_settings",
+]

@@ -9,20 +9,21 @@ from typing import Any, Literal
 
 import yaml
 
-from ..model.stage import Stage, Verdict
-from ..rulebook.files import shipped_root
+from ..model.stage import Stage
+from ..model.verdict import Verdict
+from ..rulebook.files import find_shipped_root
 from ..training_logs import LogComparison
-from . import Comparison, Outcome, Settings
-from .row_value import Seen
-from .settings import SPOKEN
-from .values import same, spoken
+from . import SettingsComparison, ComparedSetting, Settings
+from .row_value import RowValue
+from .settings import FRAMEWORK_NAMES
+from .values import are_equal, format_value
 
-#: holds: checked, and as it should be; fails: the runs differ, or a value is wrong; advice: alike, but not as it
-#: should be while aligning; unknown: checked, but cannot be told; open: for a person; unused: not in these models.
-State = Literal["holds", "fails", "advice", "unknown", "open", "unused"]
+#: holds: checked, and as it should be; fails: the runs differ, or a value is wrong; advice: equal, but not as
+#: recommended while aligning; open: for a person to check; unused: not in these models.
+State = Literal["holds", "fails", "inconclusive", "advice", "open", "unused"]
 
 #: The worst of several answers is the item's.
-_WORST: tuple[State, ...] = ("fails", "unknown", "advice", "holds", "open")
+_WORST: tuple[State, ...] = ("fails", "inconclusive", "advice", "holds", "open")
 
 
 @dataclass(frozen=True)
@@ -56,27 +57,31 @@ class Checklist:
     titles: Mapping[str, str]  #: section -> title
     answers: tuple[Answer, ...]
 
-    def having(self, *states: State) -> list[Answer]:
+    def select_answers(self, *states: State) -> list[Answer]:
         """The answers in these states."""
         return [answer for answer in self.answers if answer.state in states]
 
     @property
     def verdict(self) -> Verdict:
-        """differ if an item fails, unclear if one that could be checked cannot be told, else agree."""
+        """differ if an item fails, inconclusive if one that could be checked cannot be told, else agree."""
         return (
-            "differ" if self.having("fails") else "unclear" if self.having("unknown") else "agree"
+            "differ"
+            if self.select_answers("fails")
+            else "inconclusive"
+            if self.select_answers("inconclusive")
+            else "agree"
         )
 
-    def stage(self) -> Stage:
+    def to_stage(self) -> Stage:
         """The checklist as one stage of a triage."""
-        counts = {state: len(self.having(state)) for state in _WORST}
+        counts = {state: len(self.select_answers(state)) for state in _WORST}
         failing, unknown, advised = (
-            self.having("fails"),
-            self.having("unknown"),
-            self.having("advice"),
+            self.select_answers("fails"),
+            self.select_answers("inconclusive"),
+            self.select_answers("advice"),
         )
         first = f"{failing[0].evidence[0]}{_more(len(failing) - 1)}; " if failing else ""
-        said = f"{first}{counts['holds']} items hold, {counts['advice']} are advised, {counts['unknown']} cannot be told"
+        said = f"{first}{counts['holds']} items hold, {counts['advice']} are advised, {counts['inconclusive']} are inconclusive"
         return Stage(
             name="checklist",
             verdict=self.verdict,
@@ -86,7 +91,9 @@ class Checklist:
         )
 
 
-def check(settings: Comparison | None = None, logs: LogComparison | None = None) -> Checklist:
+def check(
+    settings: SettingsComparison | None = None, logs: LogComparison | None = None
+) -> Checklist:
     """Answer what two runs' settings and logs can answer; without them everything is left to tick off."""
     titles, items = load_items()
     return Checklist(titles, tuple(_answer(item, settings, logs) for item in items))
@@ -95,12 +102,12 @@ def check(settings: Comparison | None = None, logs: LogComparison | None = None)
 @cache
 def load_items() -> tuple[Mapping[str, str], tuple[Item, ...]]:
     """Titles of the sections, and all items, as shipped."""
-    with (shipped_root() / "checklist.yaml").open(encoding="utf-8") as stream:
+    with (find_shipped_root() / "checklist.yaml").open(encoding="utf-8") as stream:
         data = yaml.safe_load(stream)
     return data["sections"], tuple(Item(name, **fields) for name, fields in data["items"].items())
 
 
-def _answer(item: Item, settings: Comparison | None, logs: LogComparison | None) -> Answer:
+def _answer(item: Item, settings: SettingsComparison | None, logs: LogComparison | None) -> Answer:
     found: list[tuple[State, str]] = []
     if settings is not None:
         found += [*_rows(item, settings), *_advice(item, settings)]
@@ -118,36 +125,36 @@ def _answer(item: Item, settings: Comparison | None, logs: LogComparison | None)
     return Answer(item, worst, tuple(said for state, said in found if state == worst))
 
 
-def _means_nothing(item: Item, settings: Comparison) -> bool:
+def _means_nothing(item: Item, settings: SettingsComparison) -> bool:
     rows = [outcome.state for outcome in settings.outcomes if outcome.item == item.name]
     return item.settings and bool(rows) and set(rows) == {"unused"}
 
 
 _STATES: Mapping[str, State] = {
-    "equal": "holds",
-    "different": "fails",
+    "agree": "holds",
+    "differ": "fails",
     "unsupported": "fails",
-    "unclear": "unknown",
+    "inconclusive": "inconclusive",
 }
 
 
-def _rows(item: Item, settings: Comparison) -> Iterator[tuple[State, str]]:
+def _rows(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
     """What the table of settings says; a difference that at most rounds is a matter of advice."""
     if not item.settings:
         return
     for outcome in settings.outcomes:
         if outcome.item == item.name and outcome.state in _STATES:
             state = _STATES[outcome.state]
-            if state in ("fails", "unknown") and not outcome.matters:
+            if state in ("fails", "inconclusive") and not outcome.matters:
                 if outcome.effect == "none":
                     continue
                 state = "advice"
             yield state, outcome.reason
 
 
-def _advice(item: Item, settings: Comparison) -> Iterator[tuple[State, str]]:
+def _advice(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
     """What both runs should have while they are aligned."""
-    rows: dict[str, Outcome] = {outcome.setting: outcome for outcome in settings.outcomes}
+    rows: dict[str, ComparedSetting] = {outcome.setting: outcome for outcome in settings.outcomes}
     for name, wanted in item.advise.items():
         outcome = rows[name]
         for side, seen in (
@@ -156,14 +163,14 @@ def _advice(item: Item, settings: Comparison) -> Iterator[tuple[State, str]]:
         ):
             if outcome.state == "unused" or seen.how in ("unknown", "absent") or _is(seen, wanted):
                 continue
-            said = f"{name.replace('_', ' ')} is {spoken(seen.value)} in {SPOKEN[side.framework]}"
-            yield "advice", f"{said}, advised {spoken(wanted)}"
-        if outcome.state == "equal" and _is(outcome.target, wanted):
-            yield "holds", f"{name.replace('_', ' ')} is {spoken(wanted)}"
+            said = f"{name.replace('_', ' ')} is {format_value(seen.value)} in {FRAMEWORK_NAMES[side.framework]}"
+            yield "advice", f"{said}, advised {format_value(wanted)}"
+        if outcome.state == "agree" and _is(outcome.target, wanted):
+            yield "holds", f"{name.replace('_', ' ')} is {format_value(wanted)}"
 
 
-def _is(seen: Seen, wanted: Any) -> bool:
-    return same(seen.value, wanted)
+def _is(seen: RowValue, wanted: Any) -> bool:
+    return are_equal(seen.value, wanted)
 
 
 def _variables(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
@@ -183,18 +190,20 @@ def _keys(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
     for name, wanted in item.keys.items() if side.framework == "mindformers" else ():
         given = side.values.get(name)
         if given is None:
-            yield "holds", f"{name} is not set in {side.path}: {spoken(wanted)} by default"
+            yield "holds", f"{name} is not set in {side.path}: {format_value(wanted)} by default"
             continue
-        right = same(given.value, wanted)
-        said = f"{name} is {spoken(given.value)} ({given.place})"
-        yield "holds" if right else "fails", said if right else f"{said}, expected {spoken(wanted)}"
+        right = are_equal(given.value, wanted)
+        said = f"{name} is {format_value(given.value)} ({given.place})"
+        yield (
+            "holds" if right else "fails",
+            said if right else f"{said}, expected {format_value(wanted)}",
+        )
 
 
 def _criteria(item: Item, logs: LogComparison) -> Iterator[tuple[State, str]]:
-    states: Mapping[Verdict, State] = {"agree": "holds", "differ": "fails", "unclear": "unknown"}
     for criterion in logs.checks:
         if criterion.name in item.logs:
-            yield states[criterion.verdict], criterion.said
+            yield _STATES[criterion.verdict], criterion.said
 
 
 def _more(count: int) -> str:

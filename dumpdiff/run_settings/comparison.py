@@ -7,61 +7,62 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.dtypes import unit_roundoff
-from ..model.stage import Stage, Verdict
+from ..model.stage import Stage
+from ..model.verdict import Verdict
 from . import values
-from .derivation import CONDITIONS, OF_BOTH, derivation
-from .row_value import How, Reading, Seen, Silent
-from .settings import SPOKEN, Settings
+from .derivation import CONDITIONS, OF_BOTH, find_derivation
+from .row_value import ValueOrigin, SettingsLookup, RowValue, UnknownValueError
+from .settings import FRAMEWORK_NAMES, Settings
 from .table import Effect, Row, Table, load_table
 
 #: unsupported: set on one side, and the other framework has no such option. unused: means nothing in these runs.
-State = Literal["equal", "different", "unsupported", "unclear", "unused"]
+State = Literal[Verdict, "unsupported", "unused"]
 
 #: Set by launchers, or the name of a class: they are in no row, and nobody misses them.
 _ASIDE = frozenset({"world_size", "rank", "local_rank", "type"})
 
 #: Effects that make the runs compute something else; the others only round, or show.
-TELLING: frozenset[Effect] = frozenset({"numbers", "precision"})
+RESULT_EFFECTS: frozenset[Effect] = frozenset({"numbers", "precision"})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparedSetting:
     """One row of the table, for these two runs."""
 
     setting: str
     section: str
     effect: Effect
     state: State
-    target: Seen
-    reference: Seen
+    target: RowValue
+    reference: RowValue
     reason: str
     item: str = ""  #: the item of the checklist that it answers, '' if none
 
     @property
     def matters(self) -> bool:
         """Whether another value changes what is computed."""
-        return self.effect in TELLING
+        return self.effect in RESULT_EFFECTS
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SettingsComparison:
     """All rows, in the order of the table."""
 
     target: Settings
     reference: Settings
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ComparedSetting, ...]
     unread: Mapping[str, tuple[str, ...]]  #: side -> what is set there and stands in no row
 
-    def having(self, *states: State, matters: bool | None = None) -> list[Outcome]:
+    def select_settings(self, *states: State, matters: bool | None = None) -> list[ComparedSetting]:
         """The outcomes in these states, all or those whose effect matters (or does not)."""
         return [o for o in self.outcomes if o.state in states and matters in (None, o.matters)]
 
     @property
     def verdict(self) -> Verdict:
-        """differ if a setting that matters does; unclear if one that matters cannot be told; else agree."""
-        if self.having("different", "unsupported", matters=True):
+        """differ if a setting that matters does; inconclusive if one that matters cannot be told; else agree."""
+        if self.select_settings("differ", "unsupported", matters=True):
             return "differ"
-        return "unclear" if self.having("unclear", matters=True) else "agree"
+        return "inconclusive" if self.select_settings("inconclusive", matters=True) else "agree"
 
     @property
     def compute_dtype(self) -> str:
@@ -71,17 +72,20 @@ class Comparison:
             return ""
         return max((str(row.target.value), str(row.reference.value)), key=unit_roundoff)
 
-    def stage(self) -> Stage:
+    def to_stage(self) -> Stage:
         """The comparison as one stage of a triage."""
         parted, rounding = (
-            self.having("different", "unsupported", matters=True),
-            self.having("different", matters=False),
+            self.select_settings("differ", "unsupported", matters=True),
+            self.select_settings("differ", matters=False),
         )
-        unclear, equal = self.having("unclear", matters=True), self.having("equal")
+        undecided, equal = (
+            self.select_settings("inconclusive", matters=True),
+            self.select_settings("agree"),
+        )
         said = {
             "differ": f"{parted[0].reason}{_more(len(parted) - 1)}" if parted else "",
-            "unclear": f"{unclear[0].reason}{_more(len(unclear) - 1)}; {len(equal)} settings are equal"
-            if unclear
+            "inconclusive": f"{undecided[0].reason}{_more(len(undecided) - 1)}; {len(equal)} settings are equal"
+            if undecided
             else "",
             "agree": f"{len(equal)} settings are equal, {len(rounding)} differ that at most round",
         }[self.verdict]
@@ -90,11 +94,11 @@ class Comparison:
             verdict=self.verdict,
             headline=said,
             evidence=tuple(outcome.reason for outcome in parted),
-            missing=tuple(outcome.reason for outcome in unclear),
+            missing=tuple(outcome.reason for outcome in undecided),
         )
 
 
-def compare(target: Settings, reference: Settings) -> Comparison:
+def compare(target: Settings, reference: Settings) -> SettingsComparison:
     """Every row of ``rules/settings.yaml``, judged for two runs of any of the known frameworks."""
     table = load_table()
     sides = [
@@ -103,40 +107,44 @@ def compare(target: Settings, reference: Settings) -> Comparison:
     ]
     outcomes = tuple(_judge(row, target, reference, *sides) for row in table.rows)
     unread = {"target": _unread(target, table), "reference": _unread(reference, table)}
-    return Comparison(target, reference, outcomes, unread)
+    return SettingsComparison(target, reference, outcomes, unread)
 
 
-def _seen(row: Row, settings: Settings, table: Table) -> Seen:
+def _seen(row: Row, settings: Settings, table: Table) -> RowValue:
     """One side's value, in the form that both sides are compared in."""
-    names = row.names(settings.framework)
+    names = row.get_names(settings.framework)
     family = "mindformers" if settings.framework == "mindformers" else "megatron"
-    reading = Reading(settings, table)
-    derive = derivation(row.derive, settings.framework)
+    reading = SettingsLookup(settings, table)
+    derive = find_derivation(row.derive, settings.framework)
     if not names and derive is None:
-        return Seen(row.fixed[family], "fixed") if family in row.fixed else Seen(None, "absent")
+        return (
+            RowValue(row.fixed[family], "fixed")
+            if family in row.fixed
+            else RowValue(None, "absent")
+        )
     try:
         value = derive(reading) if derive is not None else _plain(row, reading, names)
-    except Silent as why:
-        return Seen(None, "unknown", *_evidence(reading), why=str(why))
+    except UnknownValueError as why:
+        return RowValue(None, "unknown", *_evidence(reading), why=str(why))
     if isinstance(value, str):
         value = row.words.get(value, value)
-    return Seen(value, _how(row, names, reading), *_evidence(reading))
+    return RowValue(value, _how(row, names, reading), *_evidence(reading))
 
 
-def _how(row: Row, names: tuple[str, ...], reading: Reading) -> How:
+def _how(row: Row, names: tuple[str, ...], reading: SettingsLookup) -> ValueOrigin:
     """A value is set if an option of the row itself was; derived if only others were."""
     if not reading.used:
         return "default" if names else "fixed"
     own = {
-        key for name in names for key in reading.table.candidates(name, reading.settings.framework)
+        key for name in names for key in reading.table.list_keys(name, reading.settings.framework)
     }
     return "set" if own & reading.used.keys() else "derived"
 
 
-def _plain(row: Row, reading: Reading, names: tuple[str, ...]) -> object:
+def _plain(row: Row, reading: SettingsLookup, names: tuple[str, ...]) -> object:
     try:
-        raw = reading.raw(*names)
-    except Silent:
+        raw = reading.get_raw(*names)
+    except UnknownValueError:
         if (
             row.type == "path" and reading.used
         ):  # what matters is that there is one; places differ anyway
@@ -147,10 +155,10 @@ def _plain(row: Row, reading: Reading, names: tuple[str, ...]) -> object:
     try:
         return values.TYPES[row.type](raw)
     except (TypeError, ValueError, OverflowError):
-        raise Silent(f"it is {raw!r}, which is no {row.type}") from None
+        raise UnknownValueError(f"it is {raw!r}, which is no {row.type}") from None
 
 
-def _evidence(reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _evidence(reading: SettingsLookup) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(reading.used), tuple(dict.fromkeys(given.place for given in reading.used.values()))
 
 
@@ -158,13 +166,15 @@ def _judge(
     row: Row,
     target: Settings,
     reference: Settings,
-    ours: Mapping[str, Seen],
-    theirs: Mapping[str, Seen],
-) -> Outcome:
+    ours: Mapping[str, RowValue],
+    theirs: Mapping[str, RowValue],
+) -> ComparedSetting:
     first, second = ours[row.name], theirs[row.name]
 
-    def outcome(state: State, reason: str) -> Outcome:
-        return Outcome(row.name, row.section, row.effect, state, first, second, reason, row.item)
+    def outcome(state: State, reason: str) -> ComparedSetting:
+        return ComparedSetting(
+            row.name, row.section, row.effect, state, first, second, reason, row.item
+        )
 
     if row.needs and not _needed(row.needs, ours, theirs):
         return outcome("unused", f"means nothing here ({row.needs.replace('_', ' ')})")
@@ -174,24 +184,24 @@ def _judge(
         silent = all(
             seen.how in ("unknown", "default") and not seen.names for seen in (first, second)
         )
-        state: State = "unused" if silent and row.effect != "numbers" else "unclear"
-        return outcome(state, _why_unclear(row, (target, first), (reference, second)))
+        state: State = "unused" if silent and row.effect != "numbers" else "inconclusive"
+        return outcome(state, _explain_undecided(row, (target, first), (reference, second)))
     if row.type == "path":
-        state = "equal" if (first.value is None) == (second.value is None) else "different"
+        state = "agree" if (first.value is None) == (second.value is None) else "differ"
     else:
-        state = "equal" if values.same(first.value, second.value) else "different"
+        state = "agree" if values.are_equal(first.value, second.value) else "differ"
     return outcome(state, f"{_named(row)}: {_told(target, first)}, {_told(reference, second)}")
 
 
-def _needed(condition: str, ours: Mapping[str, Seen], theirs: Mapping[str, Seen]) -> bool:
+def _needed(condition: str, ours: Mapping[str, RowValue], theirs: Mapping[str, RowValue]) -> bool:
     """Whether a row means something; where the condition cannot be told, its own row says so, once."""
     answers = [CONDITIONS[condition](side) is True for side in (ours, theirs)]
     return all(answers) if condition in OF_BOTH else any(answers)
 
 
 def _one_sided(
-    row: Row, tell: Callable[[State, str], Outcome], *sides: tuple[Settings, Seen]
-) -> Outcome:
+    row: Row, tell: Callable[[State, str], ComparedSetting], *sides: tuple[Settings, RowValue]
+) -> ComparedSetting:
     """The framework of one side has no such option: then only a value that asks for something is of interest."""
     having = [(settings, seen) for settings, seen in sides if seen.how != "absent"]
     lacking = [settings for settings, seen in sides if seen.how == "absent"]
@@ -199,11 +209,11 @@ def _one_sided(
         return tell("unused", "neither framework has it")
     settings, seen = having[0]
     if seen.how == "unknown":
-        return tell("unclear" if seen.names else "unused", f"{_named(row)}: {seen.why}")
-    reason = (
-        f"{_named(row)}: {_told(settings, seen)}; {SPOKEN[lacking[0].framework]} has no such option"
+        return tell("inconclusive" if seen.names else "unused", f"{_named(row)}: {seen.why}")
+    reason = f"{_named(row)}: {_told(settings, seen)}; {FRAMEWORK_NAMES[lacking[0].framework]} has no such option"
+    defaults = (
+        load_table().find_default(name, settings) for name in row.get_names(settings.framework)
     )
-    defaults = (load_table().default(name, settings) for name in row.names(settings.framework))
     usual = next((default.value for default in defaults if default is not None), None)
     asks = (
         seen.how in ("set", "derived")
@@ -213,18 +223,18 @@ def _one_sided(
     return tell("unsupported" if asks else "unused", reason)
 
 
-def _same_as(row: Row, seen: Seen, usual: object) -> bool:
+def _same_as(row: Row, seen: RowValue, usual: object) -> bool:
     if usual is None:
         return False
     try:
-        return values.same(seen.value, values.TYPES[row.type](usual))
+        return values.are_equal(seen.value, values.TYPES[row.type](usual))
     except (TypeError, ValueError):
         return False
 
 
-def _why_unclear(row: Row, *sides: tuple[Settings, Seen]) -> str:
+def _explain_undecided(row: Row, *sides: tuple[Settings, RowValue]) -> str:
     said = [
-        f"{SPOKEN[settings.framework]}: {seen.why}"
+        f"{FRAMEWORK_NAMES[settings.framework]}: {seen.why}"
         if seen.how == "unknown"
         else _told(settings, seen)
         for settings, seen in sides
@@ -232,7 +242,7 @@ def _why_unclear(row: Row, *sides: tuple[Settings, Seen]) -> str:
     return f"{_named(row)}: {'; '.join(said)}"
 
 
-def spoken_places(places: tuple[str, ...]) -> str:
+def format_places(places: tuple[str, ...]) -> str:
     """Places as a person writes them.
 
     >>> spoken_places(("run.sh:4", "run.sh:9", "more.sh:1"))
@@ -247,14 +257,14 @@ def spoken_places(places: tuple[str, ...]) -> str:
     )
 
 
-def _told(settings: Settings, seen: Seen) -> str:
+def _told(settings: Settings, seen: RowValue) -> str:
     """``num_layers 32 (run.sh:29)``, or ``32 by default`` with who says so."""
-    value = values.spoken(seen.value)
+    value = values.format_value(seen.value)
     if seen.how == "default":
-        return f"{value} by default of {SPOKEN[settings.framework]}"
+        return f"{value} by default of {FRAMEWORK_NAMES[settings.framework]}"
     if seen.how == "fixed":
-        return f"always {value} in {SPOKEN[settings.framework]}"
-    return f"{value} ({spoken_places(seen.places)})"
+        return f"always {value} in {FRAMEWORK_NAMES[settings.framework]}"
+    return f"{value} ({format_places(seen.places)})"
 
 
 def _named(row: Row) -> str:
@@ -266,8 +276,8 @@ def _unread(settings: Settings, table: Table) -> tuple[str, ...]:
     known = {
         key
         for row in table.rows
-        for name in row.names(settings.framework)
-        for key in table.candidates(name, settings.framework)
+        for name in row.get_names(settings.framework)
+        for key in table.list_keys(name, settings.framework)
     }
     return tuple(
         name

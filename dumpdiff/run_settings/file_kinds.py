@@ -1,4 +1,4 @@
-"""Which kind of settings a file holds is judged by its content."""
+"""Recognize by its content which kind of settings a file holds, and read it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.errors import DumpError
-from .arguments import from_mapping, holds_arguments, of_swift, read_arguments
+from .arguments import (
+    convert_swift_options,
+    has_arguments,
+    read_argument_mapping,
+    read_arguments,
+)
 from .launch_script import read_launch
 from .mindformers import read_mindformers
-from .model_config import with_model
+from .model_config import add_model_config
 from .settings import Settings
 
-#: Top keys of which every YAML of MindSpore Transformers has some; Megatron-SWIFT's options in a YAML have none.
-_MINDFORMERS = {
+#: Top-level keys of a YAML of MindSpore Transformers. A YAML with Megatron-SWIFT's options has none of them.
+_MINDFORMERS_KEYS = {
     "use_legacy",
     "model",
     "trainer",
@@ -23,50 +28,52 @@ _MINDFORMERS = {
     "optimizer",
     "parallel_config",
 }
-_LONGEST = 64 << 20  #: bytes; the head of a log holds its arguments
+_MAX_BYTES = 64 << 20  #: that are read; a log prints its arguments at the beginning
+_HEAD = 4096  #: characters in which a zero byte means a binary file
 
 
 def read_settings(path: str | Path, version: str = "", model: str | Path | None = None) -> Settings:
-    """The settings of one run: a YAML of MindSpore Transformers, a launch script (read, never run), a log with the
-    arguments it printed, or arguments saved as JSON. ``version`` is that of the framework, where defaults changed.
+    """Read the settings of one run.
 
+    ``path`` is a YAML of MindSpore Transformers, a launch script (which is never run), a log with the arguments
+    it printed, or arguments saved as JSON. ``version`` is that of the framework, where defaults changed.
     ``model`` is the config.json of the model (or its folder), for launches that take the structure from it.
 
     Raises DumpError if it is none of these.
     """
-    place = Path(path)
-    if place.is_dir():
+    file = Path(path)
+    if file.is_dir():
         raise DumpError(f"{path}: is a folder; give the YAML, launch script or log of the run")
-    if not place.is_file():
+    if not file.is_file():
         raise DumpError(f"{path}: there is no such file")
-    with place.open("rb") as stream:
-        text = stream.read(_LONGEST).decode("utf-8", errors="replace")
-    if "\0" in text[:4096]:
+    with file.open("rb") as stream:
+        text = stream.read(_MAX_BYTES).decode("utf-8", errors="replace")
+    if "\0" in text[:_HEAD]:
         raise DumpError(f"{path}: is binary; expected a YAML, a launch script, a log or args.json")
-    settings = _read(text, place)
-    settings = settings if model is None else with_model(settings, Path(model))
+    settings = _parse_text(text, file)
+    if model is not None:
+        settings = add_model_config(settings, Path(model))
     return replace(settings, version=version) if version else settings
 
 
-def _read(text: str, path: Path) -> Settings:
+def _parse_text(text: str, path: Path) -> Settings:
     if text.lstrip().startswith("{"):
-        return _json(text, path)
+        return _parse_json(text, path)
     if path.suffix in (".yaml", ".yml"):
         settings = read_mindformers(text, path.name, path)
-        return (
-            of_swift(settings)
-            if _MINDFORMERS.isdisjoint(name.partition(".")[0] for name in settings.values)
-            else settings
-        )
-    if holds_arguments(text):
+        top_keys = {name.partition(".")[0] for name in settings.values}
+        if _MINDFORMERS_KEYS.isdisjoint(top_keys):
+            return convert_swift_options(settings)
+        return settings
+    if has_arguments(text):
         return read_arguments(text, str(path), path.name)
     return read_launch(text, path, path.name)
 
 
-def _json(text: str, path: Path) -> Settings:
+def _parse_json(text: str, path: Path) -> Settings:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{path}: no valid JSON ({error})") from error
-    data = data.get("args", data) if isinstance(data.get("args"), dict) else data
-    return from_mapping(data, str(path), path.name)
+    arguments = data.get("args", data) if isinstance(data.get("args"), dict) else data
+    return read_argument_mapping(arguments, str(path), path.name)

@@ -10,59 +10,62 @@ from typing import Any
 import yaml
 
 from ..model.errors import DumpError
-from .settings import Given, Settings
+from .settings import Settings, SettingValue
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MOST = 20_000  #: values; aliases of aliases would go on for ever
+_MAX_VALUES = 20_000  #: aliases of aliases could expand without end
+_MAX_DEPTH = 4  #: parents of a file by ``base_config``
 _MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
 
 
-class _Reader:
-    """Walks the nodes of one document; a later value of the same name counts."""
+class _YamlWalker:
+    """Collects the values of one document; a later value of the same name replaces an earlier one."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.values: dict[str, Given] = {}
+        self.values: dict[str, SettingValue] = {}
         self.notes: list[str] = []
-        self.seen = 0
+        self.n_values = 0
         self.constructor: Any = yaml.SafeLoader("")
 
-    def mapping(self, node: yaml.MappingNode, prefix: str) -> None:
-        for key, value in _pairs(node):
+    def visit_mapping(self, node: yaml.MappingNode, prefix: str) -> None:
+        for key, value in _iterate_pairs(node):
             name = f"{prefix}.{key.value}" if prefix else str(key.value)
-            self.value(value, name, key.start_mark.line + 1)
+            self.visit_value(value, name, key.start_mark.line + 1)
 
-    def value(self, node: Any, name: str, line: int) -> None:
-        self.seen += 1
-        if self.seen > _MOST:
+    def visit_value(self, node: Any, name: str, line: int) -> None:
+        self.n_values += 1
+        if self.n_values > _MAX_VALUES:
             raise DumpError(
-                f"{self.file}: more than {_MOST} values; expected a configuration of MindSpore Transformers"
+                f"{self.file}: more than {_MAX_VALUES} values; expected a configuration of"
+                " MindSpore Transformers"
             )
         if isinstance(node, yaml.MappingNode):
-            self.mapping(node, name)
+            self.visit_mapping(node, name)
             return
-        if isinstance(node, yaml.SequenceNode) and any(
-            isinstance(item, yaml.MappingNode) for item in node.value
-        ):
-            for item in node.value:  # callbacks: each entry says by 'type' what it is
-                if isinstance(item, yaml.MappingNode):
-                    kind = next(
-                        (value.value for key, value in _pairs(item) if key.value == "type"), ""
-                    )
-                    self.mapping(item, f"{name}.{kind}" if kind else name)
-            return
-        self.values[name] = Given(self._plain(node), f"{self.file}:{line}")
-        if isinstance(node, yaml.ScalarNode) and not node.style and _looks_like_a_number(node):
+        if isinstance(node, yaml.SequenceNode):
+            mappings = [item for item in node.value if isinstance(item, yaml.MappingNode)]
+            for item in mappings:  # callbacks: the key 'type' of each says what it is
+                kind = _find_type(item)
+                self.visit_mapping(item, f"{name}.{kind}" if kind else name)
+            if mappings:
+                return
+        self.values[name] = SettingValue(self._convert_node(node), f"{self.file}:{line}")
+        if _is_number_text(node):
             self.notes.append(
-                f"{self.file}:{line}: {node.value} is a text in YAML 1.1, not a number; write it with a dot"
+                f"{self.file}:{line}: {node.value} is a text in YAML 1.1, not a number;"
+                " write it with a dot"
             )
 
-    def _plain(self, node: Any) -> Any:
+    def _convert_node(self, node: Any) -> Any:
         if isinstance(node, yaml.SequenceNode):
-            self.seen += len(node.value)
-            if self.seen > _MOST:
-                raise DumpError(f"{self.file}: more than {_MOST} values; expected a configuration")
-            return [self._plain(item) for item in node.value]
+            self.n_values += len(node.value)
+            if self.n_values > _MAX_VALUES:
+                raise DumpError(
+                    f"{self.file}: more than {_MAX_VALUES} values; expected a configuration"
+                )
+            return [self._convert_node(item) for item in node.value]
         if isinstance(node, yaml.MappingNode):
             return str(node.value)
         try:
@@ -71,22 +74,35 @@ class _Reader:
             return node.value
 
 
-def _pairs(node: yaml.MappingNode) -> Iterator[tuple[Any, Any]]:
-    """Keys and values; what ``<<`` merges in comes first, so that own keys count more."""
-    own = []
+def _find_type(node: yaml.MappingNode) -> str:
+    """Return the value of the key 'type', '' if there is none."""
+    for key, value in _iterate_pairs(node):
+        if key.value == "type":
+            return value.value  # type: ignore[no-any-return]
+    return ""
+
+
+def _iterate_pairs(node: yaml.MappingNode) -> Iterator[tuple[Any, Any]]:
+    """Iterate over keys and values. What ``<<`` merges comes first, so that the node's own keys replace it."""
+    own_pairs = []
     for key, value in node.value:
         if key.tag == _MERGE:
-            merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            for each in reversed(merged):
-                if isinstance(each, yaml.MappingNode) and each is not node:
-                    yield from _pairs(each)
+            yield from _iterate_merged_pairs(node, value)
         elif isinstance(key, yaml.ScalarNode):
-            own.append((key, value))
-    yield from own
+            own_pairs.append((key, value))
+    yield from own_pairs
 
 
-def _looks_like_a_number(node: yaml.ScalarNode) -> bool:
-    if node.tag != "tag:yaml.org,2002:str":
+def _iterate_merged_pairs(node: yaml.MappingNode, value: Any) -> Iterator[tuple[Any, Any]]:
+    parents = value.value if isinstance(value, yaml.SequenceNode) else [value]
+    for parent in reversed(parents):
+        if isinstance(parent, yaml.MappingNode) and parent is not node:
+            yield from _iterate_pairs(parent)
+
+
+def _is_number_text(node: Any) -> bool:
+    """Return whether a value without quotes looks like a number but is a text in YAML 1.1, as 1e-5."""
+    if not isinstance(node, yaml.ScalarNode) or node.style or node.tag != _TEXT:
         return False
     try:
         float(node.value)
@@ -96,48 +112,51 @@ def _looks_like_a_number(node: yaml.ScalarNode) -> bool:
 
 
 def read_mindformers(text: str, file: str, path: Path) -> Settings:
-    """The settings of a YAML file; ``base_config`` parents in the same folder are read first.
+    """Return the settings of a YAML file. Its ``base_config`` parents in the same folder are read first.
 
     Raises DumpError with the line if it is no YAML mapping.
     """
-    reader = _Reader(file)
-    _read(text, file, path, reader, depth=0)
-    return Settings(str(path), "mindformers", "YAML", reader.values, notes=tuple(reader.notes))
+    walker = _YamlWalker(file)
+    _walk_document(text, file, path, walker, depth=0)
+    return Settings(str(path), "mindformers", "YAML", walker.values, notes=tuple(walker.notes))
 
 
-def _read(text: str, file: str, path: Path, reader: _Reader, depth: int) -> None:
+def _walk_document(text: str, file: str, path: Path, walker: _YamlWalker, depth: int) -> None:
     try:
         node = yaml.compose(text, Loader=_LOADER)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}" if mark else file
-        raise DumpError(
-            f"{place}: no valid YAML: {getattr(error, 'problem', None) or 'too deep'}"
-        ) from error
+        problem = getattr(error, "problem", None) or "nested too deeply"
+        raise DumpError(f"{place}: no valid YAML: {problem}") from error
     if not isinstance(node, yaml.MappingNode):
         raise DumpError(f"{file}: expected a YAML mapping (key: value), found none")
-    for key, value in _pairs(node):
+    for key, value in _iterate_pairs(node):
         if key.value == "base_config" and isinstance(value, yaml.ScalarNode):
-            _parent(str(value.value), file, path, reader, depth)
-    reader.file = file
+            _walk_parent(str(value.value), file, path, walker, depth)
+    walker.file = file
     try:
-        reader.mapping(node, "")
+        walker.visit_mapping(node, "")
     except RecursionError:
         raise DumpError(
             f"{file}: nested too deeply; expected a configuration of MindSpore Transformers"
         ) from None
 
 
-def _parent(name: str, file: str, path: Path, reader: _Reader, depth: int) -> None:
+def _walk_parent(name: str, file: str, path: Path, walker: _YamlWalker, depth: int) -> None:
     parent = (path.parent / name).resolve()
-    if depth > 4 or not parent.is_relative_to(path.parent.resolve()) or not parent.is_file():
-        reader.notes.append(f"{file}: base_config {name} is not below its folder and was not read")
+    is_below = parent.is_relative_to(path.parent.resolve())
+    if depth > _MAX_DEPTH or not is_below or not parent.is_file():
+        walker.notes.append(f"{file}: base_config {name} is not below its folder and was not read")
         return
-    _read(parent.read_text(encoding="utf-8", errors="replace"), name, parent, reader, depth + 1)
+    text = parent.read_text(encoding="utf-8", errors="replace")
+    _walk_document(text, name, parent, walker, depth + 1)
 
 
-def with_options(settings: Settings, options: dict[str, Given], notes: tuple[str, ...]) -> Settings:
-    """The settings, with what a launch command sets on top."""
+def add_options(
+    settings: Settings, options: dict[str, SettingValue], notes: tuple[str, ...]
+) -> Settings:
+    """Return the settings with the options of a launch command, which override them."""
     return replace(
         settings,
         values={**settings.values, **options},

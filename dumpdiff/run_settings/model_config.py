@@ -1,49 +1,49 @@
-"""The ``config.json`` of a model: where Megatron-SWIFT, and core MindSpore Transformers, take the structure from."""
+"""The ``config.json`` of a model, from which Megatron-SWIFT and core MindSpore Transformers take the structure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
-from .settings import Given, Settings
+from .settings import Settings, SettingValue
 from .table import load_table
 
-_LONGEST = 1 << 20  #: bytes
-#: Architectures whose query and key are normalised without a key that says so.
-_NORMED = ("Qwen3", "DeepseekV2", "DeepseekV3")
+_MAX_BYTES = 1 << 20
+#: Architectures that normalize query and key although no key of their config.json says so.
+_QK_NORM_ARCHITECTURES = ("Qwen3", "DeepseekV2", "DeepseekV3")
 
 
-def with_model(settings: Settings, path: Path) -> Settings:
-    """The settings over the structure that ``path``, a config.json or its folder, gives: what is set counts more.
+def add_model_config(settings: Settings, path: Path) -> Settings:
+    """Return the settings with the structure in ``path``, a config.json or its folder.
 
-    Raises DumpError if it is no such file.
+    Values that are set in ``settings`` override it. Raises DumpError if it is no such file.
     """
     file = path / "config.json" if path.is_dir() else path
-    config = _read(file)
-    plain = {
+    config = _read_config(file)
+    scalars = {
         key: value for key, value in config.items() if isinstance(value, (str, int, float, bool))
     }
     if settings.framework == "mindformers":
-        found = {
+        structure = {
             f"model.model_config.{key}": value
-            for key, value in plain.items()
+            for key, value in scalars.items()
             if key != "model_type"
         }
     else:
-        found = dict(_as_megatron(config, plain))
-    given = {name: Given(value, file.name) for name, value in found.items()}
-    return replace(settings, values={**given, **settings.values}, model=str(file))
+        structure = _translate_to_megatron(config, scalars)
+    values = {name: SettingValue(value, file.name) for name, value in structure.items()}
+    return replace(settings, values={**values, **settings.values}, model=str(file))
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read_config(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise DumpError(f"{file}: there is no such file; give the config.json of the model")
     with file.open("rb") as stream:
-        text = stream.read(_LONGEST)
+        text = stream.read(_MAX_BYTES)
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -53,23 +53,31 @@ def _read(file: Path) -> Mapping[str, Any]:
     return config
 
 
-def _as_megatron(config: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What Megatron-SWIFT sets for it."""
+def _translate_to_megatron(config: Mapping[str, Any], scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of Megatron-LM that Megatron-SWIFT derives from a config.json."""
+    arguments: dict[str, Any] = {}
     for key, name in load_table().config_json.items():
-        if key in plain:
-            yield (name[1:], not plain[key]) if name.startswith("!") else (name, plain[key])
-    if plain.get("num_key_value_heads", 1) != 1:
-        yield "group_query_attention", True
-    if plain.get("hidden_act") == "silu":
-        yield "swiglu", True
-    if "kv_lora_rank" in plain:
-        yield "multi_latent_attention", True
-    dtype = str(plain.get("torch_dtype", plain.get("dtype", "")))
-    if dtype in ("bfloat16", "float16"):
-        yield ("bf16" if dtype == "bfloat16" else "fp16"), True
+        if key in scalars:
+            if name.startswith("!"):
+                arguments[name[1:]] = not scalars[key]
+            else:
+                arguments[name] = scalars[key]
+    if scalars.get("num_key_value_heads", 1) != 1:
+        arguments["group_query_attention"] = True
+    if scalars.get("hidden_act") == "silu":
+        arguments["swiglu"] = True
+    if "kv_lora_rank" in scalars:
+        arguments["multi_latent_attention"] = True
+    dtype = str(scalars.get("torch_dtype", scalars.get("dtype", "")))
+    if dtype == "bfloat16":
+        arguments["bf16"] = True
+    elif dtype == "float16":
+        arguments["fp16"] = True
     architectures = config.get("architectures") or [""]
-    if str(architectures[0]).startswith(_NORMED):
-        yield "qk_layernorm", True
-    layers, dense = plain.get("num_hidden_layers"), plain.get("first_k_dense_replace")
-    if isinstance(layers, int) and isinstance(dense, int):
-        yield "moe_layer_freq", f"[0]*{dense}+[1]*{layers - dense}"
+    if str(architectures[0]).startswith(_QK_NORM_ARCHITECTURES):
+        arguments["qk_layernorm"] = True
+    layers = scalars.get("num_hidden_layers")
+    dense_layers = scalars.get("first_k_dense_replace")
+    if isinstance(layers, int) and isinstance(dense_layers, int):
+        arguments["moe_layer_freq"] = f"[0]*{dense_layers}+[1]*{layers - dense_layers}"
+    return arguments

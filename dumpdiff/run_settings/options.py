@@ -1,11 +1,11 @@
-"""The words after a training script as options, the way argparse would take them."""
+"""The words after a training script as options, as argparse reads them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from .settings import Given
+from .settings import SettingValue
 from .shell import Word
 from .table import Table
 
@@ -14,66 +14,81 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 
 def read_options(
     words: Sequence[Word], file: str, table: Table, underscores: bool
-) -> tuple[dict[str, Given], list[str]]:
-    """Options by the name of what they set, and what could not be understood; the last of two counts.
+) -> tuple[dict[str, SettingValue], list[str]]:
+    """Return options by the argument they set, and notes on what was not understood; the last of two counts.
 
-    ``underscores``: this program spells ``--micro_batch_size`` (Megatron-SWIFT); Megatron-LM's ``--micro-batch-size``
-    may be cut to an unambiguous beginning. A value that starts with ``-`` is a value if it is a number.
+    ``underscores``: this program writes ``--micro_batch_size`` (Megatron-SWIFT). Megatron-LM's
+    ``--micro-batch-size`` may be cut to an unambiguous beginning. A value that starts with ``-`` is a value
+    if it is a number.
     """
-    values: dict[str, Given] = {}
-    lost: list[Word] = []
-    for option, words_after in _grouped(words):
+    values: dict[str, SettingValue] = {}
+    unread_words: list[Word] = []
+    for option, next_words in _group_words(words):
         if option is None:
-            lost += words_after
+            unread_words += next_words
             continue
-        name, _, attached = option.text.lstrip("-").partition("=")
-        full = table.option(name.replace("_", "-")) if underscores or "_" not in name else name
-        bare = full in table.switches and not underscores
-        arguments = [] if bare else words_after
-        lost += words_after if bare else []
-        texts = [attached] if "=" in option.text else [word.text for word in arguments]
-        known = option.known and all(word.known for word in arguments)
-        text = texts[0] if len(texts) == 1 else tuple(texts) if texts else True
-        for key, value in table.means(full, text).items():
-            values[key] = Given(value, f"{file}:{option.line}", "" if known else _doubt(arguments))
-    hidden = [
+        name, equals, attached_text = option.text.lstrip("-").partition("=")
+        if underscores or "_" not in name:
+            name = table.resolve_option(name.replace("_", "-"))
+        arguments = next_words
+        if name in table.switches and not underscores:
+            unread_words += next_words
+            arguments = []
+        texts = [attached_text] if equals else [word.text for word in arguments]
+        doubt = ""
+        if not (option.known and all(word.known for word in arguments)):
+            doubt = _explain_doubt(arguments)
+        for key, value in table.expand_option(name, _join_texts(texts)).items():
+            values[key] = SettingValue(value, f"{file}:{option.line}", doubt)
+    notes = [
         f"{file}:{word.line}: '{word.text}' may hold options, which only the shell knows"
-        for word in lost
+        for word in unread_words
     ]
-    return values, hidden
+    return values, notes
 
 
-def _grouped(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word]]]:
-    """Each option with the words that follow it; words before the first option have none."""
+def _join_texts(texts: Sequence[str]) -> object:
+    """Return the value of an option: true without arguments, a tuple of several."""
+    if not texts:
+        return True
+    return texts[0] if len(texts) == 1 else tuple(texts)
+
+
+def _group_words(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word]]]:
+    """Iterate over options with the words that follow each.
+
+    Of the words before the first option, those with unknown text are returned with None.
+    """
     option: Word | None = None
     arguments: list[Word] = []
     for word in words:
-        if _OPTION.match(word.text):
-            if option is not None:
-                yield option, arguments
-            elif any(not each.known for each in arguments):
-                yield None, [each for each in arguments if not each.known]
-            option, arguments = word, []
-        else:
+        if not _OPTION.match(word.text):
             arguments.append(word)
+            continue
+        if option is not None:
+            yield option, arguments
+        else:
+            unknown_words = [argument for argument in arguments if not argument.known]
+            if unknown_words:
+                yield None, unknown_words
+        option, arguments = word, []
     if option is not None:
         yield option, arguments
 
 
-def _doubt(arguments: Sequence[Word]) -> str:
-    unknown = [word.text for word in arguments if not word.known]
-    if unknown and unknown[0].startswith(("$", "`")):
-        return f"its value is {unknown[0]}, which only the shell knows"
+def _explain_doubt(arguments: Sequence[Word]) -> str:
+    for word in arguments:
+        if not word.known:
+            if word.text.startswith(("$", "`")):
+                return f"its value is {word.text}, which only the shell knows"
+            break
     return "it is set under a condition that the script alone does not decide"
 
 
-def environment(variables: Mapping[str, Word], file: str) -> dict[str, Given]:
-    """What a script puts into the environment of the training."""
-    return {
-        name: Given(
-            word.text,
-            f"{file}:{word.line}",
-            "" if word.known else f"{word.text}: only the shell knows it",
-        )
-        for name, word in variables.items()
-    }
+def read_environment(variables: Mapping[str, Word], file: str) -> dict[str, SettingValue]:
+    """Return the variables that a script sets in the environment of the training."""
+    environment = {}
+    for name, word in variables.items():
+        doubt = "" if word.known else f"{word.text}: only the shell knows it"
+        environment[name] = SettingValue(word.text, f"{file}:{word.line}", doubt)
+    return environment

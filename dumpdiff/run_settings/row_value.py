@@ -1,4 +1,4 @@
-"""One side's value of a row: what is set, else what silence means, and where it stands."""
+"""The value of a row on one side: what is set, else the default, and where it was found."""
 
 from __future__ import annotations
 
@@ -7,106 +7,116 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from . import values
-from .settings import SPOKEN, Given, Settings
+from .settings import FRAMEWORK_NAMES, Settings, SettingValue
 from .table import Table
 
-#: set: written somewhere; derived: follows from something written; default: nobody said anything; fixed: the
-#: framework has no option and always does this; unknown: cannot be told; absent: the framework has no such thing.
-How = Literal["set", "derived", "default", "fixed", "unknown", "absent"]
-_T = TypeVar("_T")
+#: set: written somewhere. derived: follows from something written. default: not written. fixed: the framework
+#: has no option and always does this. unknown: cannot be determined. absent: the framework has no such feature.
+ValueOrigin = Literal["set", "derived", "default", "fixed", "unknown", "absent"]
+_Value = TypeVar("_Value")
 
 
-class Silent(Exception):
-    """The value cannot be told; the message says why."""
+class UnknownValueError(Exception):
+    """The value cannot be determined; the message says why."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One side of a comparison."""
+class RowValue:
+    """The value of one side."""
 
     value: Any
-    how: How
-    names: tuple[str, ...] = ()  #: the options that were set, as they are called there
+    how: ValueOrigin
+    names: tuple[str, ...] = ()  #: the options that were set, as this framework calls them
     places: tuple[str, ...] = ()  #: file:line of each
     why: str = ""  #: why it is unknown
 
 
-class Reading:
-    """Looks up names of rows in one side's settings, and remembers which were set: they are the evidence."""
+class SettingsLookup:
+    """Finds the names of rows in the settings of one side.
+
+    ``used`` collects the settings that were read: they are the evidence for the value.
+    """
 
     def __init__(self, settings: Settings, table: Table) -> None:
         self.settings, self.table = settings, table
-        self.used: dict[str, Given] = {}
+        self.used: dict[str, SettingValue] = {}
 
     def is_set(self, *names: str) -> bool:
-        """Whether one of the names is written with a value that is not none."""
-        return any(
-            (found := self._find(name)) is not None and not values.is_nothing(found[1].value)
-            for name in names
-        )
+        """Return whether one of the names is written with a value other than none."""
+        for name in names:
+            key = self._find_key(name)
+            if key is not None and not values.is_nothing(self.settings.values[key].value):
+                return True
+        return False
 
-    def raw(self, *names: str) -> Any:
-        """The first of ``names`` that is set, else the default of the first that has one; None is a value.
+    def get_raw(self, *names: str) -> Any:
+        """Return the first of ``names`` that is set, else the first default; None is a value.
 
-        Raises Silent if neither is known.
+        Raises UnknownValueError if neither is known.
         """
         for name in names:
-            if (found := self._find(name)) is not None:
-                key, given = found
-                self.used[key] = given
-                if given.doubt:
-                    raise Silent(given.doubt)
-                return None if values.is_nothing(given.value) else given.value
-        return self._default(names)
+            key = self._find_key(name)
+            if key is None:
+                continue
+            setting = self.settings.values[key]
+            self.used[key] = setting
+            if setting.doubt:
+                raise UnknownValueError(setting.doubt)
+            return None if values.is_nothing(setting.value) else setting.value
+        return self._get_default(names)
 
-    def integer(self, *names: str) -> int | None:
-        """A whole number, or None where none is set. Raises Silent."""
-        return self._as(values.integer, names)
+    def get_integer(self, *names: str) -> int | None:
+        """Return a whole number, None if none is set. Raises UnknownValueError."""
+        return self._convert(values.parse_integer, "integer", names)
 
-    def number(self, *names: str) -> float | None:
-        """A number, or None where none is set. Raises Silent."""
-        return self._as(values.number, names)
+    def get_number(self, *names: str) -> float | None:
+        """Return a number, None if none is set. Raises UnknownValueError."""
+        return self._convert(values.parse_number, "number", names)
 
-    def boolean(self, *names: str) -> bool:
-        """A truth value, false where none is set. Raises Silent."""
-        return bool(self._as(values.boolean, names))
+    def get_boolean(self, *names: str) -> bool:
+        """Return a truth value, false if none is set. Raises UnknownValueError."""
+        return bool(self._convert(values.parse_boolean, "boolean", names))
 
-    def text(self, *names: str) -> str | None:
-        """A word in lower case, or None where none is set. Raises Silent."""
-        return self._as(values.text, names)
+    def get_text(self, *names: str) -> str | None:
+        """Return a word in lower case, None if none is set. Raises UnknownValueError."""
+        return self._convert(values.parse_text, "text", names)
 
-    def dtype(self, *names: str) -> str | None:
-        """The name of a dtype, or None where none is set. Raises Silent."""
-        return self._as(values.dtype, names)
+    def get_dtype(self, *names: str) -> str | None:
+        """Return the name of a dtype, None if none is set. Raises UnknownValueError."""
+        return self._convert(values.parse_dtype, "dtype", names)
 
-    def _as(self, convert: Callable[[Any], _T], names: tuple[str, ...]) -> _T | None:
-        value = self.raw(*names)
+    def _convert(
+        self, parse: Callable[[Any], _Value], kind: str, names: tuple[str, ...]
+    ) -> _Value | None:
+        value = self.get_raw(*names)
+        if value is None:
+            return None
         try:
-            return None if value is None else convert(value)
+            return parse(value)
         except (TypeError, ValueError, OverflowError):
-            raise Silent(
-                f"{names[0].rpartition('.')[2]} is {value!r}, which is no {convert.__name__}"
-            ) from None
+            key = names[0].rpartition(".")[2]
+            raise UnknownValueError(f"{key} is {value!r}, which is no {kind}") from None
 
-    def _find(self, name: str) -> tuple[str, Given] | None:
-        for key in self.table.candidates(name, self.settings.framework):
+    def _find_key(self, name: str) -> str | None:
+        for key in self.table.list_keys(name, self.settings.framework):
             if key in self.settings.values:
-                return key, self.settings.values[key]
+                return key
         return None
 
-    def _default(self, names: tuple[str, ...]) -> Any:
+    def _get_default(self, names: tuple[str, ...]) -> Any:
         framework = self.settings.framework
-        told = self.settings.effective or self.settings.model
-        if (
-            framework == "swift"
-            and not told
-            and names[0].replace("-", "_") in self.table.from_model
-        ):
-            raise Silent("not set: Megatron-SWIFT takes it from the model's config.json")
+        has_all_values = self.settings.effective or self.settings.model
+        option = names[0].replace("-", "_")
+        if framework == "swift" and not has_all_values and option in self.table.from_model:
+            raise UnknownValueError(
+                "not set: Megatron-SWIFT takes it from the model's config.json"
+            )
         for name in names:
-            default = self.table.default(name, self.settings)
+            default = self.table.find_default(name, self.settings)
             if default is not None:
                 if default.changed:
-                    raise Silent(default.changed)
+                    raise UnknownValueError(default.changed)
                 return default.value
-        raise Silent(f"not set, and the default of {SPOKEN[framework]} is not known")
+        raise UnknownValueError(
+            f"not set, and the default of {FRAMEWORK_NAMES[framework]} is not known"
+        )

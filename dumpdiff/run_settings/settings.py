@@ -1,4 +1,4 @@
-"""What was set for one training run, as written: names to values, each with the place where it stands."""
+"""The settings of one training run as written: names with values, each with its file and line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 Framework = Literal["megatron", "swift", "mindformers"]
 
-#: As a person calls them.
-SPOKEN: Mapping[str, str] = {
+FRAMEWORK_NAMES: Mapping[str, str] = {
     "megatron": "Megatron-LM",
     "swift": "Megatron-SWIFT",
     "mindformers": "MindSpore Transformers",
@@ -17,30 +16,28 @@ SPOKEN: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Given:
+class SettingValue:
     """One value that was set."""
 
-    value: Any  #: a text of a script as it stands; of YAML and JSON a plain value
+    value: Any  #: of a script its text; of YAML and JSON a plain value
     place: str  #: file:line
-    doubt: str = ""  #: why the value is not known although something was set; '' if it is
+    doubt: str = ""  #: why the value is not known although something was set; '' if it is known
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run's settings.
+    """The settings of one run.
 
-    ``values`` of the Megatron family are named as its parsed arguments are (``add_bias_linear``, underscores);
-    those of MindSpore Transformers by their dotted path in the YAML (``model.model_config.num_layers``).
+    ``values`` of the Megatron family have the names of its parsed arguments (``add_bias_linear``, underscores).
+    Those of MindSpore Transformers have their dotted path in the YAML (``model.model_config.num_layers``).
     """
 
     path: str
     framework: Framework
     source: str  #: launch script, arguments in a log, YAML, JSON
-    values: Mapping[str, Given]
-    environment: Mapping[str, Given] = field(default_factory=dict)
-    version: str = ""  #: '0.12'; '' if nothing says so
-    effective: bool = (
-        False  #: all arguments are listed with the value that was used, so that none is silent
-    )
-    model: str = ""  #: the config.json that the structure is taken from, '' if none was given
+    values: Mapping[str, SettingValue]
+    environment: Mapping[str, SettingValue] = field(default_factory=dict)
+    version: str = ""  #: '0.12'; '' if it is not known
+    effective: bool = False  #: all arguments are listed with the value that was used, defaults too
+    model: str = ""  #: the config.json with the structure of the model, '' if none was given
     notes: tuple[str, ...] = ()  #: what was not read, or is easily misread

@@ -1,4 +1,4 @@
-"""``rules/settings.yaml`` as data: which setting of one framework is which of another, and what silence means."""
+"""``rules/settings.yaml`` as data: which options of the frameworks correspond, and their defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..rulebook.files import shipped_root
+from ..rulebook.files import find_shipped_root
 from .settings import Framework, Settings
 
 Effect = Literal["numbers", "precision", "rounding", "none"]
@@ -32,22 +32,22 @@ class Row:
     words: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
-    def names(self, framework: Framework) -> tuple[str, ...]:
-        """How one framework calls it; () if it does not have it."""
+    def get_names(self, framework: Framework) -> tuple[str, ...]:
+        """Return the names of the row in one framework; () if it does not have it."""
         return self.mindformers if framework == "mindformers" else self.megatron
 
 
 @dataclass(frozen=True)
 class Default:
-    """What a silent option means."""
+    """The value of an option that is not set."""
 
     value: Any
-    changed: str = ""  #: why it cannot be told: it changed with the version; '' if it can
+    changed: str = ""  #: why it is not known: it changed with the version; '' if it is known
 
 
 @dataclass(frozen=True)
 class Table:
-    """The whole correspondence."""
+    """The whole file."""
 
     rows: tuple[Row, ...]
     flags: Mapping[str, Mapping[str, Any]]
@@ -56,129 +56,134 @@ class Table:
     defaults: Mapping[str, Mapping[str, Any]]
     from_model: frozenset[str]
     config_json: Mapping[str, str]
-    shown: Mapping[str, Mapping[str, str]]
+    first_effects: Mapping[str, Mapping[str, str]]
 
-    def shows(self, setting: str, section: str) -> str:
-        """Where another value shows first in a training: data, weights, forward, backward, optimizer or schedule."""
-        return self.shown["settings"].get(setting, self.shown["sections"][section])
+    def get_first_effect(self, setting: str, section: str) -> str:
+        """Return where another value shows first.
+
+        That is data, weights, forward, backward, optimizer or schedule.
+        """
+        of_section = self.first_effects["sections"][section]
+        return self.first_effects["settings"].get(setting, of_section)
 
     @cached_property
     def options(self) -> frozenset[str]:
-        """All options of Megatron-LM that the table knows, as they are written."""
-        return frozenset(
-            {name for row in self.rows for name in row.megatron} | set(self.flags) | self.switches
-        )
+        """All options of Megatron-LM in the table, as they are written."""
+        of_rows = {name for row in self.rows for name in row.megatron}
+        return frozenset(of_rows | set(self.flags) | self.switches)
 
-    def option(self, name: str) -> str:
-        """The option meant by ``name``: argparse takes any beginning that only one option has."""
+    def resolve_option(self, name: str) -> str:
+        """Return the option meant by ``name``: argparse accepts any unambiguous beginning."""
         if name in self.options:
             return name
         longer = [option for option in self.options if option.startswith(name)]
         return longer[0] if len(longer) == 1 else name
 
-    def means(self, option: str, value: Any) -> dict[str, Any]:
-        """What an option sets: ``disable-bias-linear`` sets add_bias_linear to false, unless it is given 'false'."""
+    def expand_option(self, option: str, value: Any) -> dict[str, Any]:
+        """Return the arguments that an option sets.
+
+        ``disable-bias-linear`` sets add_bias_linear to false, unless its value is 'false'.
+        """
         if option not in self.flags:
             return {option.replace("-", "_"): value}
-        off = isinstance(value, str) and value.lower() == "false"
-        return {
-            name: value
-            if sets == "value"
-            else (not sets if isinstance(sets, bool) else None)
-            if off
-            else sets
-            for name, sets in self.flags[option].items()
-        }
+        is_off = isinstance(value, str) and value.lower() == "false"
+        arguments: dict[str, Any] = {}
+        for name, effect in self.flags[option].items():
+            if effect == "value":
+                arguments[name] = value
+            elif not is_off:
+                arguments[name] = effect
+            else:
+                arguments[name] = not effect if isinstance(effect, bool) else None
+        return arguments
 
-    def candidates(self, name: str, framework: Framework) -> tuple[str, ...]:
-        """Under which keys of :attr:`Settings.values` a name of a row may be found, the first that is there counts."""
+    def list_keys(self, name: str, framework: Framework) -> tuple[str, ...]:
+        """Return the keys of :attr:`Settings.values` under which a name of a row may be found, best first."""
         if framework != "mindformers":
-            sets = self.flags.get(name, {}).items()
-            means = (key for key, value in sets if isinstance(value, bool) or value == "value")
-            return (name.replace("-", "_"), *means)
+            keys = [name.replace("-", "_")]
+            for key, effect in self.flags.get(name, {}).items():
+                if isinstance(effect, bool) or effect == "value":
+                    keys.append(key)
+            return tuple(keys)
         place, _, key = name.rpartition(".")
         return tuple(f"{root}.{key}".lstrip(".") for root in self.places[place])
 
-    def default(self, name: str, settings: Settings) -> Default | None:
-        """What the silence of ``settings`` about a name of a row means, None if the table does not know."""
-        for key, layer in self._layers(name, settings):
-            if key in layer:
-                return _of_version(layer[key], settings.version)
+    def find_default(self, name: str, settings: Settings) -> Default | None:
+        """Return the default of a name of a row in ``settings``, None if the table has none."""
+        for key, defaults in self._list_defaults(name, settings):
+            if key in defaults:
+                return _select_default(defaults[key], settings.version)
         return None
 
-    def _layers(self, name: str, settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
+    def _list_defaults(self, name: str, settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return keys, each with the defaults in which to look it up."""
         if settings.framework == "mindformers":
-            layer = (
-                "legacy"
-                if name.startswith(("model.", "moe.", "mla.")) and _legacy(settings)
-                else "mindformers"
-            )
-            return (
-                [(name, self.defaults[layer])]
-                if layer == "mindformers" or _of_llama(settings)
-                else []
-            )
+            is_model_key = name.startswith(("model.", "moe.", "mla."))
+            if not (is_model_key and _is_legacy(settings)):
+                return [(name, self.defaults["mindformers"])]
+            return [(name, self.defaults["legacy"])] if _is_llama(settings) else []
         layers = ["swift", "megatron"] if settings.framework == "swift" else ["megatron"]
-        return [
-            (key, self.defaults[layer])
-            for layer in layers
-            for key in self.candidates(name, settings.framework)
-        ]
+        keys = self.list_keys(name, settings.framework)
+        return [(key, self.defaults[layer]) for layer in layers for key in keys]
 
 
-def _legacy(settings: Settings) -> bool:
-    given = settings.values.get("use_legacy")
-    return given is None or str(given.value).lower() != "false"
+def _is_legacy(settings: Settings) -> bool:
+    setting = settings.values.get("use_legacy")
+    return setting is None or str(setting.value).lower() != "false"
 
 
-def _of_llama(settings: Settings) -> bool:
-    """Legacy models have a configuration class each; the defaults that are known are those of LlamaConfig."""
-    given = settings.values.get("model.model_config.type")
-    return given is None or "llama" in str(given.value).lower()
+def _is_llama(settings: Settings) -> bool:
+    """Each legacy model has its own configuration class; the known defaults are those of LlamaConfig."""
+    setting = settings.values.get("model.model_config.type")
+    return setting is None or "llama" in str(setting.value).lower()
 
 
-def _of_version(value: Any, version: str) -> Default:
-    """The default in force: a mapping's keys are the versions from which each value holds."""
+def _select_default(value: Any, version: str) -> Default:
+    """Return the default of a version; the keys of a mapping are the versions from which each value holds."""
     if not isinstance(value, dict):
         return Default(value)
-    said = ", ".join(f"{default} from {since}" for since, default in value.items())
+    history = ", ".join(f"{default} from {since}" for since, default in value.items())
     if not version:
-        return Default(None, f"the default changed ({said}) and the version is not known")
-    reached = [default for since, default in value.items() if _ordered(since) <= _ordered(version)]
-    return (
-        Default(reached[-1])
-        if reached
-        else Default(None, f"the default before the first known version ({said})")
-    )
+        return Default(None, f"the default changed ({history}) and the version is not known")
+    numbers = _parse_version(version)
+    reached = [default for since, default in value.items() if _parse_version(since) <= numbers]
+    if not reached:
+        return Default(None, f"the default before the first known version ({history})")
+    return Default(reached[-1])
 
 
-def _ordered(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 @cache
 def load_table() -> Table:
-    """The shipped table, read once."""
-    with (shipped_root() / "settings.yaml").open(encoding="utf-8") as stream:
+    """Read the shipped table once."""
+    with (find_shipped_root() / "settings.yaml").open(encoding="utf-8") as stream:
         data = yaml.load(stream, Loader=_LOADER)
-    rows = [
-        Row(name, **{key: _tuples(value) for key, value in row.items()})
-        for name, row in data["settings"].items()
-    ]
-    switches = {name for row in rows if row.type == "boolean" for name in row.megatron}
-    # What sets something else takes no value either, unless it hands its value on.
-    switches |= {flag for flag, sets in data["flags"].items() if "value" not in sets.values()}
+    rows = tuple(_build_row(name, fields) for name, fields in data["settings"].items())
+    switches = set(data["switches"])
+    for row in rows:
+        if row.type == "boolean":
+            switches.update(row.megatron)
+    # A flag that sets something else has no value either, unless it passes its value on.
+    for flag, effects in data["flags"].items():
+        if "value" not in effects.values():
+            switches.add(flag)
     return Table(
-        rows=tuple(rows),
+        rows=rows,
         flags=data["flags"],
-        switches=frozenset(switches | set(data["switches"])),
+        switches=frozenset(switches),
         places={name: tuple(roots) for name, roots in data["places"].items()},
         defaults=data["defaults"],
         from_model=frozenset(data["from_model"]),
         config_json=data["config_json"],
-        shown=data["shows"],
+        first_effects=data["shows"],
     )
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _build_row(name: str, fields: Mapping[str, Any]) -> Row:
+    values = {}
+    for key, value in fields.items():
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return Row(name, **values)

@@ -1,4 +1,4 @@
-"""Values as they are compared: a script's '1e-5', YAML's 1.e-5 and a log's 1e-05 are one number."""
+"""Values in the form in which they are compared: '1e-5' in a script and 1.e-5 in YAML are one number."""
 
 from __future__ import annotations
 
@@ -17,99 +17,103 @@ _FALSE, _TRUE = {"false", "0", "no", "off"}, {"true", "1", "yes", "on"}
 _NOTHING = {"", "none", "null"}
 
 
-def integer(value: Any) -> int:
-    """A whole number, also as '1536' or 1536.0. Raises ValueError if it is none."""
+#: Two numbers are equal within this relative difference: a decimal text keeps fewer digits than a float.
+_EQUAL_WITHIN = 1e-9
+
+
+def parse_integer(value: Any) -> int:
+    """Return a whole number, also of '1536' or 1536.0. Raises ValueError for anything else."""
     number = float(value)
     if not number.is_integer():
         raise ValueError(value)
     return int(number)
 
 
-def number(value: Any) -> float:
-    """A finite number. Raises ValueError if it is none."""
-    found = float(value)
-    if not math.isfinite(found):
+def parse_number(value: Any) -> float:
+    """Return a finite number. Raises ValueError for anything else."""
+    number = float(value)
+    if not math.isfinite(number):
         raise ValueError(value)
-    return found
+    return number
 
 
-def boolean(value: Any) -> bool:
-    """A truth value, also as 'True' or 1; an option without a value is true. Raises ValueError if it is none."""
+def parse_boolean(value: Any) -> bool:
+    """Return a truth value, also of 'True' or 1. Raises ValueError for anything else."""
     text = str(value).strip().lower()
     if text not in _FALSE | _TRUE:
         raise ValueError(value)
     return text in _TRUE
 
 
-def dtype(value: Any) -> str:
-    """The name of a dtype: float32 for torch.float32, fp32, 'float'; ValueError if it is none."""
+def parse_dtype(value: Any) -> str:
+    """Return the name of a dtype: float32 for torch.float32, fp32, 'float'. Raises ValueError."""
     text = str(value).strip().lower().rpartition(".")[2]
     if text not in _DTYPES:
         raise ValueError(value)
     return _DTYPES[text]
 
 
-def text(value: Any) -> str:
-    """Lower case, without the class of an enumeration (AttnBackend.flash) and without quotes."""
-    joined = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    plain = joined.strip().strip("'\"").lower()
-    head, dot, tail = plain.rpartition(".")
-    return tail if dot and head.isidentifier() and tail.isidentifier() else plain
+def parse_text(value: Any) -> str:
+    """Return text in lower case, without quotes and without an enumeration's class (AttnBackend.flash)."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    text = " ".join(map(str, parts)).strip().strip("'\"").lower()
+    class_name, dot, member = text.rpartition(".")
+    if dot and class_name.isidentifier() and member.isidentifier():
+        return member
+    return text
 
 
-def path(value: Any) -> str:
-    """A place on disk, as it stands; only whether one is given can be compared."""
+def parse_path(value: Any) -> str:
+    """Return a path as written; only whether one is given can be compared."""
     return str(value)
 
 
-def sequence(value: Any) -> tuple[Any, ...]:
-    """Several values, of a list or a text with commas or blanks; numbers where they are numbers."""
-    items = (
-        value
-        if isinstance(value, (list, tuple))
-        else str(value).strip("[]()'\" ").replace(",", " ").split()
-    )
-    return tuple(_plain(item) for item in items)
+def parse_sequence(value: Any) -> tuple[Any, ...]:
+    """Return the items of a list, or of a text with commas or blanks; numbers where they are numbers."""
+    if isinstance(value, (list, tuple)):
+        items = list(value)
+    else:
+        items = str(value).strip("[]()'\" ").replace(",", " ").split()
+    return tuple(_parse_item(item) for item in items)
 
 
-def _plain(item: Any) -> Any:
+def _parse_item(item: Any) -> Any:
     try:
-        return number(item)
+        return parse_number(item)
     except (TypeError, ValueError):
         return str(item).strip("'\" ")
 
 
-TYPES: Mapping[str, Callable[[Any], Any]] = {
-    "integer": integer,
-    "number": number,
-    "boolean": boolean,
-    "dtype": dtype,
-    "text": text,
-    "path": path,
-    "sequence": sequence,
+#: Parser of each ``type`` of ``rules/settings.yaml``.
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "integer": parse_integer,
+    "number": parse_number,
+    "boolean": parse_boolean,
+    "dtype": parse_dtype,
+    "text": parse_text,
+    "path": parse_path,
+    "sequence": parse_sequence,
 }
 
 
 def is_nothing(value: Any) -> bool:
-    """None, or how a script or a log says so."""
+    """Return whether the value is None, or a text that means it in a script or a log."""
     return value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
 
 
-def same(first: Any, second: Any) -> bool:
-    """Equal, numbers up to what a decimal text loses."""
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(
-            same(a, b) for a, b in zip(first, second, strict=True)
-        )
-    if isinstance(first, bool) or isinstance(second, bool):
-        return first is second
-    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
-        return math.isclose(first, second, rel_tol=1e-9)
-    return bool(first == second)
+def are_equal(target: Any, reference: Any) -> bool:
+    """Return whether two values are equal, numbers within the precision of a decimal text."""
+    if isinstance(target, tuple) and isinstance(reference, tuple):
+        return len(target) == len(reference) and all(map(are_equal, target, reference))
+    if isinstance(target, bool) or isinstance(reference, bool):
+        return target is reference
+    if isinstance(target, (int, float)) and isinstance(reference, (int, float)):
+        return math.isclose(target, reference, rel_tol=_EQUAL_WITHIN)
+    return bool(target == reference)
 
 
-def spoken(value: Any) -> str:
-    """A value as a person writes it."""
+def format_value(value: Any) -> str:
+    """Return a value as a person writes it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -117,5 +121,5 @@ def spoken(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"
     if isinstance(value, tuple):
-        return ", ".join(spoken(item) for item in value)
+        return ", ".join(format_value(item) for item in value)
     return str(value)

@@ -1,7 +1,7 @@
-"""Do two trainings run alike? Logs of Megatron-LM, MindSpore Transformers and the Trainer, read and compared.
+"""Read and compare training logs of Megatron-LM, MindSpore Transformers and the HF Trainer.
 
->>> from dumpdiff.triage.logs import compare, read_log
->>> compare(read_log("msrun_log"), read_log("megatron.log")).begins  # doctest: +SKIP
+>>> from dumpdiff.training_logs import compare, read_log
+>>> compare(read_log("msrun_log"), read_log("megatron.log")).onset  # doctest: +SKIP
 'step 2'
 """
 

@@ -1,4 +1,4 @@
-"""Two runs' curves against each other: the migration standard, and where and how they part."""
+"""Compare the curves of two runs: check the migration standard, find where they diverge."""
 
 from __future__ import annotations
 
@@ -11,34 +11,48 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.formatting import number
-from ..model.stage import Stage, Verdict
+from ..model.stage import Stage
+from ..model.verdict import Verdict
 from . import migration_standard
-from .curve_shape import Wander, blocks, lasting_departure, spikes, wander
+from .curve_shape import (
+    Wander,
+    compute_block_rms,
+    find_lasting_divergence,
+    find_spikes,
+    measure_wander,
+)
 from .curves import Curves
 from .migration_standard import Check
 
-#: What the guide's tree asks: step 1 is forward (or data, or weights), step 2 the optimizer, later a long run.
-Begins = Literal["step 1", "step 2", "later", "never"]
+#: When the runs begin to differ. Step 1 points to forward, data or weights, step 2 to the
+#: optimizer, later to a long run.
+Onset = Literal["step 1", "step 2", "later", "never"]
 
-_VERDICTS: tuple[Verdict, ...] = ("agree", "differ", "unclear")
-_GROWS = 10.0  #: a second step this many times as far apart as the first, and beyond rounding, is suspect
-_WITHIN = 2.0  #: times the distance of the reference's own runs that a target may have in any tenth of the steps
+#: The difference at the second step is suspicious if it is this many times that of the first step
+#: (or of the rounding of the log, if that is larger).
+_SECOND_STEP_GROWTH = 10.0
+#: In every tenth of the steps, a target inside the band is at most this many times as far from the
+#: reference as the farthest of the reference's own runs.
+_BAND_FACTOR = 2.0
+#: A note is written if the printed digits leave more than this share of the limit of the first loss
+#: open.
+_COARSE_DIGITS = 0.1
 
 
 @dataclass(frozen=True)
 class Band:
-    """What runs of the reference differ by among themselves."""
+    """The spread among runs of the reference, next to the distance of the target."""
 
-    runs: int  #: runs beside the reference
-    steps: int  #: that all have
+    runs: int  #: number of runs, the reference not counted
+    steps: int  #: number of steps that all runs have
     spread: float  #: root mean square of their distance from the reference
-    distance: float  #: that of the target
-    inside: bool  #: in every tenth of the steps at most twice the spread of the reference's own
+    distance: float  #: root mean square of the target's distance from the reference
+    inside: bool  #: in every tenth of the steps the target is within _BAND_FACTOR times the spread
 
 
 @dataclass(frozen=True)
 class LogComparison:
-    """Everything that two logs say together; arrays have one entry per common step with a loss on both sides."""
+    """Result of the comparison; arrays have one entry per common step with a loss on both sides."""
 
     target: Curves
     reference: Curves
@@ -46,267 +60,327 @@ class LogComparison:
     target_loss: AnyArray
     reference_loss: AnyArray
     checks: tuple[Check, ...]
-    begins: Begins
-    departure: int | None  #: the step from which the losses part for good, None if they do not
+    onset: Onset
+    divergence_step: int | None  #: step from which the losses diverge permanently, or None
     wander: Wander
-    spikes: tuple[tuple[str, int], ...]  #: (side, step) where only one side's loss stands out
+    spikes: tuple[tuple[str, int], ...]  #: (side, step) where the loss of one side only has a spike
     band: Band | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """differ if a check does, unclear if one cannot be told, else agree."""
+        """'differ' if any check differs, else 'inconclusive' if any is, else 'agree'."""
         verdicts = {check.verdict for check in self.checks}
-        return "differ" if "differ" in verdicts else "unclear" if "unclear" in verdicts else "agree"
+        if "differ" in verdicts:
+            return "differ"
+        if "inconclusive" in verdicts:
+            return "inconclusive"
+        return "agree"
 
-    def stage(self) -> Stage:
-        """The comparison as one stage of a triage."""
-        by = {
-            verdict: [check.said for check in self.checks if check.verdict == verdict]
-            for verdict in _VERDICTS
-        }
-        onset = (
-            f"; they part for good from step {self.departure}" if self.departure is not None else ""
-        )
-        said = {
-            "differ": f"{by['differ'][0]}{onset}" if by["differ"] else "",
-            "unclear": f"{by['unclear'][0]}; all else agrees" if by["unclear"] else "",
-            "agree": f"{len(self.steps)} steps within the migration standard, {self.checks[0].said}",
-        }[self.verdict]
-        return Stage(
-            "logs", self.verdict, said, (*by["differ"], *by["agree"]), tuple(by["unclear"])
-        )
+    def to_stage(self) -> Stage:
+        """Return the comparison as one stage of a triage."""
+        differing = self._list_messages("differ")
+        agreeing = self._list_messages("agree")
+        inconclusive = self._list_messages("inconclusive")
+        if differing:
+            headline = differing[0]
+            if self.divergence_step is not None:
+                headline += f"; the losses diverge permanently from step {self.divergence_step}"
+        elif inconclusive:
+            headline = f"{inconclusive[0]}; all else agrees"
+        else:
+            first_message = self.checks[0].said
+            headline = f"{len(self.steps)} steps within the migration standard, {first_message}"
+        return Stage("logs", self.verdict, headline, (*differing, *agreeing), tuple(inconclusive))
+
+    def _list_messages(self, verdict: Verdict) -> list[str]:
+        return [check.said for check in self.checks if check.verdict == verdict]
 
 
 def compare(
     target: Curves,
     reference: Curves,
     baselines: Sequence[Curves] = (),
-    least_steps: int = migration_standard.STEPS,
+    least_steps: int = migration_standard.MIN_STEPS,
 ) -> LogComparison:
-    """Judge ``target`` by ``reference``; ``baselines`` are further runs of the reference.
+    """Compare ``target`` with ``reference``; ``baselines`` are further runs of the reference.
 
-    Raises DumpError if the two have no step in common with a loss.
+    Raises DumpError if no step has a loss on both sides.
     """
-    target, reference = _alike(target, reference), _alike(reference, target)
-    steps, mine, theirs = _common(target, reference)
-    first, second = target.loss[mine], reference.loss[theirs]
+    target, reference = _average_like(target, reference), _average_like(reference, target)
+    steps, target_rows, reference_rows = _find_common_steps(target, reference)
+    target_loss = target.loss[target_rows]
+    reference_loss = reference.loss[reference_rows]
+    difference = target_loss - reference_loss
     rounding = target.loss_resolution + reference.loss_resolution
-    band = _band(steps, first - second, reference, baselines, rounding) if baselines else None
-    onset = lasting_departure(first - second, rounding)
-    checks = _judged(
-        target, reference, steps, (first, second), (mine, theirs), rounding, least_steps
-    )
-    if band is not None:
-        checks = [_by_band(check, band) for check in checks]
+    divergence = find_lasting_divergence(difference, rounding)
+    checks = _check_losses(steps, target_loss, reference_loss, rounding)
+    checks.append(_check_norms(target, reference, target_rows, reference_rows))
+    checks.append(migration_standard.check_learning_rate(*align_rates(target, reference)))
+    checks += _check_lost_steps(target, reference)
+    checks.append(migration_standard.check_length(len(steps), least_steps))
+    band = None
+    if baselines:
+        band = _compute_band(steps, difference, reference, baselines, rounding)
+        checks = [_accept_within_band(check, band) for check in checks]
     return LogComparison(
         target=target,
         reference=reference,
         steps=steps,
-        target_loss=first,
-        reference_loss=second,
+        target_loss=target_loss,
+        reference_loss=reference_loss,
         checks=tuple(checks),
-        begins=_begins(checks, steps, first - second, rounding, onset),
-        departure=None if onset is None else int(steps[onset]),
-        wander=wander(first - second),
-        spikes=tuple(_lone_spikes(steps, first, second)),
+        onset=_classify_onset(checks, steps, difference, rounding, divergence is not None),
+        divergence_step=None if divergence is None else int(steps[divergence]),
+        wander=measure_wander(difference),
+        spikes=tuple(_find_one_sided_spikes(steps, target_loss, reference_loss)),
         band=band,
-        notes=tuple(_notes(target, reference, steps)),
+        notes=tuple(_list_notes(target, reference, steps)),
     )
 
 
-def _judged(
-    target: Curves,
-    reference: Curves,
-    steps: AnyArray,
-    losses: tuple[AnyArray, AnyArray],
-    rows: tuple[AnyArray, AnyArray],
-    rounding: float,
-    least_steps: int,
+def _check_losses(
+    steps: AnyArray, target_loss: AnyArray, reference_loss: AnyArray, rounding: float
 ) -> list[Check]:
-    first, second = losses
-    checks = [
-        migration_standard.loss_at("first loss", int(steps[0]), first[0], second[0], rounding)
-    ]
-    if len(steps) > 1:
+    """Check the first loss, the second loss (if there is one) and the mean loss."""
+    checks = []
+    for index, name in enumerate(("first loss", "second loss")[: len(steps)]):
         checks.append(
-            migration_standard.loss_at("second loss", int(steps[1]), first[1], second[1], rounding)
+            migration_standard.check_loss(
+                name, int(steps[index]), target_loss[index], reference_loss[index], rounding
+            )
         )
-    checks.append(migration_standard.mean_loss(first, second, rounding))
-    norms = [curves.norm[row] for curves, row in zip((target, reference), rows, strict=True)]
-    both = np.isfinite(norms[0]) & np.isfinite(norms[1])
-    digits = target.norm_resolution + reference.norm_resolution
-    checks.append(migration_standard.global_norm(norms[0][both], norms[1][both], digits))
-    checks.append(migration_standard.learning_rate(*rates(target, reference)))
-    checks += _accidents(target, reference)
-    checks.append(migration_standard.length(len(steps), least_steps))
+    checks.append(migration_standard.check_mean_loss(target_loss, reference_loss, rounding))
     return checks
 
 
-def _alike(curves: Curves, other: Curves) -> Curves:
-    """Losses of single steps as means over the steps that the other side's lines cover, if those are means."""
+def _check_norms(
+    target: Curves, reference: Curves, target_rows: AnyArray, reference_rows: AnyArray
+) -> Check:
+    target_norm, reference_norm = target.norm[target_rows], reference.norm[reference_rows]
+    printed = np.isfinite(target_norm) & np.isfinite(reference_norm)
+    rounding = target.norm_resolution + reference.norm_resolution
+    return migration_standard.check_global_norm(
+        target_norm[printed], reference_norm[printed], rounding
+    )
+
+
+def _average_like(curves: Curves, other: Curves) -> Curves:
+    """Average the losses over the steps that each line of ``other`` covers.
+
+    This is done only if ``other`` prints means and ``curves`` does not. The loss of a line whose
+    steps are not all printed in ``curves`` is NaN.
+    """
     if curves.averaged or not other.averaged:
         return curves
-    ends = other.steps[(other.steps >= curves.steps[0]) & (other.steps <= curves.steps[-1])]
-    begins = np.concatenate([[other.steps[0] - other.interval], other.steps[:-1]])[
-        np.searchsorted(other.steps, ends)
-    ]
+    in_range = (other.steps >= curves.steps[0]) & (other.steps <= curves.steps[-1])
+    ends = other.steps[in_range]
+    previous_steps = np.concatenate([[other.steps[0] - other.interval], other.steps[:-1]])
+    begins = previous_steps[np.searchsorted(other.steps, ends)]
     loss = np.full(len(curves), np.nan)
     for begin, end in zip(begins, ends, strict=True):
         covered = curves.loss[(curves.steps > begin) & (curves.steps <= end)]
-        loss[np.searchsorted(curves.steps, end)] = (
-            covered.mean() if len(covered) == end - max(begin, 0) else np.nan
-        )
-    return replace(
-        curves,
-        loss=loss,
-        notes=(*curves.notes, "losses are compared as means over the other side's lines"),
+        if len(covered) == end - max(begin, 0):
+            loss[np.searchsorted(curves.steps, end)] = covered.mean()
+    note = "losses are compared as means over the other side's lines"
+    return replace(curves, loss=loss, notes=(*curves.notes, note))
+
+
+def _find_common_steps(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return the steps with a loss on both sides, and their indices in target and reference."""
+    steps, target_rows, reference_rows = np.intersect1d(
+        target.steps, reference.steps, return_indices=True
     )
-
-
-def _common(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
-    steps, mine, theirs = np.intersect1d(target.steps, reference.steps, return_indices=True)
-    both = np.isfinite(target.loss[mine]) & np.isfinite(reference.loss[theirs])
-    if not both.any():
+    has_loss = np.isfinite(target.loss[target_rows]) & np.isfinite(reference.loss[reference_rows])
+    if not has_loss.any():
         raise DumpError(
-            f"{target.path} ({_range(target)}) and {reference.path} ({_range(reference)}) have no step with a loss in"
-            " common; give logs of the same steps"
+            f"{target.path} ({_format_steps(target)}) and {reference.path}"
+            f" ({_format_steps(reference)}) have no step with a loss in common;"
+            " give logs of the same steps"
         )
-    return steps[both], mine[both], theirs[both]
+    return steps[has_loss], target_rows[has_loss], reference_rows[has_loss]
 
 
-def rates(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
-    """Rates by the step that used them. Where a format does not say, the reading under which they agree better."""
-    best: tuple[float, tuple[AnyArray, AnyArray, AnyArray]] | None = None
-    for mine in _shifts(target):
-        for theirs in _shifts(reference):
-            steps, a, b = np.intersect1d(
-                target.steps + mine, reference.steps + theirs, return_indices=True
+def align_rates(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return the common steps and the learning rates that target and reference used there.
+
+    Some formats do not define which step a printed rate belongs to. For these, the interpretation
+    with the smallest largest difference is taken.
+    """
+    candidates: list[tuple[float, tuple[AnyArray, AnyArray, AnyArray]]] = []
+    for target_shift in _list_rate_shifts(target):
+        for reference_shift in _list_rate_shifts(reference):
+            steps, target_rows, reference_rows = np.intersect1d(
+                target.steps + target_shift,
+                reference.steps + reference_shift,
+                return_indices=True,
             )
-            first, second = target.rate[a], reference.rate[b]
-            both = np.isfinite(first) & np.isfinite(second)
-            found = (steps[both], first[both], second[both])
-            apart = float(np.abs(found[1] - found[2]).max()) if both.any() else np.inf
-            if best is None or apart < best[0]:
-                best = (apart, found)
-    assert best is not None
-    return best[1]
+            target_rate, reference_rate = target.rate[target_rows], reference.rate[reference_rows]
+            printed = np.isfinite(target_rate) & np.isfinite(reference_rate)
+            rates = (steps[printed], target_rate[printed], reference_rate[printed])
+            distance = np.inf
+            if printed.any():
+                distance = float(np.abs(rates[1] - rates[2]).max())
+            candidates.append((distance, rates))
+    return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
-def _shifts(curves: Curves) -> tuple[int, ...]:
+def _list_rate_shifts(curves: Curves) -> tuple[int, ...]:
+    """List the possible distances, in steps, from a printed rate to the step that used it."""
     return {"used": (0,), "next": (1,), "unknown": (0, 1)}[curves.rate_of]
 
 
-def _accidents(target: Curves, reference: Curves) -> Iterator[Check]:
-    """Steps without an update, and values that are not finite, where only one side has them."""
-    for name, said in (
-        ("nonfinite", "a loss or norm that is not finite"),
-        ("skipped", "a skipped update"),
-    ):
-        mine, theirs = (
-            set(curves.steps[getattr(curves, name)].tolist()) for curves in (target, reference)
-        )
-        common = set(target.steps.tolist()) & set(reference.steps.tolist())
-        only = sorted((mine ^ theirs) & common)
-        if only:
-            side = "target" if only[0] in mine else "reference"
-            more = f" and {len(only) - 1} more steps" if len(only) > 1 else ""
-            yield Check(
-                name, "differ", f"only the {side} has {said} at step {only[0]}{more}", len(only), 0
-            )
+def _check_lost_steps(target: Curves, reference: Curves) -> Iterator[Check]:
+    """Yield a failed check for non-finite values or skipped updates that only one side has."""
+    events = {
+        "nonfinite": (target.nonfinite, reference.nonfinite, "a loss or norm that is not finite"),
+        "skipped": (target.skipped, reference.skipped, "a skipped update"),
+    }
+    common_steps = set(target.steps.tolist()) & set(reference.steps.tolist())
+    for name, (target_flags, reference_flags, event) in events.items():
+        target_steps = set(target.steps[target_flags].tolist())
+        reference_steps = set(reference.steps[reference_flags].tolist())
+        one_sided_steps = sorted((target_steps ^ reference_steps) & common_steps)
+        if not one_sided_steps:
+            continue
+        count = len(one_sided_steps)
+        side = "target" if one_sided_steps[0] in target_steps else "reference"
+        message = f"only the {side} has {event} at step {one_sided_steps[0]}"
+        if count > 1:
+            message += f" and {count - 1} more steps"
+        yield Check(name, "differ", message, count, 0)
 
 
-def _by_band(check: Check, band: Band) -> Check:
-    """Inside the band of the reference's own runs a mean that misses the standard is accepted."""
-    if (
-        check.name not in ("mean loss", "second loss")
-        or check.verdict == "agree"
-        or not band.inside
-    ):
+def _accept_within_band(check: Check, band: Band) -> Check:
+    """Accept a mean or second loss that misses the standard if the target is in the band."""
+    is_accepted = band.inside and check.name in ("mean loss", "second loss")
+    if not is_accepted or check.verdict == "agree":
         return check
-    return replace(
-        check, verdict="agree", said=f"{check.said}, within what runs of the reference differ by"
-    )
+    message = f"{check.said}, within what runs of the reference differ by"
+    return replace(check, verdict="agree", said=message)
 
 
-def _band(
+def _compute_band(
     steps: AnyArray,
     difference: AnyArray,
     reference: Curves,
     baselines: Sequence[Curves],
     rounding: float,
 ) -> Band:
-    """The target's distance beside that of further runs of the reference, at the steps that all have."""
-    common = steps
+    """Compare the target's distance with that of the baselines, at the steps that all runs have.
+
+    ``difference`` is target minus reference at ``steps``. Raises DumpError if there is no common
+    step.
+    """
+    common_steps = steps
     for run in baselines:
-        common = np.intersect1d(common, run.steps[np.isfinite(run.loss)])
-    if not len(common):
+        common_steps = np.intersect1d(common_steps, run.steps[np.isfinite(run.loss)])
+    if not len(common_steps):
         raise DumpError(
-            f"{baselines[0].path}: has no step in common with both runs; give logs of the same training"
+            f"{baselines[0].path}: has no step in common with both runs;"
+            " give logs of the same training"
         )
-    own = reference.loss[np.searchsorted(reference.steps, common)]
+    reference_loss = reference.loss[np.searchsorted(reference.steps, common_steps)]
     spreads = np.array(
-        [blocks(run.loss[np.searchsorted(run.steps, common)] - own) for run in baselines]
+        [
+            compute_block_rms(run.loss[np.searchsorted(run.steps, common_steps)] - reference_loss)
+            for run in baselines
+        ]
     )
-    mine = blocks(difference[np.searchsorted(steps, common)])
-    allowed = _WITHIN * spreads.max(axis=0) + rounding
+    distances = compute_block_rms(difference[np.searchsorted(steps, common_steps)])
+    limits = _BAND_FACTOR * spreads.max(axis=0) + rounding
     return Band(
         runs=len(baselines),
-        steps=len(common),
+        steps=len(common_steps),
         spread=float(np.sqrt(np.mean(np.square(spreads)))),
-        distance=float(np.sqrt(np.mean(np.square(mine)))),
-        inside=bool((mine <= allowed).all()),
+        distance=float(np.sqrt(np.mean(np.square(distances)))),
+        inside=bool((distances <= limits).all()),
     )
 
 
-def _begins(
+def _classify_onset(
     checks: Sequence[Check],
     steps: AnyArray,
     difference: AnyArray,
     rounding: float,
-    onset: int | None,
-) -> Begins:
+    has_lasting_divergence: bool,
+) -> Onset:
     verdicts = {check.name: check.verdict for check in checks}
     if verdicts["first loss"] == "differ":
         return "step 1"
-    grown = len(steps) > 1 and abs(difference[1]) > _GROWS * max(abs(difference[0]), rounding)
-    if verdicts.get("second loss") == "differ" or (grown and steps[1] == steps[0] + 1):
+    if verdicts.get("second loss") == "differ":
         return "step 2"
-    parted = "differ" in (verdicts["mean loss"], verdicts.get("nonfinite"), verdicts["global norm"])
-    return (
-        "later" if parted or (onset is not None and verdicts["mean loss"] != "agree") else "never"
-    )
+    has_second_step = len(steps) > 1 and steps[1] == steps[0] + 1
+    limit = _SECOND_STEP_GROWTH * max(abs(difference[0]), rounding)
+    if has_second_step and abs(difference[1]) > limit:
+        return "step 2"
+    later_verdicts = (verdicts["mean loss"], verdicts.get("nonfinite"), verdicts["global norm"])
+    if "differ" in later_verdicts:
+        return "later"
+    if has_lasting_divergence and verdicts["mean loss"] != "agree":
+        return "later"
+    return "never"
 
 
-def _lone_spikes(steps: AnyArray, first: AnyArray, second: AnyArray) -> Iterator[tuple[str, int]]:
-    """Spikes of one side that the other does not have within a step."""
-    found = {"target": spikes(first), "reference": spikes(second)}
-    for side, other in (("target", "reference"), ("reference", "target")):
-        for index in found[side]:
-            if not len(found[other]) or np.abs(found[other] - index).min() > 1:
-                yield side, int(steps[index])
+def _find_one_sided_spikes(
+    steps: AnyArray, target_loss: AnyArray, reference_loss: AnyArray
+) -> Iterator[tuple[str, int]]:
+    """Yield (side, step) of each spike that has no spike of the other side within one step."""
+    target_spikes, reference_spikes = find_spikes(target_loss), find_spikes(reference_loss)
+    for index in _drop_near(target_spikes, reference_spikes):
+        yield "target", int(steps[index])
+    for index in _drop_near(reference_spikes, target_spikes):
+        yield "reference", int(steps[index])
 
 
-def _notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[str]:
+def _drop_near(indices: AnyArray, neighbors: AnyArray) -> AnyArray:
+    """Return the indices that are more than 1 away from all of ``neighbors``."""
+    distances = np.abs(indices[:, None] - neighbors[None, :])
+    return indices[(distances > 1).all(axis=1)]
+
+
+def _list_notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[str]:
+    """Yield what a reader of the comparison should know about the logs."""
     for role, curves in (("target", target), ("reference", reference)):
-        yield from (f"{role}: {note}" for note in curves.notes)
+        for note in curves.notes:
+            yield f"{role}: {note}"
         if curves.restarts:
-            anew = ", ".join(map(str, curves.restarts))
-            yield f"{role}: a process began anew at step {anew}; of steps printed twice the later line counts"
-        lost = int(curves.nonfinite.sum()), int(curves.skipped.sum())
-        if any(lost):
-            yield f"{role}: {lost[0]} steps with a loss or norm that is not finite, {lost[1]} without an update"
-    at, mine, theirs = rates(target, reference)
-    if len(at) and not np.any(mine) and not np.any(theirs):
-        yield "the learning rate is 0: weights never change, so forward and backward alone are compared"
-    elif len(at) and at[0] == 1 and not mine[0] and len(steps) > 1:
-        yield "step 1 used a learning rate of 0: the loss of step 2 does not test the optimizer"
+            restart_steps = ", ".join(map(str, curves.restarts))
+            yield (
+                f"{role}: the run was restarted at step {restart_steps};"
+                " if a step is printed twice, the later line is used"
+            )
+        n_nonfinite, n_skipped = int(curves.nonfinite.sum()), int(curves.skipped.sum())
+        if n_nonfinite or n_skipped:
+            yield (
+                f"{role}: {n_nonfinite} steps with a loss or norm that is not finite,"
+                f" {n_skipped} without an update"
+            )
+    yield from _list_rate_notes(target, reference, len(steps))
     if steps[0] > 1:
         yield f"the first step that both print with a loss is {steps[0]}"
-    if target.loss_resolution + reference.loss_resolution > 0.1 * migration_standard.FIRST_ABSOLUTE:
-        half = number(target.loss_resolution + reference.loss_resolution)
-        yield f"losses are printed with few digits: {half} is left open, beside a limit of {migration_standard.FIRST_ABSOLUTE}"
+    rounding = target.loss_resolution + reference.loss_resolution
+    limit = migration_standard.FIRST_ABSOLUTE
+    if rounding > _COARSE_DIGITS * limit:
+        yield (
+            "losses are printed with few digits: they are uncertain by"
+            f" {number(rounding)}, compared with a limit of {limit}"
+        )
 
 
-def _range(curves: Curves) -> str:
+def _list_rate_notes(target: Curves, reference: Curves, n_steps: int) -> Iterator[str]:
+    """Yield a note if the learning rate is 0 everywhere, or at the first of several steps."""
+    rate_steps, target_rate, reference_rate = align_rates(target, reference)
+    if not len(rate_steps):
+        return
+    if not np.any(target_rate) and not np.any(reference_rate):
+        yield (
+            "the learning rate is 0: weights never change,"
+            " so only forward and backward are compared"
+        )
+    elif rate_steps[0] == 1 and not target_rate[0] and n_steps > 1:
+        yield "step 1 used a learning rate of 0: the loss of step 2 does not test the optimizer"
+
+
+def _format_steps(curves: Curves) -> str:
     return f"steps {curves.steps[0]} to {curves.steps[-1]}"

@@ -1,4 +1,4 @@
-"""The shape of a difference over steps: where it begins for good, whether it wanders around zero, what stands out."""
+"""Describe the shape of a difference over steps: lasting divergence, bias around zero, spikes."""
 
 from __future__ import annotations
 
@@ -8,105 +8,121 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 
-_RISE = np.log(
-    3.0
-)  #: a lasting departure is at least this much larger, on average, than what was before it
-_TELLING = 25.0  #: and its gain is this many times the variance within both parts (a t of 5); so is the likelihood
-_FEWEST = 4  #: steps on either side of a departure
-_WINDOW = 21  #: steps whose median a spike stands out of
-_STANDS_OUT = 8.0  #: times the usual distance from that median
+#: After a lasting divergence, log |difference| is on average at least this much larger than before
+#: it.
+_MIN_LOG_RISE = np.log(3.0)
+#: The split must explain this many times the variance within both segments (a t of 5), and twice
+#: its log likelihood ratio must exceed this as well (chi-squared with one degree of freedom).
+_MIN_SIGNIFICANCE = 25.0
+_MIN_SEGMENT = 4  #: steps required on each side of a split
+_TINY = 1e-300  #: lower bound of sizes, so that their logarithm is finite
+
+_MIN_WANDER_STEPS = 16  #: below this number of steps the error of a mean is reported as infinite
+_BIAS_ERRORS = 3  #: a mean within this many standard errors is around zero
+
+_SPIKE_WINDOW = 21  #: steps in the running median that a spike is measured against
+_SPIKE_FACTOR = 8.0  #: times the usual noise that a spike must exceed the median by
+_MIN_SPIKE = 1e-3  #: a spike must also exceed the median by this share of the median loss
+_MAD_TO_DEVIATION = (
+    1.4826  #: standard deviation of normal values over their median absolute deviation
+)
 
 
-def lasting_departure(difference: AnyArray, floor: float) -> int | None:
-    """The index from which |difference| is larger for good, None if there is none.
+def find_lasting_divergence(difference: AnyArray, floor: float) -> int | None:
+    """Return the index from which |difference| is permanently larger, or None.
 
-    The split of log |d| into two means that explains most of its variance (maximum likelihood for one change of the
-    mean of normal values); logarithms, since a departure grows by factors. It counts if the second part is three times
-    the first and the change is beyond five standard errors, of the logarithms and of the sizes themselves: a few values
-    that happen to lie near zero have logarithms far down. ``floor`` is what the log's rounding alone leaves.
+    The index is the split of log |difference| into two means that explains most of its variance
+    (the maximum likelihood estimate for one change of the mean of normal values). Logarithms are
+    used because a divergence grows by factors. The split counts only if the second segment is three
+    times as large as the first, and if the change exceeds five standard errors both in the
+    logarithms and in the sizes: a few values that are close to zero by chance have very small
+    logarithms. ``floor`` is the difference that the rounding of the log can cause.
     """
-    sizes = np.maximum(np.abs(difference), max(floor, 1e-300))
+    sizes = np.maximum(np.abs(difference), max(floor, _TINY))
     values = np.log(sizes)
     count = len(values)
-    if count < 2 * _FEWEST or not np.isfinite(values).all():
+    if count < 2 * _MIN_SEGMENT or not np.isfinite(values).all():
         return None
-    before = np.arange(_FEWEST, count - _FEWEST + 1)
+    n_before = np.arange(_MIN_SEGMENT, count - _MIN_SEGMENT + 1)
     sums = np.cumsum(values)
-    first = sums[before - 1] / before
-    second = (sums[-1] - sums[before - 1]) / (count - before)
-    gain = before * (count - before) / count * np.square(second - first)
-    gain[second - first < _RISE] = 0.0
-    best = int(np.argmax(gain))
-    within = (np.square(values - values.mean()).sum() - gain[best]) / max(count - 2, 1)
-    telling = (
-        gain[best] > max(_TELLING * within, 0.0)
-        and _likelihood(sizes, int(before[best])) > _TELLING
-    )
-    return int(before[best]) if telling else None
+    mean_before = sums[n_before - 1] / n_before
+    mean_after = (sums[-1] - sums[n_before - 1]) / (count - n_before)
+    rise = mean_after - mean_before
+    gain = n_before * (count - n_before) / count * np.square(rise)
+    gain[rise < _MIN_LOG_RISE] = 0.0
+    best_gain = gain.max()
+    split = int(n_before[np.argmax(gain)])
+    residual = np.square(values - values.mean()).sum() - best_gain
+    variance = residual / max(count - 2, 1)
+    if not best_gain > max(_MIN_SIGNIFICANCE * variance, 0.0):
+        return None
+    if not _compute_split_likelihood(sizes, split) > _MIN_SIGNIFICANCE:
+        return None
+    return split
 
 
-def _likelihood(sizes: AnyArray, split: int) -> float:
-    """Twice the log of the likelihood ratio of two means to one, of exponential values: chi-squared, one degree."""
-    parts = (sizes[:split], sizes[split:])
-    return float(
-        2
-        * (
-            len(sizes) * np.log(sizes.mean())
-            - sum(len(part) * np.log(part.mean()) for part in parts)
-        )
-    )
+def _compute_split_likelihood(sizes: AnyArray, split: int) -> float:
+    """Return twice the log likelihood ratio of two means to one mean, for exponential values.
+
+    It is distributed as chi-squared with one degree of freedom.
+    """
+    one_mean = len(sizes) * np.log(sizes.mean())
+    before, after = sizes[:split], sizes[split:]
+    two_means = len(before) * np.log(before.mean()) + len(after) * np.log(after.mean())
+    return float(2 * (one_mean - two_means))
 
 
 @dataclass(frozen=True)
 class Wander:
-    """How a difference lies about zero."""
+    """How a difference is distributed around zero."""
 
     bias: float  #: its mean, target minus reference
-    error: float  #: standard error of that mean, from means of batches: neighbouring steps are not independent
-    positive: float  #: share of steps where the target is above
+    #: standard error of that mean, from means of batches because neighboring steps are correlated
+    error: float
+    positive: float  #: share of steps in which the target is larger
 
     @property
     def around_zero(self) -> bool:
         """Whether the mean is within three standard errors of zero."""
-        return abs(self.bias) <= 3 * self.error or self.bias == 0
+        return abs(self.bias) <= _BIAS_ERRORS * self.error or self.bias == 0
 
 
-def wander(difference: AnyArray) -> Wander:
-    """How ``difference`` lies about zero; of fewer than 16 steps nothing can be told, and the error is infinite."""
+def measure_wander(difference: AnyArray) -> Wander:
+    """Measure how ``difference`` is distributed around zero.
+
+    The error is infinite below 16 steps.
+    """
     count = len(difference)
-    if count < 16:
-        return Wander(
-            float(np.mean(difference)) if count else np.nan, np.inf, float(np.mean(difference > 0))
-        )
-    batches = int(np.sqrt(count))
-    means = np.array([batch.mean() for batch in np.array_split(difference, batches)])
-    error = float(means.std(ddof=1) / np.sqrt(batches))
+    if count < _MIN_WANDER_STEPS:
+        mean = float(np.mean(difference)) if count else np.nan
+        return Wander(mean, np.inf, float(np.mean(difference > 0)))
+    n_batches = int(np.sqrt(count))
+    means = np.array([batch.mean() for batch in np.array_split(difference, n_batches)])
+    error = float(means.std(ddof=1) / np.sqrt(n_batches))
     nonzero = difference[difference != 0]
     positive = float(np.mean(nonzero > 0)) if len(nonzero) else 0.5
     return Wander(float(difference.mean()), error, positive)
 
 
-def spikes(loss: AnyArray) -> AnyArray:
-    """Indices where a loss stands out upward of the median of the 21 steps around it, by 8 times the usual noise.
+def find_spikes(loss: AnyArray) -> AnyArray:
+    """Return the indices where a loss is far above the median of the 21 steps around it.
 
-    The noise is that of second differences, which a slope does not enter: their median deviation over sqrt(3/2).
+    Far is 8 times the noise. The noise is estimated from second differences, which a slope does not
+    change: their median deviation over sqrt(3/2).
     """
-    if len(loss) < _WINDOW:
+    if len(loss) < _SPIKE_WINDOW:
         return np.array([], dtype=np.int64)
-    padded = np.pad(loss, _WINDOW // 2, mode="edge")
-    centre = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
-    bends = loss[1:-1] - (loss[:-2] + loss[2:]) / 2
-    usual = 1.4826 * float(np.nanmedian(np.abs(bends))) / np.sqrt(1.5)
-    return np.flatnonzero(
-        loss - centre > max(_STANDS_OUT * usual, 1e-3 * float(np.nanmedian(np.abs(loss))))
-    )
+    padded = np.pad(loss, _SPIKE_WINDOW // 2, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _SPIKE_WINDOW)
+    median = np.nanmedian(windows, axis=1)
+    second_differences = loss[1:-1] - (loss[:-2] + loss[2:]) / 2
+    deviation = float(np.nanmedian(np.abs(second_differences)))
+    noise = _MAD_TO_DEVIATION * deviation / np.sqrt(1.5)
+    limit = max(_SPIKE_FACTOR * noise, _MIN_SPIKE * float(np.nanmedian(np.abs(loss))))
+    return np.flatnonzero(loss - median > limit)
 
 
-def blocks(values: AnyArray, count: int = 10) -> AnyArray:
-    """Root mean squares of ``count`` stretches of equal length, for comparing how large two differences are."""
-    return np.array(
-        [
-            np.sqrt(np.mean(np.square(part)))
-            for part in np.array_split(values, min(count, len(values)))
-        ]
-    )
+def compute_block_rms(values: AnyArray, count: int = 10) -> AnyArray:
+    """Return the root mean squares of ``count`` blocks of equal length."""
+    blocks = np.array_split(values, min(count, len(values)))
+    return np.array([np.sqrt(np.mean(np.square(block))) for block in blocks])

@@ -1,4 +1,4 @@
-"""What a training log says, as columns: one row per training step."""
+"""The contents of a training log as columns: one row per training step."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 
-#: used: printed beside a step is the rate that this step used; next: that of the step after it.
+#: Which step the learning rate printed with a step belongs to: used: this step; next: the step
+#: after it.
 RateOf = Literal["used", "next", "unknown"]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One run. All arrays have one entry per step, in the order of the steps; NaN where nothing was printed."""
+    """One run. All arrays have one entry per step, in increasing order; NaN if not printed."""
 
     path: str
     format: str  #: megatron, mindformers, trainer
-    era: str  #: what tells this generation of the format apart, in words
+    era: str  #: generation of the format, as text
     steps: AnyArray  #: int64, from 1, increasing
-    loss: AnyArray  #: of the language model alone where the log tells it apart
+    loss: AnyArray  #: of the language model alone if the log prints it separately
     norm: AnyArray  #: global gradient norm before clipping
-    rate: AnyArray  #: the learning rate that the step used, as far as the format says
+    rate: AnyArray  #: printed learning rate; ``rate_of`` says which step used it
     scale: AnyArray  #: loss scale
-    skipped: AnyArray  #: bool: no update, as after an overflow
+    skipped: AnyArray  #: bool: no update, for example after an overflow
     overflow: AnyArray  #: bool: gradients were not finite
     nonfinite: AnyArray  #: bool: the loss or the norm was not finite
-    total: AnyArray  #: loss with auxiliary losses, NaN where it is not told apart
+    total_loss: AnyArray  #: loss with auxiliary losses, NaN if not printed separately
     rate_of: RateOf = "used"
     loss_resolution: float = 0.0  #: half of the last printed decimal
     norm_resolution: float = 0.0
@@ -39,10 +40,9 @@ class Curves:
     )
     averaged: bool = False
     restarts: tuple[int, ...] = ()  #: first step of every process but the first
-    others: Mapping[str, AnyArray] = field(
-        default_factory=dict
-    )  #: load balancing, MTP and other losses, by name
-    notes: tuple[str, ...] = ()  #: what was put right, or is easily misread
+    #: load balancing, MTP and other losses, by name
+    other_losses: Mapping[str, AnyArray] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  #: what was corrected, or is easily misread
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -50,7 +50,7 @@ class Curves:
 
 @dataclass(slots=True)
 class Record:
-    """One printed step, before the records of a run are put in order; not frozen, since there are many."""
+    """One printed step. Not frozen, because there are many and frozen ones are slower to create."""
 
     step: int
     loss: float = np.nan
@@ -60,36 +60,49 @@ class Record:
     skipped: bool = False
     overflow: bool = False
     nonfinite: bool = False
-    total: float = np.nan
-    others: Mapping[str, float] = field(default_factory=dict)
-    process: int = 0  #: of the processes that wrote into this log one after the other
+    total_loss: float = np.nan
+    other_losses: Mapping[str, float] = field(default_factory=dict)
+    process: int = (
+        0  #: number of the process, of those that wrote into this log one after the other
+    )
 
 
-def ordered(records: Sequence[Record]) -> tuple[list[Record], tuple[int, ...]]:
-    """Records by step, and where a process began anew; what a restarted process repeats counts more."""
-    restarts = tuple(b.step for a, b in pairwise(records) if b.process != a.process)
+_FLOAT_COLUMNS = ("loss", "norm", "rate", "scale", "total_loss")
+_FLAG_COLUMNS = ("skipped", "overflow", "nonfinite")
+
+
+def order_records(records: Sequence[Record]) -> tuple[list[Record], tuple[int, ...]]:
+    """Return the records sorted by step, and the first step of every process but the first.
+
+    Of records of one step, the last is kept.
+    """
+    restarts = []
+    for previous, record in pairwise(records):
+        if record.process != previous.process:
+            restarts.append(record.step)
     by_step = {record.step: record for record in records}
-    return [by_step[step] for step in sorted(by_step)], restarts
+    ordered_records = sorted(by_step.values(), key=lambda record: record.step)
+    return ordered_records, tuple(restarts)
 
 
-def columns(records: Sequence[Record]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """The arrays of :class:`Curves` by field, and those of other losses by name, from records in order."""
-    names = dict.fromkeys(name for record in records for name in record.others)
-    numbers = {
-        name: np.array([getattr(record, name) for record in records], dtype=float)
-        for name in ("loss", "norm", "rate", "scale", "total")
+def build_columns(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the arrays of :class:`Curves` by field, from records sorted by step."""
+    columns: dict[str, Any] = {
+        "steps": np.array([record.step for record in records], dtype=np.int64)
     }
-    flags = {
-        name: np.array([getattr(record, name) for record in records], dtype=bool)
-        for name in ("skipped", "overflow", "nonfinite")
-    }
-    steps = np.array([record.step for record in records], dtype=np.int64)
-    return {"steps": steps, **numbers, **flags}, {
-        name: np.array([record.others.get(name, np.nan) for record in records], dtype=float)
-        for name in names
-    }
+    for name in _FLOAT_COLUMNS:
+        columns[name] = np.array([getattr(record, name) for record in records], dtype=float)
+    for name in _FLAG_COLUMNS:
+        columns[name] = np.array([getattr(record, name) for record in records], dtype=bool)
+    loss_names = dict.fromkeys(name for record in records for name in record.other_losses)
+    other_losses = {}
+    for name in loss_names:
+        values = [record.other_losses.get(name, np.nan) for record in records]
+        other_losses[name] = np.array(values, dtype=float)
+    columns["other_losses"] = other_losses
+    return columns
 
 
-def interval(steps: AnyArray) -> int:
-    """Steps from one line to the next, as most lines have it; 1 of a single line."""
+def estimate_interval(steps: AnyArray) -> int:
+    """Return the median distance from one printed step to the next; 1 for a single line."""
     return int(np.median(np.diff(steps))) if len(steps) > 1 else 1

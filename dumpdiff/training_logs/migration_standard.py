@@ -1,7 +1,8 @@
-"""The migration standard: how far two runs of one training may part, each criterion a :class:`Check`.
+"""The migration standard: how much two runs of one training may differ.
 
-Limits are those of the MindSpore Transformers precision guide: first loss within 0.005 or 0.5 %, mean loss within
-0.01 or 1 %, mean relative error of the global norm at most 10 %, over at least 1000 steps.
+The limits are those of the MindSpore Transformers precision guide: first loss within 0.005 or 0.5
+%, mean loss within 0.01 or 1 %, mean relative error of the global norm at most 10 %, over at least
+1000 steps.
 """
 
 from __future__ import annotations
@@ -13,116 +14,128 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.formatting import number
-from ..model.stage import Verdict
+from ..model.verdict import Verdict
 
-FIRST_ABSOLUTE, FIRST_RELATIVE = 0.005, 0.005
-MEAN_ABSOLUTE, MEAN_RELATIVE = 0.01, 0.01
-NORM_RELATIVE = 0.10
-STEPS = 1000
+FIRST_ABSOLUTE, FIRST_RELATIVE = 0.005, 0.005  #: limits of the first and the second loss
+MEAN_ABSOLUTE, MEAN_RELATIVE = 0.01, 0.01  #: limits of the mean loss
+NORM_RELATIVE = 0.10  #: limit of the mean relative error of the global norm
+MIN_STEPS = 1000
 
-#: Rates agree within this share of the peak: printed digits, float32, but not another warmup or another decay.
+#: Rates agree if they differ by at most this share of the peak. It allows for printed digits and
+#: float32, but not for a different warmup or decay.
 RATE_SHARE = 1e-4
+_TINY = 1e-300  #: lower bound of denominators
 
 
 @dataclass(frozen=True)
 class Check:
-    """One criterion."""
+    """The result of one criterion."""
 
     name: str  #: first loss, second loss, mean loss, global norm, learning rate, ...
     verdict: Verdict
-    said: str  #: one line for a person
-    value: float = math.nan  #: what was measured, NaN if nothing was
+    said: str  #: the result in one line
+    value: float = math.nan  #: measured value, NaN if nothing was measured
     limit: float = math.nan
 
 
-def loss_at(name: str, step: int, target: float, reference: float, rounding: float) -> Check:
-    """One step's loss: absolute or relative, either is enough; unclear where the printed digits cannot decide."""
+def check_loss(name: str, step: int, target: float, reference: float, rounding: float) -> Check:
+    """Check the loss of one step: it agrees if it meets the absolute or the relative limit.
+
+    The result is inconclusive if the printed digits are too coarse to decide.
+    """
     absolute, scale = abs(target - reference), abs(reference)
     limit = max(FIRST_ABSOLUTE, FIRST_RELATIVE * scale)
-    verdict: Verdict = (
-        "agree"
-        if absolute + rounding < limit
-        else "differ"
-        if absolute - rounding >= limit
-        else "unclear"
+    message = (
+        f"{name} (step {step}) {target:.6g} against {reference:.6g},"
+        f" off by {number(absolute)} ({_format_percent(absolute, scale)})"
     )
-    said = f"{name} (step {step}) {target:.6g} against {reference:.6g}"
-    said += f", off by {number(absolute)} ({_percent(absolute, scale)})"
-    if verdict == "unclear":
-        said += f"; the printed digits leave {number(rounding)} open, too much for a limit of {number(limit)}"
-    return Check(name, verdict, said, absolute, limit)
+    verdict: Verdict
+    if absolute + rounding < limit:
+        verdict = "agree"
+    elif absolute - rounding >= limit:
+        verdict = "differ"
+    else:
+        verdict = "inconclusive"
+        message += (
+            f"; the printed digits leave {number(rounding)} open,"
+            f" too much for a limit of {number(limit)}"
+        )
+    return Check(name, verdict, message, absolute, limit)
 
 
-def mean_loss(target: AnyArray, reference: AnyArray, rounding: float) -> Check:
-    """The mean of |Δ| over all steps, or of |Δ|/|reference|; either is enough."""
+def check_mean_loss(target: AnyArray, reference: AnyArray, rounding: float) -> Check:
+    """Check the mean of |difference|, or of |difference| / |reference|: one limit is enough."""
     difference = np.abs(target - reference)
     absolute = float(difference.mean())
-    relative = float(np.mean(difference / np.maximum(np.abs(reference), 1e-300)))
-    holds = absolute < MEAN_ABSOLUTE or relative < MEAN_RELATIVE
-    near = abs(absolute - MEAN_ABSOLUTE) < rounding and not relative < MEAN_RELATIVE
-    said = (
+    relative = float(np.mean(difference / np.maximum(np.abs(reference), _TINY)))
+    meets_relative = relative < MEAN_RELATIVE
+    verdict: Verdict
+    if abs(absolute - MEAN_ABSOLUTE) < rounding and not meets_relative:
+        verdict = "inconclusive"
+    elif absolute < MEAN_ABSOLUTE or meets_relative:
+        verdict = "agree"
+    else:
+        verdict = "differ"
+    message = (
         f"mean loss off by {number(absolute)} ({100 * relative:.2g} %) over {len(difference)} steps"
     )
-    return Check(
-        "mean loss",
-        "unclear" if near else "agree" if holds else "differ",
-        said,
-        absolute,
-        MEAN_ABSOLUTE,
-    )
+    return Check("mean loss", verdict, message, absolute, MEAN_ABSOLUTE)
 
 
-def global_norm(target: AnyArray, reference: AnyArray, rounding: float) -> Check:
-    """The mean relative error of the gradient norm; what its printed digits leave open is taken off first."""
+def check_global_norm(target: AnyArray, reference: AnyArray, rounding: float) -> Check:
+    """Check the mean relative error of the gradient norm.
+
+    It differs only if the error exceeds the limit after the rounding of the printed digits is
+    subtracted.
+    """
+    name = "global norm"
     if not len(target):
-        return Check(
-            "global norm",
-            "unclear",
-            "global norm: not printed by both runs (is clipping on?)",
-            limit=NORM_RELATIVE,
-        )
-    scale = np.maximum(np.abs(reference), 1e-300)
-    value = float(np.mean(np.abs(target - reference) / scale))
-    least = float(np.mean(np.maximum(np.abs(target - reference) - rounding, 0) / scale))
-    verdict: Verdict = (
-        "agree" if value <= NORM_RELATIVE else "differ" if least > NORM_RELATIVE else "unclear"
-    )
-    said = f"global norm off by {100 * value:.2g} % on average over {len(target)} steps"
-    if verdict == "unclear":
-        said += "; its printed digits are too few to decide"
-    return Check("global norm", verdict, said, value, NORM_RELATIVE)
+        message = f"{name}: not printed by both runs (is clipping on?)"
+        return Check(name, "inconclusive", message, limit=NORM_RELATIVE)
+    scale = np.maximum(np.abs(reference), _TINY)
+    difference = np.abs(target - reference)
+    error = float(np.mean(difference / scale))
+    least_error = float(np.mean(np.maximum(difference - rounding, 0) / scale))
+    message = f"{name} off by {100 * error:.2g} % on average over {len(target)} steps"
+    verdict: Verdict
+    if error <= NORM_RELATIVE:
+        verdict = "agree"
+    elif least_error > NORM_RELATIVE:
+        verdict = "differ"
+    else:
+        verdict = "inconclusive"
+        message += "; its printed digits are too few to decide"
+    return Check(name, verdict, message, error, NORM_RELATIVE)
 
 
-def learning_rate(steps: AnyArray, target: AnyArray, reference: AnyArray) -> Check:
-    """The rate that each step used, within 1e-4 of the peak."""
+def check_learning_rate(steps: AnyArray, target: AnyArray, reference: AnyArray) -> Check:
+    """Check that the rate of each step is within RATE_SHARE of the peak."""
+    name = "learning rate"
     if not len(steps):
-        return Check(
-            "learning rate", "unclear", "learning rate: not printed for the same steps by both runs"
-        )
+        message = f"{name}: not printed for the same steps by both runs"
+        return Check(name, "inconclusive", message)
     peak = float(max(np.max(np.abs(target)), np.max(np.abs(reference))))
-    apart = np.abs(target - reference)
-    worst = float(apart.max() / peak) if peak else 0.0
-    off = np.flatnonzero(apart > RATE_SHARE * peak)
-    if not len(off):
-        said = (
-            "learning rate 0 at every step"
-            if not peak
-            else f"learning rates equal over {len(steps)} steps"
+    difference = np.abs(target - reference)
+    worst_share = float(difference.max() / peak) if peak else 0.0
+    differing = np.flatnonzero(difference > RATE_SHARE * peak)
+    if len(differing):
+        first = differing[0]
+        message = (
+            f"learning rates diverge at step {steps[first]}:"
+            f" {target[first]:.6g} against {reference[first]:.6g}"
         )
-        return Check("learning rate", "agree", said, worst, RATE_SHARE)
-    at = off[0]
-    said = f"learning rates part at step {steps[at]}: {target[at]:.6g} against {reference[at]:.6g}"
-    return Check("learning rate", "differ", said, worst, RATE_SHARE)
+        return Check(name, "differ", message, worst_share, RATE_SHARE)
+    message = f"learning rates equal over {len(steps)} steps" if peak else f"{name} 0 at every step"
+    return Check(name, "agree", message, worst_share, RATE_SHARE)
 
 
-def length(steps: int, least: int) -> Check:
-    """Enough steps to judge by."""
-    if steps >= least:
-        return Check("steps", "agree", f"{steps} steps compared", steps, least)
-    return Check(
-        "steps", "unclear", f"{steps} steps compared, at least {least} are asked for", steps, least
-    )
+def check_length(n_steps: int, least_steps: int) -> Check:
+    """Check that enough steps were compared."""
+    if n_steps >= least_steps:
+        return Check("steps", "agree", f"{n_steps} steps compared", n_steps, least_steps)
+    message = f"{n_steps} steps compared, at least {least_steps} are required"
+    return Check("steps", "inconclusive", message, n_steps, least_steps)
 
 
-def _percent(absolute: float, scale: float) -> str:
+def _format_percent(absolute: float, scale: float) -> str:
     return f"{100 * absolute / scale:.2g} %" if scale else "-"

@@ -1,6 +1,7 @@
 """Logs of MindSpore Transformers: ``{ Epoch:[  1/  2], step:[    1/    8], loss: 4.143459, ... }``.
 
-Read off releases 0.2 to 1.8; the head of a line changes with the release, so what follows ``Epoch:[`` is read.
+The output of releases 0.2 to 1.8 was examined. The head of a line changes with the release, so only
+what follows ``Epoch:[`` is read.
 """
 
 from __future__ import annotations
@@ -9,96 +10,123 @@ import math
 import re
 from collections.abc import Mapping
 
-from .curves import Curves, Record, columns, ordered
-from .numbers import anchored, is_nonfinite, number, resolution
+from .curves import Curves, Record, build_columns, order_records
+from .log_text import estimate_resolution, find_anchored_lines, is_nonfinite, parse_number
 
 FORMAT = "mindformers"
 ANCHOR = "{ Epoch:[<n>/<total>], step:[<n>/<total>], loss: ..., }"
 
-#: A comma behind the step's bracket tells the line of a step from those of the monitors. What stands before it is
-#: looked at afterwards: a pattern that begins with plain text is found many times faster.
+#: A comma after the bracket of the step distinguishes the line of a step from those of the
+#: monitors. The epoch before it is searched afterwards: a pattern that begins with fixed text is
+#: found many times faster.
 _RECORD = re.compile(r"step:\[\s*(\d{1,9})/\s*(\d{1,9})\],")
 _EPOCH = re.compile(r"Epoch:\[\s*(\d{1,9})/\s*\d+\],\s*$")
-_HEAD = 40  #: characters before the step that hold the epoch
-_ASIDE = ("load_balancing_loss", "mtp_loss", "extra_loss")
+_EPOCH_LENGTH = 40  #: characters before the step that are searched for the epoch
+_AUXILIARY_LOSSES = ("load_balancing_loss", "mtp_loss", "extra_loss")
 
 
 def parse(text: str, path: str) -> Curves | None:
-    """The run that a log tells of, None if it holds no line of this format."""
+    """Return the run in a log, or None if it has no line of this format."""
     if "step:[" not in text:
         return None
+    counter = _StepCounter()
     records: list[Record] = []
     losses: list[str] = []
     norms: list[str] = []
-    total = wrapped = process = begin = 0
-    first: int | None = None
-    last: tuple[int, int] = (0, 0)
-    for match, line in anchored(_RECORD, text):
-        head = _EPOCH.search(text[max(match.start() - _HEAD, 0) : match.start()])
-        fields = _fields(line)
+    has_separate_loss = False
+    process = 0
+    for match, line in find_anchored_lines(_RECORD, text):
+        fields = _parse_fields(line)
         if "loss" not in fields:
             continue
-        epoch, step, length = int(head[1]) if head is not None else 1, int(match[1]), int(match[2])
-        first = epoch if first is None else first
-        begin = begin or step
-        if last == (epoch, length) and step == 1 and begin > 1:
-            wrapped += length  # resumed without data sink: the step wraps, the epoch does not
-        last = (epoch, step)
-        at = (
-            (epoch - min(first, 1)) * length + step + wrapped
-        )  # the first releases count epochs from 0
-        if records and at <= records[-1].step:
-            process, begin = process + 1, step
-        printed = fields["loss"].strip("[]").split("/")[0]
-        total += "lm_loss" in fields
-        losses.append(fields.get("lm_loss", printed))
+        head = text[max(match.start() - _EPOCH_LENGTH, 0) : match.start()]
+        epoch_match = _EPOCH.search(head)
+        epoch = int(epoch_match[1]) if epoch_match is not None else 1
+        step = counter.count(epoch, int(match[1]), int(match[2]))
+        if records and step <= records[-1].step:
+            process += 1
+            counter.first_printed_step = int(match[1])
+        printed_loss = fields["loss"].strip("[]").split("/")[0]
+        has_separate_loss = has_separate_loss or "lm_loss" in fields
+        losses.append(fields.get("lm_loss", printed_loss))
         norms.append(fields.get("global_norm", ""))
-        records.append(_record(at, printed, fields, process))
+        records.append(_build_record(step, printed_loss, fields, process))
     if not records:
         return None
-    kept, restarts = ordered(records)
-    arrays, others = columns(kept)
-    notes = ["steps are counted on where they begin anew within an epoch"] if wrapped else []
-    if not total and not others:
+    records, restarts = order_records(records)
+    columns = build_columns(records)
+    notes = []
+    if counter.n_wrapped:
+        notes.append("step numbers that restart within an epoch are continued")
+    if not has_separate_loss and not columns["other_losses"]:
         notes.append(
-            "the loss includes auxiliary losses (of experts, of multi-token prediction) if the model has any"
+            "the loss includes auxiliary losses (of experts, of multi-token prediction)"
+            " if the model has any"
         )
+    n_decimals = len(losses[0].partition(".")[2])
     return Curves(
         path=path,
         format=FORMAT,
-        era="separate losses" if total else f"{len(losses[0].partition('.')[2])} decimals",
-        loss_resolution=resolution(losses),
-        norm_resolution=resolution(norms),
+        era="separate losses" if has_separate_loss else f"{n_decimals} decimals",
+        loss_resolution=estimate_resolution(losses),
+        norm_resolution=estimate_resolution(norms),
         restarts=restarts,
-        others=others,
         notes=tuple(notes),
-        **arrays,
+        **columns,
     )
 
 
-def _fields(line: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+class _StepCounter:
+    """Computes the number of a step in the whole training from its number within the epoch."""
+
+    def __init__(self) -> None:
+        self.n_wrapped = 0  #: steps to add because the printed numbers restarted within an epoch
+        self.first_printed_step = 0  #: of the current process
+        self._first_epoch: int | None = None
+        self._last: tuple[int, int] = (0, 0)  #: epoch and step of the previous line
+
+    def count(self, epoch: int, step: int, epoch_length: int) -> int:
+        """Return the number of a step, from 1 on."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        self.first_printed_step = self.first_printed_step or step
+        # A run that was resumed without data sink begins with a later step, and restarts within the
+        # epoch.
+        is_wrapped = self._last == (epoch, epoch_length) and step == 1
+        if is_wrapped and self.first_printed_step > 1:
+            self.n_wrapped += epoch_length
+        self._last = (epoch, step)
+        n_epochs = epoch - min(self._first_epoch, 1)  # the first releases count epochs from 0
+        return n_epochs * epoch_length + step + self.n_wrapped
+
+
+def _parse_fields(line: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
     for field in line.split(", "):
-        key, colon, value = field.partition(":")
+        name, colon, value = field.partition(":")
         if colon:
-            found[key.strip()] = value.strip(" }")
-    return found
+            fields[name.strip()] = value.strip(" }")
+    return fields
 
 
-def _record(step: int, printed: str, fields: Mapping[str, str], process: int) -> Record:
-    norm = fields.get("global_norm", "")
+def _build_record(step: int, printed_loss: str, fields: Mapping[str, str], process: int) -> Record:
+    norm_text = fields.get("global_norm", "")
     overflow = "true" in fields.get("overflow cond", "").lower()
-    separate = fields.get("lm_loss")
+    loss, total_loss = parse_number(printed_loss), math.nan
+    if "lm_loss" in fields:
+        loss, total_loss = parse_number(fields["lm_loss"]), loss
     return Record(
         step=step,
-        loss=number(printed if separate is None else separate),
-        total=math.nan if separate is None else number(printed),
-        norm=number(norm),
-        rate=number(fields.get("lr", "")),
-        scale=number(fields.get("loss_scale", "")),
+        loss=loss,
+        total_loss=total_loss,
+        norm=parse_number(norm_text),
+        rate=parse_number(fields.get("lr", "")),
+        scale=parse_number(fields.get("loss_scale", "")),
         skipped=overflow,
         overflow=overflow,
-        nonfinite=is_nonfinite(printed) or is_nonfinite(norm),
-        others={name: number(fields[name]) for name in _ASIDE if name in fields},
+        nonfinite=is_nonfinite(printed_loss) or is_nonfinite(norm_text),
+        other_losses={
+            name: parse_number(fields[name]) for name in _AUXILIARY_LOSSES if name in fields
+        },
         process=process,
     )

@@ -1,4 +1,4 @@
-"""A run's logs from a file or a folder; the format is judged by content, and one rank speaks for all that agree."""
+"""Read the logs of a run from a file or a folder; the format is detected from the content."""
 
 from __future__ import annotations
 
@@ -6,169 +6,193 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..model.errors import DumpError
 from . import megatron, mindformers, trainer
 from .curves import Curves
-from .numbers import plain
+from .log_text import strip_terminal_codes
 
 _PARSERS: tuple[Callable[[str, str], Curves | None], ...] = (
     megatron.parse,
     mindformers.parse,
     trainer.parse,
 )
-_LINES = "; ".join((megatron.ANCHOR, mindformers.ANCHOR, trainer.ANCHOR))
+_EXPECTED_LINES = "; ".join((megatron.ANCHOR, mindformers.ANCHOR, trainer.ANCHOR))
 
 _PREFIX = re.compile(r"^(?:\[(?:default|rank)?(\d+)\]: ?|(?:default|rank)?(\d+): )", re.MULTILINE)
+_PREFIX_SAMPLE = (
+    1 << 16
+)  #: characters in which at least half of the lines have a prefix with the rank
 LOG_NAMES = ("*.log", "*.jsonl", "trainer_state.json", "*.out", "*.txt")
-_SAMPLE = (
+_END_SAMPLE = (
     1 << 13
-)  #: bytes at either end of a rank's log that are held against the rank that is read
-_LONGEST = 1 << 30  #: bytes of one file
+)  #: bytes at either end of a rank's log that are compared with the rank that is read
+_MAX_SIZE = 1 << 30  #: bytes that are read of one file
 
 
 def read_log(path: str | Path) -> Curves:
-    """The curves of one run.
+    """Return the curves of one run.
 
-    ``path`` is a log, or a folder of logs of all ranks (``msrun_log``). Of a folder the rank with the highest number is
-    read (of a pipeline the last stage holds the loss); where ranks print losses of their own, their mean counts.
+    ``path`` is a log, or a folder with the logs of all ranks (``msrun_log``). In a folder the rank
+    with the highest number is read, because the last stage of a pipeline has the loss. If ranks
+    print different losses, their mean is taken.
 
-    Raises DumpError if no line of a known format is found: what was looked for is named.
+    Raises DumpError if no line of a known format is found; the message names the expected lines.
     """
-    place = Path(path)
-    if place.is_dir():
-        return _folder(place)
-    if not place.is_file():
+    location = Path(path)
+    if location.is_dir():
+        return _read_folder(location)
+    if not location.is_file():
         raise DumpError(f"{path}: there is no such file")
-    return _parsed(text_of(place), str(path))
+    curves_of_ranks = []
+    for text in split_by_rank(read_text(location)):
+        curves = parse(text, str(path))
+        if curves is not None:
+            curves_of_ranks.append(curves)
+    if not curves_of_ranks:
+        raise DumpError(
+            f"{path}: no training step is printed in it; expected lines such as {_EXPECTED_LINES}"
+        )
+    if len(curves_of_ranks) == 1:
+        return curves_of_ranks[0]
+    return _average_ranks(curves_of_ranks, str(path))
 
 
-def text_of(path: Path) -> str:
-    """A log's text, without what drives a terminal."""
+def read_text(path: Path) -> str:
+    """Return the text of a log, without terminal escape sequences."""
     with path.open("rb") as stream:
-        return plain(stream.read(_LONGEST).decode("utf-8", errors="replace"))
+        return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
 
 
 def parse(text: str, path: str) -> Curves | None:
-    """The first format that finds its lines; a launcher's prefix does not hide them."""
-    return next((curves for parse in _PARSERS if (curves := parse(text, path)) is not None), None)
+    """Parse a log with the first format that has lines in it; None if no format has."""
+    for parse_format in _PARSERS:
+        curves = parse_format(text, path)
+        if curves is not None:
+            return curves
+    return None
 
 
-def _parsed(text: str, path: str) -> Curves:
-    found = [curves for part in by_rank(text) if (curves := parse(part, path)) is not None]
-    if not found:
-        raise DumpError(
-            f"{path}: no step of a training is printed in it; expected lines such as {_LINES}"
-        )
-    return found[0] if len(found) == 1 else _joined(found, path)
-
-
-def by_rank(text: str) -> list[str]:
-    """The lines of each rank where a launcher numbers them (torchrun, srun -l), else the text as it is."""
-    head = text[: 1 << 16]
-    if len(_PREFIX.findall(head)) < head.count("\n") // 2 or "\n" not in head:
+def split_by_rank(text: str) -> list[str]:
+    """Split a log into one text per rank if a launcher numbers the lines (torchrun, srun -l)."""
+    head = text[:_PREFIX_SAMPLE]
+    if "\n" not in head or len(_PREFIX.findall(head)) < head.count("\n") // 2:
         return [text]
-    parts: dict[str, list[str]] = {}
+    lines_of_ranks: dict[str, list[str]] = {}
     for line in text.split("\n"):
         match = _PREFIX.match(line)
-        rank = match[1] or match[2] if match else ""
-        parts.setdefault(rank, []).append(line[match.end() :] if match else line)
-    return ["\n".join(lines) for lines in parts.values()]
+        if match is None:
+            lines_of_ranks.setdefault("", []).append(line)
+        else:
+            lines_of_ranks.setdefault(match[1] or match[2], []).append(line[match.end() :])
+    return ["\n".join(lines) for lines in lines_of_ranks.values()]
 
 
-def _folder(folder: Path) -> Curves:
-    files = sorted(
-        {file for name in LOG_NAMES for file in folder.glob(name) if file.is_file()}, key=rank_order
-    )
+def _read_folder(folder: Path) -> Curves:
+    matching_files = {file for name in LOG_NAMES for file in folder.glob(name)}
+    files = sorted((file for file in matching_files if file.is_file()), key=order_by_rank)
     if not files:
         raise DumpError(
             f"{folder}: no logs in this folder ({', '.join(LOG_NAMES)}); give the log or its folder"
         )
     for i in range(len(files) - 1, -1, -1):
-        curves = parse(text_of(files[i]), str(files[i]))
+        curves = parse(read_text(files[i]), str(files[i]))
         if curves is not None:
-            return _with_others(curves, files[:i], folder)
+            return _compare_with_ranks(curves, files[:i], folder)
     raise DumpError(
-        f"{folder}: none of {len(files)} logs holds a step of a training; expected lines such as {_LINES}"
+        f"{folder}: none of {len(files)} logs has a training step;"
+        f" expected lines such as {_EXPECTED_LINES}"
     )
 
 
-def rank_order(file: Path) -> tuple[int, str]:
-    """Sorts logs by the last number of their names."""
+def order_by_rank(file: Path) -> tuple[int, str]:
+    """Return a sort key: the last number of the file name, and the name."""
     numbers = re.findall(r"\d+", file.stem)
     return (int(numbers[-1]) if numbers else -1, file.name)
 
 
-def _with_others(curves: Curves, others: Sequence[Path], folder: Path) -> Curves:
-    """The rank that was read, or the mean of all if the ends of the other ranks' logs show other losses."""
-    differing = [file for file in others if not _agrees(curves, file)]
-    if not differing:
-        said = (
-            f"{len(others) + 1} logs agree at both ends; {Path(curves.path).name} was read"
-            if others
-            else ""
-        )
-        return replace(curves, path=str(folder), notes=(*curves.notes, *filter(None, [said])))
-    found = [other for file in others if (other := parse(text_of(file), str(file))) is not None]
-    return _joined([*found, curves], str(folder))
+def _compare_with_ranks(curves: Curves, other_files: Sequence[Path], folder: Path) -> Curves:
+    """Return ``curves``, or the mean of all ranks if another rank's log shows other losses.
+
+    Only both ends of the other logs are compared.
+    """
+    if all(_has_same_ends(curves, file) for file in other_files):
+        notes = list(curves.notes)
+        if other_files:
+            file_name = Path(curves.path).name
+            notes.append(f"{len(other_files) + 1} logs agree at both ends; {file_name} was read")
+        return replace(curves, path=str(folder), notes=tuple(notes))
+    curves_of_ranks = []
+    for file in other_files:
+        other_curves = parse(read_text(file), str(file))
+        if other_curves is not None:
+            curves_of_ranks.append(other_curves)
+    return _average_ranks([*curves_of_ranks, curves], str(folder))
 
 
-def _agrees(curves: Curves, file: Path) -> bool:
-    """Whether the losses at both ends of a log are those of ``curves``; a log without any does not disagree."""
+def _has_same_ends(curves: Curves, file: Path) -> bool:
+    """Whether both ends of a log show the losses of ``curves``; True if the log prints none."""
     with file.open("rb") as stream:
-        head = stream.read(_SAMPLE)
-        stream.seek(max(file.stat().st_size - _SAMPLE, 0))
-        ends = (head, stream.read(_SAMPLE))
-    for end in ends:
-        # The last record of the piece may be cut: it is left out.
-        sample = parse(plain(end.decode("utf-8", errors="replace")).rpartition("\n")[0], str(file))
+        head = stream.read(_END_SAMPLE)
+        stream.seek(max(file.stat().st_size - _END_SAMPLE, 0))
+        tail = stream.read(_END_SAMPLE)
+    for end in (head, tail):
+        # The last record may be cut off, so it is not compared.
+        text = strip_terminal_codes(end.decode("utf-8", errors="replace")).rpartition("\n")[0]
+        sample = parse(text, str(file))
         if sample is None:
             continue
-        _, mine, theirs = np.intersect1d(curves.steps, sample.steps, return_indices=True)
-        same = np.isclose(
-            curves.loss[mine],
-            sample.loss[theirs],
+        _, rows, sample_rows = np.intersect1d(curves.steps, sample.steps, return_indices=True)
+        equal = np.isclose(
+            curves.loss[rows],
+            sample.loss[sample_rows],
             rtol=0,
             atol=2 * curves.loss_resolution,
             equal_nan=True,
         )
-        if not same[1:].all():  # the first may lack its predecessor, from which it is recovered
+        # The first loss may be computed from the one before it, which is not in the sample.
+        if not equal[1:].all():
             return False
     return True
 
 
-def _joined(found: Sequence[Curves], path: str) -> Curves:
-    """Ranks that print losses of their own: the mean over those that hold one, at the steps that all have."""
-    holding = [
-        curves for curves in found if np.nanmax(np.abs(curves.loss), initial=0.0) > 0
-    ] or list(found)
-    if all(np.array_equal(curves.loss, holding[-1].loss, equal_nan=True) for curves in holding):
-        return replace(holding[-1], path=path)
-    common = holding[-1].steps
-    for curves in holding[:-1]:
-        common = np.intersect1d(common, curves.steps)
-    if not len(common):
-        raise DumpError(f"{path}: holds several runs without a common step; give one log")
-    rows = [np.searchsorted(curves.steps, common) for curves in holding]
-    last, at = holding[-1], rows[-1]
-    columns = ("norm", "rate", "scale", "skipped", "overflow", "nonfinite", "total")
-    loss = np.mean([curves.loss[row] for curves, row in zip(holding, rows, strict=True)], axis=0)
-    left_out = (
-        f", {len(found) - len(holding)} without a loss are left out"
-        if len(holding) < len(found)
-        else ""
-    )
+def _average_ranks(curves_of_ranks: Sequence[Curves], path: str) -> Curves:
+    """Average the losses of all ranks that print one, at the steps that all have.
+
+    The other columns are those of the last rank. Raises DumpError if there is no common step.
+    """
+    ranks = [
+        curves for curves in curves_of_ranks if np.nanmax(np.abs(curves.loss), initial=0.0) > 0
+    ]
+    if not ranks:
+        ranks = list(curves_of_ranks)
+    last = ranks[-1]
+    if all(np.array_equal(curves.loss, last.loss, equal_nan=True) for curves in ranks):
+        return replace(last, path=path)
+    steps = last.steps
+    for curves in ranks[:-1]:
+        steps = np.intersect1d(steps, curves.steps)
+    if not len(steps):
+        raise DumpError(f"{path}: contains several runs without a common step; give one log")
+    losses = [curves.loss[np.searchsorted(curves.steps, steps)] for curves in ranks]
+    rows = np.searchsorted(last.steps, steps)
+    columns: dict[str, Any] = {
+        name: getattr(last, name)[rows]
+        for name in ("norm", "rate", "scale", "skipped", "overflow", "nonfinite", "total_loss")
+    }
+    note = f"{len(ranks)} ranks print different losses: their mean was taken"
+    n_omitted = len(curves_of_ranks) - len(ranks)
+    if n_omitted:
+        note += f", {n_omitted} without a loss are omitted"
     return replace(
         last,
         path=path,
-        steps=common,
-        loss=loss,
-        others={name: column[at] for name, column in last.others.items()},
-        notes=(
-            *last.notes,
-            f"{len(holding)} ranks print losses of their own: their mean was taken{left_out}",
-        ),
-        **{name: getattr(last, name)[at] for name in columns},
+        steps=steps,
+        loss=np.mean(losses, axis=0),
+        other_losses={name: column[rows] for name, column in last.other_losses.items()},
+        notes=(*last.notes, note),
+        **columns,
     )

@@ -14,14 +14,14 @@ from typing import Any
 
 from ..checkpoints.elements import FLOAT8
 from ..model.trace import Problem
-from .computed_rows import scaled
-from .whole_model import Side, Tensor
+from .computed_matrix import apply_block_scales
+from .whole_model import WholeModel, Tensor
 
 _SUFFIXES = ("_scale_inv", "_scale")
 _USUAL = (128, 128)
 
 
-def as_they_stand_for(side: Side) -> Side:
+def dequantize_weights(side: WholeModel) -> WholeModel:
     """The side with its 8-bit weights multiplied by their scales, which are no parameters of their own any more.
 
     Scales that fit no weight stay where they are, with a problem.
@@ -42,7 +42,7 @@ def as_they_stand_for(side: Side) -> Side:
                 )
             )
             continue
-        matrix = scaled(weight.matrix, scales.matrix, block)
+        matrix = apply_block_scales(weight.matrix, scales.matrix, block)
         tensors[weight.name] = replace(weight, matrix=matrix, stack=None)
         del tensors[name]
         whole = block == weight.matrix.shape

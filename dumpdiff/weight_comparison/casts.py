@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..checkpoints.elements import FLOAT8, decode
-from ..comparison.narrow_dtypes import round_to
+from ..comparison.narrow_dtypes import round_to_dtype
 from ..model.arrays import AnyArray
 from ..model.dtypes import unit_roundoff
 
@@ -20,7 +20,7 @@ NEAREST = "nearest"  #: the one rounding that is no mistake
 
 def _nearest(dtype: str) -> Callable[[AnyArray], AnyArray]:
     return (
-        lambda values: round_to(values, dtype)
+        lambda values: round_to_dtype(values, dtype)
         if dtype in ("float16", "bfloat16")
         else values.astype(dtype)
     )
@@ -61,7 +61,7 @@ _CASTS: Mapping[str, Mapping[str, Callable[[AnyArray], AnyArray]]] = {
 }
 
 
-def fits_float8(values: AnyArray, steps: AnyArray, rounded: AnyArray, dtype: str) -> bool:
+def is_float8_rounding(values: AnyArray, steps: AnyArray, rounded: AnyArray, dtype: str) -> bool:
     """Whether ``rounded`` is ``values`` rounded to nearest in an 8-bit dtype with a scale for each element (``steps``).
 
     What is rounded is the quotient; that is itself a float32, and which one depends on whether the scale was divided
@@ -95,7 +95,7 @@ def _to_float8(values: AnyArray, dtype: str) -> AnyArray:
     return found
 
 
-def candidates(target: str, reference: str) -> list[tuple[str, str, bool]]:
+def list_candidate_casts(target: str, reference: str) -> list[tuple[str, str, bool]]:
     """(dtype, rounding, whether the target is the rounded side) that could explain two tensors of these dtypes.
 
     Of two of one dtype, a detour through a narrower one.
@@ -115,32 +115,32 @@ def candidates(target: str, reference: str) -> list[tuple[str, str, bool]]:
     return [(narrow, way, on_target) for way in _CASTS.get(narrow, ())]
 
 
-NARROW = (
+NARROW_DTYPES = (
     "float16",
     "bfloat16",
 )  #: a weight that is kept in one of these is rounded once, and should not be again
 _WIDTH = ("float64", "float32", "float16", "bfloat16")
 
 
-def rounded(values: AnyArray, dtype: str, way: str) -> AnyArray:
+def round_values(values: AnyArray, dtype: str, way: str) -> AnyArray:
     """``values`` rounded to ``dtype`` in the way :func:`candidates` names, as float32 or wider."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _CASTS[dtype][way](values)
 
 
-def detour(dtype: str, target: str, reference: str) -> bool:
+def is_detour(dtype: str, target: str, reference: str) -> bool:
     """Whether ``dtype`` is neither side's own: the values went through it on the way."""
     return dtype not in (target, reference)
 
 
-def encoded(raw: AnyArray, dtype: str, wanted: str) -> AnyArray:
+def encode_elements(raw: AnyArray, dtype: str, wanted: str) -> AnyArray:
     """Raw elements of one dtype as raw elements of another, rounded to nearest; the same array if it is the same."""
     if dtype == wanted:
         return raw
     values = decode(raw, dtype)
     if wanted not in _CASTS:
         return values.astype(wanted)
-    made = rounded(values, wanted, NEAREST)
+    made = round_values(values, wanted, NEAREST)
     if wanted == "bfloat16":
         bits = np.ascontiguousarray(made, dtype=np.float32).view(np.uint32) >> np.uint32(16)
         return bits.astype(np.uint16)

@@ -10,19 +10,20 @@ from dataclasses import replace
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..model.verdict import Verdict
 from ..rulebook import Rules
 from . import casts, value_pairs
-from .block_scales import as_they_stand_for
-from .groups import Group, Member, groups, is_state, layer_of
-from .layout import Laid, Misfit, lay
-from .mistakes import Known, named
-from .parameter import Part
-from .result import RELATIONS, Checked, Mistake, Pair, Verdict, WeightsResult
-from .row_permutation import SAME, Described
-from .shards import side_of
-from .sums import added_up
-from .unpaired import Leftover, explained
-from .whole_model import Side
+from .block_scales import dequantize_weights
+from .groups import Group, Member, group_by_name, is_state, get_layer_path
+from .layout import GroupComparison, ShapeMismatch, compare_group
+from .mistakes import ParameterIndex, name_mistake
+from .parameter_rows import ParameterRows
+from .result import RELATIONS, CheckpointSummary, Mistake, Pair, WeightsResult
+from .row_permutation import SAME, RowLayout
+from .shards import join_shards
+from .sums import find_sums
+from .unpaired import UnpairedParameters, explain_unpaired
+from .whole_model import WholeModel
 from .zero_centered_norms import is_norm
 
 Progress = Callable[[str, float], None]
@@ -52,24 +53,24 @@ def compare(
 
     Raises DumpError if a file turns out to be cut short.
     """
-    sides = as_they_stand_for(side_of(target, rules)), as_they_stand_for(side_of(reference, rules))
+    sides = dequantize_weights(join_shards(target, rules)), dequantize_weights(join_shards(reference, rules))
     meter = _Meter(sides, progress)
-    found, left_t, left_r = groups(*sides)
-    more, left_t, left_r = value_pairs.paired(left_t, left_r, meter.read)
-    sums = added_up([*found, *more], left_t, left_r, meter.read)
-    laid: list[Laid] = []
+    found, left_t, left_r = group_by_name(*sides)
+    more, left_t, left_r = value_pairs.pair_by_value(left_t, left_r, meter.read)
+    sums = find_sums([*found, *more], left_t, left_r, meter.read)
+    laid: list[GroupComparison] = []
     pairs = list(sums.pairs)
     for group in sums.groups:
-        one = lay(group, *sides, meter.read)
-        if isinstance(one, Misfit):
+        one = compare_group(group, *sides, meter.read)
+        if isinstance(one, ShapeMismatch):
             pairs.append(_misfit(group, one.reason))
         else:
             laid.append(one)
     laid = _voted(laid)
     parts = [(one, number, part) for one in laid for part, number in _parts(one)]
-    known = Known.of([*(part for _, _, part in parts), *map(_alone, sums.reference)])
+    known = ParameterIndex.of([*(part for _, _, part in parts), *map(_alone, sums.reference)])
     pairs += [_pair(one, part, number, known) for one, number, part in parts]
-    rest = explained(sides, sums.target, sums.reference)
+    rest = explain_unpaired(sides, sums.target, sums.reference)
     return _result(
         sides, tuple(pairs), laid, replace(rest, accounted=rest.accounted + sums.elements)
     )
@@ -78,7 +79,7 @@ def compare(
 class _Meter:
     """Counts what is read, tells the progress, and gives memory back from time to time."""
 
-    def __init__(self, sides: tuple[Side, Side], progress: Progress | None) -> None:
+    def __init__(self, sides: tuple[WholeModel, WholeModel], progress: Progress | None) -> None:
         self._sides, self._progress = sides, progress
         self._all = max(1, sum(side.checkpoint.size for side in sides))
         self._read = self._held = 0
@@ -95,12 +96,12 @@ class _Meter:
             self._progress("comparing", min(1.0, self._read / self._all))
 
 
-def _voted(laid: list[Laid]) -> list[Laid]:
+def _voted(laid: list[GroupComparison]) -> list[GroupComparison]:
     """Where nobody knows which layout is right, the one that all layers have is; one of several is not.
 
     Norms are stored in one way in all of a model.
     """
-    unknown: dict[str, list[Laid]] = defaultdict(list)
+    unknown: dict[str, list[GroupComparison]] = defaultdict(list)
     for one in laid:
         if is_norm(one.group.path):
             unknown["norms"].append(one)
@@ -115,7 +116,7 @@ def _voted(laid: list[Laid]) -> list[Laid]:
     return [replace(one, right=id(one) in right) if one.right is None else one for one in laid]
 
 
-def _parts(laid: Laid) -> Iterable[tuple[Part, int]]:
+def _parts(laid: GroupComparison) -> Iterable[tuple[ParameterRows, int]]:
     """The parts of a group, with the rows that each has in the order that was expected; and their number."""
     group = laid.group
     start = 0
@@ -132,42 +133,42 @@ def _parts(laid: Laid) -> Iterable[tuple[Part, int]]:
         one_t = group.target[0 if group.fused == "target" else number]
         one_r = group.reference[0 if group.fused == "reference" else number]
         yield (
-            Part(member.path, one_t.said, one_r.said, laid.target, laid.reference, mine, theirs),
+            ParameterRows(member.path, one_t.label, one_r.label, laid.target, laid.reference, mine, theirs),
             number,
         )
         start += rows
 
 
-def _alone(member: Member) -> Part:
+def _alone(member: Member) -> ParameterRows:
     rows = np.arange(member.matrix.shape[0])
-    return Part(member.path, member.said, member.said, member.matrix, member.matrix, rows, rows)
+    return ParameterRows(member.path, member.label, member.label, member.matrix, member.matrix, rows, rows)
 
 
-def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
+def _pair(laid: GroupComparison, part: ParameterRows, number: int, known: ParameterIndex) -> Pair:
     """One part, judged."""
     found, rows = laid.distance, part.target_rows
     lost = laid.order[rows] < 0
     wrong = np.flatnonzero(
-        lost if found.rounding is not None else np.isin(rows, found.wrong) | lost
+        lost if found.rounding is not None else np.isin(rows, found.wrong_rows) | lost
     )
     gap = float(np.sqrt((found.gap[rows] ** 2).sum()))
     norm = float(np.sqrt((found.norm[rows] ** 2).sum()))
-    relation = found.relation(rows)
+    relation = found.classify(rows)
     mistake = None
     misplaced = None if laid.right else _misplaced(laid, number)
     moved = np.count_nonzero(laid.order[rows] != laid.expected[rows]) - np.count_nonzero(lost)
     if misplaced is not None and moved >= len(wrong):
         relation, mistake = "different", misplaced
     elif len(wrong):
-        relation, mistake = "different", named(part, wrong, known)
+        relation, mistake = "different", name_mistake(part, wrong, known)
     elif relation == "different":
-        mistake = named(part, np.flatnonzero(found.unequal[rows]), known)
+        mistake = name_mistake(part, np.flatnonzero(found.unequal[rows]), known)
     rounding = ""
     if relation == "rounded" and found.rounding is not None:
         dtype, way, on_target = found.rounding
-        twice = casts.detour(dtype, part.target.precision, part.reference.precision)
+        twice = casts.is_detour(dtype, part.target.precision, part.reference.precision)
         rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
-        if way != casts.NEAREST or (twice and part.target.dtype in casts.NARROW):
+        if way != casts.NEAREST or (twice and part.target.dtype in casts.NARROW_DTYPES):
             mistake = Mistake("rounding", rounding + (" on the way" if twice else ""))
     return Pair(
         path=part.path,
@@ -188,13 +189,13 @@ def _pair(laid: Laid, part: Part, number: int, known: Known) -> Pair:
     )
 
 
-def _misplaced(laid: Laid, number: int) -> Mistake | None:
+def _misplaced(laid: GroupComparison, number: int) -> Mistake | None:
     """The rows are all there, in an order that the family does not read; None if that is so of another part alone."""
-    inside: Described = laid.layout
-    own = inside.inside[number] if number < len(inside.inside) else inside.parts
+    inside: RowLayout = laid.layout
+    own = inside.part_orders[number] if number < len(inside.part_orders) else inside.part_arrangement
     if own.kind != "same":
-        return Mistake(_MISPLACED.get(own.kind, "rows-permuted"), own.said)
-    if laid.turns_right and len(inside.inside) > 1:
+        return Mistake(_MISPLACED.get(own.kind, "rows-permuted"), own.description)
+    if laid.turns_right and len(inside.part_orders) > 1:
         return None
     module = laid.group.path.split(".")[-2] if "." in laid.group.path else laid.group.path
     kind = (
@@ -204,28 +205,28 @@ def _misplaced(laid: Laid, number: int) -> Mistake | None:
         if module == "gate_up_proj"
         else "part-order"
     )
-    return Mistake(kind, f"{module} holds {inside.parts.said}")
+    return Mistake(kind, f"{module} holds {inside.part_arrangement.description}")
 
 
-def _members(laid: Laid, number: int) -> tuple[Member, Member]:
+def _members(laid: GroupComparison, number: int) -> tuple[Member, Member]:
     """What holds a part on either side."""
     target, reference = laid.group.target, laid.group.reference
     return target[min(number, len(target) - 1)], reference[min(number, len(reference) - 1)]
 
 
-def _dtypes(laid: Laid, number: int) -> tuple[str, str]:
+def _dtypes(laid: GroupComparison, number: int) -> tuple[str, str]:
     """What the elements are stored as."""
     target, reference = _members(laid, number)
     return target.matrix.precision, reference.matrix.precision
 
 
-def _layout(laid: Laid, number: int) -> str:
+def _layout(laid: GroupComparison, number: int) -> str:
     """In words, where it is not as it stands."""
     said = []
-    if laid.layout.parts.kind != "same":
-        said.append(laid.layout.parts.said)
-    if number < len(laid.layout.inside) and laid.layout.inside[number].kind != "same":
-        said.append(laid.layout.inside[number].said)
+    if laid.layout.part_arrangement.kind != "same":
+        said.append(laid.layout.part_arrangement.description)
+    if number < len(laid.layout.part_orders) and laid.layout.part_orders[number].kind != "same":
+        said.append(laid.layout.part_orders[number].description)
     target, reference = _members(laid, number)
     turned = laid.target.shape != laid.reference.shape and not laid.padding
     if target.transposed != reference.transposed or turned:
@@ -236,13 +237,13 @@ def _layout(laid: Laid, number: int) -> str:
 def _misfit(group: Group, reason: str) -> Pair:
     one, other = group.target[0], group.reference[0]
     return Pair(
-        group.path, one.said, other.said, group.evidence, one.matrix.shape, (one.matrix.dtype, other.matrix.dtype),
+        group.path, one.label, other.label, group.evidence, one.matrix.shape, (one.matrix.dtype, other.matrix.dtype),
         "different", elements=one.matrix.size, mistake=Mistake("shape", f"has another shape: {reason}"),
     )  # fmt: skip
 
 
 def _result(
-    sides: tuple[Side, Side], pairs: tuple[Pair, ...], laid: list[Laid], rest: Leftover
+    sides: tuple[WholeModel, WholeModel], pairs: tuple[Pair, ...], laid: list[GroupComparison], rest: UnpairedParameters
 ) -> WeightsResult:
     pairs = (*pairs, *rest.pairs)
     compared = sum(pair.elements for pair in pairs)
@@ -250,7 +251,7 @@ def _result(
         sum(
             t.size
             for name, t in side.tensors.items()
-            if not is_state(side.rules.parameter(name) or name, t)
+            if not is_state(side.rules.resolve_parameter(name) or name, t)
         )
         for side in sides
     ]
@@ -258,11 +259,11 @@ def _result(
     coverage = min(1.0, (compared + padding + rest.accounted) / max(1, *weights))
     right = [pair for pair in pairs if pair.mistake is None]
     worst = max((RELATIONS.index(pair.relation) for pair in right), default=0)
-    verdict: Verdict = "same"
+    verdict: Verdict = "agree"
     if any(pair.mistake for pair in pairs) or rest.missing or rest.unknown:
         verdict = "differ"
     if (not right and not any(pair.mistake for pair in pairs)) or (
-        verdict == "same" and coverage < MIN_COVERAGE
+        verdict == "agree" and coverage < MIN_COVERAGE
     ):
         verdict = "inconclusive"
     return WeightsResult(
@@ -280,30 +281,30 @@ def _result(
     )
 
 
-def _checked(side: Side) -> Checked:
+def _checked(side: WholeModel) -> CheckpointSummary:
     checkpoint = side.checkpoint
-    return Checked(
+    return CheckpointSummary(
         str(checkpoint.path), checkpoint.format, side.family, len(side.tensors), checkpoint.size
     )
 
 
-def _read(sides: tuple[Side, Side]) -> Iterator[str]:
+def _read(sides: tuple[WholeModel, WholeModel]) -> Iterator[str]:
     """How either side was read."""
     for role, side in zip(("target", "reference"), sides, strict=True):
         yield from (f"{role}: {note}" for note in side.notes)
 
 
-def _notes(laid: list[Laid]) -> Iterable[str]:
+def _notes(laid: list[GroupComparison]) -> Iterable[str]:
     """Layouts that differ and are right, once for all layers; padding."""
     said: Counter[str] = Counter()
     for one in laid:
-        kind = one.layout.parts.kind
-        inside = one.layout.inside[0] if one.layout.inside else SAME
+        kind = one.layout.part_arrangement.kind
+        inside = one.layout.part_orders[0] if one.layout.part_orders else SAME
         if one.right and inside.kind == "centred":
-            said[f"norms: {inside.said}"] += 1
+            said[f"norms: {inside.description}"] += 1
         if one.right and kind not in ("same", "concatenated"):
             module = re.sub(r"\d+", "*", one.group.path)
-            said[f"{module}: {one.group.fused or 'target'} holds {one.layout.parts.said}"] += 1
+            said[f"{module}: {one.group.fused or 'target'} holds {one.layout.part_arrangement.description}"] += 1
         if one.padding:
             more = "target" if one.padding > 0 else "reference"
             said[
@@ -335,9 +336,9 @@ def _layer_shift(pairs: Iterable[Pair]) -> int | None:
     shifts: Counter[int] = Counter()
     for pair in pairs:
         holds = pair.mistake.holds if pair.mistake is not None else ""
-        if not holds or not layer_of(holds) or not layer_of(pair.path):
+        if not holds or not get_layer_path(holds) or not get_layer_path(pair.path):
             continue
-        own, other = layer_of(pair.path), layer_of(holds)
+        own, other = get_layer_path(pair.path), get_layer_path(holds)
         if pair.path.removeprefix(own) == holds.removeprefix(other):
             shifts[int(other.rpartition(".")[2]) - int(own.rpartition(".")[2])] += 1
     most, count = shifts.most_common(1)[0] if shifts else (0, 0)

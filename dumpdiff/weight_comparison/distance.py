@@ -11,7 +11,7 @@ from ..checkpoints.elements import decode
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import unit_roundoff
 from . import casts
-from .computed_rows import steps
+from .computed_matrix import extract_scales
 from .matrix import Matrix
 from .result import Relation
 
@@ -37,11 +37,11 @@ class Distance:
     unequal: Ints  #: elements that are not equal
     gap: Floats  #: L2 norm of the difference
     norm: Floats  #: L2 norm of the reference's row
-    along: Floats  #: inner product of the difference with the reference's row
+    projection: Floats  #: inner product of the difference with the reference's row
     largest: float  #: of all differences, absolute
     elements: int  #: compared
     nonfinite: int  #: elements of the target that are NaN or infinite where the reference's are not
-    bits: Flags  #: rows of which every bit is equal, in one dtype
+    identical_rows: Flags  #: rows of which every bit is equal, in one dtype
     rounding: (
         tuple[str, str, bool] | None
     )  #: the cast that explains every element, see casts.candidates
@@ -50,7 +50,7 @@ class Distance:
     columns: int
 
     @property
-    def few(self) -> bool:
+    def has_few_columns(self) -> bool:
         """Rows have fewer than FEW_COLUMNS elements."""
         return self.columns < FEW_COLUMNS
 
@@ -62,16 +62,16 @@ class Distance:
             return 0.0
         return gap / norm if norm > 0 else np.inf
 
-    def relation(self, rows: Ints | None = None) -> Relation:
+    def classify(self, rows: Ints | None = None) -> Relation:
         """What the two are to each other, in all rows or in some."""
         which = slice(None) if rows is None else rows
         if not self.unequal[which].any():
-            return "identical" if self.bits[which].all() else "equal"
+            return "identical" if self.identical_rows[which].all() else "equal"
         if self.rounding is not None:
             return "rounded"
         gap, norm = self.gap[which], self.norm[which]
         typical = float(np.sqrt((norm**2).mean()))
-        limit = self.noise * (_ONE_ELEMENT if self.few else _ONE_ROW) * np.maximum(norm, typical)
+        limit = self.noise * (_ONE_ELEMENT if self.has_few_columns else _ONE_ROW) * np.maximum(norm, typical)
         small = np.all(gap <= limit) and float(np.sqrt((gap**2).mean())) <= self.noise * typical
         return "noise" if small and not self._systematic(which) else "different"
 
@@ -82,24 +82,24 @@ class Distance:
             float((self.norm[which] ** 2).sum()),
         )
         count = len(self.gap[which]) * self.columns
-        factor = abs(float(self.along[which].sum())) / max(square, 1e-300)
+        factor = abs(float(self.projection[which].sum())) / max(square, 1e-300)
         chance = max(_SYSTEMATIC, _CHANCE / np.sqrt(max(1, count)))
         return bool(factor > chance * gap / max(np.sqrt(square), 1e-300))
 
     @property
-    def wrong(self) -> Ints:
+    def wrong_rows(self) -> Ints:
         """Rows that are other rows, or hold what is not finite."""
         typical = np.sqrt((self.norm**2).mean()) if len(self.norm) else 0.0
         return np.flatnonzero(~(self.gap <= self.limit * np.maximum(self.norm, typical * 1e-3)))
 
 
-def noise_of(target: str, reference: str) -> float:
+def compute_noise(target: str, reference: str) -> float:
     """Relative distance of two tensors of these dtypes that rounding alone can cause."""
     coarser = max(unit_roundoff(target), unit_roundoff(reference))
     return max(coarser, _FLOAT32_UNITS * unit_roundoff("float32"))
 
 
-def distance(
+def measure_distance(
     target: Matrix,
     reference: Matrix,
     order: Ints | None = None,
@@ -116,19 +116,19 @@ def distance(
         np.zeros(rows),
         np.zeros(rows),
     )
-    ways = casts.candidates(target.dtype, reference.dtype)
+    ways = casts.list_candidate_casts(target.dtype, reference.dtype)
     scales = [(on_target, matrix.precision, found) for on_target, matrix in ((True, target), (False, reference))
-              if (found := steps(matrix)) is not None]  # fmt: skip
+              if (found := extract_scales(matrix)) is not None]  # fmt: skip
     largest, elements, nonfinite, alike = 0.0, 0, 0, target.dtype == reference.dtype
     bits = np.full(rows, alike)
-    step = min(target.chunk, reference.chunk)
+    step = min(target.rows_per_chunk, reference.rows_per_chunk)
     for start in range(0, rows, step):
         mine: slice | Ints = slice(start, min(start + step, rows))
         theirs: slice | Ints = mine if order is None else order[mine]
         if order is not None and (order[mine] < 0).any():
             mine = start + np.flatnonzero(order[mine] >= 0)
             theirs = order[mine]
-        a, b = target.take(mine), reference.take(theirs)
+        a, b = target.read_raw(mine), reference.read_raw(theirs)
         elements += a.size
         if done is not None:
             done(a.nbytes + b.nbytes)
@@ -144,9 +144,9 @@ def distance(
         scales = [
             (on_target, dtype, found)
             for on_target, dtype, found in scales
-            if casts.fits_float8(
+            if casts.is_float8_rounding(
                 b if on_target else a,
-                found.take(mine if on_target else theirs),
+                found.read_raw(mine if on_target else theirs),
                 a if on_target else b,
                 dtype,
             )
@@ -169,21 +169,21 @@ def distance(
         unequal=unequal,
         gap=gap,
         norm=norm,
-        along=along,
+        projection=along,
         largest=largest,
         elements=elements,
         nonfinite=nonfinite,
-        bits=bits,
+        identical_rows=bits,
         rounding=rounding,
-        noise=noise_of(target.precision, reference.precision),
-        limit=another_row(target, reference),
+        noise=compute_noise(target.precision, reference.precision),
+        limit=compute_row_limit(target, reference),
         columns=target.shape[1],
     )
 
 
-def another_row(target: Matrix, reference: Matrix) -> float:
+def compute_row_limit(target: Matrix, reference: Matrix) -> float:
     """Relative distance from which on two rows of these matrices are different rows, not one row rounded."""
-    noise = noise_of(target.precision, reference.precision)
+    noise = compute_noise(target.precision, reference.precision)
     return max(
         WRONG_ROW if target.shape[1] >= FEW_COLUMNS else min(WRONG_ROW, 2 * _ONE_ELEMENT * noise),
         noise,
@@ -223,7 +223,7 @@ def _compare(
 
 def _explains(a: AnyArray, b: AnyArray, dtype: str, way: str, on_target: bool) -> bool:
     made, wanted = (b, a) if on_target else (a, b)
-    return bool(np.array_equal(casts.rounded(made, dtype, way), wanted, equal_nan=True))
+    return bool(np.array_equal(casts.round_values(made, dtype, way), wanted, equal_nan=True))
 
 
 def _bits_equal(a: AnyArray, b: AnyArray) -> Flags:

@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from ..alignment.values import Fingerprints, candidates
+from ..alignment.values import Fingerprints, find_candidates
 from ..checkpoints import Checkpoint
 from ..model.arrays import Floats, Ints
 from ..model.dtypes import is_floating
 from ..model.trace import Trace
-from .distance import noise_of
+from .distance import compute_noise
 from .matrix import Matrix
-from .shards import global_names
+from .shards import compute_global_names
 
 _ROLES = ("input", "parameter")
 _SMALLEST = 8  #: elements: of fewer, equal statistics say little
 
 
-def with_names(
+def add_parameter_names(
     trace: Trace, checkpoint: Checkpoint, done: Callable[[float], None] | None = None
 ) -> Trace:
     """The trace with a parameter's name on every tensor without one that has the statistics of just that parameter.
@@ -41,8 +41,8 @@ def with_names(
     held = tensors.iloc[rows].assign(evidence=1)
     dtypes = {entry.dtype for entry in checkpoint.entries} | set(held["dtype"])
     floating = [dtype for dtype in dtypes if is_floating(dtype)]
-    tolerance = max(4 * trace.source.resolution, *(noise_of(dtype, dtype) for dtype in floating))
-    found = candidates(Fingerprints.of(held), known, tolerance)
+    tolerance = max(4 * trace.source.resolution, *(compute_noise(dtype, dtype) for dtype in floating))
+    found = find_candidates(Fingerprints.from_table(held), known, tolerance)
     parameter = tensors["parameter"].to_numpy(dtype=object, copy=True)
     for row, name in _only(found.target, found.reference, found.distance, names):
         parameter[rows[row]] = name
@@ -72,12 +72,12 @@ def _fingerprints(
     """Names and statistics of every floating entry."""
     names, figures = [], []
     for number, (entry, name) in enumerate(
-        zip(checkpoint.entries, global_names(checkpoint.entries), strict=True)
+        zip(checkpoint.entries, compute_global_names(checkpoint.entries), strict=True)
     ):
         if is_floating(entry.dtype) and entry.size >= _SMALLEST:
             names.append(name)
             figures.append(
-                (entry.size, *_statistics(Matrix.of(checkpoint.raw(entry), entry.dtype)))
+                (entry.size, *_statistics(Matrix.from_array(checkpoint.read_raw(entry), entry.dtype)))
             )
             checkpoint.release()
         if done is not None:
@@ -89,8 +89,8 @@ def _fingerprints(
 def _statistics(matrix: Matrix) -> tuple[float, float, float, float]:
     """Largest, least, mean and norm."""
     high, low, total, square = -np.inf, np.inf, 0.0, 0.0
-    for start in range(0, matrix.shape[0], matrix.chunk):
-        values = matrix.values(slice(start, start + matrix.chunk))
+    for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
+        values = matrix.read_values(slice(start, start + matrix.rows_per_chunk))
         high, low = max(high, float(values.max())), min(low, float(values.min()))
         total += float(values.sum())
         square += float(np.vdot(values, values))

@@ -1,7 +1,7 @@
 """Which family of names a checkpoint speaks, and the numbers of its model that its settings give.
 
 The names of one family can hold different things in another: ``linear_fc1`` is all gates, then all ups in
-Megatron-core, and gate and up in turns in MindSpore Transformers. See :mod:`.conventions` for what each reads.
+Megatron-core, and gate and up in turns in MindSpore Transformers. See :mod:`.family_layouts` for what each reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .zero_centered_norms import stored_centred
+from .zero_centered_norms import has_zero_centered_norms
 
 MEGATRON, MEGATRON_LEGACY, MINDFORMERS, MINDFORMERS_LEGACY = (
     "megatron", "megatron_legacy", "mindformers", "mindformers_legacy",
@@ -33,7 +33,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
 _MEGATRON_FORMATS = ("megatron", "torch_dist", "torch")
 
 
-def family_of(names: Iterable[str], form: str) -> str:
+def detect_family(names: Iterable[str], form: str) -> str:
     """The family that a checkpoint's names are of; ``form`` is its format."""
     text = "\n".join(names)
     for family, sign in _SIGNS:
@@ -43,7 +43,7 @@ def family_of(names: Iterable[str], form: str) -> str:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ModelConfig:
     """What settings say of a model; None for what they do not."""
 
     heads: int | None = None
@@ -53,7 +53,7 @@ class Numbers:
     experts: int | None = None
     vocabulary: int | None = None  #: without padding
     tied: bool | None = None  #: the head is the embedding
-    centred: bool | None = None  #: norms are stored as their distance from one
+    zero_centered_norms: bool | None = None  #: norms are stored as their distance from one
 
 
 #: Field -> its names in config.json (transformers, MindSpore Transformers) and in Megatron's arguments.
@@ -67,11 +67,11 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def numbers_of(settings: Mapping[str, Any]) -> Numbers:
+def read_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     """The numbers in a configuration; those of a nested ``text_config`` count where the outer one is silent."""
     nested = settings.get("text_config")
     layers = [settings, nested if isinstance(nested, Mapping) else {}]
-    found: dict[str, Any] = {"centred": stored_centred(settings)}
+    found: dict[str, Any] = {"centred": has_zero_centered_norms(settings)}
     for field, spellings in _SPELLINGS.items():
         values = [
             layer[name] for layer in layers for name in spellings if type(layer.get(name)) is int
@@ -89,4 +89,4 @@ def numbers_of(settings: Mapping[str, Any]) -> Numbers:
     found["groups"] = found["groups"] or found["heads"]
     if found["heads"] and found["hidden"] and not found["head_size"]:
         found["head_size"] = found["hidden"] // found["heads"]
-    return Numbers(**found)
+    return ModelConfig(**found)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..model.arrays import AnyArray
-from .matrix import Matrix, below, beside
+from .matrix import Matrix, stack_rows, stack_columns
 from .whole_model import Tensor
 
 _WEIGHT = re.compile(r"^(.*\.experts)\.weight([12])$")
@@ -21,17 +21,17 @@ _WEIGHT = re.compile(r"^(.*\.experts)\.weight([12])$")
 Place = tuple[int, int]  #: expert-parallel and tensor-parallel rank
 
 
-def is_grouped(name: str) -> bool:
+def is_grouped_weight(name: str) -> bool:
     """Whether a name is that of one of the two weights of GroupedMLP."""
     return _WEIGHT.match(name) is not None
 
 
-def other_of(name: str) -> str:
+def get_sibling_name(name: str) -> str:
     """The name of the other of the two."""
     return name[:-1] + ("2" if name.endswith("1") else "1")
 
 
-def one_by_one(
+def split_experts(
     name: str, dtype: str, raws: Mapping[Place, AnyArray], widths: tuple[int, int], experts: int
 ) -> Iterator[Tensor] | None:
     """The experts of a layer, named as Megatron-core's own single ones; None if the shapes do not fit.
@@ -57,14 +57,14 @@ def one_by_one(
         kept = [raws[rank, shard].reshape(local, hidden if first else -1, shape[1] // local if first else hidden)[own].T
                 for shard in range(shards)]  # fmt: skip
         if first:  # [2I / TP, H] of each rank
-            return below(
+            return stack_rows(
                 [
-                    Matrix.of(half, dtype)
+                    Matrix.from_array(half, dtype)
                     for part in range(parts)
                     for half in _part(kept, part, parts)
                 ]
             )
-        return beside([Matrix.of(share, dtype) for share in kept])
+        return stack_columns([Matrix.from_array(share, dtype) for share in kept])
 
     stem = f"{matched[1]}.local_experts.{{}}.linear_fc{matched[2]}.weight"
     made = ((stem.format(number), expert(number)) for number in range(experts))

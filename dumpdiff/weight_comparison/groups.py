@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..rulebook import Rules
-from .conventions import experts_transposed, stored_transposed
-from .matrix import Matrix, below
-from .whole_model import Side, Tensor
+from .family_layouts import has_transposed_experts, is_stored_transposed
+from .matrix import Matrix, stack_rows
+from .whole_model import WholeModel, Tensor
 
 _EXPERTS = re.compile(
     r"^(.*\bmlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)\.(weight|bias)$"
@@ -33,7 +33,7 @@ class Member:
     expert: int | None = None  #: of a stack
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """The name, and which of a stack."""
         return self.name if self.expert is None else f"{self.name}[{self.expert}]"
 
@@ -64,15 +64,15 @@ class Group:
         return (self.target if len(self.target) <= len(self.reference) else self.reference)[0].path
 
 
-def whole(members: Iterable[Member]) -> Matrix:
+def join_members(members: Iterable[Member]) -> Matrix:
     """The matrices of members, one below the other."""
-    return below([member.matrix for member in members])
+    return stack_rows([member.matrix for member in members])
 
 
-def groups(target: Side, reference: Side) -> tuple[list[Group], list[Member], list[Member]]:
+def group_by_name(target: WholeModel, reference: WholeModel) -> tuple[list[Group], list[Member], list[Member]]:
     """What belongs together by name, and what is left over on either side (optimizer states and counters are not)."""
     found: list[Group] = []
-    named = units(target, reference), units(reference, target)
+    named = collect_members(target, reference), collect_members(reference, target)
     taken: tuple[set[str], set[str]] = set(), set()
     for path, member in named[0].items():
         other = named[1].get(path)
@@ -103,14 +103,14 @@ def groups(target: Side, reference: Side) -> tuple[list[Group], list[Member], li
 
 def _split(path: str, other: dict[str, Member], rules: Rules) -> tuple[str, ...]:
     """The names of the other side that together are ``path``; () if there are none."""
-    for names in rules.split(path):
+    for names in rules.split_path(path):
         parts = [(name,) if name in other else _split(name, other, rules) for name in names]
         if all(parts):
             return tuple(name for part in parts for name in part)
     return ()
 
 
-def units(side: Side, other: Side) -> dict[str, Member]:
+def collect_members(side: WholeModel, other: WholeModel) -> dict[str, Member]:
     """Canonical name -> member; stacked experts one by one where the other side has them so, or in other shapes."""
     unique = {name: path for path, name in side.canonical.items()}
     found: dict[str, Member] = {}
@@ -129,14 +129,14 @@ def units(side: Side, other: Side) -> dict[str, Member]:
                 key = f"{stacked[1]}{expert}.{stacked[2]}.{stacked[3]}"
                 found[key] = Member(name, key, matrix, transposed, expert)
             continue
-        transposed = len(tensor.shape) == 2 and stored_transposed(side.family, name)
+        transposed = len(tensor.shape) == 2 and is_stored_transposed(side.family, name)
         found[path] = Member(
             name, path, tensor.matrix.T if transposed else tensor.matrix, transposed
         )
     return found
 
 
-def _experts(side: Side, other: Side, stem: str) -> int:
+def _experts(side: WholeModel, other: WholeModel, stem: str) -> int:
     """How many experts a layer has: as named one by one on either side, stacked in three axes, or in the settings."""
     for one in (other, side):
         numbered = [
@@ -148,11 +148,11 @@ def _experts(side: Side, other: Side, stem: str) -> int:
         for path, name in one.canonical.items():
             if (m := _EXPERTS.match(path)) and m[1] == stem and len(one.tensors[name].shape) == 3:
                 return one.tensors[name].shape[0]
-    return side.numbers.experts or other.numbers.experts or 0
+    return side.config.experts or other.config.experts or 0
 
 
 def _slices(
-    side: Side, tensor: Tensor, module: str, leaf: str, count: int
+    side: WholeModel, tensor: Tensor, module: str, leaf: str, count: int
 ) -> Iterator[tuple[Matrix, bool]]:
     """The experts of a stack, each as [out, in] and whether it is stored as [in, out]; none if shapes do not fit.
 
@@ -164,7 +164,7 @@ def _slices(
         return
     if leaf == "bias":
         for part in raw.reshape(count, -1):
-            yield Matrix.of(part, tensor.dtype), False
+            yield Matrix.from_array(part, tensor.dtype), False
         return
     if len(raw.shape) == 3 and raw.shape[0] == count:
         cube = raw
@@ -182,16 +182,16 @@ def _slices(
         return
     transposed = _is_transposed(side, cube.shape[1:], module)
     for part in cube:
-        yield Matrix.of(part.T if transposed else part, tensor.dtype), transposed
+        yield Matrix.from_array(part.T if transposed else part, tensor.dtype), transposed
 
 
-def _is_transposed(side: Side, shape: tuple[int, ...], module: str) -> bool:
+def _is_transposed(side: WholeModel, shape: tuple[int, ...], module: str) -> bool:
     """Whether experts lie as [in, out]: by which axis is as wide as the model, else by what the family does."""
     hidden = side.hidden
     inside = [axis for axis in (0, 1) if shape[axis] == hidden]
     if len(inside) == 1:
         return inside[0] == (0 if module != "down_proj" else 1)
-    return experts_transposed(side.family)
+    return has_transposed_experts(side.family)
 
 
 _STATES = re.compile(
@@ -211,7 +211,7 @@ def is_state(path: str, tensor: Tensor) -> bool:
     )
 
 
-def layer_of(path: str) -> str:
+def get_layer_path(path: str) -> str:
     """The layer that a canonical name is in, '' if none."""
     found = re.match(r"^((?:\w+\.)*?layers\.\d+)\.", path)
     return found[1] if found else ""
@@ -225,6 +225,6 @@ def by_shape(members: Iterable[Member]) -> dict[tuple[int, int], list[Member]]:
     return found
 
 
-def sizes_of(members: Iterable[Member]) -> list[int]:
+def count_rows(members: Iterable[Member]) -> list[int]:
     """Rows of each."""
     return [int(np.int64(member.matrix.shape[0])) for member in members]

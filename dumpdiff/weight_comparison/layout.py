@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..model.arrays import Ints
-from .conventions import accepted, expected, rope_reordered
-from .distance import Distance, distance
-from .families import Numbers
-from .groups import Group, sizes_of, whole
+from .family_layouts import check_layout, list_expected_orders, differs_in_rope_order
+from .distance import Distance, measure_distance
+from .families import ModelConfig
+from .groups import Group, count_rows, join_members
 from .matrix import Matrix
-from .row_pairs import matched
-from .row_permutation import SAME, Described, Order, described, inverse, regrouped
-from .whole_model import Side
-from .zero_centered_norms import is_norm, uncentred
+from .row_matches import match_rows
+from .row_permutation import SAME, RowLayout, RowOrder, describe_layout, invert_order, swap_row_axes
+from .whole_model import WholeModel
+from .zero_centered_norms import is_norm, recenter_norm
 
 #: Share of the rows that are not where they should be that must be found elsewhere, for the order to be another.
 _FOUND = 0.5
 _SAMPLE = 64  #: rows that an order is tried on
-_NOT_TURNED = Order(
+_NOT_TURNED = RowOrder(
     "rope",
     "rows of each head as in the reference, though this family keeps them in another RoPE layout",
 )
@@ -29,7 +29,7 @@ _PADDED = ("embedding", "head")
 
 
 @dataclass(frozen=True)
-class Laid:
+class GroupComparison:
     """A group, compared in the order of rows that fits it best."""
 
     group: Group
@@ -38,7 +38,7 @@ class Laid:
     order: Ints  #: target row i is reference row order[i]; -1 where the reference has none
     expected: Ints  #: the same, as it should be
     distance: Distance
-    layout: Described
+    layout: RowLayout
     right: bool | None  #: the layout is one that its family reads; None where nobody knows
     turns_right: (
         bool | None
@@ -47,7 +47,7 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class ShapeMismatch:
     """The two sides of a group have shapes that cannot be one."""
 
     reason: str
@@ -66,84 +66,84 @@ class _Fused:
     reference: list[Ints]
 
 
-def lay(group: Group, target: Side, reference: Side, done: Callable[[int], None]) -> Laid | Misfit:
+def compare_group(group: Group, target: WholeModel, reference: WholeModel, done: Callable[[int], None]) -> GroupComparison | ShapeMismatch:
     """Find the order of a group's rows and compare all of them; a Misfit where shapes forbid it."""
-    mine, theirs = _oriented(whole(group.target), whole(group.reference))
+    mine, theirs = _oriented(join_members(group.target), join_members(group.reference))
     if not is_norm(group.path) or mine.shape != theirs.shape:
         return _lay(group, mine, theirs, target, reference, done)
-    factors = uncentred(mine, theirs, (target.numbers.centred, reference.numbers.centred))
+    factors = recenter_norm(mine, theirs, (target.config.zero_centered_norms, reference.config.zero_centered_norms))
     if factors is None:
         return _lay(group, mine, theirs, target, reference, done)
     laid = _lay(group, factors.target, factors.reference, target, reference, done)
-    if isinstance(laid, Misfit):
+    if isinstance(laid, ShapeMismatch):
         return laid
-    return replace(laid, layout=Described(SAME, (factors.order,)), right=factors.right)
+    return replace(laid, layout=RowLayout(SAME, (factors.order,)), right=factors.right)
 
 
 def _lay(
     group: Group,
     mine: Matrix,
     theirs: Matrix,
-    target: Side,
-    reference: Side,
+    target: WholeModel,
+    reference: WholeModel,
     done: Callable[[int], None],
-) -> Laid | Misfit:
-    misfit = Misfit(
+) -> GroupComparison | ShapeMismatch:
+    misfit = ShapeMismatch(
         f"{mine.shape[0]} x {mine.shape[1]} here, {theirs.shape[0]} x {theirs.shape[1]} there"
     )
     part = _module(group.path)
     padding = mine.shape[0] - theirs.shape[0]
     if mine.shape[1] != theirs.shape[1] or (padding and part not in _PADDED):
         return misfit
-    numbers = _common(target.numbers, reference.numbers)
+    numbers = _common(target.config, reference.config)
     fused = _fused(group, part, mine.shape[0], target.family, reference.family, numbers)
     if fused is None:
         orders = _plain(
             part, mine.shape[0], theirs.shape[0], numbers, (target.family, reference.family)
         )
     else:
-        orders = [inverse(there)[here] for here in fused.target for there in fused.reference]
+        orders = [invert_order(there)[here] for here in fused.target for there in fused.reference]
         if not group.fused:
             orders.insert(0, np.arange(mine.shape[0]))  # both in one: most often alike
     first = _best(mine, theirs, orders)
-    found = distance(mine, theirs, first, done)
+    found = measure_distance(mine, theirs, first, done)
     order = _found_elsewhere(mine, theirs, first, found)
     if order is None:
         unturned = fused is None and len(orders) > 1 and first is orders[-1]
-        layout = Described(SAME, (_NOT_TURNED,)) if unturned else _described(fused, group, first)
-        return Laid(group, mine, theirs, first, first, found, layout, not unturned, True, padding)
-    again = distance(mine, theirs, order, done)
+        layout = RowLayout(SAME, (_NOT_TURNED,)) if unturned else _described(fused, group, first)
+        return GroupComparison(group, mine, theirs, first, first, found, layout, not unturned, True, padding)
+    again = measure_distance(mine, theirs, order, done)
     layout = _described(fused, group, order)
     right, turns = (
         (False, True)
         if fused is None
         else _judged(fused, group, layout, numbers, target, reference)
     )
-    return Laid(group, mine, theirs, order, first, again, layout, right, turns, padding)
+    return GroupComparison(group, mine, theirs, order, first, again, layout, right, turns, padding)
 
 
 def _judged(
-    fused: _Fused, group: Group, layout: Described, numbers: Numbers, target: Side, reference: Side
+    fused: _Fused, group: Group, layout: RowLayout, numbers: ModelConfig, target: WholeModel, reference: WholeModel
 ) -> tuple[bool | None, bool | None]:
     """Whether the fused side's family reads this layout; and whether at least its parts lie as it reads them."""
     own, other = (reference, target) if group.fused == "reference" else (target, reference)
     families = own.family, other.family
-    tidy = replace(layout, inside=(SAME,) * len(layout.inside))
+    tidy = replace(layout, inside=(SAME,) * len(layout.part_orders))
     right, turns = (
-        accepted(fused.part, families, fused.names, one, numbers) for one in (layout, tidy)
+        check_layout(fused.part, families, fused.names, one, numbers) for one in (layout, tidy)
     )
     return right, turns
 
 
 def _fused(
-    group: Group, part: str, rows: int, one: str, other: str, numbers: Numbers
+    group: Group, part: str, rows: int, one: str, other: str, numbers: ModelConfig
 ) -> _Fused | None:
     """The parts of a group: those that one side has, or where both have all in one, those it must be made of."""
     parts = np.arange(rows)
     if group.fused:
-        sizes, names = sizes_of(group.parts), [_module(member.path) for member in group.parts]
+        sizes, names = count_rows(group.parts), [_module(member.path) for member in group.parts]
         orders = list(
-            expected(part, one if group.fused == "target" else other, sizes, numbers)
+            list_expected_orders(part, one if group.fused == "target" else other, sizes, numbers)
         ) or [parts]
         sides = (orders, [parts]) if group.fused == "target" else ([parts], orders)
         return _Fused(part, sizes, names, *sides)
@@ -157,11 +157,11 @@ def _fused(
         part,
         sizes,
         names,
-        *([*expected(part, family, sizes, numbers)] or [parts] for family in (one, other)),
+        *([*list_expected_orders(part, family, sizes, numbers)] or [parts] for family in (one, other)),
     )
 
 
-def _made_of(part: str, rows: int, numbers: Numbers) -> tuple[list[int], list[str]] | None:
+def _made_of(part: str, rows: int, numbers: ModelConfig) -> tuple[list[int], list[str]] | None:
     """Sizes and names of the parts of a fused weight that neither side has in parts; None if it is not one."""
     if part == "gate_up_proj" and rows % 2 == 0:
         return [rows // 2] * 2, ["gate", "up"]
@@ -190,7 +190,7 @@ def _oriented(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
         return target, reference.T
     if target.size == reference.size and len(target.blocks) == len(reference.blocks) == 1:
         flat = [
-            m.take(slice(0, m.shape[0])).reshape(-1, 1) for m in (target, reference) if 1 in m.shape
+            m.read_raw(slice(0, m.shape[0])).reshape(-1, 1) for m in (target, reference) if 1 in m.shape
         ]
         if len(flat) == 2:
             return Matrix((flat[0],), target.dtype), Matrix((flat[1],), reference.dtype)
@@ -198,14 +198,14 @@ def _oriented(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _plain(
-    part: str, rows_t: int, rows_r: int, numbers: Numbers, families: tuple[str, str]
+    part: str, rows_t: int, rows_r: int, numbers: ModelConfig, families: tuple[str, str]
 ) -> list[Ints]:
     """Orders of a weight that is not fused: as it stands, and in the other RoPE layout where the families differ."""
     same = np.where(np.arange(rows_t) < rows_r, np.arange(rows_t), -1)
     size = numbers.head_size
-    if rope_reordered(part, *families) and rows_t == rows_r and size and rows_t % size == 0:
+    if differs_in_rope_order(part, *families) and rows_t == rows_r and size and rows_t % size == 0:
         heads, half = rows_t // size, size // 2
-        return [regrouped(heads, 2, half), regrouped(heads, half, 2), same]
+        return [swap_row_axes(heads, 2, half), swap_row_axes(heads, half, 2), same]
     return [same]
 
 
@@ -216,11 +216,11 @@ def _best(target: Matrix, reference: Matrix, orders: list[Ints]) -> Ints:
     if len(orders) == 1:
         return orders[0]
     rows = np.unique(np.linspace(0, target.shape[0] - 1, _SAMPLE).astype(np.int64))
-    a = target.values(rows)
+    a = target.read_values(rows)
     scores = []
     for order in orders:
         known = order[rows] >= 0
-        b = reference.values(np.maximum(order[rows], 0))
+        b = reference.read_values(np.maximum(order[rows], 0))
         gap = np.linalg.norm(a - b, axis=1)
         scores.append(int(np.count_nonzero(known & (gap <= 0.05 * np.linalg.norm(b, axis=1)))))
     return orders[int(np.argmax(scores))]
@@ -232,14 +232,14 @@ def _found_elsewhere(
     """Another order that explains most of the rows that are wrong under this one; None if there is none."""
     if found.rounding is not None:
         return None
-    wrong = found.wrong
+    wrong = found.wrong_rows
     wrong = wrong[order[wrong] >= 0]
     if len(wrong) < 2 or (target.shape[1] == 1 and not _same_numbers(target, reference, found)):
         return None
     free = np.ones(reference.shape[0], dtype=bool)
     right = np.setdiff1d(np.flatnonzero(order >= 0), wrong)
     free[order[right]] = False
-    elsewhere = matched(target, reference, wrong, free)
+    elsewhere = match_rows(target, reference, wrong, free)
     if np.count_nonzero(elsewhere >= 0) <= _FOUND * len(wrong):
         return None
     made = order.copy()
@@ -252,33 +252,33 @@ def _same_numbers(target: Matrix, reference: Matrix, found: Distance) -> bool:
     if target.shape != reference.shape:
         return False
     a, b = (
-        np.sort(matrix.values(slice(0, matrix.shape[0])).ravel()) for matrix in (target, reference)
+        np.sort(matrix.read_values(slice(0, matrix.shape[0])).ravel()) for matrix in (target, reference)
     )
     return bool(np.all(np.abs(a - b) <= found.noise * np.abs(b)))
 
 
-def _described(fused: _Fused | None, group: Group, order: Ints) -> Described:
+def _described(fused: _Fused | None, group: Group, order: Ints) -> RowLayout:
     """The layout of the fused side over its parts; of two fused sides the target's, the reference's being right."""
     if fused is None:
-        return described(order, [len(order)], [""])
+        return describe_layout(order, [len(order)], [""])
     if group.fused == "reference":
-        return described(inverse(order, sum(fused.sizes)), fused.sizes, fused.names)
+        return describe_layout(invert_order(order, sum(fused.sizes)), fused.sizes, fused.names)
     if np.array_equal(order, np.arange(len(order))) and not group.fused:
-        return Described(SAME, (SAME,))
+        return RowLayout(SAME, (SAME,))
     tried = [
-        described(np.where(order >= 0, there[order], -1), fused.sizes, fused.names)
+        describe_layout(np.where(order >= 0, there[order], -1), fused.sizes, fused.names)
         for there in fused.reference
     ]
     return next(
-        (layout for layout in tried if layout.parts.kind not in ("blocks", "scattered")), tried[0]
+        (layout for layout in tried if layout.part_arrangement.kind not in ("blocks", "scattered")), tried[0]
     )
 
 
-def _common(target: Numbers, reference: Numbers) -> Numbers:
+def _common(target: ModelConfig, reference: ModelConfig) -> ModelConfig:
     """The numbers of the model, of either side."""
-    fields = Numbers.__dataclass_fields__
+    fields = ModelConfig.__dataclass_fields__
     chosen = {}
     for field in fields:
         mine = getattr(target, field)
         chosen[field] = mine if mine is not None else getattr(reference, field)
-    return Numbers(**chosen)
+    return ModelConfig(**chosen)

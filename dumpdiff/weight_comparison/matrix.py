@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from ..checkpoints.elements import STORED, decode
+from ..checkpoints.elements import RAW_DTYPES, decode
 from ..model.arrays import AnyArray, Floats, Ints
 
 #: Elements that are held in memory at a time, of one side: 4 million float32 are 16 MB.
@@ -62,7 +62,7 @@ class Matrix:
         return self.computed_from or self.dtype
 
     @staticmethod
-    def of(array: AnyArray, dtype: str) -> Matrix:
+    def from_array(array: AnyArray, dtype: str) -> Matrix:
         """An array of any rank: its first axis are the rows; a vector is a column. Complex numbers are two each."""
         if array.dtype.kind == "c":
             dtype = "float32" if dtype == "complex64" else "float64"
@@ -93,7 +93,7 @@ class Matrix:
     def _bounds(self) -> Ints:
         return np.cumsum([0, *(block.shape[0] for block in self.blocks)])
 
-    def take(self, rows: slice | Ints) -> AnyArray:
+    def read_raw(self, rows: slice | Ints) -> AnyArray:
         """(count, columns) raw elements of some rows, in the order asked for; a view where it can be one."""
         if len(self.blocks) == 1:
             return _rows(self.blocks[0], rows)
@@ -102,7 +102,7 @@ class Matrix:
         if isinstance(rows, slice):
             return self._consecutive(rows)
         owner = np.searchsorted(self._bounds, rows, side="right") - 1
-        found = np.empty((len(rows), self.shape[1]), STORED[self.dtype])
+        found = np.empty((len(rows), self.shape[1]), RAW_DTYPES[self.dtype])
         for number in np.unique(owner).tolist():
             mine = owner == number
             found[mine] = _rows(self.blocks[number], rows[mine] - self._bounds[number])
@@ -124,11 +124,11 @@ class Matrix:
             else _rows(self.blocks[0], slice(0, 0))
         )
 
-    def values(self, rows: slice | Ints) -> Floats:
+    def read_values(self, rows: slice | Ints) -> Floats:
         """(count, columns) float64 values of some rows."""
-        return decode(self.take(rows), self.dtype).astype(np.float64)
+        return decode(self.read_raw(rows), self.dtype).astype(np.float64)
 
-    def rows(self, start: int, stop: int) -> Matrix:
+    def slice_rows(self, start: int, stop: int) -> Matrix:
         """The matrix of consecutive rows."""
         if len(self.blocks) == 1 or self.axis == 1:
             return replace(self, blocks=tuple(_part(block, start, stop) for block in self.blocks))
@@ -142,19 +142,19 @@ class Matrix:
         return replace(self, blocks=tuple(parts))
 
     @property
-    def chunk(self) -> int:
+    def rows_per_chunk(self) -> int:
         """How many rows to read at a time."""
         return max(1, CHUNK // max(1, self.shape[1]))
 
 
-def below(matrices: Sequence[Matrix]) -> Matrix:
+def stack_rows(matrices: Sequence[Matrix]) -> Matrix:
     """Matrices of equal width, one below the other."""
     return (
         matrices[0] if len(matrices) == 1 else replace(matrices[0], blocks=tuple(matrices), axis=0)
     )
 
 
-def beside(matrices: Sequence[Matrix]) -> Matrix:
+def stack_columns(matrices: Sequence[Matrix]) -> Matrix:
     """Matrices of equal height, side by side."""
     return (
         matrices[0] if len(matrices) == 1 else replace(matrices[0], blocks=tuple(matrices), axis=1)

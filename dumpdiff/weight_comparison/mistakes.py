@@ -13,13 +13,13 @@ import numpy as np
 
 from ..model.arrays import Floats, Ints
 from ..model.dtypes import unit_roundoff
-from .casts import NARROW
-from .distance import FEW_COLUMNS, WRONG_ROW, another_row
+from .casts import NARROW_DTYPES
+from .distance import FEW_COLUMNS, WRONG_ROW, compute_row_limit
 from .matrix import Matrix
-from .parameter import Part
+from .parameter_rows import ParameterRows
 from .result import Mistake
-from .row_pairs import matched
-from .row_permutation import within
+from .row_matches import match_rows
+from .row_permutation import describe_order
 
 _FEW = 4  #: rows that another parameter is tried on
 _WIDE = 64  #: and so many elements of each
@@ -30,30 +30,30 @@ _ALIKE = 0.9  #: and one above this is the same weight, changed
 
 
 @dataclass(frozen=True)
-class Known:
+class ParameterIndex:
     """The parts of the reference by shape, for weights that stand in another's place."""
 
-    parts: Mapping[tuple[int, int], Sequence[Part]]
+    parts: Mapping[tuple[int, int], Sequence[ParameterRows]]
     _samples: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @staticmethod
-    def of(parts: Iterable[Part]) -> Known:
+    def of(parts: Iterable[ParameterRows]) -> ParameterIndex:
         """All parts of a comparison."""
-        found: dict[tuple[int, int], list[Part]] = {}
+        found: dict[tuple[int, int], list[ParameterRows]] = {}
         for part in parts:
             found.setdefault((len(part.reference_rows), part.reference.shape[1]), []).append(part)
-        return Known(found)
+        return ParameterIndex(found)
 
-    def like(self, part: Part) -> Part | None:
+    def like(self, part: ParameterRows) -> ParameterRows | None:
         """The part of the reference that the target holds in this one's place, if there is one; by a few elements."""
         rows = _few_rows(part)
-        sought = part.target.values(part.target_rows[rows])[:, :_WIDE].ravel()
+        sought = part.target.read_values(part.target_rows[rows])[:, :_WIDE].ravel()
         if np.ptp(sought) == 0 or not np.isfinite(sought).all():
             return None
-        others: Sequence[Part] = self.parts.get(part.shape, ())
+        others: Sequence[ParameterRows] = self.parts.get(part.shape, ())
         if part.shape not in self._samples:
             values = [
-                other.reference.values(other.reference_rows[rows])[:, :_WIDE].ravel()
+                other.reference.read_values(other.reference_rows[rows])[:, :_WIDE].ravel()
                 for other in others
             ]
             self._samples[part.shape] = np.array(values).reshape(len(others), len(sought))
@@ -66,20 +66,20 @@ class Known:
             ),
             default=0.0,
         )
-        limit = another_row(part.target, part.reference) * float(np.linalg.norm(sought))
+        limit = compute_row_limit(part.target, part.reference) * float(np.linalg.norm(sought))
         place = int(np.argmin(gaps)) if len(gaps) else -1
         if place < 0 or not gaps[place] <= min(limit, own / 2) or others[place].path == part.path:
             return None
         return others[place]
 
 
-def _few_rows(part: Part) -> Ints:
+def _few_rows(part: ParameterRows) -> Ints:
     """Some rows of a part, of the first, the last and between: of a vector many, since each has one element."""
     count = max(_FEW, _FEW * _WIDE // max(1, part.shape[1]))
     return np.unique(np.linspace(0, part.shape[0] - 1, count).astype(np.int64))
 
 
-def named(part: Part, wrong: Ints, known: Known) -> Mistake:
+def name_mistake(part: ParameterRows, wrong: Ints, known: ParameterIndex) -> Mistake:
     """What is wrong with a part of which the rows ``wrong`` are other rows."""
     rows, columns = part.shape
     some = 0 < len(wrong) <= (1 - WRONG_ROW) * rows
@@ -93,7 +93,7 @@ def named(part: Part, wrong: Ints, known: Known) -> Mistake:
     return _some_rows(part, wrong) if some else _unrelated(part)
 
 
-def _some_rows(part: Part, wrong: Ints) -> Mistake:
+def _some_rows(part: ParameterRows, wrong: Ints) -> Mistake:
     """All right but some rows: which, and what stands there."""
     a, b = part.values(part.sample(wrong))
     listed = ", ".join(map(str, wrong[:_SAID].tolist())) + (", ..." if len(wrong) > _SAID else "")
@@ -106,7 +106,7 @@ def _some_rows(part: Part, wrong: Ints) -> Mistake:
     return Mistake(*_content(a, b, part, which))
 
 
-def _content(a: Floats, b: Floats, part: Part, which: str) -> tuple[str, str]:
+def _content(a: Floats, b: Floats, part: ParameterRows, which: str) -> tuple[str, str]:
     if not np.isfinite(a).all():
         return "not-finite", f"{which} hold NaN or infinities"
     if not a.any():
@@ -129,7 +129,7 @@ def _factor(a: Floats, b: Floats) -> float | None:
     return float(np.vdot(a, b)) / square if square > 0 else None
 
 
-def _not_finite(part: Part, known: Known) -> Mistake | None:
+def _not_finite(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     lost = ~np.isfinite(a) & np.isfinite(b)
     if lost.all() or (lost.any() and lost.mean() > _RELATED):
@@ -137,7 +137,7 @@ def _not_finite(part: Part, known: Known) -> Mistake | None:
     return None
 
 
-def _constant(part: Part, known: Known) -> Mistake | None:
+def _constant(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     if a.size > 1 and np.ptp(a) == 0 and (np.ptp(b) > 0 or a.flat[0] != b.flat[0]):
         value = float(a.flat[0])
@@ -147,13 +147,13 @@ def _constant(part: Part, known: Known) -> Mistake | None:
     return None
 
 
-def _cut(part: Part, known: Known) -> Mistake | None:
+def _cut(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     apart = a != b
     if (
         part.target.dtype != part.reference.dtype
         or not apart.any()
-        or part.target.dtype not in NARROW
+        or part.target.dtype not in NARROW_DTYPES
     ):
         return None
     unit = 2 * unit_roundoff(part.target.dtype) * np.abs(b)
@@ -163,7 +163,7 @@ def _cut(part: Part, known: Known) -> Mistake | None:
     return None
 
 
-def _scaled(part: Part, known: Known) -> Mistake | None:
+def _scaled(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     factor = _factor(a, b)
     if factor is None or factor == 0 or a.size < 2 or np.ptp(b) == 0:
@@ -187,7 +187,7 @@ def _times(factor: float) -> str:
     return near if abs(factor - 1) < 1e-4 else f"{factor:.6g} times"
 
 
-def _offset(part: Part, known: Known) -> Mistake | None:
+def _offset(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     d = a - b
     if a.size > 1 and np.abs(d - d.mean()).max() <= 2 * part.noise * np.abs(b).max() < abs(
@@ -197,7 +197,7 @@ def _offset(part: Part, known: Known) -> Mistake | None:
     return None
 
 
-def _transposed(part: Part, known: Known) -> Mistake | None:
+def _transposed(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     both = part.matrices()
     rows, columns = part.shape
     if both is None or min(rows, columns) < 2:
@@ -205,26 +205,26 @@ def _transposed(part: Part, known: Known) -> Mistake | None:
     target, reference = both
     if rows == columns:
         sample = part.sample()
-        a, b = target.values(sample), reference.T.values(sample)
+        a, b = target.read_values(sample), reference.T.read_values(sample)
         if _close(a, b, part):
             return Mistake("transposed", "the reference's transposed")
         return None
     # the bytes of the transpose in the shape of the weight: column 0 of the reference comes first
-    first = target.values(slice(0, -(-rows // columns))).ravel()[:rows]
-    if _close(first, reference.T.values(slice(0, 1)).ravel(), part):
+    first = target.read_values(slice(0, -(-rows // columns))).ravel()[:rows]
+    if _close(first, reference.T.read_values(slice(0, 1)).ravel(), part):
         return Mistake(
             "transposed", "the bytes of the reference's transpose: transposed, then reshaped"
         )
     return None
 
 
-def _close(a: Floats, b: Floats, part: Part) -> bool:
+def _close(a: Floats, b: Floats, part: ParameterRows) -> bool:
     return bool(np.linalg.norm(a - b) <= max(WRONG_ROW, part.noise) * np.linalg.norm(b)) and bool(
         b.any()
     )
 
 
-def _another(part: Part, known: Known) -> Mistake | None:
+def _another(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     other = known.like(part)
     return (
         None
@@ -233,16 +233,16 @@ def _another(part: Part, known: Known) -> Mistake | None:
     )
 
 
-def _columns(part: Part, known: Known) -> Mistake | None:
+def _columns(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     both = part.matrices()
     if both is None or min(part.shape) < 2:
         return None
     target, reference = both[0].T, both[1].T
     columns = np.arange(part.shape[1])
-    order = matched(target, reference, columns, np.ones(len(columns), dtype=bool))
+    order = match_rows(target, reference, columns, np.ones(len(columns), dtype=bool))
     found = order >= 0
     if found.mean() > 1 - WRONG_ROW and not np.array_equal(order, columns):
-        said = within(order).said.replace("rows", "columns")
+        said = describe_order(order).description.replace("rows", "columns")
         return Mistake("columns-permuted", f"the reference's with {said}")
     gap = np.linalg.norm(_values(target, columns) - _values(reference, columns), axis=1)
     right = gap <= WRONG_ROW * np.maximum(
@@ -259,10 +259,10 @@ def _columns(part: Part, known: Known) -> Mistake | None:
 
 def _values(matrix: Matrix, rows: Ints) -> Floats:
     """Some columns of each row are enough to tell whether it is the same."""
-    return matrix.T.values(np.arange(0, matrix.shape[1], max(1, matrix.shape[1] // 64))).T
+    return matrix.T.read_values(np.arange(0, matrix.shape[1], max(1, matrix.shape[1] // 64))).T
 
 
-def _changed(part: Part, known: Known) -> Mistake | None:
+def _changed(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
     a, b = part.values(part.sample())
     related = _correlation(a, b)
     error = _change(a, b)
@@ -284,7 +284,7 @@ def _correlation(a: Floats, b: Floats) -> float:
     return float(np.vdot(a, b)) / scale if scale > 0 else 0.0
 
 
-def _unrelated(part: Part) -> Mistake:
+def _unrelated(part: ParameterRows) -> Mistake:
     """Nothing of the reference: freshly drawn, or of another model."""
     a, _ = part.values(part.sample())
     a = a[np.isfinite(a)]
@@ -308,7 +308,7 @@ def _drawn(a: Floats) -> str:
     return f"mean {mean:.3g}, deviation {deviation:.3g}"
 
 
-_CHECKS: tuple[Callable[[Part, Known], Mistake | None], ...] = (
+_CHECKS: tuple[Callable[[ParameterRows, ParameterIndex], Mistake | None], ...] = (
     _not_finite,
     _constant,
     _cut,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.trace import Problem
+from ..model.verdict import Verdict
 
 Relation = Literal["identical", "equal", "rounded", "noise", "different"]
-Verdict = Literal["same", "differ", "inconclusive"]
 
 #: From best to worst: bit for bit; in value, where dtypes differ; after one right rounding; within a few roundings.
 RELATIONS: tuple[Relation, ...] = ("identical", "equal", "rounded", "noise", "different")
@@ -49,7 +49,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckpointSummary:
     """One of the two checkpoints."""
 
     path: str
@@ -63,8 +63,8 @@ class Checked:
 class WeightsResult:
     """Are they the same weights? ``verdict``, and every parameter."""
 
-    target: Checked
-    reference: Checked
+    target: CheckpointSummary
+    reference: CheckpointSummary
     verdict: Verdict
     relation: Relation  #: the worst of all pairs that are right
     pairs: tuple[Pair, ...]

@@ -16,11 +16,11 @@ from ..model.arrays import Ints
 
 
 @dataclass(frozen=True)
-class Order:
+class RowOrder:
     """What an order of rows is: ``kind`` for programs, ``said`` for people."""
 
     kind: str  #: same, concatenated, grouped, interleaved, exchanged, regrouped, shifted, blocks, scattered, centred
-    said: str
+    description: str
     groups: int = 1  #: of which the parts lie in turns
 
     @property
@@ -29,10 +29,10 @@ class Order:
         return self.kind, self.groups
 
 
-SAME = Order("same", "as they are")
+SAME = RowOrder("same", "as they are")
 
 
-def grouped(sizes: Sequence[int], groups: int, turn: Sequence[int] | None = None) -> Ints | None:
+def build_fused_order(sizes: Sequence[int], groups: int, turn: Sequence[int] | None = None) -> Ints | None:
     """The order of a fused weight over the concatenation of its parts; None if a part does not divide by ``groups``.
 
     In each group stand that group's share of the parts, in the order ``turn`` (of their numbers). One group is
@@ -51,7 +51,7 @@ def grouped(sizes: Sequence[int], groups: int, turn: Sequence[int] | None = None
     return order
 
 
-def inverse(order: Ints, length: int | None = None) -> Ints:
+def invert_order(order: Ints, length: int | None = None) -> Ints:
     """The order of the other direction; -1 for rows that nothing stands for."""
     found = np.full(len(order) if length is None else length, -1, dtype=np.int64)
     known = order >= 0
@@ -60,23 +60,23 @@ def inverse(order: Ints, length: int | None = None) -> Ints:
 
 
 @dataclass(frozen=True)
-class Described:
+class RowLayout:
     """The order of a fused weight: how its parts lie, and how the rows of each part do."""
 
-    parts: Order
-    inside: tuple[Order, ...]  #: of each part, in the order of the names given
+    part_arrangement: RowOrder
+    part_orders: tuple[RowOrder, ...]  #: of each part, in the order of the names given
 
     @property
     def key(self) -> tuple[tuple[str, int], ...]:
         """What must be equal for two orders to be one layout."""
-        return (self.parts.key, *(order.key for order in self.inside))
+        return (self.part_arrangement.key, *(order.key for order in self.part_orders))
 
 
-def described(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> Described:
+def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> RowLayout:
     """What an order of a fused weight over the concatenation of parts of these sizes is; -1 rows are not judged."""
     starts = np.cumsum([0, *sizes])
     if len(sizes) == 1:
-        return Described(SAME, (within(order),))
+        return RowLayout(SAME, (describe_order(order),))
     known = order >= 0
     owner = np.where(known, np.searchsorted(starts, order, side="right") - 1, -1)
     tidy = (
@@ -86,29 +86,29 @@ def described(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> Descri
     for part, size in enumerate(sizes):
         places = np.flatnonzero(owner == part)
         tidy[places] = np.sort(order[places])
-        inside.append(within(order[places] - starts[part]) if len(places) == size else SAME)
+        inside.append(describe_order(order[places] - starts[part]) if len(places) == size else SAME)
     for turn in _turns(len(sizes)):
         for groups in _divisors(gcd(*sizes)):
-            candidate = grouped(sizes, groups, turn)
+            candidate = build_fused_order(sizes, groups, turn)
             if (
                 candidate is not None
                 and len(candidate) == len(order)
                 and np.array_equal(tidy[known], candidate[known])
             ):
-                return Described(
+                return RowLayout(
                     _grouped(groups, [names[part] for part in turn], min(sizes), turn),
                     tuple(inside),
                 )
-    return Described(within(order), tuple(SAME for _ in sizes))
+    return RowLayout(describe_order(order), tuple(SAME for _ in sizes))
 
 
-def _grouped(groups: int, names: Sequence[str], rows: int, turn: Sequence[int]) -> Order:
+def _grouped(groups: int, names: Sequence[str], rows: int, turn: Sequence[int]) -> RowOrder:
     exchanged = "-exchanged" if list(turn) != sorted(turn) else ""
     if groups == 1:
-        return Order("exchanged" if exchanged else "concatenated", _listed(names))
+        return RowOrder("exchanged" if exchanged else "concatenated", _listed(names))
     if groups == rows:
-        return Order("interleaved" + exchanged, f"{', '.join(names)} in turns, row by row", groups)
-    return Order("grouped" + exchanged, f"{_listed(names)} in each of {groups} groups", groups)
+        return RowOrder("interleaved" + exchanged, f"{', '.join(names)} in turns, row by row", groups)
+    return RowOrder("grouped" + exchanged, f"{_listed(names)} in each of {groups} groups", groups)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -124,7 +124,7 @@ def _divisors(number: int) -> list[int]:
     return sorted({*low, *(number // n for n in low)})
 
 
-def within(order: Ints) -> Order:
+def describe_order(order: Ints) -> RowOrder:
     """What an order of the rows of one weight is; rows of -1 are new ones."""
     rows = np.arange(len(order))
     known = np.flatnonzero(order >= 0)
@@ -132,21 +132,21 @@ def within(order: Ints) -> Order:
     if not np.any(shifts):
         return SAME
     if np.all(shifts == shifts[0]):
-        return Order("shifted", f"rows shifted by {-int(shifts[0])}")
+        return RowOrder("shifted", f"rows shifted by {-int(shifts[0])}")
     found = _permuted(order) if np.array_equal(np.sort(order), rows) else None
     moved = int(np.count_nonzero(order != rows))
-    return found or Order("scattered", f"{moved} of {len(order)} rows in other places")
+    return found or RowOrder("scattered", f"{moved} of {len(order)} rows in other places")
 
 
-def _permuted(order: Ints) -> Order | None:
+def _permuted(order: Ints) -> RowOrder | None:
     """The pattern of a permutation, if it has one."""
     length, rows = len(order), np.arange(len(order))
     cyclic = (order - rows) % length
     if np.all(cyclic == cyclic[0]):
         step = int(cyclic[0])
         if step * 2 == length:
-            return Order("blocks", f"the two halves of its {length} rows exchanged", length // 2)
-        return Order(
+            return RowOrder("blocks", f"the two halves of its {length} rows exchanged", length // 2)
+        return RowOrder(
             "shifted",
             f"rows shifted by {-step if step * 2 < length else length - step}, cyclically",
         )
@@ -156,12 +156,12 @@ def _permuted(order: Ints) -> Order | None:
     if block == 1:
         return None
     moved = int(np.count_nonzero(order[::block] != rows[::block]))
-    return Order(
+    return RowOrder(
         "blocks", f"{moved} of {length // block} blocks of {block} rows in other places", block
     )
 
 
-def _periodic(order: Ints) -> Order | None:
+def _periodic(order: Ints) -> RowOrder | None:
     """The same order in each head, and there two axes of some of the rows exchanged: what RoPE layouts do."""
     length = len(order)
     for period in _divisors(length):
@@ -180,29 +180,29 @@ def _periodic(order: Ints) -> Order | None:
             if (
                 inner > 1
                 and count % inner == 0
-                and np.array_equal(part, regrouped(1, count // inner, inner))
+                and np.array_equal(part, swap_row_axes(1, count // inner, inner))
             ):
                 return _exchange(heads, count // inner, inner, count < period)
     return None
 
 
-def _exchange(heads: int, a: int, b: int, partly: bool) -> Order:
+def _exchange(heads: int, a: int, b: int, partly: bool) -> RowOrder:
     """(a, b) rows of each head in the order (b, a)."""
     if 2 in (a, b):
         kept, made = ("halves", "pairs") if a == 2 else ("pairs", "halves")
         which = f"{a * b} rows of " if partly else "rows of "
         each = f"each of {heads} heads" if heads > 1 else "the weight"
-        return Order(
+        return RowOrder(
             "rope",
             f"{which}{each} in {made} where the other side has {kept}: another RoPE layout",
             heads,
         )
-    return Order(
+    return RowOrder(
         "regrouped", f"rows regrouped: {heads} x {a} x {b} as {heads} x {b} x {a}", heads * a
     )
 
 
-def regrouped(outer: int, a: int, b: int) -> Ints:
+def swap_row_axes(outer: int, a: int, b: int) -> Ints:
     """The order that reads (outer, a, b) rows as (outer, b, a)."""
     return np.arange(outer * a * b).reshape(outer, a, b).transpose(0, 2, 1).ravel()
 

@@ -19,17 +19,17 @@ from ..checkpoints.megatron import FORMAT
 from ..model.arrays import AnyArray
 from ..model.trace import Problem
 from ..rulebook import Rules
-from .families import family_of, numbers_of
-from .grouped_experts import is_grouped, one_by_one, other_of
-from .matrix import Matrix, below, beside
-from .whole_model import Side, Tensor, equal_everywhere, in_one_piece
+from .families import detect_family, read_model_config
+from .grouped_experts import is_grouped_weight, split_experts, get_sibling_name
+from .matrix import Matrix, stack_rows, stack_columns
+from .whole_model import WholeModel, Tensor, are_identical, make_unsplit_tensor
 
 #: Last module of a canonical name -> the axis that tensor parallelism cuts; of a bias of a column-parallel layer too.
-COLUMN = frozenset({
+COLUMN_PARALLEL = frozenset({
     "qkv", "q", "k", "v", "gate_up_proj", "gate_proj", "up_proj", "q_b", "kv_b", "q_b_nope", "q_b_rope", "kv_b_k",
     "kv_b_v", "embedding", "head", "eh_proj",
 })  # fmt: skip
-ROW = frozenset({"out", "down_proj"})
+ROW_PARALLEL = frozenset({"out", "down_proj"})
 _LAYER = re.compile(r"(?<![\w])(layers|layer|blocks|h)\.(\d+)(?=\.)")
 _EXPERT = re.compile(r"(local_experts\.|linear_fc[12]\.(?:weight|bias))(\d+)")
 _MTP = re.compile(r"(^|\.)mtp\.")
@@ -43,24 +43,24 @@ class _Piece(NamedTuple):
     rank: Rank
 
 
-def side_of(checkpoint: Checkpoint, rules: Rules) -> Side:
+def join_shards(checkpoint: Checkpoint, rules: Rules) -> WholeModel:
     """The whole model of a checkpoint. Nothing is read but pieces that must be told apart from replicas."""
     pieces: dict[str, list[_Piece]] = defaultdict(list)
-    for entry, name in zip(checkpoint.entries, global_names(checkpoint.entries), strict=True):
+    for entry, name in zip(checkpoint.entries, compute_global_names(checkpoint.entries), strict=True):
         pieces[name].append(_Piece(entry, entry.rank))
-    numbers, family = numbers_of(checkpoint.settings), family_of(pieces, checkpoint.format)
+    numbers, family = read_model_config(checkpoint.settings), detect_family(pieces, checkpoint.format)
     joined = _Joining(checkpoint, rules, pieces)
     tensors: dict[str, Tensor] = {}
     for name, found in pieces.items():
         apart = joined.experts(name, found, numbers.experts)
         tensors |= {one.name: one for one in apart or [joined.tensor(name, found)]}
     checkpoint.release()
-    return Side(
+    return WholeModel(
         checkpoint, family, numbers, tensors, (*checkpoint.problems, *joined.problems), rules
     )
 
 
-def global_names(entries: Sequence[Entry]) -> list[str]:
+def compute_global_names(entries: Sequence[Entry]) -> list[str]:
     """What each entry is called in the whole model."""
     renumbered = _Renumbering(entries)
     return [renumbered.name(entry) for entry in entries]
@@ -120,7 +120,7 @@ class _Joining:
     ) -> Iterable[Tensor] | None:
         """The experts of Megatron-core's grouped weights, where these are split; None for all else."""
         places = {(piece.rank.expert, piece.rank.tensor): piece.entry for piece in reversed(pieces)}
-        if self._checkpoint.format != FORMAT or len(places) < 2 or not is_grouped(name):
+        if self._checkpoint.format != FORMAT or len(places) < 2 or not is_grouped_weight(name):
             return None
         settings = self._checkpoint.settings
         own = settings.get("expert_tensor_parallel_size")
@@ -129,12 +129,12 @@ class _Joining:
             settings.get("tensor_model_parallel_size"),
             1 + max(tensor for _, tensor in places),
         )
-        both = [self._pieces.get(which, []) for which in sorted((name, other_of(name)))]
+        both = [self._pieces.get(which, []) for which in sorted((name, get_sibling_name(name)))]
         apart = None
         if count and alike and all(both):
             widths = both[0][0].entry.shape[-1], both[1][0].entry.shape[0]
-            raws = {place: self._checkpoint.raw(entry) for place, entry in places.items()}
-            apart = one_by_one(name, pieces[0].entry.dtype, raws, widths, count)
+            raws = {place: self._checkpoint.read_raw(entry) for place, entry in places.items()}
+            apart = split_experts(name, pieces[0].entry.dtype, raws, widths, count)
         if apart is None:
             self.problems.append(
                 Problem(pieces[0].entry.file, f"{name}: how its experts are split, nothing says")
@@ -149,18 +149,18 @@ class _Joining:
         shards = {piece.rank.tensor: piece.entry for piece in reversed(pieces)}
         entries = [shards[rank] for rank in sorted(shards)]
         if len(entries) == 1:
-            return in_one_piece(name, first.dtype, self._checkpoint.raw(first))
+            return make_unsplit_tensor(name, first.dtype, self._checkpoint.read_raw(first))
         return self._parallel(name, entries)
 
     def _parallel(self, name: str, entries: list[Entry]) -> Tensor:
         """The shards of tensor-parallel ranks."""
-        raws = [self._checkpoint.raw(entry) for entry in entries]
+        raws = [self._checkpoint.read_raw(entry) for entry in entries]
         dtype, shape = entries[0].dtype, entries[0].shape
-        parts = (self._rules.parameter(name) or name).split(".")
+        parts = (self._rules.resolve_parameter(name) or name).split(".")
         module, leaf = parts[-2] if len(parts) > 1 else "", parts[-1]
-        split = module in COLUMN or (module in ROW and leaf == "weight")
+        split = module in COLUMN_PARALLEL or (module in ROW_PARALLEL and leaf == "weight")
         if not split or not shape:
-            if not equal_everywhere(raws):
+            if not are_identical(raws):
                 if (
                     module and len(shape) > 1 and parts[-2] in ("q_a", "kv_a")
                 ):  # the local spec cuts these, TE does not
@@ -168,8 +168,8 @@ class _Joining:
                 self.problems.append(
                     Problem(entries[1].file, f"{name} differs between tensor-parallel ranks")
                 )
-            return in_one_piece(name, dtype, raws[0])
-        if module in ROW:
+            return make_unsplit_tensor(name, dtype, raws[0])
+        if module in ROW_PARALLEL:
             return _joined(name, dtype, raws, 1)
         megatron = (
             self._checkpoint.format == FORMAT
@@ -187,30 +187,30 @@ class _Joining:
 
     def _gated(self, name: str, rows: int, ranks: int) -> bool:
         """Whether the first matrix of an MLP holds gate and up: twice as many rows as the second has columns."""
-        path = self._rules.parameter(name)
+        path = self._rules.resolve_parameter(name)
         stem = path.rpartition("gate_up_proj")[0] + "down_proj.weight"
         for other, pieces in self._pieces.items():
-            if self._rules.parameter(other) == stem:
+            if self._rules.resolve_parameter(other) == stem:
                 return rows == 2 * pieces[0].entry.shape[-1] * ranks
         return False
 
     def _windows(self, name: str, entries: list[Entry]) -> Tensor:
         """Slices that say where they stand: rows of slices side by side, one below the other."""
-        whole = entries[0].window.whole  # type: ignore[union-attr]
+        whole = entries[0].window.full_shape  # type: ignore[union-attr]
         if all(entry.shape == whole for entry in entries):
-            return in_one_piece(name, entries[0].dtype, self._checkpoint.raw(entries[0]))
+            return make_unsplit_tensor(name, entries[0].dtype, self._checkpoint.read_raw(entries[0]))
         placed = {entry.window.start: entry for entry in entries if entry.window is not None}
         bands: dict[tuple[int, ...], list[Matrix]] = defaultdict(list)
         covered = 0
         for start in sorted(placed):
-            raw = self._checkpoint.raw(placed[start])
+            raw = self._checkpoint.read_raw(placed[start])
             covered += raw.size
-            bands[start[:1]].append(Matrix.of(raw, entries[0].dtype))
+            bands[start[:1]].append(Matrix.from_array(raw, entries[0].dtype))
         if covered != int(np.prod(whole)):
             self.problems.append(
                 Problem(entries[0].file, f"{name}: its slices do not make up the whole")
             )
-        matrix = below([beside(band) for band in bands.values()])
+        matrix = stack_rows([stack_columns(band) for band in bands.values()])
         return Tensor(name, matrix, whole)
 
 
@@ -218,5 +218,5 @@ def _joined(name: str, dtype: str, raws: list[AnyArray], axis: int) -> Tensor:
     """Arrays of one tensor, joined along an axis."""
     shape = list(raws[0].shape)
     shape[axis] = sum(raw.shape[axis] for raw in raws)
-    matrices = [Matrix.of(raw, dtype) for raw in raws]
-    return Tensor(name, below(matrices) if axis == 0 else beside(matrices), tuple(shape))
+    matrices = [Matrix.from_array(raw, dtype) for raw in raws]
+    return Tensor(name, stack_rows(matrices) if axis == 0 else stack_columns(matrices), tuple(shape))

@@ -20,18 +20,18 @@ _SAME = {
 
 
 @dataclass(frozen=True)
-class Told:
+class MistakeGroup:
     """One mistake, of all parameters that share it."""
 
-    what: str  #: canonical name, with * for numbers that differ
-    said: str
+    parameter: str  #: canonical name, with * for numbers that differ
+    message: str
     pairs: tuple[Pair, ...]
 
 
-def headline(result: WeightsResult) -> str:
+def format_headline(result: WeightsResult) -> str:
     """The answer in one line."""
     count = len(result.pairs)
-    if result.verdict == "same":
+    if result.verdict == "agree":
         how = _SAME[result.relation]
         if result.relation == "rounded":
             used = sorted({pair.rounding for pair in result.pairs if pair.rounding})
@@ -45,8 +45,8 @@ def headline(result: WeightsResult) -> str:
     if result.layer_shift is not None:
         parts.append(f"the layers are off by {abs(result.layer_shift)}")
     if result.mistakes:
-        first = told(result.mistakes)[0]
-        one = f": {first.what}: {first.said}" if not parts else ""
+        first = group_mistakes(result.mistakes)[0]
+        one = f": {first.parameter}: {first.message}" if not parts else ""
         parts.append(f"{len(result.mistakes)} of {count} parameters are wrong{one}")
     for names, what in ((result.missing, "missing"), (result.unknown, "not in the reference")):
         if names:
@@ -54,7 +54,7 @@ def headline(result: WeightsResult) -> str:
     return "different weights: " + "; ".join(parts)
 
 
-def told(mistakes: Sequence[Pair]) -> list[Told]:
+def group_mistakes(mistakes: Sequence[Pair]) -> list[MistakeGroup]:
     """Mistakes that are the same but for the layer or the expert, together; most parameters first."""
     groups: dict[tuple[str, str, str], list[Pair]] = {}
     for pair in mistakes:
@@ -78,7 +78,7 @@ def told(mistakes: Sequence[Pair]) -> list[Told]:
             if len(pairs) == len(mistakes)
             else what or "some"
         )
-        found.append(Told(named, _said(pairs), tuple(pairs)))
+        found.append(MistakeGroup(named, _said(pairs), tuple(pairs)))
     return sorted(found, key=lambda one: -len(one.pairs))
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..model.arrays import Floats
 from ..model.dtypes import is_floating
-from .computed_rows import total
-from .distance import Distance, distance, noise_of
+from .computed_matrix import add_matrices
+from .distance import Distance, measure_distance, compute_noise
 from .groups import Group, Member
 from .matrix import Matrix
 from .result import Pair
@@ -60,7 +60,7 @@ class _Print:
     def noise(self) -> float:
         """How far rounding alone can move it."""
         precision = self.member.matrix.precision
-        return noise_of(precision, precision) * self.norm
+        return compute_noise(precision, precision) * self.norm
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Found:
     distance: Distance
 
 
-def added_up(
+def find_sums(
     groups: Sequence[Group],
     target: Sequence[Member],
     reference: Sequence[Member],
@@ -134,8 +134,8 @@ def _differ(target: Matrix, reference: Matrix) -> bool:
     rows = np.unique(
         np.linspace(0, target.shape[0] - 1, max(4, 256 // max(1, target.shape[1]))).astype(np.int64)
     )
-    a, b = target.values(rows), reference.values(rows)
-    return not np.linalg.norm(a - b) <= noise_of(
+    a, b = target.read_values(rows), reference.read_values(rows)
+    return not np.linalg.norm(a - b) <= compute_noise(
         target.precision, reference.precision
     ) * np.linalg.norm(b)
 
@@ -162,8 +162,8 @@ class _Prints:
             else np.ones((1, 16))
         )
         place, square, sum_ = np.zeros(_DIRECTIONS), 0.0, 0.0
-        for start in range(0, matrix.shape[0], matrix.chunk):
-            values = matrix.values(slice(start, start + matrix.chunk))
+        for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
+            values = matrix.read_values(slice(start, start + matrix.rows_per_chunk))
             place += np.einsum(
                 "ij,ij->j", drawn.standard_normal((len(values), _DIRECTIONS)), values @ across
             )
@@ -226,14 +226,14 @@ def _compared(side: int, whole: _Print, signed: Sequence[tuple[int, _Print]]) ->
     clear = _CLEAR * min(print_.varies for print_ in (whole, *terms))
     if whole.noise > clear:
         return None
-    made = total(*((float(sign), term.member.matrix) for sign, term in signed))
+    made = add_matrices(*((float(sign), term.member.matrix) for sign, term in signed))
     own = whole.member.matrix
-    found = distance(own, made) if side == 0 else distance(made, own)
+    found = measure_distance(own, made) if side == 0 else measure_distance(made, own)
     noise = max(
         print_.noise for print_ in (whole, *terms)
     )  # of terms that nearly cancel more than of their sum
     found = replace(found, noise=max(found.noise, noise / whole.norm))
-    relation = found.relation()
+    relation = found.classify()
     return None if relation == "different" or (relation == "noise" and noise > clear) else found
 
 
@@ -241,10 +241,10 @@ def _pair(found: _Found) -> Pair:
     one = found.one.member
     added_first = sorted(found.terms, key=lambda term: -term[0])
     terms = " ".join(
-        ("+ " if sign > 0 else "- ") + term.member.said for sign, term in added_first
+        ("+ " if sign > 0 else "- ") + term.member.label for sign, term in added_first
     ).removeprefix("+ ")
-    coarsest = total(*((1.0, term.member.matrix) for _, term in found.terms)).precision
-    names, dtypes = (one.said, terms), (one.matrix.precision, coarsest)
+    coarsest = add_matrices(*((1.0, term.member.matrix) for _, term in found.terms)).precision
+    names, dtypes = (one.label, terms), (one.matrix.precision, coarsest)
     rounding = ""
     if found.distance.rounding is not None:
         dtype, way, on_target = found.distance.rounding
@@ -256,7 +256,7 @@ def _pair(found: _Found) -> Pair:
         evidence="sum",
         shape=one.matrix.shape,
         dtypes=dtypes if found.side == 0 else (dtypes[1], dtypes[0]),
-        relation=found.distance.relation(),
+        relation=found.distance.classify(),
         layout=f"the {('target', 'reference')[found.side]} holds a sum: {terms}",
         rounding=rounding,
         error=found.distance.relative,

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model.arrays import Floats
-from .distance import distance
+from .distance import measure_distance
 from .groups import Member
 from .matrix import Matrix
 from .result import Mistake, Pair
-from .whole_model import Side
+from .whole_model import WholeModel
 
 _HEAD, _EMBEDDING = "head.weight", "embedding.weight"
 
 
 @dataclass(frozen=True)
-class Leftover:
+class UnpairedParameters:
     """What became of the parameters that have no partner."""
 
     pairs: tuple[
@@ -28,9 +28,9 @@ class Leftover:
     accounted: int  #: elements that are explained without being compared
 
 
-def explained(
-    sides: tuple[Side, Side], target: Sequence[Member], reference: Sequence[Member]
-) -> Leftover:
+def explain_unpaired(
+    sides: tuple[WholeModel, WholeModel], target: Sequence[Member], reference: Sequence[Member]
+) -> UnpairedParameters:
     """What the members without a partner are."""
     pairs: list[Pair] = []
     notes: list[str] = []
@@ -47,18 +47,18 @@ def explained(
             elif member.path.endswith(".bias") and not _values(member.matrix).any():
                 accounted += member.matrix.size
                 notes.append(
-                    f"{member.said}: zeros, and the {('reference', 'target')[one]} has no such bias"
+                    f"{member.label}: zeros, and the {('reference', 'target')[one]} has no such bias"
                 )
             else:
-                absent[one].append(member.said)
-    return Leftover(tuple(pairs), tuple(absent[1]), tuple(absent[0]), tuple(notes), accounted)
+                absent[one].append(member.label)
+    return UnpairedParameters(tuple(pairs), tuple(absent[1]), tuple(absent[0]), tuple(notes), accounted)
 
 
 def _values(matrix: Matrix) -> Floats:
-    return matrix.values(slice(0, matrix.shape[0]))
+    return matrix.read_values(slice(0, matrix.shape[0]))
 
 
-def _head(sides: tuple[Side, Side], one: int, member: Member) -> Pair | None:
+def _head(sides: tuple[WholeModel, WholeModel], one: int, member: Member) -> Pair | None:
     """A head that one side alone has: the other takes its embedding in its place. None if it has none either."""
     other = sides[1 - one]
     name = other.canonical.get(_EMBEDDING)
@@ -68,11 +68,11 @@ def _head(sides: tuple[Side, Side], one: int, member: Member) -> Pair | None:
     rows = min(member.matrix.shape[0], embedding.shape[0])
     if member.matrix.shape[1] != embedding.shape[1]:
         return None
-    mine, theirs = member.matrix.rows(0, rows), embedding.rows(0, rows)
-    found = distance(*((mine, theirs) if one == 0 else (theirs, mine)))
-    names = (member.said, name) if one == 0 else (name, member.said)
+    mine, theirs = member.matrix.slice_rows(0, rows), embedding.slice_rows(0, rows)
+    found = measure_distance(*((mine, theirs) if one == 0 else (theirs, mine)))
+    names = (member.label, name) if one == 0 else (name, member.label)
     mistake = None
-    if len(found.wrong):
+    if len(found.wrong_rows):
         role = ("target", "reference")[one]
         mistake = Mistake(
             "tied-head",
@@ -85,7 +85,7 @@ def _head(sides: tuple[Side, Side], one: int, member: Member) -> Pair | None:
         evidence="rule",
         shape=mine.shape,
         dtypes=(mine.dtype, theirs.dtype) if one == 0 else (theirs.dtype, mine.dtype),
-        relation=found.relation(),
+        relation=found.classify(),
         error=found.relative,
         unequal=int(found.unequal.sum()),
         elements=mine.size,

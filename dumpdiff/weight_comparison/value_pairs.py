@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..model.arrays import Floats
-from .distance import noise_of
+from .distance import compute_noise
 from .groups import Group, Member
 from .matrix import Matrix
 
@@ -16,7 +16,7 @@ from .matrix import Matrix
 _TOLERANCE = 2.0
 
 
-def paired(
+def pair_by_value(
     target: Sequence[Member], reference: Sequence[Member], done: Callable[[int], None]
 ) -> tuple[list[Group], list[Member], list[Member]]:
     """Groups of one and one of equal size and equal numbers, each the other's only match, and what is left over."""
@@ -44,7 +44,7 @@ def _near(wanted: Floats, member: Member, others: Floats, members: Sequence[Memb
         return []
     limits = np.array(
         [
-            _TOLERANCE * noise_of(member.matrix.precision, other.matrix.precision)
+            _TOLERANCE * compute_noise(member.matrix.precision, other.matrix.precision)
             for other in members
         ]
     )
@@ -65,8 +65,8 @@ def _fingerprint(matrix: Matrix, done: Callable[[int], None]) -> Floats:
     """(5,): size, norm, least, largest, sum of magnitudes; none depends on the order of the elements."""
     square = magnitude = 0.0
     low, high = np.inf, -np.inf
-    for start in range(0, matrix.shape[0], matrix.chunk):
-        values = matrix.values(slice(start, start + matrix.chunk))
+    for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
+        values = matrix.read_values(slice(start, start + matrix.rows_per_chunk))
         values = values[np.isfinite(values)]
         if values.size:
             square += float(np.vdot(values, values))

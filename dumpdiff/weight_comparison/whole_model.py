@@ -12,7 +12,7 @@ from ..checkpoints import Checkpoint
 from ..model.arrays import AnyArray
 from ..model.trace import Problem
 from ..rulebook import Rules
-from .families import Numbers
+from .families import ModelConfig
 from .matrix import Matrix
 
 
@@ -37,12 +37,12 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Side:
+class WholeModel:
     """The tensors of one model, by name."""
 
     checkpoint: Checkpoint
     family: str
-    numbers: Numbers
+    config: ModelConfig
     tensors: Mapping[str, Tensor]
     problems: tuple[Problem, ...]
     rules: Rules
@@ -51,11 +51,11 @@ class Side:
     @cached_property
     def canonical(self) -> Mapping[str, str]:
         """Canonical name -> own name, of the parameters that have one that no other has; optimizer states have none."""
-        return {path: name for name, path in self.rules.parameters(self.tensors).items()}
+        return {path: name for name, path in self.rules.resolve_parameters(self.tensors).items()}
 
     def canonical_of(self, name: str) -> str:
         """The canonical name, or the name itself where no rule knows it."""
-        return self.rules.parameter(name) or name
+        return self.rules.resolve_parameter(name) or name
 
     @cached_property
     def hidden(self) -> int:
@@ -63,18 +63,18 @@ class Side:
         for path in ("embedding.weight", "head.weight"):
             if path in self.canonical:
                 return self.tensors[self.canonical[path]].shape[-1]
-        return self.numbers.hidden or 0
+        return self.config.hidden or 0
 
     def release(self) -> None:
         """Give back the memory of what was read."""
         self.checkpoint.release()
 
 
-def in_one_piece(name: str, dtype: str, raw: AnyArray) -> Tensor:
+def make_unsplit_tensor(name: str, dtype: str, raw: AnyArray) -> Tensor:
     """A tensor that was never split."""
-    return Tensor(name, Matrix.of(raw, dtype), raw.shape, raw)
+    return Tensor(name, Matrix.from_array(raw, dtype), raw.shape, raw)
 
 
-def equal_everywhere(arrays: list[AnyArray]) -> bool:
+def are_identical(arrays: list[AnyArray]) -> bool:
     """Whether raw arrays are all the same, bit for bit."""
     return all(a.shape == arrays[0].shape and np.array_equal(a, arrays[0]) for a in arrays[1:])

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..model.arrays import Floats
-from .computed_rows import total
-from .distance import noise_of
+from .computed_matrix import add_matrices
+from .distance import compute_noise
 from .matrix import Matrix
-from .row_permutation import Order
+from .row_permutation import RowOrder
 
 _NORM = re.compile(r"(norm|_ln|ln_\w+)\.weight$")
 #: The gated norm of Qwen3-Next is stored as it is, though all its others are not.
@@ -28,7 +28,7 @@ _MODELS = re.compile(
 )
 
 
-def stored_centred(settings: Mapping[str, Any]) -> bool | None:
+def has_zero_centered_norms(settings: Mapping[str, Any]) -> bool | None:
     """Whether a checkpoint of these settings keeps norms as their distance from one; None if they do not say."""
     for flag in _FLAGS:
         if isinstance(settings.get(flag), bool):
@@ -43,18 +43,18 @@ def is_norm(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Centred:
+class RecenteredNorm:
     """The weights of a norm on both sides as what the norm multiplies by, where one side keeps less than that."""
 
     target: Matrix
     reference: Matrix
-    order: Order
+    order: RowOrder
     right: bool | None  #: None where only the other norms of the model can tell
 
 
-def uncentred(
+def recenter_norm(
     target: Matrix, reference: Matrix, known: tuple[bool | None, bool | None]
-) -> Centred | None:
+) -> RecenteredNorm | None:
     """One of two weights of a norm plus one, where it is its distance from one; None where they are as they stand.
 
     ``known`` is what :func:`stored_centred` says of target and reference. Where it says nothing of one of them, values
@@ -62,8 +62,8 @@ def uncentred(
     """
     if known[0] is not None and known[0] == known[1]:
         return None
-    a, b = (matrix.values(slice(0, matrix.shape[0])) for matrix in (target, reference))
-    noise = noise_of(target.precision, reference.precision)
+    a, b = (matrix.read_values(slice(0, matrix.shape[0])) for matrix in (target, reference))
+    noise = compute_noise(target.precision, reference.precision)
     plain = _near(a, b, noise)
     ways = {
         True: (1.0, 0.0),
@@ -72,7 +72,7 @@ def uncentred(
     if None not in known:
         added = ways[bool(known[0])]
         if plain and not _near(a + added[0], b + added[1], noise):
-            return Centred(target, reference, _kept(added), False)
+            return RecenteredNorm(target, reference, _kept(added), False)
         return _with(target, reference, added, True)
     if plain or not (np.ptp(a) and np.ptp(b)):
         return None
@@ -88,14 +88,14 @@ def _near(a: Floats, b: Floats, noise: float) -> bool:
 
 def _with(
     target: Matrix, reference: Matrix, added: tuple[float, float], right: bool | None
-) -> Centred:
+) -> RecenteredNorm:
     one, other = (
-        total((1.0, matrix), constant=number) if number else matrix
+        add_matrices((1.0, matrix), constant=number) if number else matrix
         for matrix, number in zip((target, reference), added, strict=True)
     )
     kept = f"the {_side(added)} keeps the distance of a norm's weight from one"
-    return Centred(
-        one, other, Order("centred", f"the reference's plus {added[1] - added[0]:g}: {kept}"), right
+    return RecenteredNorm(
+        one, other, RowOrder("centred", f"the reference's plus {added[1] - added[0]:g}: {kept}"), right
     )
 
 
@@ -103,9 +103,9 @@ def _side(added: tuple[float, float]) -> str:
     return "target" if added[0] else "reference"
 
 
-def _kept(added: tuple[float, float]) -> Order:
+def _kept(added: tuple[float, float]) -> RowOrder:
     """The other mistake: one side multiplies by one more than is stored, and both store the same."""
-    return Order(
+    return RowOrder(
         "centred",
         f"the reference's as it stands, though the {_side(added)} keeps a norm's distance from one",
     )

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from dumpdiff import read
-from dumpdiff.graph import flow_of
-from dumpdiff.graph.layers import locations
+from dumpdiff.graph import build_flow
+from dumpdiff.graph.layers import locate_ops
 from dumpdiff.rulebook import load_rules
 
 LAYERS, LINEARS = 4, 7  # of the first model; q, k, v, o, w1, w3, w2 in the order of their calls
@@ -35,7 +35,7 @@ def verdicts(dump, compared):
     """Per forward op of MindSpore with a known partner: (op, layer that dumpdiff says, layer it is in)."""
     target, reference = dump("ms_graph"), dump("v6.0_api_stack")
     trace = read(target)
-    said = dict(zip(trace.ops["name"], locations(flow_of(trace), load_rules([])), strict=True))
+    said = dict(zip(trace.ops["name"], locate_ops(build_flow(trace), load_rules([])), strict=True))
     names = read(reference).ops
     truth = layer_of_calls(names["name"][names["phase"] == "forward"])
     pairs = compared(target, reference).pairs

@@ -57,7 +57,7 @@ def test_an_embedding_of_another_precision_is_told_by_its_norm_alone(
     compared: Compared, form: str
 ) -> None:
     comparison = compared("precision", form, form)
-    assert (comparison.verdict, comparison.pattern, len(comparison.of_state("differ"))) == (
+    assert (comparison.verdict, comparison.pattern_kind, len(comparison.select_rows("differ"))) == (
         "differ",
         "precision",
         1,
@@ -76,7 +76,7 @@ def test_the_layer_is_told_in_which_the_backward_pass_departs(
 def test_a_way_back_that_is_cut_leaves_a_weight_without_a_gradient(compared: Compared) -> None:
     comparison = compared("backward", "steps", "steps")
     assert (
-        comparison.patterns[0].said == "no gradient on the target for layers.1.mlp.gate_proj.weight"
+        comparison.patterns[0].summary == "no gradient on the target for layers.1.mlp.gate_proj.weight"
     )
 
 
@@ -87,16 +87,16 @@ def test_what_is_wrong_before_the_backward_pass_makes_all_norms_differ(
 ) -> None:
     comparison = compared(case, form, form)
     assert comparison.verdict == "differ"
-    assert len(comparison.of_state("agree")) < 0.2 * len(comparison.rows)
+    assert len(comparison.select_rows("agree")) < 0.2 * len(comparison.rows)
     assert "layer" not in {pattern.kind for pattern in comparison.patterns}
     if form == "dump":  # which says that all of it is float32
-        assert comparison.pattern == "everything"
+        assert comparison.pattern_kind == "everything"
 
 
 def test_the_example_of_the_page_is_what_the_command_says(compared: Compared) -> None:
     comparison = compared("backward", "steps", "local_norms.log")
     page = PAGE.read_text(encoding="utf-8")
-    assert f"norms differ: {comparison.stage().headline}\n" in page
+    assert f"norms differ: {comparison.to_stage().headline}\n" in page
     assert [
-        f"\n  {pattern.said}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns
+        f"\n  {pattern.summary}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns
     ] == [True] * 2

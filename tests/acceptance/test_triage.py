@@ -29,7 +29,7 @@ EXPECTED = {
         16,
         "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW)",
     ),
-    "schedule": (17, "learning rates part at step "),
+    "schedule": (17, "learning rates diverge at step "),
     "precision": (18, "only the embedding's norm differs"),
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import model_spec
 
-from dumpdiff.model.result import Finding, Result
+from dumpdiff.model.result import Result
+from dumpdiff.model.finding import Finding
 from dumpdiff.rulebook import load_rules
 
 
@@ -39,7 +40,7 @@ def located(result: Result) -> Finding:
 def assert_located(result: Result, fault: str, layers: int = 2) -> None:
     """The first divergence is in the module, and of the phase, that the fault was put into."""
     size = model_spec.Size(layers=layers)
-    scope = load_rules([]).scope(model_spec.build(size, fault).scope)
+    scope = load_rules([]).resolve_scope(model_spec.build(size, fault).scope)
     first = located(result)
     assert first.phase == model_spec.FAULTS[fault.partition("@")[0]].phase, said(result)
     assert f"{first.scope}.".startswith(f"{scope}."), f"expected {scope}\n{said(result)}"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import aligned, with_noise
+from traces import align_traces, add_noise
 
 from dumpdiff import read
-from dumpdiff.graph import flow_of
+from dumpdiff.graph import build_flow
 from dumpdiff.model.trace import BACKWARD, FORWARD
 
 
@@ -29,8 +29,8 @@ def right_and_wrong(found, clean, phase):
 def pairs(recorded):
     """Two frameworks that agree; and the same with every computed value of the target off by a third, at random."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
-    known = replace(target, tensors=flow_of(target).tensors)  # statistics of the whole tensors
-    return aligned(target, reference), aligned(with_noise(known, 0.3), reference)
+    known = replace(target, tensors=build_flow(target).tensors)  # statistics of the whole tensors
+    return align_traces(target, reference), align_traces(add_noise(known, 0.3), reference)
 
 
 @pytest.mark.record

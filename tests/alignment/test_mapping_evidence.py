@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from traces import shipped
+from traces import load_shipped_rules
 
 from dumpdiff.alignment import Alignment, align
 from dumpdiff.capture.msprobe.mapping_files import MsprobeMapping, msprobe_mapping
@@ -20,7 +20,7 @@ Flows = Callable[[str], Flow]
 def clean(flow: Flows) -> MsprobeMapping:
     """What the two runs without fault taught."""
     return msprobe_mapping(
-        align(flow("ms_mf_none"), flow("pt_none"), shipped()), shipped(), "data", (8, 3)
+        align(flow("ms_mf_none"), flow("pt_none"), load_shipped_rules()), load_shipped_rules(), "data", (8, 3)
     )
 
 
@@ -41,11 +41,11 @@ def test_names_from_a_clean_pair_add_pairs_beyond_a_fault(
 ) -> None:
     faulty, reference = flow("ms_mf_attn_scale"), flow("pt_none")
     forward = {name: other for name, other in clean.pairs.items() if ".forward." in name}
-    plain = align(faulty, reference, shipped())
+    plain = align(faulty, reference, load_shipped_rules())
     helped = align(faulty, reference, with_mapping(tmp_path, forward))
     assert len(pairs(helped)) > len(pairs(plain))
     assert pairs(plain, "value") <= pairs(helped, "value") | pairs(helped, "name")
-    truth = pairs(align(flow("ms_mf_none"), reference, shipped()))
+    truth = pairs(align(flow("ms_mf_none"), reference, load_shipped_rules()))
     number = _same_slots(flow("ms_mf_none"), faulty)
     assert pairs(helped, "name") <= {(number[t], r) for t, r in truth if t in number}
 
@@ -76,7 +76,7 @@ def test_wrong_names_change_nothing_where_values_speak(
     names = list(clean.pairs)
     wrong = dict(zip(names, [clean.pairs[name] for name in names[7:] + names[:7]], strict=True))
     plain, misled = (
-        align(target, reference, rules) for rules in (shipped(), with_mapping(tmp_path, wrong))
+        align(target, reference, rules) for rules in (load_shipped_rules(), with_mapping(tmp_path, wrong))
     )
     assert pairs(misled) == pairs(plain)
 
@@ -86,6 +86,6 @@ def test_an_api_that_a_mapping_names_has_the_kind_of_the_other(flow: Flows, tmp_
     alignment = align(flow("ms_mf_none"), flow("pt_none"), rules)
     kinds = alignment.target.trace.ops["kind"].tolist()
     assert {
-        alignment.kinds_t[op] for op, kind in enumerate(kinds) if kind == "Functional.softmax"
+        alignment.target_kinds[op] for op, kind in enumerate(kinds) if kind == "Functional.softmax"
     } == {"silu"}
-    assert "softmax" in alignment.kinds_r
+    assert "softmax" in alignment.reference_kinds

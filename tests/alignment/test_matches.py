@@ -1,7 +1,7 @@
 """The growing match: what may be paired with what, and what a match teaches."""
 
 import pytest
-from traces import matching, op, value
+from traces import start_matching, find_op, find_value
 
 from dumpdiff.alignment import anchors
 
@@ -10,44 +10,44 @@ LINEAR = "Functional.linear.7.forward"
 
 @pytest.fixture
 def pairs(trace):
-    return matching(trace("pt_none"), trace("pt_none"))
+    return start_matching(trace("pt_none"), trace("pt_none"))
 
 
 class TestValues:
     def test_are_paired_both_ways(self, pairs):
-        made = value(pairs.target, LINEAR, "output.0")
+        made = find_value(pairs.target, LINEAR, "output.0")
         assert pairs.pair(made, made, "name", 0.5)
         assert pairs.classes_t[made] == pairs.classes_r[made] == made
         assert (pairs.why[made], pairs.confidence[made]) == ("name", 0.5)
 
     def test_have_one_partner_only(self, pairs):
         made, other = (
-            value(pairs.target, LINEAR, "output.0"),
-            value(pairs.target, LINEAR, "input.0"),
+            find_value(pairs.target, LINEAR, "output.0"),
+            find_value(pairs.target, LINEAR, "input.0"),
         )
         assert pairs.pair(made, made, "value", 1.0)
         assert not pairs.pair(other, made, "value", 1.0)
         assert not pairs.pair(made, other, "value", 1.0)
 
     def test_of_other_sizes_are_not_the_same(self, pairs):
-        scores = value(pairs.target, "Torch.matmul.2.forward", "output.0")
-        assert not pairs.may_pair(value(pairs.target, LINEAR, "output.0"), scores)
+        scores = find_value(pairs.target, "Torch.matmul.2.forward", "output.0")
+        assert not pairs.may_pair(find_value(pairs.target, LINEAR, "output.0"), scores)
 
     def test_made_in_the_forward_pass_are_no_gradients(self, pairs):
-        gradient = value(
+        gradient = find_value(
             pairs.reference, "Module.model.layers.1.mlp.up_proj.Linear.backward.0", "output.0"
         )
-        made = value(pairs.target, LINEAR, "output.0")
+        made = find_value(pairs.target, LINEAR, "output.0")
         assert pairs.prints_t.size[made] == pairs.prints_r.size[gradient]
         assert not pairs.may_pair(made, gradient)
 
     def test_that_nobody_made_may_be_of_any_phase(self, pairs):
-        gradient = value(
+        gradient = find_value(
             pairs.reference,
             "Module.model.layers.1.self_attn.q_proj.Linear.parameters_grad.0",
             "output.weight",
         )
-        assert pairs.may_pair(value(pairs.target, LINEAR, "input.1"), gradient)
+        assert pairs.may_pair(find_value(pairs.target, LINEAR, "input.1"), gradient)
 
 
 class TestOps:
@@ -62,21 +62,21 @@ class TestOps:
 
 
 def test_pairs_by_value_teach_which_kind_is_which(trace):
-    pairs = matching(trace("ms_graph"), trace("v6.0_api_stack"), 3e-6)
-    anchors.by_value(pairs)
-    taught = pairs.learned()
+    pairs = start_matching(trace("ms_graph"), trace("v6.0_api_stack"), 3e-6)
+    anchors.pair_by_value(pairs)
+    taught = pairs.count_kind_pairs()
     assert taught["matmul", "matmul"] > 20
     assert ("matmul", "softmax") not in taught
 
 
 def test_pairs_by_anything_else_teach_nothing(trace, pairs):
-    made = value(pairs.target, LINEAR, "output.0")
+    made = find_value(pairs.target, LINEAR, "output.0")
     pairs.pair(made, made, "structure", 0.9)
     assert not pairs.learned()
 
 
 def test_distance_is_that_of_the_statistics(pairs):
-    made = value(pairs.target, LINEAR, "output.0")
+    made = find_value(pairs.target, LINEAR, "output.0")
     assert pairs.distance(made, made) == 0
-    assert pairs.distance(made, value(pairs.target, LINEAR, "input.0")) > 0.1
-    assert op(pairs.target.trace, LINEAR) == pairs.producer_t[made]
+    assert pairs.distance(made, find_value(pairs.target, LINEAR, "input.0")) > 0.1
+    assert find_op(pairs.target.trace, LINEAR) == pairs.producer_t[made]

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import taken, with_noise
+from traces import select_ops, add_noise
 
-from dumpdiff.alignment.noise import matching_tolerance, prior
-from dumpdiff.graph import flow_of
+from dumpdiff.alignment.noise import estimate_matching_tolerance, estimate_prior
+from dumpdiff.graph import build_flow
 
 SINGLE = 3e-6
 
@@ -22,56 +22,56 @@ def computed_in(trace, dtype, share):
 
 class TestPrior:
     def test_float32_is_what_the_order_of_summation_makes(self, flow):
-        assert prior(flow("pt_none"), flow("ms_mf_none")) == SINGLE
+        assert estimate_prior(flow("pt_none"), flow("ms_mf_none")) == SINGLE
 
     @pytest.mark.parametrize(("dtype", "roundoff"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
     def test_a_coarser_type_counts_with_four_roundoffs_whichever_side_has_it(
         self, trace, flow, dtype, roundoff
     ):
-        coarse = flow_of(computed_in(trace("pt_none"), dtype, 0.5))
-        assert prior(coarse, flow("pt_none")) == prior(flow("pt_none"), coarse) == 4 * roundoff
+        coarse = build_flow(computed_in(trace("pt_none"), dtype, 0.5))
+        assert estimate_prior(coarse, flow("pt_none")) == estimate_prior(flow("pt_none"), coarse) == 4 * roundoff
 
     def test_a_coarser_type_of_a_few_outputs_does_not_count(self, trace, flow):
         assert (
-            prior(flow_of(computed_in(trace("pt_none"), "bfloat16", 0.04)), flow("pt_none"))
+            estimate_prior(build_flow(computed_in(trace("pt_none"), "bfloat16", 0.04)), flow("pt_none"))
             == SINGLE
         )
 
     def test_integers_are_exact(self, trace, flow):
         assert (
-            prior(flow_of(computed_in(trace("pt_none"), "int64", 0.9)), flow("pt_none")) == SINGLE
+            estimate_prior(build_flow(computed_in(trace("pt_none"), "int64", 0.9)), flow("pt_none")) == SINGLE
         )
 
     def test_six_printed_digits_are_no_more_exact_than_they_are(self, trace, flow):
         whole = trace("pt_none")
         printed = replace(whole, source=replace(whole.source, resolution=1e-6))
-        assert prior(flow_of(printed), flow("pt_none")) == pytest.approx(8e-6)
+        assert estimate_prior(build_flow(printed), flow("pt_none")) == pytest.approx(8e-6)
 
 
 class TestMatchingTolerance:
     def test_a_pair_without_noise_gets_the_least(self, flow):
-        assert matching_tolerance(flow("pt_none"), flow("pt_none")) == SINGLE / 2
+        assert estimate_matching_tolerance(flow("pt_none"), flow("pt_none")) == SINGLE / 2
 
     def test_noise_within_the_prior_is_measured(self, trace, flow):
-        quiet = matching_tolerance(flow_of(with_noise(trace("pt_none"), 3e-7)), flow("pt_none"))
-        loud = matching_tolerance(flow_of(with_noise(trace("pt_none"), 9e-7)), flow("pt_none"))
+        quiet = estimate_matching_tolerance(build_flow(add_noise(trace("pt_none"), 3e-7)), flow("pt_none"))
+        loud = estimate_matching_tolerance(build_flow(add_noise(trace("pt_none"), 9e-7)), flow("pt_none"))
         assert loud / quiet == pytest.approx(3, rel=0.05)
 
     def test_most_equal_tensors_are_within_it(self, trace, flow):
         size = 6e-7
-        assert 3 * size < matching_tolerance(
-            flow_of(with_noise(trace("pt_none"), size)), flow("pt_none")
+        assert 3 * size < estimate_matching_tolerance(
+            build_flow(add_noise(trace("pt_none"), size)), flow("pt_none")
         )
 
     def test_it_is_never_more_than_eight_times_the_prior(self, trace, flow):
         assert (
-            matching_tolerance(flow_of(with_noise(trace("pt_none"), 2e-6)), flow("pt_none"))
+            estimate_matching_tolerance(build_flow(add_noise(trace("pt_none"), 2e-6)), flow("pt_none"))
             <= 8 * SINGLE
         )
 
     def test_few_tensors_measure_nothing(self, trace):
-        few = flow_of(taken(trace("pt_none"), range(8)))
-        assert matching_tolerance(few, few) == SINGLE
+        few = build_flow(select_ops(trace("pt_none"), range(8)))
+        assert estimate_matching_tolerance(few, few) == SINGLE
 
     def test_two_frameworks_agree_as_well_as_float32_does(self, flow):
-        assert matching_tolerance(flow("ms_mf_none"), flow("pt_none")) <= 8 * SINGLE
+        assert estimate_matching_tolerance(flow("ms_mf_none"), flow("pt_none")) <= 8 * SINGLE

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from traces import (
-    aligned,
-    edited,
-    like,
-    op,
-    scaled,
-    shipped,
-    taken,
-    with_noise,
-    without,
-    wrong_pairs,
+    align_traces,
+    edit_tensors,
+    find_tensors_like,
+    find_op,
+    scale_result,
+    load_shipped_rules,
+    select_ops,
+    add_noise,
+    remove_ops,
+    find_wrong_pairs,
 )
 
 FIRST = "Tensor.__add__.1.forward"  #: the residual of layer 0
@@ -23,11 +23,11 @@ Q, K, V = 35, 37, 39  #: calls that project in layer 1, each followed by its mod
 
 def reordered(trace):
     """Values, keys, queries in place of queries, keys, values."""
-    return taken(trace, [*range(Q), V, V + 1, K, K + 1, Q, Q + 1, *range(V + 2, len(trace.ops))])
+    return select_ops(trace, [*range(Q), V, V + 1, K, K + 1, Q, Q + 1, *range(V + 2, len(trace.ops))])
 
 
 def diverged(trace):
-    return scaled(trace, FIRST, 1.07, and_after=True)
+    return scale_result(trace, FIRST, 1.07, and_after=True)
 
 
 def nameless(trace):
@@ -41,20 +41,20 @@ def nameless(trace):
 #: What was done to the copy -> how, and how many of its values at most have no partner.
 EDITS = {
     "nothing": (lambda trace: trace, 0),
-    "noise of 1e-6": (lambda trace: with_noise(trace, 1e-6), 0),
+    "noise of 1e-6": (lambda trace: add_noise(trace, 1e-6), 0),
     "another order of execution": (reordered, 0),
     "a divergence in layer 0": (diverged, 0),
-    "a divergence in layer 0 and noise": (lambda trace: with_noise(diverged(trace), 1e-6), 0),
+    "a divergence in layer 0 and noise": (lambda trace: add_noise(diverged(trace), 1e-6), 0),
     "a divergence in layer 0 and another order after it": (
         lambda trace: reordered(diverged(trace)),
         0,
     ),
     "a call that was not recorded": (
-        lambda trace: without(trace, "Tensor.__truediv__.1.forward"),
+        lambda trace: remove_ops(trace, "Tensor.__truediv__.1.forward"),
         0,
     ),
     "a call that was not recorded after a divergence": (
-        lambda trace: without(diverged(trace), "Tensor.__truediv__.1.forward"),
+        lambda trace: remove_ops(diverged(trace), "Tensor.__truediv__.1.forward"),
         0,
     ),
 }
@@ -63,10 +63,10 @@ EDITS = {
 @pytest.mark.parametrize(("edit", "alone"), EDITS.values(), ids=EDITS)
 class TestACopy:
     def test_every_pair_is_right(self, trace, edit, alone):
-        assert wrong_pairs(aligned(edit(trace("pt_none")), trace("pt_none"))) == []
+        assert find_wrong_pairs(align_traces(edit(trace("pt_none")), trace("pt_none"))) == []
 
     def test_every_op_is_paired_with_itself(self, trace, edit, alone):
-        found = aligned(edit(trace("pt_none")), trace("pt_none"))
+        found = align_traces(edit(trace("pt_none")), trace("pt_none"))
         names_t, names_r = (
             flow.trace.ops["name"].to_numpy() for flow in (found.target, found.reference)
         )
@@ -77,14 +77,14 @@ class TestACopy:
         assert len(pairs) >= len(names_t) - alone
 
     def test_every_value_has_a_partner(self, trace, edit, alone):
-        found = aligned(edit(trace("pt_none")), trace("pt_none"))
+        found = align_traces(edit(trace("pt_none")), trace("pt_none"))
         assert len(found.classes) >= len(found.target.classes) - alone
 
 
 def test_names_are_not_needed(trace):
     """Not even after the divergence: values, kinds and dataflow are enough."""
     bare = nameless(trace("pt_none"))
-    found = aligned(diverged(trace("pt_none")), bare)
+    found = align_traces(diverged(trace("pt_none")), bare)
     same = found.ops["target"] == found.ops["reference"]
     assert same.mean() > 0.99
     assert len(found.ops) > 0.95 * len(bare.ops)
@@ -95,9 +95,9 @@ def test_a_kind_that_no_rule_knows_is_learned(trace):
     ops = whole.ops.assign(
         kind=whole.ops["kind"].replace("Functional.silu", "Custom.npu_gelu_like")
     )
-    found = aligned(replace(diverged(whole), ops=ops), whole)
-    assert wrong_pairs(found) == []
-    silu = op(whole, "Functional.silu.2.forward")
+    found = align_traces(replace(diverged(whole), ops=ops), whole)
+    assert find_wrong_pairs(found) == []
+    silu = find_op(whole, "Functional.silu.2.forward")
     assert (silu, silu) in zip(found.ops["target"], found.ops["reference"], strict=True)
 
 
@@ -105,10 +105,10 @@ def test_norms_of_ones_in_every_layer_are_told_apart(trace):
     """As when a model has not been trained: nine scales of the same value."""
     ones = trace("pt_none")
     for number in range(9):
-        rows = like(ones, f"Functional.layer_norm.{number}.forward", "input.2")
-        ones = edited(ones, rows, max=1.0, min=1.0, mean=1.0, norm=8.0)
-    found = aligned(ones, ones)
-    assert wrong_pairs(found) == []
+        rows = find_tensors_like(ones, f"Functional.layer_norm.{number}.forward", "input.2")
+        ones = edit_tensors(ones, rows, max=1.0, min=1.0, mean=1.0, norm=8.0)
+    found = align_traces(ones, ones)
+    assert find_wrong_pairs(found) == []
     assert len(found.classes) == len(found.target.classes)
 
 
@@ -120,29 +120,29 @@ def test_masks_of_other_constants_are_paired(trace):
         for layer in range(4)
         for slot in ("input.1", "output.0")
     ]:
-        rows = like(trace("pt_none"), name, slot)
-        infinite = edited(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
-    found = aligned(infinite, trace("pt_none"))
-    assert wrong_pairs(found) == []
-    masked = op(infinite, "Tensor.__add__.3.forward")
+        rows = find_tensors_like(trace("pt_none"), name, slot)
+        infinite = edit_tensors(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
+    found = align_traces(infinite, trace("pt_none"))
+    assert find_wrong_pairs(found) == []
+    masked = find_op(infinite, "Tensor.__add__.3.forward")
     assert (masked, masked) in zip(found.ops["target"], found.ops["reference"], strict=True)
 
 
 @pytest.fixture(scope="module")
 def found(trace):
-    return aligned(trace("ms_mf_none"), trace("pt_none"))
+    return align_traces(trace("ms_mf_none"), trace("pt_none"))
 
 
 class TestTwoFrameworks:
     def test_every_named_parameter_has_the_partner_of_its_name(self, found):
-        rules = shipped()
+        rules = load_shipped_rules()
         names_t, names_r = (
             flow.classes["parameter"].to_numpy() for flow in (found.target, found.reference)
         )
         pairs = zip(
             names_t[found.classes["target"]], names_r[found.classes["reference"]], strict=True
         )
-        named = [(rules.parameter(t), rules.parameter(r)) for t, r in pairs if t and r]
+        named = [(rules.resolve_parameter(t), rules.resolve_parameter(r)) for t, r in pairs if t and r]
         assert len(named) == 48
         assert all(t == r for t, r in named)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from traces import edited, like, matching, op, scaled, taken, tensor, value, without
+from traces import edit_tensors, find_tensors_like, start_matching, find_op, scale_result, select_ops, find_tensor, find_value, remove_ops
 
 from dumpdiff.alignment import anchors, structure
 
@@ -16,9 +16,9 @@ Q, K, V = (
 
 
 def closed(target, reference):
-    pairs = matching(target, reference)
-    anchors.by_value(pairs)
-    structure.close(pairs)
+    pairs = start_matching(target, reference)
+    anchors.pair_by_value(pairs)
+    structure.pair_by_structure(pairs)
     return pairs
 
 
@@ -32,7 +32,7 @@ def ops_by_name(pairs):
 def computing(trace, first):
     """Forward ops from the first on that make a value; module calls left out."""
     chosen = (trace.ops["phase"] == "forward") & (trace.ops["level"] == "op")
-    return [o for o in np.flatnonzero(chosen).tolist() if o >= op(trace, first)]
+    return [o for o in np.flatnonzero(chosen).tolist() if o >= find_op(trace, first)]
 
 
 def wrong(pairs):
@@ -42,7 +42,7 @@ def wrong(pairs):
 class TestAcrossADivergence:
     def test_everything_computed_from_it_is_still_paired(self, trace):
         whole = trace("pt_none")
-        pairs = closed(scaled(whole, FIRST, 1.07, and_after=True), whole)
+        pairs = closed(scale_result(whole, FIRST, 1.07, and_after=True), whole)
         after = computing(whole, FIRST)
         assert len(after) > 50
         assert (pairs.ops_t[after] == after).all()
@@ -51,22 +51,22 @@ class TestAcrossADivergence:
     def test_the_order_of_independent_ops_does_not_matter(self, trace):
         whole = trace("pt_none")
         values_first = [*range(Q), V, V + 1, K, K + 1, Q, Q + 1, *range(V + 2, len(whole.ops))]
-        pairs = closed(taken(scaled(whole, FIRST, 1.07, and_after=True), values_first), whole)
+        pairs = closed(select_ops(scale_result(whole, FIRST, 1.07, and_after=True), values_first), whole)
         assert not wrong(pairs)
         assert ops_by_name(pairs)["Functional.linear.9.forward"] == "Functional.linear.9.forward"
 
     def test_values_of_the_wrong_size_stop_it(self, trace):
         whole = trace("pt_none")
-        apart = scaled(whole, FIRST, 1.07, and_after=True)
-        rows = like(apart, "Functional.silu.1.forward", "output.0")
-        pairs = closed(edited(apart, rows, size=9999), whole)
-        silu = value(pairs.target, "Functional.silu.1.forward", "output.0")
+        apart = scale_result(whole, FIRST, 1.07, and_after=True)
+        rows = find_tensors_like(apart, "Functional.silu.1.forward", "output.0")
+        pairs = closed(edit_tensors(apart, rows, size=9999), whole)
+        silu = find_value(pairs.target, "Functional.silu.1.forward", "output.0")
         assert pairs.classes_t[silu] == -1
 
     def test_an_op_that_only_one_side_has_leaves_the_rest_paired(self, trace):
         whole = trace("pt_none")
         scale = "Tensor.__truediv__.1.forward"
-        pairs = closed(without(scaled(whole, FIRST, 1.07, and_after=True), scale), whole)
+        pairs = closed(remove_ops(scale_result(whole, FIRST, 1.07, and_after=True), scale), whole)
         assert not wrong(pairs)
         open_ops = [o for o in computing(whole, FIRST) if pairs.ops_r[o] < 0]
         assert [whole.ops["name"].iat[o] for o in open_ops] == [scale]
@@ -76,24 +76,24 @@ class TestUpward:
     def test_a_weight_that_differs_is_what_paired_ops_read_beside_what_agrees(self, trace):
         """No record names it: its reader's other input is paired, and so is the operator."""
         whole = trace("v6.0_api_stack_summary")
-        weight = like(whole, "Functional.linear.18.forward", "input.1")
-        output = like(whole, "Functional.linear.18.forward", "output.0")
-        faulty = edited(edited(whole, weight, max=0.7, norm=20.0), output, max=7.0, norm=99.0)
+        weight = find_tensors_like(whole, "Functional.linear.18.forward", "input.1")
+        output = find_tensors_like(whole, "Functional.linear.18.forward", "output.0")
+        faulty = edit_tensors(edit_tensors(whole, weight, max=0.7, norm=20.0), output, max=7.0, norm=99.0)
         pairs = closed(faulty, whole)
-        ours = value(pairs.target, "Functional.linear.18.forward", "input.1")
-        assert pairs.classes_t[ours] == value(
+        ours = find_value(pairs.target, "Functional.linear.18.forward", "input.1")
+        assert pairs.classes_t[ours] == find_value(
             pairs.reference, "Functional.linear.18.forward", "input.1"
         )
-        assert pairs.why[ours] == "structure"
+        assert pairs.evidence[ours] == "structure"
 
     def test_scales_that_are_all_ones_are_told_apart_by_what_reads_them(self, trace):
         whole = trace("pt_none")
         scales = [f"Functional.layer_norm.{number}.forward" for number in range(9)]
-        ones = edited(whole, range(len(whole.tensors)), parameter="")
+        ones = edit_tensors(whole, range(len(whole.tensors)), parameter="")
         for name in scales:
-            ones = edited(
+            ones = edit_tensors(
                 ones,
-                like(whole, name, "input.2"),
+                find_tensors_like(whole, name, "input.2"),
                 max=1.0,
                 min=1.0,
                 mean=1.0,
@@ -101,7 +101,7 @@ class TestUpward:
                 parameter="",
             )
         pairs = closed(ones, ones)
-        found = [value(pairs.target, name, "input.2") for name in scales]
+        found = [find_value(pairs.target, name, "input.2") for name in scales]
         assert (pairs.classes_t[found] == found).all()
 
 
@@ -115,25 +115,25 @@ class TestEquivalentKinds:
         """An operator that no rule knows: layer 0 shows what it is, and layers 1 to 3 disagree."""
         whole = trace("pt_none")
         unknown = self.renamed(whole, "Functional.silu", "Custom.npu_gelu_like")
-        pairs = matching(unknown, whole)
-        anchors.by_value(pairs)
-        kinds_t, kinds_r = structure.equivalent_kinds(pairs)
-        silu = op(whole, "Functional.silu.1.forward")
+        pairs = start_matching(unknown, whole)
+        anchors.pair_by_value(pairs)
+        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
+        silu = find_op(whole, "Functional.silu.1.forward")
         assert kinds_t[silu] == kinds_r[silu]
 
     def test_kinds_seen_once_are_not(self, trace):
         whole = trace("pt_none")
         ops = whole.ops.copy()
-        once = op(whole, "Functional.silu.1.forward")
+        once = find_op(whole, "Functional.silu.1.forward")
         ops.loc[once, "kind"] = "Custom.npu_gelu_like"
-        pairs = matching(replace(whole, ops=ops), whole)
-        anchors.by_value(pairs)
-        kinds_t, kinds_r = structure.equivalent_kinds(pairs)
+        pairs = start_matching(replace(whole, ops=ops), whole)
+        anchors.pair_by_value(pairs)
+        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
         assert kinds_t[once] != kinds_r[once]
 
     def test_kinds_are_equal_to_themselves(self, trace):
-        pairs = matching(trace("pt_none"), trace("pt_none"))
-        kinds_t, kinds_r = structure.equivalent_kinds(pairs)
+        pairs = start_matching(trace("pt_none"), trace("pt_none"))
+        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
         assert kinds_t == kinds_r
         assert len(set(kinds_t)) == len(set(pairs.kinds_t))
 
@@ -142,7 +142,7 @@ class TestIdleOps:
     def test_backward_records_that_make_nothing_belong_to_paired_calls(self, trace):
         whole = trace("pt_none")
         pairs = closed(whole, whole)
-        backward = op(whole, "Functional.linear.12.backward")
+        backward = find_op(whole, "Functional.linear.12.backward")
         assert pairs.ops_t[backward] == -1
         structure.pair_idle_ops(pairs)
         assert pairs.ops_t[backward] == backward
@@ -160,7 +160,7 @@ class TestIdleOps:
 def test_nothing_follows_from_nothing(trace):
     """Without an anchor no op reads anything known."""
     whole = trace("pt_none")
-    pairs = matching(whole, whole)
-    structure.close(pairs)
+    pairs = start_matching(whole, whole)
+    structure.pair_by_structure(pairs)
     assert (pairs.classes_t < 0).all()
-    assert tensor(whole, FIRST, "output.0") > 0
+    assert find_tensor(whole, FIRST, "output.0") > 0

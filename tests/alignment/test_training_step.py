@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from traces import matching, shipped, times
+from traces import start_matching, load_shipped_rules, scale_tensors
 
 from dumpdiff import read
 from dumpdiff.alignment import anchors
-from dumpdiff.alignment.training_step import by_update
-from dumpdiff.graph import flow_of, gradients
+from dumpdiff.alignment.training_step import pair_by_update
+from dumpdiff.graph import build_flow, find_gradients
 
 #: What PyTorch's Adam writes of the moments -> what half of every gradient makes of it.
 MOMENTS = {"Tensor.lerp_": 0.5, "Tensor.addcmul_": 0.25}
@@ -24,22 +24,22 @@ def made_by(flow, kind):
 def found(recorded):
     """The first step of Adam, and the same with half of every gradient; only what has a name is paired before."""
     recording = read(recorded("pytorch", "--optimizer"))
-    flow = flow_of(recording)
+    flow = build_flow(recording)
     trace = halved = replace(recording, tensors=flow.tensors)
     for kind, factor in MOMENTS.items():
         values = made_by(flow, kind)
-        halved = times(
+        halved = scale_tensors(
             halved,
             [row for row, value in enumerate(flow.tensor_class.tolist()) if value in values],
             factor,
         )
-    sides = matching(halved, trace)
-    anchors.by_parameter_name(sides, shipped())
-    named = set(sides.why)
-    assert by_update(
-        sides, gradients(sides.target, sides.kinds_t), gradients(sides.reference, sides.kinds_r)
+    sides = start_matching(halved, trace)
+    anchors.pair_by_parameter_name(sides, load_shipped_rules())
+    named = set(sides.evidence)
+    assert pair_by_update(
+        sides, find_gradients(sides.target, sides.kinds_t), find_gradients(sides.reference, sides.kinds_r)
     )
-    return sides, set(sides.why) - named
+    return sides, set(sides.evidence) - named
 
 
 @pytest.mark.record

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dumpdiff.alignment.values import Fingerprints, candidates, distance
-from dumpdiff.graph.statistics import statistics
+from dumpdiff.alignment.values import Fingerprints, find_candidates, compute_distances
+from dumpdiff.graph.statistics import compute_statistics
 
 NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-3)
 ARRAYS = hnp.arrays(np.float64, st.integers(2, 40), elements=NUMBERS)
@@ -20,14 +20,14 @@ PAIRS = ARRAYS.flatmap(
 
 
 def prints(arrays, evidence=4):
-    rows = [(array.size, *statistics(array)[:4], evidence) for array in arrays]
-    return Fingerprints.of(
+    rows = [(array.size, *compute_statistics(array)[:4], evidence) for array in arrays]
+    return Fingerprints.from_table(
         pd.DataFrame(rows, columns=["size", "max", "min", "mean", "norm", "evidence"])
     )
 
 
 def one(t, r):
-    return float(distance(prints([t]), np.array([0]), prints([r]), np.array([0]))[0])
+    return float(compute_distances(prints([t]), np.array([0]), prints([r]), np.array([0]))[0])
 
 
 def without(side, *names):
@@ -48,7 +48,7 @@ class TestDistance:
         t, r = pair
         assume(np.linalg.norm(r) > 0)
         sides = [without(prints([array]), "high", "low") for array in (t, r)]
-        found = distance(sides[0], np.array([0]), sides[1], np.array([0]))[0]
+        found = compute_distances(sides[0], np.array([0]), sides[1], np.array([0]))[0]
         assert found <= relative(t, r) * (1 + 1e-6) + 1e-9
 
     @given(PAIRS)
@@ -82,11 +82,11 @@ class TestDistance:
 
     def test_nothing_recorded_is_infinitely_far(self):
         side = without(prints([np.ones(4)]), "high", "low", "mean", "norm")
-        assert distance(side, np.array([0]), side, np.array([0]))[0] == np.inf
+        assert compute_distances(side, np.array([0]), side, np.array([0]))[0] == np.inf
 
     def test_what_one_side_lacks_does_not_count(self):
         t, r = prints([np.array([1.0, 2.0, 3.0])]), prints([np.array([1.0, 2.0, 4.0])])
-        assert distance(without(t, "high", "mean", "norm"), np.array([0]), r, np.array([0]))[0] == 0
+        assert compute_distances(without(t, "high", "mean", "norm"), np.array([0]), r, np.array([0]))[0] == 0
 
     @pytest.mark.parametrize("mask", [-1e9, -65504.0, float(np.finfo(np.float32).min), -np.inf])
     def test_a_masking_constant_sets_no_scale(self, mask):
@@ -99,7 +99,7 @@ class TestDistance:
 def all_near(target, reference, tolerance):
     """Every pair of equal size within the tolerance, by trying all of them."""
     rows, columns = (grid.ravel() for grid in np.indices((len(target.size), len(reference.size))))
-    near = (distance(target, rows, reference, columns) <= tolerance) & (
+    near = (compute_distances(target, rows, reference, columns) <= tolerance) & (
         target.size[rows] == reference.size[columns]
     )
     return set(zip(rows[near].tolist(), columns[near].tolist(), strict=True))
@@ -120,7 +120,7 @@ class TestCandidates:
         target, reference = prints(base), prints(noisy)
         if missing:
             target = without(target, missing)
-        found = candidates(target, reference, tolerance)
+        found = find_candidates(target, reference, tolerance)
         assert set(zip(found.target.tolist(), found.reference.tolist(), strict=True)) == all_near(
             target, reference, tolerance
         )
@@ -130,21 +130,21 @@ class TestCandidates:
         rng = np.random.default_rng(seed)
         base = rng.standard_normal(32)
         arrays = [base + rng.standard_normal(32) * 1e-3 for _ in range(10)]
-        found = candidates(prints(arrays), prints(arrays[::-1]), 0.1)
+        found = find_candidates(prints(arrays), prints(arrays[::-1]), 0.1)
         keys = list(zip(found.target.tolist(), found.distance.tolist(), strict=True))
         assert keys == sorted(keys)
 
     def test_a_tensor_that_says_nothing_has_none(self):
         side = prints([np.random.default_rng(0).standard_normal(32)], evidence=0)
-        assert len(candidates(side, side, 0.1).target) == 0
+        assert len(find_candidates(side, side, 0.1).target) == 0
 
     def test_no_tensors_have_none(self):
-        assert len(candidates(prints([]), prints([]), 0.1).target) == 0
+        assert len(find_candidates(prints([]), prints([]), 0.1).target) == 0
 
     def test_many_alike_are_cut_to_the_nearest(self):
         base = np.random.default_rng(0).standard_normal(32)
         arrays = [base * (1 + 1e-7 * number) for number in range(500)]
-        found = candidates(prints(arrays), prints(arrays), 1e-2, limit=8)
+        found = find_candidates(prints(arrays), prints(arrays), 1e-2, limit=8)
         assert len(found.target) <= 500 * 16
         nearest = found.target[found.distance == 0]
         assert set(nearest.tolist()) == set(range(500))

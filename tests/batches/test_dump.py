@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.batches import compare, read_batches
-from dumpdiff.batches.dump import counting
+from dumpdiff.batches.dump import is_counting
 from dumpdiff.model.errors import DumpError
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "fixtures"))
@@ -35,7 +35,7 @@ def test_tokens_and_labels_are_those_that_the_script_gave(dump: Dump, name: str)
 def test_all_dumps_of_one_model_hold_one_batch(dump: Dump, name: str) -> None:
     comparison = compare(read_batches(dump("ms_graph")), read_batches(dump(name)))
     said = {(finding.name, finding.state) for finding in comparison.findings if not finding.side}
-    assert (comparison.verdict, said) == ("agree", {("token ids", "holds"), ("labels", "holds")})
+    assert (comparison.verdict, said) == ("agree", {("token ids", "agree"), ("labels", "agree")})
 
 
 def test_a_recorder_without_integers_tells_the_ids_by_the_rows_that_it_looked_up(
@@ -55,9 +55,9 @@ def test_statistics_that_agree_prove_nothing(dump: Dump) -> None:
     comparison = compare(
         read_batches(dump("ms_graph")), read_batches(dump("v6.0_api_stack_summary"))
     )
-    assert comparison.verdict == "unclear"
+    assert comparison.verdict == "inconclusive"
     assert (
-        comparison.findings[0].said
+        comparison.findings[0].summary
         == "max 121, min 5 on both sides; statistics say no more, dump whole tensors"
     )
 
@@ -67,15 +67,15 @@ def test_statistics_that_differ_are_another_batch(dump: Dump) -> None:
         read_batches(dump("demo_mindspore")), read_batches(dump("v6.0_api_stack_summary"))
     )
     assert comparison.verdict == "differ"
-    assert comparison.findings[0].said == "max 127 against 121, min 1 against 5"
+    assert comparison.findings[0].summary == "max 127 against 121, min 1 against 5"
 
 
 def test_equal_checksums_are_the_same_batch(dump: Dump) -> None:
     checksums = read_batches(dump("v6.0_api_stack_md5"))
     assert compare(checksums, checksums).verdict == "agree"
     whole = compare(checksums, read_batches(dump("v6.0_api_stack")))
-    assert (whole.verdict, whole.findings[0].said) == (
-        "unclear",
+    assert (whole.verdict, whole.findings[0].summary) == (
+        "inconclusive",
         "what the two dumps recorded of them cannot be compared",
     )
 
@@ -97,7 +97,7 @@ def test_a_dump_in_which_no_embedding_reads_integers_is_refused(dump: Dump) -> N
     ],
 )
 def test_positions_are_known_by_their_counting(ids: list[list[int]], counts: bool) -> None:
-    assert counting(np.array(ids)) == counts
+    assert is_counting(np.array(ids)) == counts
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_labels_that_are_shifted_twice_are_found(masked: Path) -> None:
         read_batches(masked / "dump", step=1), read_batches(masked / "dump", step=0)
     )
     assert comparison.verdict == "differ"
-    assert comparison.stage().headline == (
+    assert comparison.to_stage().headline == (
         "labels: the target's are the reference's moved on by 1 (2 ahead of the inputs, against 1)"
     )
 
@@ -137,6 +137,6 @@ def test_of_two_dumps_one_must_be_chosen_whichever_side_they_are_of(
     for name in ("proc1", "proc2"):
         shutil.copytree(process, tmp_path / "step0" / name)
     with pytest.raises(
-        DumpError, match="the dump holds 2 dumps that may be meant; give the folder of one"
+        DumpError, match="the dump holds 2 matching dumps; give the folder of one"
     ):
         read_batches(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.batches import Packing, read_batches
-from dumpdiff.batches.first_step import ranks_of
+from dumpdiff.batches.first_step import assign_ranks
 from dumpdiff.model.errors import DumpError
 
 from .written import drawn, token_files
@@ -116,7 +116,7 @@ def test_mindspore_deals_out_single_samples() -> None:
         for item in shard.create_dict_iterator(num_epochs=1, output_numpy=True):
             owner[item["number"]] = rank
     np.testing.assert_array_equal(
-        ranks_of(Packing(global_batch=12, data_parallel=3, loader="mindformers")), owner
+        assign_ranks(Packing(global_batch=12, data_parallel=3, loader="mindformers")), owner
     )
 
 

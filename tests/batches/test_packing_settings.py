@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dumpdiff.api.triage import triage
-from dumpdiff.batches import Packing, packings_of
+from dumpdiff.batches import Packing, derive_packings
 from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.run_settings import compare, read_settings
 
@@ -39,7 +39,7 @@ def written(tmp_path: Path, script: str = SCRIPT) -> tuple[str, str]:
 
 
 def test_both_frameworks_say_how_they_cut(tmp_path: Path) -> None:
-    target, reference = packings_of(compare(*map(read_settings, written(tmp_path))))
+    target, reference = derive_packings(compare(*map(read_settings, written(tmp_path))))
     split = "1.0,0.0,0.0"
     assert target == Packing(64, 8, 2, 4, 77, split, 800, "mindformers")
     assert reference == Packing(64, 8, 2, 4, 77, split, 800, "megatron")
@@ -47,7 +47,7 @@ def test_both_frameworks_say_how_they_cut(tmp_path: Path) -> None:
 
 def test_what_is_not_said_is_as_megatron_has_it(tmp_path: Path) -> None:
     _, script = written(tmp_path, "torchrun pretrain_gpt.py --num-layers 2 --seq-length 32\n")
-    packing = packings_of(compare(read_settings(script), read_settings(script)))[0]
+    packing = derive_packings(compare(read_settings(script), read_settings(script)))[0]
     assert (packing.sequence_length, packing.micro_batch, packing.samples) == (32, 1, None)
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.batches import Packing, read_batches
-from dumpdiff.batches.token_files import open_indexed, prefix_of
+from dumpdiff.batches.token_files import open_token_file, find_prefix
 from dumpdiff.model.errors import DumpError
 
 from .written import index, token_files
@@ -24,18 +24,18 @@ def test_lengths_documents_and_tokens_are_those_that_megatron_wrote(tmp_path: Pa
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
     prefix = token_files(tmp_path / "corpus", documents=12)
-    ours, theirs = open_indexed(prefix), IndexedDataset(str(prefix))
+    ours, theirs = open_token_file(prefix), IndexedDataset(str(prefix))
     assert ours.documents == 12
     np.testing.assert_array_equal(ours.lengths, theirs.sequence_lengths)
     for i in range(len(theirs)):
-        np.testing.assert_array_equal(ours.tokens(i, 0, int(ours.lengths[i])), theirs[i])
-    np.testing.assert_array_equal(ours.tokens(1, 2, 4), theirs.get(1, offset=2, length=2))
+        np.testing.assert_array_equal(ours.read_tokens(i, 0, int(ours.lengths[i])), theirs[i])
+    np.testing.assert_array_equal(ours.read_tokens(1, 2, 4), theirs.get(1, offset=2, length=2))
 
 
 @pytest.mark.parametrize("ending", ["", ".idx", ".bin"])
 def test_a_dataset_is_named_by_its_prefix_or_either_file(tmp_path: Path, ending: str) -> None:
     prefix = index(tmp_path / "v1.2_text_document")
-    assert prefix_of(f"{prefix}{ending}") == prefix
+    assert find_prefix(f"{prefix}{ending}") == prefix
 
 
 def test_modes_of_a_multimodal_dataset_are_no_damage(tmp_path: Path) -> None:

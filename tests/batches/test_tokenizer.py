@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from dumpdiff.batches.tokenizer import decoded, open_tokenizer, special_ids
+from dumpdiff.batches.tokenizer import decode_tokens, open_tokenizer, list_special_ids
 from dumpdiff.model.errors import DumpError
 
 from .written import tokenizer_file
@@ -24,17 +24,17 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 
 def test_a_sample_is_what_was_encoded(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("the same batch").ids
-    assert decoded(tokenizer, np.array(ids)) == "the same batch"
+    assert decode_tokens(tokenizer, np.array(ids)) == "the same batch"
 
 
 def test_special_tokens_are_named_and_shown(tokenizer: Tokenizer) -> None:
-    assert special_ids(tokenizer) == {0: "<pad>", 1: "</s>"}
-    assert decoded(tokenizer, np.array([*tokenizer.encode("same").ids, 1, 0])) == "same</s><pad>"
+    assert list_special_ids(tokenizer) == {0: "<pad>", 1: "</s>"}
+    assert decode_tokens(tokenizer, np.array([*tokenizer.encode("same").ids, 1, 0])) == "same</s><pad>"
 
 
 def test_ids_that_the_tokenizer_lacks_are_shown_as_numbers(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("same").ids
-    assert decoded(tokenizer, np.array([*ids, 99999, -100, *ids])) == "same<99999?><-100?>same"
+    assert decode_tokens(tokenizer, np.array([*ids, 99999, -100, *ids])) == "same<99999?><-100?>same"
 
 
 def test_a_folder_with_a_tokenizer_is_as_good(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from traces import aligned, located, op, taken
+from traces import align_traces, locate_divergence, find_op, select_ops
 
 import dumpdiff
 from dumpdiff.alignment import Alignment
@@ -18,7 +18,7 @@ from dumpdiff.capture.mindspore.kernels import kernel
 from dumpdiff.capture.neighbours import nearby
 from dumpdiff.capture.next_dump import Narrowed, narrow
 from dumpdiff.model.errors import DumpError
-from dumpdiff.model.result import Finding
+from dumpdiff.model.finding import Finding
 from dumpdiff.model.trace import Trace
 
 ADD = (
@@ -35,12 +35,12 @@ def pair(trace: Callable[[str], Trace]) -> tuple[Trace, Trace]:
 
 @pytest.fixture(scope="module")
 def alignment(pair: tuple[Trace, Trace]) -> Alignment:
-    return aligned(*pair)
+    return align_traces(*pair)
 
 
 @pytest.fixture(scope="module")
 def finding(pair: tuple[Trace, Trace]) -> Finding:
-    (found,) = located(*pair).findings
+    (found,) = locate_divergence(*pair).findings
     assert found.target_ops == (ADD,)
     return found
 
@@ -83,11 +83,11 @@ def test_a_dump_of_modules_alone_is_asked_for_modules(trace: Callable[[str], Tra
     """What a run at level L0 leaves."""
     whole = trace("demo_pytorch")
     modules = [row for row, level in enumerate(whole.ops["level"]) if level == "module"]
-    only = taken(whole, modules)
+    only = select_ops(whole, modules)
     finding = Finding(
         1, "introduced", "forward", "", "", (only.ops["name"].iat[5],), (), (), {}, 0.0, 1.0, ()
     )
-    target, _ = nearby(aligned(only, only), [finding], 3)
+    target, _ = nearby(align_traces(only, only), [finding], 3)
     assert len(target) == 3
 
 
@@ -113,7 +113,7 @@ def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
     )
     target = dumpdiff.read(stripped)
     finding = replace(finding, target_ops=(ADD.replace("/", "_"),))
-    side = narrow(aligned(target, pair[1]), [finding], 10, NEXT).target
+    side = narrow(align_traces(target, pair[1]), [finding], 10, NEXT).target
     runtime = pair[0].ops["name"].tolist()
     selected = [
         [name for name in runtime if kernel(entry).selects(name)]
@@ -150,7 +150,7 @@ def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
 def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], finding: Finding) -> None:
     there = trace("v6.0_api_stack")
     finding = replace(finding, reference_ops=("Functional.linear.18.forward",), target_ops=())
-    side = narrow(aligned(there, there), [finding], 3, NEXT).reference
+    side = narrow(align_traces(there, there), [finding], 3, NEXT).reference
     assert (side.file, side.text) == ("", "")
     assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.how)
 
@@ -194,7 +194,7 @@ def _recorded_again(
     """The two dumps as the dumpers would have left them, had they been given the configurations."""
     target, reference = into / "target", into / "reference"
     shutil.copytree(dump("demo_mindspore"), target)
-    chosen = {op(pair[0], name) for name in narrowed.target.ops}
+    chosen = {find_op(pair[0], name) for name in narrowed.target.ops}
     kept = set(pair[0].tensors[pair[0].tensors["op"].isin(chosen)]["file"])
     for file in target.rglob("*.npy"):
         if file.name not in kept:

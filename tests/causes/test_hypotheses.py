@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.hypotheses import ALL
-from dumpdiff.causes.selection import causes
+from dumpdiff.causes.hypotheses import HYPOTHESES
+from dumpdiff.causes.cause_ranking import rank_causes
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
-from dumpdiff.operators.attention import attention, causal
+from dumpdiff.operators.attention import attention, make_causal_mask
 from dumpdiff.operators.linear import linear
-from dumpdiff.operators.losses import cross_entropy, token_losses
+from dumpdiff.operators.losses import cross_entropy, compute_token_losses
 from dumpdiff.operators.norms import layer_norm, rms_norm
-from dumpdiff.operators.rotary import tables
+from dumpdiff.operators.rotary import make_rotary_tables
 from dumpdiff.operators.softmax import softmax
 
-from .situations import situation, told
+from .fault_cases import make_fault_case, explain_fault_case
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
@@ -32,14 +32,14 @@ LOGITS, LABELS = RNG.standard_normal((24, 50)), RNG.integers(0, 50, 24)
 def first(
     departing: AnyArray, plain: AnyArray, operands: dict[str, AnyArray], **more: object
 ) -> str:
-    causes = told(situation(departing, plain, operands, **more))
+    causes = explain_fault_case(make_fault_case(departing, plain, operands, **more))
     return causes[0].name if causes else ""
 
 
 @pytest.mark.parametrize("eps", [1e-4, 1e-2, 1e-1])
 def test_epsilon_is_solved_for(eps: float) -> None:
-    causes = told(
-        situation(rms_norm(X, GAMMA, eps), rms_norm(X, GAMMA, 1e-5), {"x": X, "norm.weight": GAMMA})
+    causes = explain_fault_case(
+        make_fault_case(rms_norm(X, GAMMA, eps), rms_norm(X, GAMMA, 1e-5), {"x": X, "norm.weight": GAMMA})
     )
     assert causes[0].name == "epsilon"
     assert causes[0].parameters["epsilon"] == pytest.approx(eps, rel=1e-2)
@@ -67,19 +67,19 @@ def test_gate_and_up_changed_round() -> None:
 def test_attention_as_a_whole() -> None:
     q, k, v = HEADS
     operands = {"q": q, "k": k, "v": v}
-    hidden = causal(12, 12)
+    hidden = make_causal_mask(12, 12)
     plain = attention(q, k, v, 8**-0.5, hidden)
     assert first(attention(q, k, v, 8**-0.5), plain, operands) == "mask-missing"
-    assert first(attention(q, k, v, 8**-0.5, causal(12, 12, 2)), plain, operands) == "mask-shifted"
-    causes = told(situation(attention(q, k, v, 0.125, hidden), plain, operands))
+    assert first(attention(q, k, v, 8**-0.5, make_causal_mask(12, 12, 2)), plain, operands) == "mask-shifted"
+    causes = explain_fault_case(make_fault_case(attention(q, k, v, 0.125, hidden), plain, operands))
     assert causes[0].name == "scale"
     assert causes[0].parameters["scale"] == pytest.approx(0.125, rel=1e-4)
 
 
 def test_masked_scores_and_the_mask_itself() -> None:
     scores = RNG.standard_normal((2, 4, 12, 12))
-    mask = np.where(causal(12, 12), -1e9, 0.0)
-    shifted = np.where(causal(12, 12, 2), -1e9, 0.0)
+    mask = np.where(make_causal_mask(12, 12), -1e9, 0.0)
+    shifted = np.where(make_causal_mask(12, 12, 2), -1e9, 0.0)
     assert first(scores, scores + mask, {"scores": scores}) == "mask-missing"
     assert first(scores + shifted, scores + mask, {"scores": scores}) == "mask-shifted"
     assert first(shifted, mask, {}, kind="parameter") == "mask-shifted"
@@ -92,15 +92,15 @@ def test_softmax_along_another_axis() -> None:
 
 
 def test_rotary_tables() -> None:
-    plain = tables(np.arange(16), 8, 1e4)[0]
-    causes = told(situation(tables(np.arange(16), 8, 5e5)[0], plain, {}, kind="parameter"))
+    plain = make_rotary_tables(np.arange(16), 8, 1e4)[0]
+    causes = explain_fault_case(make_fault_case(make_rotary_tables(np.arange(16), 8, 5e5)[0], plain, {}, kind="parameter"))
     assert causes[0].name == "rope-theta"
     assert causes[0].parameters["theta"] == pytest.approx(5e5, rel=1e-3)
     assert (
-        first(tables(np.arange(1, 17), 8, 1e4)[0], plain, {}, kind="parameter") == "position-offset"
+        first(make_rotary_tables(np.arange(1, 17), 8, 1e4)[0], plain, {}, kind="parameter") == "position-offset"
     )
     assert (
-        first(tables(np.arange(16), 8, 1e4, interleaved=True)[0], plain, {}, kind="parameter")
+        first(make_rotary_tables(np.arange(16), 8, 1e4, interleaved=True)[0], plain, {}, kind="parameter")
         == "rope-layout"
     )
 
@@ -142,14 +142,14 @@ def test_which_side_has_not_one_bias_is_seen_from_its_own_product(
     ]
     seen = [
         replace(
-            situation(
+            make_fault_case(
                 values[ours], values[theirs], both[theirs], call=calls[theirs] if after else None
             ),
             departing_role=("target", "reference")[ours],
         )
         for ours, theirs in ((0, 1), (1, 0))
     ]
-    role, found = causes(seen, ALL)
+    role, found = rank_causes(seen, HYPOTHESES)
     assert (role, found[0].name) == (side, cause)
 
 
@@ -177,8 +177,8 @@ def test_residual_branches_and_dropout() -> None:
 
 def test_losses() -> None:
     operands = {"logits": LOGITS, "labels": LABELS}
-    mean, each = cross_entropy(LOGITS, LABELS), token_losses(LOGITS, LABELS)
-    moved = token_losses(LOGITS, np.roll(LABELS, 1))
+    mean, each = cross_entropy(LOGITS, LABELS), compute_token_losses(LOGITS, LABELS)
+    moved = compute_token_losses(LOGITS, np.roll(LABELS, 1))
     assert first(each.sum(), mean, operands, loss_near=True, scope="loss") == "loss-reduction"
     assert first(mean + np.log(2), mean, operands, loss_near=True, scope="loss") == "loss-reduction"
     assert first(2 * mean, mean, operands, loss_near=True, scope="loss") == "constant-factor"
@@ -221,5 +221,5 @@ def test_what_nothing_explains_is_not_guessed(phase: str) -> None:
 
 def test_an_agreeing_pair_is_not_explained_by_a_change() -> None:
     """The limit never exceeds a tenth of the error: noise is not explained by noise."""
-    seen = situation(X + 1e-6 * Y, X, {"y": Y})
+    seen = make_fault_case(X + 1e-6 * Y, X, {"y": Y})
     assert seen.limit <= 0.1 * seen.error

@@ -39,7 +39,7 @@ def tensors() -> dict[str, torch.Tensor]:
 def holds(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
     assert {entry.name for entry in checkpoint.entries} == set(expected)
     for name, tensor in expected.items():
-        entry = checkpoint.entry(name)
+        entry = checkpoint.get_entry(name)
         assert entry.shape == tuple(tensor.shape)
         assert entry.dtype == str(tensor.dtype).removeprefix("torch.")
         wide = (
@@ -47,8 +47,8 @@ def holds(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
             if tensor.dtype.itemsize < 4 and tensor.is_floating_point()
             else tensor.detach()
         )
-        np.testing.assert_array_equal(checkpoint.array(name), wide.numpy())
-        assert checkpoint.raw(name).dtype.itemsize == tensor.dtype.itemsize
+        np.testing.assert_array_equal(checkpoint.read_array(name), wide.numpy())
+        assert checkpoint.read_raw(name).dtype.itemsize == tensor.dtype.itemsize
 
 
 class TestSafetensors:
@@ -98,7 +98,7 @@ class TestSafetensors:
         (tmp_path / "inner" / "model.safetensors").symlink_to(tmp_path / "outside.safetensors")
         opened = checkpoints.open(tmp_path / "inner")
         with pytest.raises(DumpError, match="outside"):
-            opened.array("a")
+            opened.read_array("a")
 
     def test_a_snapshot_of_hugging_faces_cache_links_to_its_blobs(self, tmp_path: Path) -> None:
         from safetensors.torch import save_file
@@ -203,9 +203,9 @@ class TestTorch:
         torch.save({"a": torch.ones(36)}, tmp_path / "m.pt")
         opened = checkpoints.open(tmp_path / "m.pt")
         for strides in (None, (1,) * len(shape)):
-            lying = replace(opened.entry("a"), shape=shape, strides=strides, start=30)
+            lying = replace(opened.get_entry("a"), shape=shape, strides=strides, start=30)
             with pytest.raises(DumpError, match="reaches beyond its data"):
-                opened.raw(lying)
+                opened.read_raw(lying)
 
     def test_of_a_trainers_folder_the_model_only(self, tmp_path: Path) -> None:
         torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
@@ -232,7 +232,7 @@ class TestMegatron:
     ) -> None:
         from dumpdiff.checkpoints import megatron
 
-        assert megatron._rank(name, {"pipeline_model_parallel_size": stages}) == rank
+        assert megatron._parse_rank(name, {"pipeline_model_parallel_size": stages}) == rank
 
     def test_nested_names_virtual_stages_and_arguments(self, tmp_path: Path) -> None:
         legacy = {"language_model": {"encoder": {"layers.0.input_norm.weight": torch.ones(3)}}}
@@ -249,7 +249,7 @@ class TestMegatron:
             ("language_model.encoder.layers.0.input_norm.weight", Rank(chunk=1)),
         ]
         with pytest.raises(KeyError, match="split over 2 ranks"):
-            opened.raw("language_model.encoder.layers.0.input_norm.weight")
+            opened.read_raw("language_model.encoder.layers.0.input_norm.weight")
 
     def test_a_missing_rank(self, tmp_path: Path) -> None:
         ranks = {f"mp_rank_0{rank}": {"model": {"a": torch.ones(2)}} for rank in (0, 2)}
@@ -298,12 +298,12 @@ class TestNumPy:
             opened = checkpoints.open(tmp_path / place)
             assert opened.format == "numpy"
             for name, array in arrays.items():
-                np.testing.assert_array_equal(opened.array(name), array)
+                np.testing.assert_array_equal(opened.read_array(name), array)
 
     def test_parameters_beside_those_of_a_module_called_model(self, tmp_path: Path) -> None:
         for name in ("model.norm.weight", "lm_head.weight"):
             np.save(tmp_path / f"{name}.npy", np.ones(3))
-        assert set(checkpoints.open(tmp_path).names) == {"model.norm.weight", "lm_head.weight"}
+        assert set(checkpoints.open(tmp_path).entries_by_name) == {"model.norm.weight", "lm_head.weight"}
 
     def test_a_compressed_archive(self, tmp_path: Path) -> None:
         np.savez_compressed(tmp_path / "m.npz", a=np.ones(3))
@@ -343,7 +343,7 @@ def test_memory_can_be_given_back_and_read_again(tmp_path: Path) -> None:
 
     save_file({"a": torch.arange(1000.0)}, tmp_path / "m.safetensors")
     opened = checkpoints.open(tmp_path / "m.safetensors")
-    view = opened.raw("a")
+    view = opened.read_raw("a")
     before = view.sum()
     opened.release()
     assert view.sum() == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff import checkpoints
-from dumpdiff.checkpoints.mindspore_ranks import Layout, _window
+from dumpdiff.checkpoints.mindspore_ranks import Layout, _compute_window
 from dumpdiff.model.errors import DumpError
 
 
@@ -42,8 +42,8 @@ def test_dtypes_scalars_and_texts(tmp_path: Path) -> None:
     (tmp_path / "m.ckpt").write_bytes(data + value("s", "str", (0,), b"h\0\0\0"))
     opened = checkpoints.open(tmp_path / "m.ckpt")
     assert opened.format == "mindspore"
-    np.testing.assert_array_equal(opened.array("a"), [[1, 2], [-1, 0]])
-    assert opened.array("b") == 2.5
+    np.testing.assert_array_equal(opened.read_array("a"), [[1, 2], [-1, 0]])
+    assert opened.read_array("b") == 2.5
     assert [entry.name for entry in opened.entries] == ["a", "b"]
 
 
@@ -52,7 +52,7 @@ def test_a_parameter_in_several_slices_and_a_checksum(tmp_path: Path) -> None:
     slices = [value("a", "Int32", (2, 3), part.tobytes()) for part in (array[:4], array[4:])]
     (tmp_path / "m.ckpt").write_bytes(b"".join(slices) + b"crc_num" + (1234).to_bytes(10, "big"))
     np.testing.assert_array_equal(
-        checkpoints.open(tmp_path / "m.ckpt").array("a"), array.reshape(2, 3)
+        checkpoints.open(tmp_path / "m.ckpt").read_array("a"), array.reshape(2, 3)
     )
 
 
@@ -70,7 +70,7 @@ def test_of_several_steps_the_last(tmp_path: Path) -> None:
             value("a", "Int32", (1,), np.int32(step).tobytes())
         )
     opened = checkpoints.open(tmp_path)
-    assert opened.array("a") == [10]
+    assert opened.read_array("a") == [10]
     assert "the last of 2" in str(opened.problems[0])
 
 
@@ -96,4 +96,4 @@ def test_a_missing_rank(tmp_path: Path) -> None:
 def test_which_slice_a_rank_holds(
     layout: Layout, rank: int, start: tuple[int, ...], whole: tuple[int, ...]
 ) -> None:
-    assert _window(layout, (6, 8), rank) == (start, whole)
+    assert _compute_window(layout, (6, 8), rank) == (start, whole)

@@ -64,7 +64,7 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
-        "baseline": "again", "closeups": False, "weights_target": "w", "weights_reference": "v",
+        "baseline": "again", "finding_contexts": False, "weights_target": "w", "weights_reference": "v",
     }  # fmt: skip
 
 
@@ -113,12 +113,12 @@ def test_a_dash_writes_to_standard_output_and_moves_the_report(
     assert FORMS[option](result.stdout)
 
 
-def test_only_the_report_with_drawings_needs_closeups(
+def test_only_the_report_with_drawings_needs_finding_contexts(
     run: Run, called: dict[str, Any], tmp_path: Path
 ) -> None:
     for option in FORMS:
         run("align", "a", "b", option, tmp_path / option.strip("-"))
-        assert called["options"]["closeups"] == (option == "--html")
+        assert called["options"]["finding_contexts"] == (option == "--html")
 
 
 def test_a_missing_library_is_told_before_the_comparison(

@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ("v6.0_api_stack", "v6.0_api_stack_summary"),
             3,
-            "data cannot tell: token ids: max 121, min 5 on both sides",
+            "data inconclusive: token ids: max 121, min 5 on both sides",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_the_json_holds_findings_order_and_first_place(run: Run, tmp_path: Path)
     document = json.loads(run("data", tmp_path / "a.npz", tmp_path / "b.npz", "--json", "-").stdout)
     check(document, "data")
     assert document["first_difference"] == [1, 4]
-    assert document["findings"][0]["state"] == "differs"
+    assert document["findings"][0]["state"] == "differ"
 
 
 def test_the_sample_that_differs_is_printed_as_text(run: Run, tmp_path: Path) -> None:

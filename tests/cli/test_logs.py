@@ -22,11 +22,11 @@ NEW, OLD, NAN = (
     ("arguments", "code", "begins"),
     [
         ((NEW, OLD, "--min-steps", 6), 0, "logs agree: 6 steps within the migration standard"),
-        ((NAN, OLD), 1, "logs differ: learning rates part at step 2"),
+        ((NAN, OLD), 1, "logs differ: learning rates diverge at step 2"),
         (
             (NEW, OLD),
             3,
-            "logs cannot tell: 6 steps compared, at least 1000 are asked for; all else agrees",
+            "logs inconclusive: 6 steps compared, at least 1000 are required; all else agrees",
         ),
     ],
 )

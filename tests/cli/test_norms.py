@@ -42,7 +42,7 @@ def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Pat
         (tmp_path / name).write_text("\n".join(f"{value:.9f}" for value in values))
     result = run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "-q")
     assert result.exit_code == 3
-    assert result.stdout.startswith("norms cannot tell: 12 norms differ by up to 4.0e-3")
+    assert result.stdout.startswith("norms inconclusive: 12 norms differ by up to 4.0e-3")
     assert (
         run("norms", tmp_path / "a.txt", tmp_path / "b.txt", "--precision", "bfloat16").exit_code
         == 0

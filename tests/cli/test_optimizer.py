@@ -41,7 +41,7 @@ def test_two_rules(run: Run, tmp_path: Path) -> None:
     assert told.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
     document = json.loads((tmp_path / "o.json").read_text())
     check(document, "optimizer")
-    assert (document["verdict"], document["paired"]) == ("different", 2)
+    assert (document["verdict"], document["paired"]) == ("differ", 2)
     (difference,) = document["differences"]
     assert difference["name"] == "learning-rate"
     (group,) = document["reference"]["groups"]
@@ -54,7 +54,7 @@ def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
     told = run("optimizer", train(tmp_path / "a", steps=1), "-q")
     assert told.exit_code == 3
     assert told.stdout == (
-        "cannot tell: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps equally well; "
+        "inconclusive: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps equally well; "
         "record a second step\n"
     )
 
@@ -62,7 +62,7 @@ def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
 def test_no_rule(run: Run, tmp_path: Path) -> None:
     told = run("optimizer", train(tmp_path / "a", lost=True))
     assert told.exit_code == 3
-    assert told.stdout.startswith("cannot tell: no rule explains 2 of 2 parameters; nearest is ")
+    assert told.stdout.startswith("inconclusive: no rule explains 2 of 2 parameters; nearest is ")
     assert "no rule explains this; nearest: " in told.stdout
 
 

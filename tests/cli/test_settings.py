@@ -33,7 +33,7 @@ def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Pat
     result = run("settings", YAML, script)
     assert result.exit_code == 3
     assert result.stdout.startswith(
-        "settings cannot tell: layers: 2 (llama.yaml:47); Megatron-LM: its value is $LAYERS"
+        "settings inconclusive: layers: 2 (llama.yaml:47); Megatron-LM: its value is $LAYERS"
     )
 
 

@@ -133,7 +133,7 @@ def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path
     )
     assert told.exit_code == 0
     rules = load_rules([tmp_path / "names.yaml"])
-    assert rules.parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
+    assert rules.resolve_parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
     assert run("weights", reference, reference, "--rules-out", "-", "-q").stdout.endswith(
         "both have.\n"
     )

@@ -95,7 +95,7 @@ def test_json(run: Run, source: Path, tmp_path: Path) -> None:
     document = json.loads(told.stdout)
     check(document, "convert")
     assert document["verified"] is True
-    assert document["comparison"]["verdict"] == "same"
+    assert document["comparison"]["verdict"] == "agree"
     assert document["files"][0]["name"] == "model.safetensors"
 
 

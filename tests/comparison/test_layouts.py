@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.comparison.layouts import laid_out
+from dumpdiff.comparison.layouts import find_common_layout
 
 SHAPES = st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple)
 
@@ -19,7 +19,7 @@ def random(shape, seed=0):
 @given(SHAPES)
 def test_equal_tensors_have_the_same_layout(shape):
     array = random(shape)
-    layout, t, r = laid_out(array, array.copy())
+    layout, t, r = find_common_layout(array, array.copy())
     assert layout == "same"
     np.testing.assert_array_equal(t, r)
 
@@ -27,13 +27,13 @@ def test_equal_tensors_have_the_same_layout(shape):
 @given(SHAPES)
 def test_axes_of_length_one_are_no_other_layout(shape):
     array = random(shape)
-    assert laid_out(array[None, ..., None], array)[0] == "same"
+    assert find_common_layout(array[None, ..., None], array)[0] == "same"
 
 
 @given(SHAPES)
 def test_the_same_order_in_another_shape_is_a_reshape(shape):
     array = random((*shape, 2))
-    layout, t, r = laid_out(array.reshape(-1), array)
+    layout, t, r = find_common_layout(array.reshape(-1), array)
     assert layout == (
         "reshape" if array.size > 2 and sum(n > 1 for n in array.shape) > 1 else "same"
     )
@@ -44,7 +44,7 @@ def test_the_same_order_in_another_shape_is_a_reshape(shape):
 def test_permuted_axes_are_found_and_undone(shape, data):
     array = random(shape)
     axes = data.draw(st.sampled_from(list(permutations(range(array.ndim)))))
-    layout, t, r = laid_out(array.transpose(axes), array)
+    layout, t, r = find_common_layout(array.transpose(axes), array)
     np.testing.assert_array_equal(t.ravel(), r.ravel())
     if np.array_equal(array.transpose(axes).ravel(), array.ravel()):
         assert "transpose" not in layout
@@ -57,7 +57,7 @@ def test_the_name_says_what_to_do_with_the_target(shape, data):
     array = random(shape)
     axes = data.draw(st.sampled_from(list(permutations(range(array.ndim)))))
     target = array.transpose(axes)
-    layout, t, _ = laid_out(target, array)
+    layout, t, _ = find_common_layout(target, array)
     if layout.startswith("transpose("):
         named = tuple(
             int(axis) for axis in layout.removeprefix("transpose(").removesuffix(")").split(",")
@@ -67,7 +67,7 @@ def test_the_name_says_what_to_do_with_the_target(shape, data):
 
 def test_a_flat_tensor_in_the_order_of_permuted_axes_is_found_from_the_other_side():
     array = random((3, 4, 5))
-    layout, t, r = laid_out(array.transpose(2, 0, 1).reshape(-1), array)
+    layout, t, r = find_common_layout(array.transpose(2, 0, 1).reshape(-1), array)
     assert layout == "reference transpose(2,0,1)"
     np.testing.assert_array_equal(t.ravel(), r.ravel())
 
@@ -75,18 +75,18 @@ def test_a_flat_tensor_in_the_order_of_permuted_axes_is_found_from_the_other_sid
 def test_a_layout_is_found_through_rounding_noise():
     array = random((8, 16))
     noisy = array.T + random((16, 8), seed=1) * np.float32(1e-3)
-    assert laid_out(noisy, array)[0] == "transpose(1,0)"
+    assert find_common_layout(noisy, array)[0] == "transpose(1,0)"
 
 
 def test_a_layout_is_found_in_tensors_larger_than_the_sample():
     array = random((300, 4, 100))
-    layout, t, r = laid_out(array.transpose(1, 0, 2), array)
+    layout, t, r = find_common_layout(array.transpose(1, 0, 2), array)
     assert layout == "transpose(1,0,2)"
     np.testing.assert_array_equal(t, r)
 
 
 def test_other_values_are_in_no_layout_of_each_other():
-    layout, t, r = laid_out(random((4, 6)), random((4, 6), seed=1))
+    layout, t, r = find_common_layout(random((4, 6)), random((4, 6), seed=1))
     assert layout == "same"
     assert t.shape == r.shape == (4, 6)
 
@@ -95,4 +95,4 @@ def test_other_values_are_in_no_layout_of_each_other():
 def test_what_is_not_finite_does_not_hide_the_layout(value):
     array = random((6, 8))
     array[0, 0] = value
-    assert laid_out(array.T, array)[0] == "transpose(1,0)"
+    assert find_common_layout(array.T, array)[0] == "transpose(1,0)"

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dumpdiff.comparison.metrics import compare
+from dumpdiff.comparison.metrics import compute_metrics
 
 NUMBERS = st.floats(-1e3, 1e3, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
 ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=6), elements=NUMBERS)
@@ -25,7 +25,7 @@ class TestTwoFiniteTensors:
         t, r = pair
         assume(norm(r) > 0)
         wide = t.astype(np.float64) - r
-        assert compare(t, r, 0).relative_l2 == pytest.approx(norm(wide) / norm(r), rel=1e-5)
+        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(norm(wide) / norm(r), rel=1e-5)
 
     @given(PAIRS)
     def test_cosine_is_the_cosine_of_the_angle(self, pair):
@@ -36,17 +36,17 @@ class TestTwoFiniteTensors:
             / norm(t)
             / norm(r)
         )
-        assert compare(t, r, 0).cosine == pytest.approx(expected, abs=1e-5)
+        assert compute_metrics(t, r, 0).cosine == pytest.approx(expected, abs=1e-5)
 
     @given(PAIRS)
     def test_max_absolute_is_the_largest_difference(self, pair):
         t, r = pair
-        assert compare(t, r, 0).max_absolute == np.abs(t - r).max()
+        assert compute_metrics(t, r, 0).max_absolute == np.abs(t - r).max()
 
     @given(PAIRS)
     def test_mismatches_are_the_elements_that_differ(self, pair):
         t, r = pair
-        assert compare(t, r, 0).mismatches == np.count_nonzero(t != r)
+        assert compute_metrics(t, r, 0).mismatches == np.count_nonzero(t != r)
 
     @given(PAIRS, st.floats(0, 10))
     def test_beyond_is_the_share_of_elements_further_apart_than_allowed(self, pair, tolerance):
@@ -54,14 +54,14 @@ class TestTwoFiniteTensors:
         rms = norm(r) / np.sqrt(r.size)
         allowed = tolerance * np.maximum(np.abs(r), rms)
         assume(not np.any(np.isclose(np.abs(t - r), allowed, rtol=1e-4) & (t != r)))
-        assert compare(t, r, tolerance).beyond == pytest.approx(np.mean(np.abs(t - r) > allowed))
+        assert compute_metrics(t, r, tolerance).beyond == pytest.approx(np.mean(np.abs(t - r) > allowed))
 
     @given(PAIRS, st.sampled_from([0.25, 4.0, 2.0**-10]))
     def test_relative_numbers_do_not_depend_on_the_unit(self, pair, factor):
         t, r = pair
         one, other = (
-            compare(t, r, 0.1),
-            compare(t * np.float32(factor), r * np.float32(factor), 0.1),
+            compute_metrics(t, r, 0.1),
+            compute_metrics(t * np.float32(factor), r * np.float32(factor), 0.1),
         )
         assert one.relative_l2 == pytest.approx(other.relative_l2, rel=1e-5)
         assert one.cosine == pytest.approx(other.cosine, rel=1e-5, nan_ok=True)
@@ -73,13 +73,13 @@ class TestTwoFiniteTensors:
         t, r = (array.ravel() for array in pair)
         order = list(range(t.size))
         random.shuffle(order)
-        one, other = compare(t, r, 0.1), compare(t[order], r[order], 0.1)
+        one, other = compute_metrics(t, r, 0.1), compute_metrics(t[order], r[order], 0.1)
         assert one.relative_l2 == pytest.approx(other.relative_l2, rel=1e-5)
         assert (one.max_absolute, one.mismatches) == (other.max_absolute, other.mismatches)
 
     @given(ARRAYS)
     def test_a_tensor_agrees_with_itself_in_any_shape(self, array):
-        found = compare(array, array.reshape(-1), 0)
+        found = compute_metrics(array, array.reshape(-1), 0)
         assert (found.relative_l2, found.max_absolute, found.beyond, found.mismatches) == (
             0,
             0,
@@ -90,7 +90,7 @@ class TestTwoFiniteTensors:
     @given(ARRAYS, st.floats(1.001, 2))
     def test_a_factor_shows_in_relative_l2_and_not_in_the_cosine(self, array, factor):
         assume(norm(array) > 0)
-        found = compare(array.astype(np.float64) * factor, array.astype(np.float64), 0)
+        found = compute_metrics(array.astype(np.float64) * factor, array.astype(np.float64), 0)
         assert found.relative_l2 == pytest.approx(factor - 1, rel=1e-6)
         assert found.cosine == pytest.approx(1)
 
@@ -99,7 +99,7 @@ def test_more_than_one_block_is_as_exact_as_one():
     rng = np.random.default_rng(0)
     r = rng.standard_normal(200_000).astype(np.float32)
     t = r + rng.standard_normal(r.size).astype(np.float32) * np.float32(1e-4)
-    found = compare(t, r, 3e-4)
+    found = compute_metrics(t, r, 3e-4)
     gap = t.astype(np.float64) - r
     rms = norm(r) / np.sqrt(r.size)
     assert found.relative_l2 == pytest.approx(norm(gap) / norm(r), rel=1e-6)
@@ -111,21 +111,21 @@ def test_more_than_one_block_is_as_exact_as_one():
 
 def test_element_counts_must_agree():
     with pytest.raises(ValueError, match="6 elements against 4"):
-        compare(np.ones(6), np.ones((2, 2)), 0)
+        compute_metrics(np.ones(6), np.ones((2, 2)), 0)
 
 
 def test_two_empty_tensors_agree():
-    assert compare(np.ones(0), np.ones((0, 3)), 0).relative_l2 == 0
+    assert compute_metrics(np.ones(0), np.ones((0, 3)), 0).relative_l2 == 0
 
 
 class TestZeros:
     def test_only_the_reference_is_zero(self):
-        found = compare(np.ones(4, np.float32), np.zeros(4, np.float32), 0)
+        found = compute_metrics(np.ones(4, np.float32), np.zeros(4, np.float32), 0)
         assert found.relative_l2 == np.inf
         assert np.isnan(found.cosine)
 
     def test_both_are_zero(self):
-        found = compare(np.zeros(4, np.float32), np.zeros(4, np.float32), 0)
+        found = compute_metrics(np.zeros(4, np.float32), np.zeros(4, np.float32), 0)
         assert found.relative_l2 == 0
         assert np.isnan(found.cosine)
 
@@ -136,14 +136,14 @@ class TestScale:
     @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e19, 1e30])
     def test_float32_of_any_magnitude(self, scale):
         r = (np.linspace(0.5, 1, 64) * scale).astype(np.float32)
-        found = compare(r * np.float32(1.5), r, 1e-3)
+        found = compute_metrics(r * np.float32(1.5), r, 1e-3)
         assert found.relative_l2 == pytest.approx(0.5, rel=1e-3)
         assert found.beyond == 1
 
     def test_float16_near_its_largest(self):
         r = np.array([6e4, -6e4, 3e4, 1.0], dtype=np.float16)
         t = np.array([6e4, -6e4, 2e4, 1.0], dtype=np.float16)
-        found = compare(t, r, 1e-3)
+        found = compute_metrics(t, r, 1e-3)
         assert found.mismatches == 1
         assert found.max_absolute == 1e4
 
@@ -151,18 +151,18 @@ class TestScale:
 class TestOtherTypes:
     def test_integers_are_compared_exactly(self):
         ids = np.array([2**53, 7, 8], dtype=np.int64)
-        assert compare(ids, ids, 0).mismatches == 0
-        assert compare(np.array([1, 7, 9]), np.array([1, 7, 8]), 0).mismatches == 1
+        assert compute_metrics(ids, ids, 0).mismatches == 0
+        assert compute_metrics(np.array([1, 7, 9]), np.array([1, 7, 8]), 0).mismatches == 1
 
     def test_booleans_are_zero_and_one(self):
-        assert compare(np.array([True, False]), np.array([True, True]), 0).mismatches == 1
+        assert compute_metrics(np.array([True, False]), np.array([True, True]), 0).mismatches == 1
 
     def test_both_parts_of_complex_numbers_count(self):
         t, r = (
             np.array([1 + 2j, 3j], dtype=np.complex64),
             np.array([1 + 2j, 4j], dtype=np.complex64),
         )
-        assert compare(t, r, 0).relative_l2 == pytest.approx(1 / np.sqrt(21))
+        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(1 / np.sqrt(21))
 
 
 class TestNotFinite:
@@ -172,7 +172,7 @@ class TestNotFinite:
         broken = array.copy().ravel()
         broken[place] = value
         for t, r in ((broken, array), (array, broken)):
-            found = compare(t, r, 0)
+            found = compute_metrics(t, r, 0)
             assert found.nonfinite_mismatch == 1
             assert found.mismatches == 1
             assert found.max_absolute == 0
@@ -181,14 +181,14 @@ class TestNotFinite:
     def test_an_element_that_both_sides_lost_alike_is_no_difference(self, array, value, data):
         broken = array.copy()
         broken[np.unravel_index(data.draw(st.integers(0, array.size - 1)), array.shape)] = value
-        found = compare(broken, broken.copy(), 0)
+        found = compute_metrics(broken, broken.copy(), 0)
         assert (found.nonfinite_mismatch, found.mismatches, found.relative_l2) == (0, 0, 0)
 
     def test_infinities_of_other_sign_are_a_difference(self):
-        assert compare(np.array([np.inf, 1]), np.array([-np.inf, 1]), 0).nonfinite_mismatch == 1
+        assert compute_metrics(np.array([np.inf, 1]), np.array([-np.inf, 1]), 0).nonfinite_mismatch == 1
 
     def test_nan_is_not_infinity(self):
-        assert compare(np.array([np.nan, 1]), np.array([np.inf, 1]), 0).nonfinite_mismatch == 1
+        assert compute_metrics(np.array([np.nan, 1]), np.array([np.inf, 1]), 0).nonfinite_mismatch == 1
 
 
 class TestMasks:
@@ -205,7 +205,7 @@ class TestMasks:
     @pytest.mark.parametrize("ours", CONSTANTS)
     @pytest.mark.parametrize("theirs", CONSTANTS)
     def test_any_two_constants_mask_alike(self, ours, theirs):
-        found = compare(self.scores(ours), self.scores(theirs), 0)
+        found = compute_metrics(self.scores(ours), self.scores(theirs), 0)
         assert (found.relative_l2, found.nonfinite_mismatch, found.mismatches) == (0, 0, 0)
 
     @pytest.mark.parametrize("constant", CONSTANTS)
@@ -213,16 +213,16 @@ class TestMasks:
         r = self.scores(constant)
         t = r.copy()
         t[r > -1e4] *= np.float32(1.01)
-        assert compare(t, r, 0).relative_l2 == pytest.approx(0.01, rel=1e-3)
+        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(0.01, rel=1e-3)
 
     @pytest.mark.parametrize("constant", CONSTANTS)
     def test_a_position_masked_on_one_side_only_is_counted(self, constant):
         r = self.scores(constant)
         t = r.copy()
         t[0, 0, 1] = 0.5
-        assert compare(t, r, 0).nonfinite_mismatch == 1
+        assert compute_metrics(t, r, 0).nonfinite_mismatch == 1
 
     def test_large_negative_values_that_differ_are_no_masks(self):
         """Activations of a model about to explode: far apart, each below any masking constant's threshold."""
         r = np.linspace(-4e4, 4e4, 64).astype(np.float32)
-        assert compare(r * np.float32(1.5), r, 1e-3).mismatches == 64
+        assert compute_metrics(r * np.float32(1.5), r, 1e-3).mismatches == 64

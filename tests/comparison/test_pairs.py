@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from traces import compared, edited, like, pair_of, scaled, value
+from traces import compare_traces, edit_tensors, find_tensors_like, find_pair, scale_result, find_value
 
 SILU = "Functional.silu.1.forward"
 MASKED = "Tensor.__add__.3.forward"
@@ -11,25 +11,25 @@ NUMBERS = ["max", "min", "mean", "norm"]
 
 class TestByStatistics:
     def test_two_equal_runs_agree_everywhere(self, trace):
-        found = compared(trace("pt_none"), trace("pt_none"))
+        found = compare_traces(trace("pt_none"), trace("pt_none"))
         assert set(found.pairs["metric"]) == {"statistics"}
         assert (found.pairs["error"][found.pairs["comparable"]] == 0).all()
         assert found.pairs["agrees"].all()
 
     def test_one_row_for_every_pair_of_the_alignment(self, trace):
-        found = compared(trace("ms_mf_none"), trace("pt_none"))
+        found = compare_traces(trace("ms_mf_none"), trace("pt_none"))
         assert found.pairs["target"].tolist() == found.alignment.classes["target"].tolist()
 
     @pytest.mark.parametrize("factor", [1.0001, 1.01])
     def test_a_factor_is_the_error(self, trace, factor):
         whole = trace("pt_none")
-        found = compared(scaled(whole, SILU, factor), whole)
-        assert pair_of(found, SILU)["error"] == pytest.approx(factor - 1, rel=0.01)
-        assert not pair_of(found, SILU)["agrees"]
+        found = compare_traces(scale_result(whole, SILU, factor), whole)
+        assert find_pair(found, SILU)["error"] == pytest.approx(factor - 1, rel=0.01)
+        assert not find_pair(found, SILU)["agrees"]
         assert found.pairs["agrees"].sum() == len(found.pairs) - 1
 
     def test_metrics_of_whole_tensors_are_unknown(self, trace):
-        found = compared(trace("pt_none"), trace("pt_none"))
+        found = compare_traces(trace("pt_none"), trace("pt_none"))
         assert (
             found.pairs[["relative_l2", "cosine", "max_absolute", "rounded_error"]]
             .isna()
@@ -40,7 +40,7 @@ class TestByStatistics:
 class TestNotFinite:
     def lost(self, trace, **columns):
         numbers = dict.fromkeys(NUMBERS, np.nan) | columns
-        return edited(trace, like(trace, SILU, "output.0"), nonfinite=1, **numbers)
+        return edit_tensors(trace, find_tensors_like(trace, SILU, "output.0"), nonfinite=1, **numbers)
 
     @pytest.mark.parametrize("columns", [{}, {"max": np.inf, "norm": np.inf}], ids=["NaN", "Inf"])
     @pytest.mark.parametrize("swapped", [False, True], ids=["in the target", "in the reference"])
@@ -51,15 +51,15 @@ class TestNotFinite:
             if swapped
             else (self.lost(whole, **columns), whole)
         )
-        found = compared(*sides)
+        found = compare_traces(*sides)
         ((_, pair),) = found.pairs[found.pairs["nonfinite_mismatch"] > 0].iterrows()
-        assert value(found.alignment.reference, SILU, "output.0") == pair["reference"] or swapped
+        assert find_value(found.alignment.reference, SILU, "output.0") == pair["reference"] or swapped
         assert pair["comparable"]
         assert not pair["agrees"]
 
     def test_nan_on_both_sides_cannot_be_judged(self, trace):
         lost = self.lost(trace("pt_none"))
-        pair = pair_of(compared(lost, lost), SILU)
+        pair = find_pair(compare_traces(lost, lost), SILU)
         assert not pair["comparable"]
         assert not pair["nonfinite_mismatch"] > 0
 
@@ -67,15 +67,15 @@ class TestNotFinite:
         whole = trace("pt_none")
         infinite = whole
         for slot in ("input.1", "output.0"):
-            rows = like(whole, MASKED, slot)
-            infinite = edited(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
-        found = compared(infinite, whole)
-        assert not pair_of(found, MASKED)["nonfinite_mismatch"] > 0
+            rows = find_tensors_like(whole, MASKED, slot)
+            infinite = edit_tensors(infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1)
+        found = compare_traces(infinite, whole)
+        assert not find_pair(found, MASKED)["nonfinite_mismatch"] > 0
 
 
 class TestByChecksum:
     def test_equal_sums_agree(self, trace):
-        found = compared(trace("v6.0_api_stack_md5"), trace("v6.0_api_stack_md5"))
+        found = compare_traces(trace("v6.0_api_stack_md5"), trace("v6.0_api_stack_md5"))
         assert set(found.pairs["metric"]) <= {"hash", "statistics"}
         judged = found.pairs[found.pairs["metric"] == "hash"]
         assert len(judged) > 100
@@ -85,24 +85,24 @@ class TestByChecksum:
         """They say that something differs, not whether it is more than rounding."""
         whole = trace("v6.0_api_stack_md5")
         name = "Functional.silu.1.forward"
-        found = compared(edited(whole, like(whole, name, "output.0"), hash="00000000"), whole)
-        pair = pair_of(found, name)
+        found = compare_traces(edit_tensors(whole, find_tensors_like(whole, name, "output.0"), hash="00000000"), whole)
+        pair = find_pair(found, name)
         assert pair["metric"] == "hash"
         assert not pair["comparable"]
 
 
 class TestFused:
     def test_pairs_of_single_tensors_have_no_group(self, trace):
-        assert compared(trace("pt_none"), trace("pt_none")).pairs["group"].isna().all()
+        assert compare_traces(trace("pt_none"), trace("pt_none")).pairs["group"].isna().all()
 
 
 def test_everything_of_a_clean_real_pair_agrees(trace):
-    found = compared(trace("ms_mf_none"), trace("pt_none"))
+    found = compare_traces(trace("ms_mf_none"), trace("pt_none"))
     pairs = found.pairs[found.pairs["comparable"]]
     assert len(pairs) > 250
     assert pairs["agrees"].mean() > 0.97
 
 
 def test_a_fault_of_a_real_pair_disagrees(trace):
-    found = compared(trace("ms_mf_attn_scale"), trace("ms_mf_none"))
-    assert not pair_of(found, "Tensor.__mul__.2.forward")["agrees"]
+    found = compare_traces(trace("ms_mf_attn_scale"), trace("ms_mf_none"))
+    assert not find_pair(found, "Tensor.__mul__.2.forward")["agrees"]

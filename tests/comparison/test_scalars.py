@@ -1,22 +1,22 @@
 """Scalar arguments: a wrong epsilon or divisor is named."""
 
 import pytest
-from traces import aligned, edited, op, tensor
+from traces import align_traces, edit_tensors, find_op, find_tensor
 
-from dumpdiff.comparison.scalars import scalar_differences
+from dumpdiff.comparison.scalars import find_scalar_differences
 
 DIVISION = "Tensor.__truediv__.1.forward"
 NORM = "Functional.layer_norm.3.forward"
 
 
 def with_scalar(trace, name, slot, number):
-    return edited(
-        trace, tensor(trace, name, slot), max=number, min=number, mean=number, norm=abs(number)
+    return edit_tensors(
+        trace, find_tensor(trace, name, slot), max=number, min=number, mean=number, norm=abs(number)
     )
 
 
 def differences(target, reference):
-    return list(scalar_differences(aligned(target, reference)).itertuples(index=False, name=None))
+    return list(find_scalar_differences(align_traces(target, reference)).itertuples(index=False, name=None))
 
 
 def test_two_equal_runs_have_none(trace):
@@ -29,7 +29,7 @@ def test_two_equal_runs_have_none(trace):
 )
 def test_a_wrong_one_is_said_with_its_op_and_both_values(trace, name, slot, ours, theirs):
     whole = trace("pt_none")
-    number = op(whole, name)
+    number = find_op(whole, name)
     assert differences(with_scalar(whole, name, slot, ours), whole) == [
         (number, number, ours, pytest.approx(theirs))
     ]
@@ -51,8 +51,8 @@ def test_integers_are_not_compared(trace):
 
 def test_calls_with_another_number_of_scalars_are_not_compared(trace):
     whole = trace("pt_none")
-    epsilon = tensor(whole, NORM, "input.4")
-    assert differences(edited(whole, epsilon, dtype="int", max=2.0), whole) == []
+    epsilon = find_tensor(whole, NORM, "input.4")
+    assert differences(edit_tensors(whole, epsilon, dtype="int", max=2.0), whole) == []
 
 
 def test_the_same_formula_in_two_frameworks_has_none(trace):
@@ -63,4 +63,4 @@ def test_a_fault_of_a_real_pair_is_seen(trace):
     """Scores of layer 1 multiplied by 1/16 in place of 1/4."""
     ((ours, theirs, factor, right),) = differences(trace("ms_mf_attn_scale"), trace("ms_mf_none"))
     assert (factor, right) == (1 / 16, 1 / 4)
-    assert ours == theirs == op(trace("ms_mf_none"), "Tensor.__mul__.2.forward")
+    assert ours == theirs == find_op(trace("ms_mf_none"), "Tensor.__mul__.2.forward")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from traces import aligned, compared, edited, like, loading, pair_of, shipped
+from traces import align_traces, compare_traces, edit_tensors, find_tensors_like, replace_arrays, find_pair, load_shipped_rules
 
 from dumpdiff.comparison import compare_pairs
-from dumpdiff.comparison.whole_tensors import shaped
-from dumpdiff.graph import flow_of
+from dumpdiff.comparison.whole_tensors import load_shaped_tensor
+from dumpdiff.graph import build_flow
 from dumpdiff.model.errors import DumpError
 
 LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
@@ -14,12 +14,12 @@ LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
 
 @pytest.fixture(scope="module")
 def clean(trace):
-    return compared(trace("demo_pytorch"), trace("demo_pytorch"))
+    return compare_traces(trace("demo_pytorch"), trace("demo_pytorch"))
 
 
 @pytest.fixture(scope="module")
 def frameworks(trace):
-    return compared(trace("demo_mindspore"), trace("demo_pytorch"))
+    return compare_traces(trace("demo_mindspore"), trace("demo_pytorch"))
 
 
 class TestTwoEqualRuns:
@@ -34,8 +34,8 @@ class TestTwoEqualRuns:
         assert set(clean.pairs["layout"]) <= {"same", "reshape"}
 
     def test_floats_are_measured_by_relative_l2_and_tokens_by_mismatches(self, clean):
-        assert pair_of(clean, LINEAR)["metric"] == "relative_l2"
-        tokens = pair_of(clean, "Functional.embedding.0.forward", "input.0")
+        assert find_pair(clean, LINEAR)["metric"] == "relative_l2"
+        tokens = find_pair(clean, "Functional.embedding.0.forward", "input.0")
         assert tokens["metric"] == "mismatches"
         assert tokens["tolerance"] == 0
 
@@ -73,10 +73,10 @@ class TestTwoFrameworks:
 class TestADifference:
     def test_a_factor_is_measured_exactly(self, trace):
         whole = trace("demo_pytorch")
-        found = compared(
-            loading(whole, SILU, "output.0", lambda array: array * np.float32(1.25)), whole
+        found = compare_traces(
+            replace_arrays(whole, SILU, "output.0", lambda array: array * np.float32(1.25)), whole
         )
-        pair = pair_of(found, SILU)
+        pair = find_pair(found, SILU)
         assert pair["error"] == pair["relative_l2"] == pytest.approx(0.25)
         assert pair["cosine"] == pytest.approx(1)
         assert pair["max_relative"] == pytest.approx(0.25)
@@ -91,8 +91,8 @@ class TestADifference:
 
         whole = trace("demo_pytorch")
         name = "Functional.embedding.0.forward"
-        pair = pair_of(compared(loading(whole, name, "input.0", wrong), whole), name, "input.0")
-        size = whole.tensors["size"].iat[like(whole, name, "input.0")[0]]
+        pair = find_pair(compare_traces(replace_arrays(whole, name, "input.0", wrong), whole), name, "input.0")
+        size = whole.tensors["size"].iat[find_tensors_like(whole, name, "input.0")[0]]
         assert pair["mismatches"] == 1
         assert pair["error"] == 1 / size
         assert not pair["agrees"]
@@ -104,7 +104,7 @@ class TestADifference:
             return array
 
         whole = trace("demo_pytorch")
-        pair = pair_of(compared(loading(whole, SILU, "output.0", broken), whole), SILU)
+        pair = find_pair(compare_traces(replace_arrays(whole, SILU, "output.0", broken), whole), SILU)
         assert pair["nonfinite_mismatch"] == 2
         assert pair["error"] == 0, "of the others"
         assert not pair["agrees"]
@@ -112,25 +112,25 @@ class TestADifference:
     def test_another_order_of_the_axes_is_none(self, trace):
         """The file holds the transpose: that is found, named, and agrees."""
         whole = trace("demo_pytorch")
-        weight = like(whole, LINEAR, "input.1")
+        weight = find_tensors_like(whole, LINEAR, "input.1")
         rows, columns = whole.tensors["shape"].iat[weight[0]]
-        turned = loading(whole, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T))
-        turned = edited(turned, weight, shape=(columns, rows))
-        pair = pair_of(compared(turned, whole), LINEAR, "input.1")
+        turned = replace_arrays(whole, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T))
+        turned = edit_tensors(turned, weight, shape=(columns, rows))
+        pair = find_pair(compare_traces(turned, whole), LINEAR, "input.1")
         assert "transpose" in pair["layout"]
         assert pair["error"] == 0
         assert pair["agrees"]
 
     def test_rounding_to_the_narrower_type_tells_a_dtype_policy_from_a_fault(self, trace):
         whole = trace("demo_pytorch")
-        half = loading(whole, SILU, "output.0", lambda array: array.astype(np.float16))
-        half = edited(half, like(whole, SILU, "output.0"), dtype="float16")
-        pair = pair_of(compared(half, whole), SILU)
+        half = replace_arrays(whole, SILU, "output.0", lambda array: array.astype(np.float16))
+        half = edit_tensors(half, find_tensors_like(whole, SILU, "output.0"), dtype="float16")
+        pair = find_pair(compare_traces(half, whole), SILU)
         assert 1e-5 < pair["error"] < 2.0**-11
         assert pair["rounded_error"] == 0
 
     def test_types_of_one_precision_are_not_rounded(self, clean):
-        assert np.isnan(pair_of(clean, SILU)["rounded_error"])
+        assert np.isnan(find_pair(clean, SILU)["rounded_error"])
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def damaged(trace):
         raise DumpError("not an npy file")
 
     whole = trace("demo_pytorch")
-    return compared(loading(whole, SILU, "output.0", refuse), whole)
+    return compare_traces(replace_arrays(whole, SILU, "output.0", refuse), whole)
 
 
 class TestFilesThatCannotBeRead:
@@ -151,12 +151,12 @@ class TestFilesThatCannotBeRead:
         assert (
             problem.file
             == damaged.alignment.target.tensors["file"].iat[
-                int(pair_of(damaged, SILU)["target_tensor"])
+                int(find_pair(damaged, SILU)["target_tensor"])
             ]
         )
 
     def test_its_statistics_are_compared_instead(self, damaged):
-        pair = pair_of(damaged, SILU)
+        pair = find_pair(damaged, SILU)
         assert pair["metric"] == "statistics"
         assert pair["agrees"]
 
@@ -164,19 +164,19 @@ class TestFilesThatCannotBeRead:
 class TestShape:
     def test_flat_files_get_the_recorded_shape(self, trace):
         whole = trace("demo_pytorch")
-        flat = loading(whole, SILU, "output.0", np.ravel)
-        tensor = like(whole, SILU, "output.0")[0]
-        assert shaped(flow_of(flat), tensor).shape == whole.tensors["shape"].iat[tensor]
+        flat = replace_arrays(whole, SILU, "output.0", np.ravel)
+        tensor = find_tensors_like(whole, SILU, "output.0")[0]
+        assert load_shaped_tensor(build_flow(flat), tensor).shape == whole.tensors["shape"].iat[tensor]
 
     def test_files_of_another_size_keep_theirs(self, trace):
         whole = trace("demo_pytorch")
-        tensor = like(whole, SILU, "output.0")[0]
-        short = loading(whole, SILU, "output.0", lambda array: array[:1])
-        assert shaped(flow_of(short), tensor).shape == whole.array(tensor)[:1].shape
+        tensor = find_tensors_like(whole, SILU, "output.0")[0]
+        short = replace_arrays(whole, SILU, "output.0", lambda array: array[:1])
+        assert load_shaped_tensor(build_flow(short), tensor).shape == whole.array(tensor)[:1].shape
 
 
 def test_it_says_how_far_it_is(trace):
     shares = []
-    compare_pairs(aligned(trace("demo_pytorch"), trace("demo_pytorch")), shipped(), shares.append)
+    compare_pairs(align_traces(trace("demo_pytorch"), trace("demo_pytorch")), load_shipped_rules(), shares.append)
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1

@@ -9,7 +9,7 @@ import pytest
 from weight_comparison.conftest import hugging_face, megatron_files, models
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import Converted, Reading, Wanted, convert
+from dumpdiff.conversion import ConversionResult, SourceOptions, TargetOptions, convert
 from dumpdiff.rulebook import load_rules
 
 __all__ = ["hugging_face", "megatron_files", "models"]
@@ -20,12 +20,12 @@ To = Callable[..., Path]
 
 
 def converted(
-    source: Path, folder: Path, wanted: Wanted, reading: Reading | None = None, **more: object
-) -> Converted:
+    source: Path, folder: Path, wanted: TargetOptions, reading: SourceOptions | None = None, **more: object
+) -> ConversionResult:
     like = more.pop("like", None)
     example = None if like is None else checkpoints.open(like)
     return convert(
-        checkpoints.open(source), folder, reading or Reading(), wanted, RULES, like=example, **more
+        checkpoints.open(source), folder, reading or SourceOptions(), wanted, RULES, like=example, **more
     )
 
 
@@ -35,14 +35,14 @@ def to(tmp_path: Path) -> To:
     made = 0
 
     def folder(
-        framework: str, source: Path, reading: Reading | None = None, **options: object
+        framework: str, source: Path, reading: SourceOptions | None = None, **options: object
     ) -> Path:
         nonlocal made
         made += 1
         place = tmp_path / f"{made}_{framework}"
-        result = converted(source, place, Wanted(framework, **options), reading)
-        assert result.checked is not None
-        assert result.checked.mistakes == ()
+        result = converted(source, place, TargetOptions(framework, **options), reading)
+        assert result.verification is not None
+        assert result.verification.mistakes == ()
         assert result.verified
         return place
 

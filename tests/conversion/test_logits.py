@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.conversion import Reading, Wanted
+from dumpdiff.conversion import SourceOptions, TargetOptions
 
 from .conftest import To, converted
 
@@ -55,8 +55,8 @@ def assert_near(found: np.ndarray, wanted: np.ndarray) -> None:
 
 def test_mindspore_to_hugging_face(tmp_path: Path, mindspore_model: Path) -> None:
     """A hand-written model: its names by the rules, its configuration from the shapes and the heads that are given."""
-    wanted = Wanted("huggingface")
-    result = converted(mindspore_model / "model.ckpt", tmp_path / "hf", wanted, Reading(heads=4))
+    wanted = TargetOptions("huggingface")
+    result = converted(mindspore_model / "model.ckpt", tmp_path / "hf", wanted, SourceOptions(heads=4))
     assert result.verified
     assert any("rms_norm_eps, rope_theta" in note for note in result.plan.notes)
 
@@ -73,7 +73,7 @@ def test_hugging_face_to_mindspore(tmp_path: Path, mindspore_model: Path) -> Non
     config = LlamaConfig(**sizes, num_attention_heads=4, rms_norm_eps=1e-5, initializer_range=0.2)
     LlamaForCausalLM(config).save_pretrained(tmp_path / "hf")
     result = converted(
-        tmp_path / "hf", tmp_path / "ms", Wanted("mindspore"), like=mindspore_model / "model.ckpt"
+        tmp_path / "hf", tmp_path / "ms", TargetOptions("mindspore"), like=mindspore_model / "model.ckpt"
     )
     assert result.verified
 

@@ -11,18 +11,18 @@ from safetensors.numpy import save_file
 from weight_comparison.layouts import Weights
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import Converted, Reading, Wanted, planned
+from dumpdiff.conversion import ConversionResult, SourceOptions, TargetOptions, plan_conversion
 from dumpdiff.model.errors import DumpError
 
 from .conftest import RULES
 
 
-def plan(source: Path, wanted: Wanted, reading: Reading | None = None) -> Converted:
-    return planned(checkpoints.open(source), reading or Reading(), wanted, RULES)
+def plan(source: Path, wanted: TargetOptions, reading: SourceOptions | None = None) -> ConversionResult:
+    return plan_conversion(checkpoints.open(source), reading or SourceOptions(), wanted, RULES)
 
 
 def test_a_plan_says_what_becomes_what(models: Path) -> None:
-    result = plan(models / "llama", Wanted("megatron", tensor=2, stages=2))
+    result = plan(models / "llama", TargetOptions("megatron", tensor=2, stages=2))
     assert result.folder is None
     assert [file.name for file in result.plan.files] == [
         *(f"release/mp_rank_{t:02d}_{p:03d}/model_optim_rng.pt" for p in (0, 1) for t in (0, 1)),
@@ -31,7 +31,7 @@ def test_a_plan_says_what_becomes_what(models: Path) -> None:
     tensors = {one.name: one for one in result.plan.files[2].tensors}  # rank 0 of the second stage
     qkv = tensors["decoder.layers.0.self_attention.linear_qkv.weight"]
     assert qkv.shape == (64, 64)
-    assert qkv.source == tuple(f"model.layers.2.self_attn.{part}_proj.weight" for part in "qkv")
+    assert qkv.sources == tuple(f"model.layers.2.self_attn.{part}_proj.weight" for part in "qkv")
 
 
 def test_large_models_are_written_in_several_files(
@@ -39,8 +39,8 @@ def test_large_models_are_written_in_several_files(
 ) -> None:
     from dumpdiff.conversion import safetensors_writer
 
-    monkeypatch.setattr(safetensors_writer.shards, "__defaults__", (200_000,))
-    files = plan(models / "llama", Wanted("huggingface")).plan.files
+    monkeypatch.setattr(safetensors_writer.split_into_files, "__defaults__", (200_000,))
+    files = plan(models / "llama", TargetOptions("huggingface")).plan.files
     parts = [file for file in files if file.tensors]
     assert parts[0].name == f"model-00001-of-{len(parts):05d}.safetensors"
     assert len(parts) > 2
@@ -51,19 +51,19 @@ def test_large_models_are_written_in_several_files(
 @pytest.mark.parametrize(
     ("name", "wanted", "said"),
     [
-        ("llama", Wanted("megatron", tensor=3), "--tp 3: 4 query groups do not divide"),
-        ("llama", Wanted("megatron", tensor=8), "--tp 8: 4 query groups do not divide"),
-        ("deepseek", Wanted("megatron", tensor=3), "--tp 3: 8 heads do not divide"),
-        ("llama", Wanted("megatron", stages=3), "--pp 3: 4 layers do not divide"),
-        ("llama", Wanted("huggingface", tensor=2), "--tp and --pp are Megatron's"),
-        ("llama", Wanted("megatron", padded=200), "--padded-vocab-size 200: must be at least 250"),
-        ("llama", Wanted("huggingface", kind="bert"), "--model-type bert: expected one of llama"),
-        ("gpt2", Wanted("huggingface", kind="llama"), "Hugging Face llama has no name for"),
-        ("deepseek", Wanted("mindspore", legacy=True), "has no name for layers.0.attention"),
-        ("gpt2", Wanted("megatron", bias=False), "--no-bias: .* is not zero"),
+        ("llama", TargetOptions("megatron", tensor=3), "--tp 3: 4 query groups do not divide"),
+        ("llama", TargetOptions("megatron", tensor=8), "--tp 8: 4 query groups do not divide"),
+        ("deepseek", TargetOptions("megatron", tensor=3), "--tp 3: 8 heads do not divide"),
+        ("llama", TargetOptions("megatron", stages=3), "--pp 3: 4 layers do not divide"),
+        ("llama", TargetOptions("huggingface", tensor=2), "--tp and --pp are Megatron's"),
+        ("llama", TargetOptions("megatron", padded_vocabulary=200), "--padded-vocab-size 200: must be at least 250"),
+        ("llama", TargetOptions("huggingface", model_type="bert"), "--model-type bert: expected one of llama"),
+        ("gpt2", TargetOptions("huggingface", model_type="llama"), "Hugging Face llama has no name for"),
+        ("deepseek", TargetOptions("mindspore", legacy=True), "has no name for layers.0.attention"),
+        ("gpt2", TargetOptions("megatron", bias=False), "--no-bias: .* is not zero"),
     ],
 )
-def test_what_cannot_be_is_refused(models: Path, name: str, wanted: Wanted, said: str) -> None:
+def test_what_cannot_be_is_refused(models: Path, name: str, wanted: TargetOptions, said: str) -> None:
     with pytest.raises(DumpError, match=said) as refused:
         plan(models / name, wanted)
     assert "\n" not in str(refused.value)
@@ -73,12 +73,12 @@ def test_biases_of_zeros_come_and_go(tmp_path: Path, models: Path) -> None:
     from dumpdiff.conversion import convert
 
     source = checkpoints.open(models / "llama")
-    made = convert(source, tmp_path / "with", Reading(), Wanted("megatron", bias=True), RULES)
+    made = convert(source, tmp_path / "with", SourceOptions(), TargetOptions("megatron", bias=True), RULES)
     names = {entry.name for entry in checkpoints.open(tmp_path / "with").entries}
     assert "decoder.layers.3.self_attention.linear_qkv.bias" in names
     assert "decoder.layers.3.mlp.linear_fc1.bias" in names
     assert made.verified
-    without = plan(tmp_path / "with", Wanted("huggingface", bias=False)).plan.files[0]
+    without = plan(tmp_path / "with", TargetOptions("huggingface", bias=False)).plan.files[0]
     assert not [one.name for one in without.tensors if one.name.endswith(".bias")]
 
 
@@ -100,7 +100,7 @@ def test_parameters_that_would_be_lost(
 ) -> None:
     save_file(change(hugging_face("llama")[0]), tmp_path / "model.safetensors")
     with pytest.raises(DumpError, match=said):
-        plan(tmp_path / "model.safetensors", Wanted("mindspore"), Reading(heads=8, groups=4))
+        plan(tmp_path / "model.safetensors", TargetOptions("mindspore"), SourceOptions(heads=8, groups=4))
 
 
 def test_heads_are_asked_for_where_nothing_says_them(
@@ -108,9 +108,9 @@ def test_heads_are_asked_for_where_nothing_says_them(
 ) -> None:
     save_file(hugging_face("llama")[0], tmp_path / "model.safetensors")
     with pytest.raises(DumpError, match="--heads N"):
-        plan(tmp_path / "model.safetensors", Wanted("mindspore"))
+        plan(tmp_path / "model.safetensors", TargetOptions("mindspore"))
     assert plan(
-        tmp_path / "model.safetensors", Wanted("mindspore"), Reading(heads=8, groups=4)
+        tmp_path / "model.safetensors", TargetOptions("mindspore"), SourceOptions(heads=8, groups=4)
     ).plan.files
 
 
@@ -118,12 +118,12 @@ def test_what_is_taken_for_granted_is_said(tmp_path: Path, models: Path) -> None
     from dumpdiff.conversion import convert
 
     convert(
-        checkpoints.open(models / "llama"), tmp_path / "ms", Reading(), Wanted("mindspore"), RULES
+        checkpoints.open(models / "llama"), tmp_path / "ms", SourceOptions(), TargetOptions("mindspore"), RULES
     )
-    notes = plan(tmp_path / "ms", Wanted("huggingface")).plan.notes
+    notes = plan(tmp_path / "ms", TargetOptions("huggingface")).plan.notes
     assert [note.split(";")[0] for note in notes] == [
         "q, k and v were read by query group",
         "gate and up were read in turns",
     ]
-    said = Reading(qkv="grouped", gate_up="interleaved")
-    assert plan(tmp_path / "ms", Wanted("huggingface"), said).plan.notes == ()
+    said = SourceOptions(qkv="grouped", gate_up="interleaved")
+    assert plan(tmp_path / "ms", TargetOptions("huggingface"), said).plan.notes == ()

@@ -13,7 +13,7 @@ from weight_comparison import layouts
 from weight_comparison.layouts import Weights
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import Reading
+from dumpdiff.conversion import SourceOptions
 
 from .conftest import To
 
@@ -60,7 +60,7 @@ def test_mindspore_transformers_and_back(
     to: To, models: Path, hugging_face: HuggingFace, name: str, qkv: str, gate_up: str
 ) -> None:
     mindspore = to("mindspore", models / name, qkv=qkv, gate_up=gate_up)
-    back = to("huggingface", mindspore, Reading(qkv=qkv, gate_up=gate_up))
+    back = to("huggingface", mindspore, SourceOptions(qkv=qkv, gate_up=gate_up))
     assert_same_bits(written(back), hugging_face(name)[0])
 
 
@@ -86,7 +86,7 @@ def test_shards_are_as_megatron_keeps_them(
     """Name by name what an independent cut of the weights gives: tests/weights/layouts.py; read by torch itself."""
     weights, config = hugging_face(name)
     whole = (
-        layouts.gpt2_mcore(weights, config) if name == "gpt2" else layouts.mcore(weights, config)
+        layouts.convert_gpt2_to_mcore(weights, config) if name == "gpt2" else layouts.convert_to_mcore(weights, config)
     )
     layers = {int(path.split(".")[2]) for path in whole if path.startswith("decoder.layers.")}
     table = whole["embedding.word_embeddings.weight"]
@@ -96,7 +96,7 @@ def test_shards_are_as_megatron_keeps_them(
             whole[path] = np.concatenate(
                 [whole[path], np.zeros((rows, table.shape[1]), np.float32)]
             )
-    ranks = layouts.sharded(whole, 2, 2, gated=name != "gpt2")
+    ranks = layouts.shard_weights(whole, 2, 2, gated=name != "gpt2")
     if name in ("qwen3", "gpt2"):  # tied: the last stage has a copy of its own
         for rank in (0, 1):
             ranks[rank, 1]["output_layer.weight"] = ranks[rank, 0][
@@ -131,18 +131,18 @@ def test_megatron_core_itself_has_these_shards(to: To, models: Path, megatron_fi
         )
         ours = checkpoints.open(folder / "release" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt")
         wanted = {
-            entry.name: theirs.array(entry)
+            entry.name: theirs.read_array(entry)
             for entry in theirs.entries
             if "_extra_state" not in entry.name
         }
-        assert_same_bits({entry.name: ours.array(entry) for entry in ours.entries}, wanted)
+        assert_same_bits({entry.name: ours.read_array(entry) for entry in ours.entries}, wanted)
 
 
 def test_layout_of_mindspore_transformers(to: To, models: Path, hugging_face: HuggingFace) -> None:
     """Name by name, bit by bit: gate and up row by row; experts as [experts * hidden, 2 * ffn], gate before up."""
-    llama = layouts.mcore(*hugging_face("llama"), gate_up=layouts.in_turns)
+    llama = layouts.convert_to_mcore(*hugging_face("llama"), gate_up=layouts.interleave_rows)
     assert_same_bits(written(to("mindspore", models / "llama")), llama)
-    mixtral = layouts.mcore(*hugging_face("mixtral"), grouped_experts=True)
+    mixtral = layouts.convert_to_mcore(*hugging_face("mixtral"), grouped_experts=True)
     flat = {
         n: v.reshape(-1, v.shape[-1]) if ".experts.weight" in n else v for n, v in mixtral.items()
     }
@@ -155,10 +155,10 @@ def test_metas_rope_pairs_become_halves(
     weights, config = hugging_face("llama")
     meta = {
         n: torch.from_numpy(np.ascontiguousarray(v))
-        for n, v in layouts.meta(weights, config).items()
+        for n, v in layouts.convert_to_meta(weights, config).items()
     }
     torch.save(meta, tmp_path / "consolidated.pt")
-    back = to("huggingface", tmp_path / "consolidated.pt", Reading(heads=8, groups=4))
+    back = to("huggingface", tmp_path / "consolidated.pt", SourceOptions(heads=8, groups=4))
     assert_same_bits(written(back), weights)
 
 
@@ -192,5 +192,5 @@ def test_padding_is_dropped_where_the_true_size_is_given(
     }
     save_file(padded, tmp_path / "model.safetensors")
     assert_same_bits(written(to("huggingface", tmp_path / "model.safetensors")), padded)
-    back = to("huggingface", tmp_path / "model.safetensors", Reading(vocabulary=250))
+    back = to("huggingface", tmp_path / "model.safetensors", SourceOptions(vocabulary=250))
     assert_same_bits(written(back), weights)

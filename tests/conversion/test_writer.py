@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.conversion import Wanted, torch_writer, writer
+from dumpdiff.conversion import TargetOptions, torch_writer, writer
 from dumpdiff.model.errors import DumpError
 
 from .conftest import converted
 
-WANTED = Wanted("megatron", tensor=2, stages=2)
+WANTED = TargetOptions("megatron", tensor=2, stages=2)
 
 
 class Interrupted(Exception):
@@ -21,7 +21,7 @@ class Interrupted(Exception):
 @pytest.fixture
 def interrupted(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A conversion of four ranks that ended in the third."""
-    real, begun = torch_writer.write, 0
+    real, begun = torch_writer.write_file, 0
 
     def fails(path: Path, *arguments: object) -> None:
         nonlocal begun
@@ -32,7 +32,7 @@ def interrupted(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -
         real(path, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch_writer, "write", fails)
+        patch.setattr(torch_writer, "write_file", fails)
         with pytest.raises(Interrupted):
             converted(models / "llama", tmp_path / "out", WANTED)
     return tmp_path / "out"
@@ -60,15 +60,15 @@ def test_an_interrupted_one_goes_on(interrupted: Path, models: Path) -> None:
     result = converted(models / "llama", interrupted, WANTED, resume=True)
 
     assert result.verified
-    assert result.kept == 2
+    assert result.n_reused_files == 2
     assert all(file.stat().st_mtime_ns == time for file, time in whole.items())
     assert len(list(interrupted.rglob("*.pt"))) == 4
     assert not list(interrupted.rglob("*.part"))
     assert not (interrupted / writer.JOURNAL).exists()
 
 
-@pytest.mark.parametrize("other", [Wanted("megatron", tensor=4, stages=2), Wanted("huggingface")])
-def test_another_conversion_does_not_go_on(interrupted: Path, models: Path, other: Wanted) -> None:
+@pytest.mark.parametrize("other", [TargetOptions("megatron", tensor=4, stages=2), TargetOptions("huggingface")])
+def test_another_conversion_does_not_go_on(interrupted: Path, models: Path, other: TargetOptions) -> None:
     with pytest.raises(DumpError, match="of another source or with other options"):
         converted(models / "llama", interrupted, other, resume=True)
     with pytest.raises(DumpError, match="of another source or with other options"):
@@ -79,7 +79,7 @@ def test_verification_tells_what_is_wrong(
     tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that puts other bytes into one tensor is found out."""
-    real = torch_writer.write
+    real = torch_writer.write_file
 
     def wrong(path: Path, tensors: tuple, *arguments: object) -> None:
         real(path, tensors, *arguments)
@@ -87,8 +87,8 @@ def test_verification_tells_what_is_wrong(
         content[len(content) // 2] ^= 0xFF
         path.write_bytes(content)
 
-    monkeypatch.setattr(torch_writer, "write", wrong)
-    result = converted(models / "llama", tmp_path / "out", Wanted("megatron"))
+    monkeypatch.setattr(torch_writer, "write_file", wrong)
+    result = converted(models / "llama", tmp_path / "out", TargetOptions("megatron"))
     assert result.verified is False
 
 
@@ -97,7 +97,7 @@ def test_without_verification_nothing_is_compared(tmp_path: Path, models: Path) 
 
 
 def test_rounding_is_asked_for(tmp_path: Path, models: Path) -> None:
-    result = converted(models / "llama", tmp_path / "out", Wanted("mindspore", dtype="bfloat16"))
+    result = converted(models / "llama", tmp_path / "out", TargetOptions("mindspore", dtype="bfloat16"))
     assert result.verified
-    assert result.checked is not None
-    assert result.checked.relation == "rounded"
+    assert result.verification is not None
+    assert result.verification.relation == "rounded"

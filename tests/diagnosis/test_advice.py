@@ -17,8 +17,8 @@ from batches.test_packing_settings import SCRIPT, YAML
 from batches.written import token_files
 from click.testing import CliRunner
 from optimizers.saved import train
-from traces import after, like, located, times
-from training_logs.written import megatron, mindformers
+from traces import find_dependents, find_tensors_like, locate_divergence, scale_tensors
+from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
 from dumpdiff import api
 from dumpdiff.cli import main
@@ -26,7 +26,7 @@ from dumpdiff.diagnosis.advice import Advice, advise
 from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.diagnosis.decision import Decision
 from dumpdiff.diagnosis.evidence import Evidence
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.diagnosis.places import Cause, Place
 from dumpdiff.model.stage import Stage
 from dumpdiff.model.trace import Trace
@@ -36,15 +36,15 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) -> Triaged:
+def full(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) -> TriageResult:
     """Two runs of which there is everything, in folders whose names a shell would take apart."""
     folder = tmp_path_factory.mktemp("a run of 'mine'")
     token_files(folder / "ours")
     token_files(folder / "theirs", seed=2)
     (folder / "run.yaml").write_text(YAML.replace("seed: 77", "seed: 78"))
     (folder / "run.sh").write_text(SCRIPT)
-    (folder / "run.log").write_text(mindformers(np.where(np.arange(40) < 20, LOSS, 0.9 * LOSS)))
-    (folder / "reference.log").write_text(megatron(LOSS))
+    (folder / "run.log").write_text(format_mindformers_log(np.where(np.arange(40) < 20, LOSS, 0.9 * LOSS)))
+    (folder / "reference.log").write_text(format_megatron_log(LOSS))
     (folder / "rules.yaml").write_text("{}\n")
     steps = [train(folder / side, rate=rate) for side, rate in (("ms", 0.1), ("pt", 0.2))]
     runs = (
@@ -73,9 +73,9 @@ def several(trace: Callable[[str], Trace]) -> Evidence:
     rows = {
         row
         for reader in readers
-        for row in (*like(whole, reader, "input.1"), *after(whole, reader))
+        for row in (*find_tensors_like(whole, reader, "input.1"), *find_dependents(whole, reader))
     }
-    found = located(times(whole, rows, 1.1), whole)
+    found = locate_divergence(scale_tensors(whole, rows, 1.1), whole)
     assert [finding.kind for finding in found.findings] == ["parameter", "constant", "constant"]
     return Evidence(dumps=found)
 
@@ -99,7 +99,7 @@ def advised(case: Case, evidence: Evidence) -> Iterator[Advice]:
         for symptom in ("first loss", "gradients"):
             yield from advise(case, evidence, because_of(cause, symptom=symptom))
     yield from advise(case, evidence, because_of(None, get_args(Place)))
-    for verdict in ("agree", "unclear"):
+    for verdict in ("agree", "inconclusive"):
         yield from advise(case, evidence, replace(because_of(None), verdict=verdict))
 
 
@@ -137,7 +137,7 @@ def parsed(arguments: list[str]) -> str:
     return name
 
 
-def test_every_advised_command_is_taken(full: Triaged, several: Evidence, here: Path) -> None:
+def test_every_advised_command_is_taken(full: TriageResult, several: Evidence, here: Path) -> None:
     cases = (
         (full.case, full.evidence),
         (full.case, several),
@@ -160,9 +160,9 @@ def test_the_check_of_commands_sees_a_wrong_one() -> None:
 
 @pytest.mark.parametrize("cause", ["settings", "data", "weights", "schedule", "optimizer"])
 def test_what_is_advised_shows_what_the_stage_found(
-    full: Triaged, here: Path, cause: Cause
+    full: TriageResult, here: Path, cause: Cause
 ) -> None:
-    stage = full.evidence.stage("logs" if cause == "schedule" else cause)
+    stage = full.evidence.find_stage("logs" if cause == "schedule" else cause)
     assert stage is not None
     assert stage.verdict == "differ"
     shown = command_lines(*advise(full.case, full.evidence, because_of(cause)))[0]
@@ -172,7 +172,7 @@ def test_what_is_advised_shows_what_the_stage_found(
     assert headline in result.stdout.partition("\n")[0]
 
 
-def test_token_files_are_cut_as_the_settings_say(full: Triaged) -> None:
+def test_token_files_are_cut_as_the_settings_say(full: TriageResult) -> None:
     (call,) = command_lines(*advise(full.case, full.evidence, because_of("data")))
     assert shlex.join(call[3:]) == (
         "--seq-length 64 --global-batch-size 8 --micro-batch-size 2 --data-parallel 4 --seed 78:77 --split 1.0,0.0,0.0 "
@@ -181,7 +181,7 @@ def test_token_files_are_cut_as_the_settings_say(full: Triaged) -> None:
 
 
 def test_a_dump_that_is_advised_can_be_configured_and_is_of_that_step(
-    here: Path, full: Triaged
+    here: Path, full: TriageResult
 ) -> None:
     told = (
         advise(Case(), Evidence(), because_of("forward")),
@@ -196,7 +196,7 @@ def test_a_dump_that_is_advised_can_be_configured_and_is_of_that_step(
         assert re.search(rf'"step": \[\s*{step}\s*\]', (here / "config.json").read_text())
 
 
-def test_statistics_are_narrowed_down(full: Triaged, here: Path) -> None:
+def test_statistics_are_narrowed_down(full: TriageResult, here: Path) -> None:
     dumps = full.evidence.dumps
     assert dumps is not None
     unexplained = replace(
@@ -233,7 +233,7 @@ def test_where_there_are_whole_tensors_what_was_tried_is_shown(several: Evidence
 
 @pytest.mark.parametrize("place", ["data", "weights", "forward", "backward", "optimizer"])
 def test_what_was_given_and_cannot_be_read_is_not_asked_for_again(place: Place) -> None:
-    evidence = Evidence(stages=(Stage(place, "unclear", "a.bin: cut off"),))
+    evidence = Evidence(stages=(Stage(place, "inconclusive", "a.bin: cut off"),))
     told = advise(Case(), evidence, because_of(place))
     assert any(
         one.why.endswith("could not be used; put it right, and triage again: a.bin: cut off")

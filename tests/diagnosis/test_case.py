@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.diagnosis.case import Case, Run, load_case, run_of
+from dumpdiff.diagnosis.case import Case, Run, load_case, build_run
 from dumpdiff.model.errors import DumpError
 
 
@@ -26,7 +26,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
     read = case(folder, "target: {log: ms.log}\nreference: {log: pt.log, version: '0.12'}\n")
     assert read.target == Run(log=str(folder / "ms.log"))
     assert read.reference == Run(log=str(folder / "pt.log"), version="0.12")
-    assert read.both("log") == (str(folder / "ms.log"), str(folder / "pt.log"))
+    assert read.get_both("log") == (str(folder / "ms.log"), str(folder / "pt.log"))
 
 
 def test_everything_else_is_of_both_runs(folder: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
 
 
 def test_parts_may_be_given_one_by_one(folder: Path) -> None:
-    assert run_of({"log": str(folder / "ms.log"), "version": "1.6"}).version == "1.6"
+    assert build_run({"log": str(folder / "ms.log"), "version": "1.6"}).version == "1.6"
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_parts_may_be_given_one_by_one(folder: Path) -> None:
 )
 def test_wrong_parts_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(DumpError, match=said):
-        run_of(given)
+        build_run(given)

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_logs.written import megatron, mindformers
+from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
 from dumpdiff.diagnosis.advice import advise
 from dumpdiff.diagnosis.case import Case
 from dumpdiff.diagnosis.decision import Decision, decide
 from dumpdiff.diagnosis.evidence import Evidence
-from dumpdiff.model.stage import Stage, Verdict
-from dumpdiff.run_settings import Comparison, read_settings
+from dumpdiff.model.stage import Stage
+from dumpdiff.model.verdict import Verdict
+from dumpdiff.run_settings import SettingsComparison, read_settings
 from dumpdiff.run_settings import compare as compare_settings
 from dumpdiff.training_logs import LogComparison, compare, read_log
 
@@ -26,7 +27,7 @@ LOSS = np.linspace(8.0, 5.0, 40)
 LOWER = np.where(np.arange(40) < 20, LOSS, 0.95 * LOSS)  #: from step 21 on
 
 Logs = Callable[..., LogComparison]
-SettingsOf = Callable[[str], Comparison]
+SettingsOf = Callable[[str], SettingsComparison]
 
 
 def stages(**verdicts: Verdict) -> tuple[Stage, ...]:
@@ -42,8 +43,8 @@ def logs(tmp_path: Path) -> Logs:
     """``logs(loss)``: a log of MindSpore Transformers with these losses beside one of Megatron-LM with ``LOSS``."""
 
     def compared(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
-        (tmp_path / "ms.log").write_text(mindformers(target, **options))
-        (tmp_path / "pt.log").write_text(megatron(LOSS))
+        (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
+        (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
         return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
 
     return compared
@@ -53,7 +54,7 @@ def logs(tmp_path: Path) -> Logs:
 def settings(tmp_path: Path) -> SettingsOf:
     """``settings("--seed 7")``: a launch with these options more beside one without."""
 
-    def compared(options: str) -> Comparison:
+    def compared(options: str) -> SettingsComparison:
         launch = (
             "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --lr 1e-3 --bf16 --seed 1 "
         )
@@ -146,7 +147,7 @@ def test_settings_alone_are_a_cause_that_nothing_shows(settings: SettingsOf) -> 
 
 def test_another_dtype_is_precision(settings: SettingsOf) -> None:
     parted = settings("--grad-reduce-in-bf16")
-    assert [row.effect for row in parted.having("different", matters=True)] == ["precision"]
+    assert [row.effect for row in parted.select_settings("differ", matters=True)] == ["precision"]
     assert decided(*stages(settings="differ", norms="differ"), settings=parted).cause == "precision"
 
 
@@ -168,23 +169,23 @@ def test_an_optimizer_setting_is_evidence_of_the_optimizer(settings: SettingsOf)
 
 
 def test_agreement_needs_a_forward_pass_and_no_doubt(logs: Logs) -> None:
-    assert decided(*stages(settings="agree", weights="agree")).verdict == "unclear"
+    assert decided(*stages(settings="agree", weights="agree")).verdict == "inconclusive"
     assert (
         decided(*stages(settings="agree", weights="agree", logs="agree"), logs=logs()).verdict
         == "agree"
     )
-    doubtful = decided(*stages(settings="agree", weights="unclear", logs="agree"), logs=logs())
-    assert (doubtful.verdict, doubtful.cause) == ("unclear", None)
-    assert doubtful.headline.endswith("weights cannot tell: what weights found")
+    doubtful = decided(*stages(settings="agree", weights="inconclusive", logs="agree"), logs=logs())
+    assert (doubtful.verdict, doubtful.cause) == ("inconclusive", None)
+    assert doubtful.headline.endswith("weights inconclusive: what weights found")
 
 
 def test_what_is_left_to_tick_off_is_no_doubt(logs: Logs) -> None:
-    assert decided(*stages(checklist="unclear", logs="agree"), logs=logs()).verdict == "agree"
+    assert decided(*stages(checklist="inconclusive", logs="agree"), logs=logs()).verdict == "agree"
 
 
 def test_nothing_at_all_is_no_agreement() -> None:
     found = decided()
-    assert (found.verdict, found.cause, found.outcome) == ("unclear", None, "unclear")
+    assert (found.verdict, found.cause, found.outcome) == ("inconclusive", None, "inconclusive")
     assert len(found.missing) == 7
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_logs.written import megatron, mindformers
+from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
 from dumpdiff import run_settings
-from dumpdiff.diagnosis.symptom import first_loss, second_loss, symptom_of
+from dumpdiff.diagnosis.symptom import check_first_loss, check_second_loss, find_symptom
 from dumpdiff.run_settings import read_settings
 from dumpdiff.training_logs import LogComparison, compare, read_log
 
@@ -26,38 +26,38 @@ def logs(tmp_path: Path) -> Logs:
     """``logs(loss)``: a log of MindSpore Transformers with these losses beside one of Megatron-LM with ``LOSS``."""
 
     def compared(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
-        (tmp_path / "ms.log").write_text(mindformers(target, **options))
-        (tmp_path / "pt.log").write_text(megatron(LOSS))
+        (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
+        (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
         return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
 
     return compared
 
 
 def test_without_logs_nothing_is_known() -> None:
-    assert symptom_of(None, None) == "unknown"
+    assert find_symptom(None, None) == "unknown"
 
 
 def test_gradients_of_step_1(logs: Logs) -> None:
-    assert symptom_of(logs(norm=1.05), None) == "gradients"
+    assert find_symptom(logs(norm=1.05), None) == "gradients"
 
 
 def test_equal_logs_show_nothing(logs: Logs) -> None:
-    assert symptom_of(logs(), None) == "none"
+    assert find_symptom(logs(), None) == "none"
 
 
 def test_the_first_loss(logs: Logs) -> None:
-    assert symptom_of(logs(LOSS * 1.01), None) == "first loss"
+    assert find_symptom(logs(LOSS * 1.01), None) == "first loss"
 
 
 def test_the_second_loss(logs: Logs) -> None:
-    assert symptom_of(logs(np.where(np.arange(40) == 0, LOSS, LOSS * 1.02)), None) == "second loss"
+    assert find_symptom(logs(np.where(np.arange(40) == 0, LOSS, LOSS * 1.02)), None) == "second loss"
 
 
 def test_a_later_loss(logs: Logs) -> None:
-    assert symptom_of(logs(np.where(np.arange(40) < 20, LOSS, LOSS * 1.05)), None) == "later"
+    assert find_symptom(logs(np.where(np.arange(40) < 20, LOSS, LOSS * 1.05)), None) == "later"
 
 
-def in_float32(tmp_path: Path) -> run_settings.Comparison:
+def in_float32(tmp_path: Path) -> run_settings.SettingsComparison:
     (tmp_path / "run.yaml").write_text(
         "model: {model_config: {type: LlamaConfig, compute_dtype: float32}}\n"
     )
@@ -69,8 +69,8 @@ def in_float32(tmp_path: Path) -> run_settings.Comparison:
 
 def test_float32_runs_are_not_allowed_what_the_standard_allows(logs: Logs, tmp_path: Path) -> None:
     near = logs(LOSS + 1e-3)
-    assert symptom_of(near, None) == "none"
-    told = first_loss(near, in_float32(tmp_path))
+    assert find_symptom(near, None) == "none"
+    told = check_first_loss(near, in_float32(tmp_path))
     assert told is not None
     assert told.verdict == "differ"
     assert "within the standard, but beyond the rounding of float32" in told.said
@@ -80,11 +80,11 @@ def test_low_precision_runs_are(logs: Logs) -> None:
     both = run_settings.compare(
         read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
     )
-    told = first_loss(logs(LOSS + 1e-3), both)
+    told = check_first_loss(logs(LOSS + 1e-3), both)
     assert told is not None
     assert told.verdict == "agree"
 
 
 def test_a_second_loss_after_a_rate_of_zero_says_nothing_of_the_optimizer(logs: Logs) -> None:
-    assert second_loss(logs()) is not None
-    assert second_loss(logs(lr=np.concatenate([[0.0], np.full(39, 1e-3)]))) is None
+    assert check_second_loss(logs()) is not None
+    assert check_second_loss(logs(lr=np.concatenate([[0.0], np.full(39, 1e-3)]))) is None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from traces import after, edited, like, located, taken, times
+from traces import find_dependents, edit_tensors, find_tensors_like, locate_divergence, select_ops, scale_tensors
 
 from dumpdiff.model.trace import Trace
 
@@ -16,11 +16,11 @@ Traces = Callable[[str], Trace]
 
 def other(whole: Trace, reader: str, slot: str = "input.1") -> Trace:
     """The trace of a run in which what an op reads was another, and so all that is computed from it."""
-    return times(whole, {*like(whole, reader, slot), *after(whole, reader)}, 1.1)
+    return scale_tensors(whole, {*find_tensors_like(whole, reader, slot), *find_dependents(whole, reader)}, 1.1)
 
 
 def kind_and_title(target: Trace, reference: Trace) -> tuple[str, str]:
-    first = located(target, reference).first_divergence
+    first = locate_divergence(target, reference).first_divergence
     assert first is not None
     return first.kind, first.title
 
@@ -50,8 +50,8 @@ def test_a_record_that_names_few_of_its_parameters_says_nothing_of_the_others(
     trace: Traces,
 ) -> None:
     whole = trace("v6.0_api_stack_summary")
-    one = edited(
-        whole, like(whole, "Functional.linear.0.forward", "input.1"), parameter="layers.0.wq.weight"
+    one = edit_tensors(
+        whole, find_tensors_like(whole, "Functional.linear.0.forward", "input.1"), parameter="layers.0.wq.weight"
     )
     assert kind_and_title(other(one, "Functional.linear.18.forward"), one)[0] == "parameter"
 
@@ -60,6 +60,6 @@ def test_without_a_backward_pass_and_names_nobody_can_tell(trace: Traces) -> Non
     whole = trace("v6.0_api_stack_summary")
     forward = [op for op, phase in enumerate(whole.ops["phase"]) if phase == "forward"]
     assert (
-        kind_and_title(other(taken(whole, forward), COSINE), taken(whole, forward))[0]
+        kind_and_title(other(select_ops(whole, forward), COSINE), select_ops(whole, forward))[0]
         == "parameter"
     )

@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 from traces import (
-    classified,
-    edited,
-    located,
-    outputs,
-    result,
-    skipped,
-    taken,
-    without,
-    without_tensors,
+    classify_traces,
+    edit_tensors,
+    locate_divergence,
+    find_outputs,
+    find_result,
+    skip_op,
+    select_ops,
+    remove_ops,
+    remove_tensors,
 )
 
-from dumpdiff.divergence.coverage import coverage
+from dumpdiff.divergence.coverage import compute_coverage
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
 
 
 def covered(target, reference):
-    return coverage(*classified(target, reference))
+    return compute_coverage(*classify_traces(target, reference))
 
 
 def of(phase, table):
@@ -61,23 +61,23 @@ class TestOps:
         }  # fmt: skip
 
     def test_an_op_that_one_side_did_not_call_is_not_compared_on_the_other(self, trace):
-        table = covered(skipped(trace("pt_none"), DIVISION), trace("pt_none"))
+        table = covered(skip_op(trace("pt_none"), DIVISION), trace("pt_none"))
         assert of("forward", table) == {"target": (131, 131, 0), "reference": (132, 131, 1)}
 
     def test_an_op_whose_result_is_read_is_compared_though_the_result_was_not_recorded(self, trace):
-        table = covered(without(trace("pt_none"), DIVISION), trace("pt_none"))
+        table = covered(remove_ops(trace("pt_none"), DIVISION), trace("pt_none"))
         assert of("forward", table) == {"target": (131, 131, 0), "reference": (132, 132, 0)}
 
     def test_an_op_without_any_result_does_not_count(self, trace):
         whole = trace("pt_none")
-        table = covered(without_tensors(whole, result(whole, DIVISION)), whole)
+        table = covered(remove_tensors(whole, find_result(whole, DIVISION)), whole)
         assert table["target"]["forward"]["ops"] == 131
 
     def test_a_result_without_numbers_is_not_compared(self, trace):
         whole = trace("pt_none")
         update = "Tensor.add_.3.forward"
-        bare = edited(
-            whole, outputs(whole, update), max=np.nan, min=np.nan, mean=np.nan, norm=np.nan
+        bare = edit_tensors(
+            whole, find_outputs(whole, update), max=np.nan, min=np.nan, mean=np.nan, norm=np.nan
         )
         assert of("optimizer", covered(bare, whole))["reference"] == (48, 47, 0)
 
@@ -90,7 +90,7 @@ class TestOps:
 class TestPhases:
     def test_a_phase_that_a_side_lacks_is_not_there(self, trace):
         whole = trace("pt_none")
-        forward = taken(whole, np.flatnonzero(whole.ops["phase"] == "forward").tolist())
+        forward = select_ops(whole, np.flatnonzero(whole.ops["phase"] == "forward").tolist())
         table = covered(forward, whole)
         assert set(table["target"]) == {"forward"}
         assert table["reference"]["backward"]["compared"] == 0
@@ -102,6 +102,6 @@ class TestPhases:
 
 
 def test_the_result_carries_it(trace):
-    assert located(trace("pt_none"), trace("pt_none")).coverage == covered(
+    assert locate_divergence(trace("pt_none"), trace("pt_none")).coverage == covered(
         trace("pt_none"), trace("pt_none")
     )

@@ -1,13 +1,13 @@
 """What the agreeing part of a pair teaches: which ops of one framework are which of the other."""
 
 import pytest
-from traces import located, scaled
+from traces import locate_divergence, scale_result
 
 
 @pytest.fixture(scope="module")
 def frameworks(trace):
     """MindSpore's graph mode against PyTorch's calls."""
-    return located(trace("ms_graph"), trace("v6.0_api_stack"))
+    return locate_divergence(trace("ms_graph"), trace("v6.0_api_stack"))
 
 
 def taught(result):
@@ -38,14 +38,14 @@ class TestEquivalences:
         )
 
     def test_two_runs_of_one_framework_teach_nothing(self, trace):
-        assert located(trace("pt_none"), trace("pt_none")).learned == ()
+        assert locate_divergence(trace("pt_none"), trace("pt_none")).learned == ()
 
     def test_what_disagrees_teaches_nothing(self, trace):
         whole = trace("pt_none")
-        clean = taught(located(trace("ms_mf_none"), whole))
+        clean = taught(locate_divergence(trace("ms_mf_none"), whole))
         parted = taught(
-            located(
-                scaled(trace("ms_mf_none"), "Tensor.__mul__.0.forward", 1.1, and_after=True), whole
+            locate_divergence(
+                scale_result(trace("ms_mf_none"), "Tensor.__mul__.0.forward", 1.1, and_after=True), whole
             )
         )
         assert parted
@@ -54,7 +54,7 @@ class TestEquivalences:
 
 class TestParameterNames:
     def test_of_both_sides_are_joined(self, trace):
-        names = dict(located(trace("ms_mf_none"), trace("pt_none")).parameters)
+        names = dict(locate_divergence(trace("ms_mf_none"), trace("pt_none")).parameters)
         assert (
             names["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
         )

@@ -1,6 +1,6 @@
 """Which ops a finding names: those from the last agreement on, and the op after which an addition is left out."""
 
-from traces import located, scaled, skipped
+from traces import locate_divergence, scale_result, skip_op
 
 PROJECTION, SCORES = "Functional.linear.6.forward", "Torch.matmul.2.forward"
 MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
@@ -10,7 +10,7 @@ class TestABiasThatIsNotAdded:
     """The product agrees with the other side's; what is wrong with it is that nothing follows."""
 
     def test_the_product_is_named_and_what_reads_it(self, trace):
-        (found,) = located(trace("ms_gpt2"), trace("pt_gpt2_no_bias")).findings
+        (found,) = locate_divergence(trace("ms_gpt2"), trace("pt_gpt2_no_bias")).findings
         assert found.reference_ops == (PROJECTION, SCORES)
         assert [name.rpartition("/")[2] for name in found.target_ops] == [
             "BiasAdd-op0",
@@ -19,16 +19,16 @@ class TestABiasThatIsNotAdded:
         assert found.scope == "layers.1.attention.q"
 
     def test_whichever_side_leaves_it_out(self, trace):
-        (found,) = located(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
+        (found,) = locate_divergence(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
         assert found.target_ops == (PROJECTION, SCORES)
 
     def test_a_linear_call_that_adds_it_itself_leaves_nothing_out(self, trace):
-        assert located(trace("ms_gpt2"), trace("pt_gpt2")).findings == ()
+        assert locate_divergence(trace("ms_gpt2"), trace("pt_gpt2")).findings == ()
 
 
 def test_a_sum_with_what_is_no_parameter_is_named_on_its_own_side_alone(trace):
     """A mask is not there where it is not added: nothing says after which op it is missing."""
     whole = trace("pt_none")
-    parted = scaled(scaled(whole, MASKED, 3.0), SOFTMAX, 1.07, and_after=True)
-    found = located(skipped(parted, MASKED), whole).findings[0]
+    parted = scale_result(scale_result(whole, MASKED, 3.0), SOFTMAX, 1.07, and_after=True)
+    found = locate_divergence(skip_op(parted, MASKED), whole).findings[0]
     assert (found.target_ops, found.reference_ops) == ((SOFTMAX,), (MASKED, SOFTMAX))

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from traces import classified, compared, edited, like, loading, tensor, value
+from traces import classify_traces, compare_traces, edit_tensors, find_tensors_like, replace_arrays, find_tensor, find_value
 
-from dumpdiff.divergence.joint_graph import joined
-from dumpdiff.divergence.recomputation import Recomputed, recomputed
-from dumpdiff.graph.statistics import STATISTICS, statistics
+from dumpdiff.divergence.joint_graph import build_joint_graph
+from dumpdiff.divergence.recomputation import Recomputation, recompute_op
+from dumpdiff.graph.statistics import STATISTICS, compute_statistics
 
 LINEAR, SILU, SOFTMAX = (
     "Functional.linear.11.forward",
@@ -23,15 +23,15 @@ def whole(trace):
 
 
 def array(trace, name, slot="output.0"):
-    return trace.array(tensor(trace, name, slot))
+    return trace.array(find_tensor(trace, name, slot))
 
 
 def with_array(trace, name, slot, made):
     """The trace with another array for one value, wherever it is: in the files and in the statistics."""
-    rows = like(trace, name, slot)
+    rows = find_tensors_like(trace, name, slot)
     made = np.asarray(made, dtype=np.float32)
-    figures = dict(zip(STATISTICS, statistics(made)[:4], strict=True))
-    return edited(loading(trace, name, slot, lambda old: made.reshape(old.shape)), rows, **figures)
+    figures = dict(zip(STATISTICS, compute_statistics(made)[:4], strict=True))
+    return edit_tensors(replace_arrays(trace, name, slot, lambda old: made.reshape(old.shape)), rows, **figures)
 
 
 def noise(array, size, seed=0):
@@ -44,9 +44,9 @@ def off(trace, name, slot, size=1e-6):
 
 
 def again(target, reference, name):
-    graph = joined(compared(target, reference))
-    return recomputed(
-        graph, int(graph.node_r[value(graph.comparison.alignment.reference, name, "output.0")])
+    graph = build_joint_graph(compare_traces(target, reference))
+    return recompute_op(
+        graph, int(graph.reference_nodes[find_value(graph.comparison.alignment.reference, name, "output.0")])
     )
 
 
@@ -94,7 +94,7 @@ class TestAmplification:
 
 class TestEquallyRight:
     def right(self, *, target, reference=1e-7, amplification=np.nan, factor=2.0, given=0.0):
-        return Recomputed(amplification, reference, target, factor).equally_right(2e-6, given)
+        return Recomputation(amplification, reference, target, factor).is_equally_accurate(2e-6, given)
 
     def test_within_twice_the_reference_s_error(self):
         assert self.right(target=1.9e-7)
@@ -117,10 +117,10 @@ class TestEquallyRight:
 
 class TestStates:
     def test_a_pair_within_tolerance_is_never_run_again(self, whole):
-        _, states = classified(whole, whole)
-        assert not states.again
+        _, states = classify_traces(whole, whole)
+        assert not states.recomputations
 
     def test_a_fault_is_introduced_and_its_ratio_known(self, whole):
-        graph, states = classified(off(whole, SILU, "output.0", 1e-2), whole)
-        node = int(graph.node_t[value(graph.comparison.alignment.target, SILU, "output.0")])
-        assert states.again[node].ratio > 1000
+        graph, states = classify_traces(off(whole, SILU, "output.0", 1e-2), whole)
+        node = int(graph.target_nodes[find_value(graph.comparison.alignment.target, SILU, "output.0")])
+        assert states.recomputations[node].ratio > 1000

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import edited, like, located, scaled, taken, tensor, with_noise
+from traces import edit_tensors, find_tensors_like, locate_divergence, scale_result, select_ops, find_tensor, add_noise
 
 from dumpdiff.model.trace import Problem
 
@@ -13,7 +13,7 @@ SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
 
 
 def of_phase(trace, *phases):
-    return taken(trace, np.flatnonzero(trace.ops["phase"].isin(phases)).tolist())
+    return select_ops(trace, np.flatnonzero(trace.ops["phase"].isin(phases)).tolist())
 
 
 class TestAligned:
@@ -21,52 +21,52 @@ class TestAligned:
         "pair", [("pt_none", "pt_none"), ("ms_mf_none", "pt_none"), ("ms_graph", "v6.0_api_stack")]
     )
     def test_clean_pairs_are(self, trace, pair):
-        result = located(*map(trace, pair))
+        result = locate_divergence(*map(trace, pair))
         assert (result.verdict, result.findings) == ("aligned", ())
         assert result.first_divergence is None
 
     def test_a_backward_pass_that_only_one_side_recorded_is_not_needed(self, trace):
         whole = trace("pt_none")
-        assert located(of_phase(whole, "forward"), whole).verdict == "aligned"
+        assert locate_divergence(of_phase(whole, "forward"), whole).verdict == "aligned"
 
     def test_noise_is_no_divergence(self, trace):
-        assert located(with_noise(trace("pt_none"), 2e-6), trace("pt_none")).verdict == "aligned"
+        assert locate_divergence(add_noise(trace("pt_none"), 2e-6), trace("pt_none")).verdict == "aligned"
 
 
 class TestDiverged:
     def test_if_anything_was_introduced(self, trace):
         whole = trace("pt_none")
-        result = located(scaled(whole, SILU, 1.05, and_after=True), whole)
+        result = locate_divergence(scale_result(whole, SILU, 1.05, and_after=True), whole)
         assert result.verdict == "diverged"
         assert result.first_divergence is result.findings[0]
 
     def test_though_little_was_compared(self, trace):
         """A divergence that was seen is one, whatever was not seen."""
         whole = trace("pt_none")
-        result = located(scaled(whole, SILU, 1.05, and_after=True), whole, min_coverage=1.01)
+        result = locate_divergence(scale_result(whole, SILU, 1.05, and_after=True), whole, min_coverage=1.01)
         assert result.verdict == "diverged"
 
 
 class TestInconclusive:
     def test_if_less_was_compared_than_is_wanted(self, trace):
-        result = located(trace("pt_none"), trace("pt_none"), min_coverage=1.01)
+        result = locate_divergence(trace("pt_none"), trace("pt_none"), min_coverage=1.01)
         assert result.verdict == "inconclusive"
         assert result.notes[0].startswith("only 100% of the target's forward ops could be compared")
 
     def test_if_there_is_no_forward_pass(self, trace):
         backward = of_phase(trace("pt_none"), "backward")
-        result = located(backward, backward)
+        result = locate_divergence(backward, backward)
         assert result.verdict == "inconclusive"
         assert any("no forward op" in note for note in result.notes)
 
     def test_if_the_dumps_are_of_different_models(self, trace):
         """Nearly nothing has a partner: what differs then means nothing."""
-        result = located(trace("ms_graph"), trace("pt_none"))
+        result = locate_divergence(trace("ms_graph"), trace("pt_none"))
         assert result.verdict == "inconclusive"
         assert "are these dumps of one model?" in result.notes[0]
 
     def test_if_one_side_has_checksums_alone(self, trace):
-        result = located(trace("ms_graph"), trace("v6.0_api_stack_md5"))
+        result = locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5"))
         assert result.verdict == "inconclusive"
         assert "the reference recorded checksums alone" in result.notes[0]
 
@@ -74,20 +74,20 @@ class TestInconclusive:
 class TestNotes:
     def test_a_clean_complete_pair_needs_few(self, trace):
         assert not [
-            note for note in located(trace("pt_none"), trace("pt_none")).notes if "only" in note
+            note for note in locate_divergence(trace("pt_none"), trace("pt_none")).notes if "only" in note
         ]
 
     def test_bridged_holes_are_said(self, trace):
-        notes = located(trace("demo_pytorch"), trace("demo_pytorch")).notes
+        notes = locate_divergence(trace("demo_pytorch"), trace("demo_pytorch")).notes
         assert any(note.startswith("holes in the record were bridged: ") for note in notes)
 
     def test_a_scalar_that_differs_without_effect_is_said(self, trace):
         """Below the noise, or in a call whose result was not recorded: it may be the fault all the same."""
         whole = trace("pt_none")
-        quiet = edited(
-            whole, tensor(whole, DIVISION, "input.1"), max=16.0, min=16.0, mean=16.0, norm=16.0
+        quiet = edit_tensors(
+            whole, find_tensor(whole, DIVISION, "input.1"), max=16.0, min=16.0, mean=16.0, norm=16.0
         )
-        result = located(quiet, whole)
+        result = locate_divergence(quiet, whole)
         assert result.verdict == "aligned"
         assert f"scalar argument of {DIVISION} is 16, of {DIVISION} 4" in result.notes
 
@@ -95,21 +95,21 @@ class TestNotes:
 class TestNoiseFloor:
     def test_is_the_median_error_of_what_agrees(self, trace):
         quiet, loud = (
-            located(with_noise(trace("pt_none"), size), trace("pt_none")).noise_floor
+            locate_divergence(add_noise(trace("pt_none"), size), trace("pt_none")).noise_floor
             for size in (2e-7, 1e-6)
         )
         assert loud == pytest.approx(5 * quiet, rel=0.2)
 
     def test_is_zero_if_all_is_equal(self, trace):
-        assert located(trace("pt_none"), trace("pt_none")).noise_floor == 0
+        assert locate_divergence(trace("pt_none"), trace("pt_none")).noise_floor == 0
 
     def test_is_unknown_if_nothing_agrees(self, trace):
-        assert math.isnan(located(trace("ms_graph"), trace("v6.0_api_stack_md5")).noise_floor)
+        assert math.isnan(locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5")).noise_floor)
 
 
 class TestSides:
     def test_are_the_two_dumps_in_figures(self, trace):
-        result = located(trace("ms_mf_none"), trace("pt_none"))
+        result = locate_divergence(trace("ms_mf_none"), trace("pt_none"))
         assert (result.target.ops, result.reference.ops) == (584, 351)
         assert result.target.source == trace("ms_mf_none").source
         assert result.reference.tensors == len(trace("pt_none").tensors)
@@ -117,19 +117,19 @@ class TestSides:
     def test_carry_the_problems_of_their_reader(self, trace):
         whole = trace("pt_none")
         problem = Problem("dump.json", "cut off")
-        result = located(replace(whole, problems=(problem,)), whole)
+        result = locate_divergence(replace(whole, problems=(problem,)), whole)
         assert problem in result.target.problems
         assert problem not in result.reference.problems
 
 
 class TestDetails:
     def test_what_the_reader_proved_of_its_graph(self, trace):
-        details = located(trace("ms_graph"), trace("v6.0_api_stack_summary")).details
+        details = locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_summary")).details
         assert details["target_npy_matched"] == (2471, 2471)
         assert "reference_npy_matched" not in details
 
     def test_thresholds_and_bridges(self, trace):
-        result = located(trace("pt_none"), trace("pt_none"), min_coverage=0.6)
+        result = locate_divergence(trace("pt_none"), trace("pt_none"), min_coverage=0.6)
         assert result.details["min_coverage"] == 0.6
         assert result.details["matching_tolerance"] == pytest.approx(1.5e-6)
         assert isinstance(result.details["bridges"], dict)
@@ -137,5 +137,5 @@ class TestDetails:
 
 def test_a_pair_whose_parameters_differ_is_diverged_though_gradients_agree(trace):
     whole = trace("pt_none")
-    weight = like(whole, "Functional.linear.11.forward", "input.1")
-    assert located(edited(whole, weight, max=2.0), whole).verdict == "diverged"
+    weight = find_tensors_like(whole, "Functional.linear.11.forward", "input.1")
+    assert locate_divergence(edit_tensors(whole, weight, max=2.0), whole).verdict == "diverged"

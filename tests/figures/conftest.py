@@ -6,26 +6,26 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from traces import compared, shipped
+from traces import compare_traces, load_shipped_rules
 
 from dumpdiff.comparison import Comparison
 from dumpdiff.divergence import locate
-from dumpdiff.figures import finding_contexts
+from dumpdiff.figures import collect_finding_contexts
 from dumpdiff.model.defaults import MIN_COVERAGE
-from dumpdiff.model.finding_context import Closeup
+from dumpdiff.model.finding_context import FindingContext
 from dumpdiff.model.result import Result
 from dumpdiff.model.trace import Trace
 
-Drawn = tuple[Comparison, Result, tuple[Closeup, ...]]
+Drawn = tuple[Comparison, Result, tuple[FindingContext, ...]]
 
 
 def drawn_of(target: Trace, reference: Trace) -> Drawn:
-    comparison = compared(target, reference)
-    result = locate(comparison, shipped(), MIN_COVERAGE)
-    return comparison, result, finding_contexts(comparison, result, shipped())
+    comparison = compare_traces(target, reference)
+    result = locate(comparison, load_shipped_rules(), MIN_COVERAGE)
+    return comparison, result, collect_finding_contexts(comparison, result, load_shipped_rules())
 
 
 @pytest.fixture(scope="session")
 def drawn(trace: Callable[[str], Trace]) -> Callable[[str, str], Drawn]:
-    """``drawn("demo_mindspore", "demo_pytorch")``: the comparison, its result, and the closeups of that."""
+    """``drawn("demo_mindspore", "demo_pytorch")``: the comparison, its result, and the finding contexts of that."""
     return cache(lambda target, reference: drawn_of(trace(target), trace(reference)))

@@ -7,12 +7,12 @@ from math import isnan
 
 import numpy as np
 import pytest
-from traces import op, result, times
+from traces import find_op, find_result, scale_tensors
 
 from dumpdiff import align
-from dumpdiff.figures.finding_contexts import DRAWN
-from dumpdiff.figures.selection import MOST
-from dumpdiff.model.finding_context import Closeup, Neighbourhood, Node
+from dumpdiff.figures.finding_contexts import MAX_FINDINGS
+from dumpdiff.figures.selection import MAX_OPS
+from dumpdiff.model.finding_context import FindingContext, Neighborhood, Node
 from dumpdiff.model.trace import Trace
 
 from .conftest import Drawn, drawn_of
@@ -21,11 +21,11 @@ DEMO = ("demo_mindspore", "demo_pytorch")
 PAIRS = (DEMO, ("ms_graph_bug_w1", "v6.0_api_stack"), ("ms_mf_attn_scale", "pt_none"))
 
 
-def first(drawn: Drawn) -> Closeup:
+def first(drawn: Drawn) -> FindingContext:
     return drawn[2][0]
 
 
-def node(side: Neighbourhood, name: str) -> Node:
+def node(side: Neighborhood, name: str) -> Node:
     return next(one for one in side.nodes if one.op.endswith(name))
 
 
@@ -41,7 +41,7 @@ def pair(request: pytest.FixtureRequest, drawn: Callable[[str, str], Drawn]) -> 
 def test_the_first_findings_have_one_each(pair: Drawn) -> None:
     _, told, closeups = pair
     assert [closeup.rank for closeup in closeups] == [
-        finding.rank for finding in told.findings[:DRAWN]
+        finding.rank for finding in told.findings[:MAX_FINDINGS]
     ]
 
 
@@ -62,13 +62,13 @@ def test_data_flows_down_along_edges_of_drawn_ops(pair: Drawn) -> None:
         for side in (closeup.target, closeup.reference):
             assert side.edges
             for edge in side.edges:
-                assert side.nodes[edge.maker].level < side.nodes[edge.reader].level
+                assert side.nodes[edge.producer].level < side.nodes[edge.consumer].level
 
 
 def test_it_stays_small_and_every_op_is_in_it_once(pair: Drawn) -> None:
     for closeup in pair[2]:
         for side in (closeup.target, closeup.reference):
-            assert 1 < len(side.nodes) <= MOST
+            assert 1 < len(side.nodes) <= MAX_OPS
             assert len({one.op for one in side.nodes}) == len(side.nodes)
 
 
@@ -83,10 +83,10 @@ def test_an_op_without_a_state_has_no_error_and_the_reverse(pair: Drawn) -> None
 def test_what_was_introduced_follows_from_agreement_and_leads_to_difference(pair: Drawn) -> None:
     for side in (first(pair).target, first(pair).reference):
         place = next(p for p, one in enumerate(side.nodes) if one.state == "introduced")
-        above = [edge for edge in side.edges if edge.reader == place]
+        above = [edge for edge in side.edges if edge.consumer == place]
         assert all(edge.state == "agreeing" for edge in above)
-        below = [edge for edge in side.edges if edge.maker == place]
-        assert {side.nodes[edge.reader].state for edge in below} <= {
+        below = [edge for edge in side.edges if edge.producer == place]
+        assert {side.nodes[edge.consumer].state for edge in below} <= {
             "propagated",
             "amplified",
             "unmatched",
@@ -123,7 +123,7 @@ def test_an_edge_tells_the_slot_the_shape_and_the_error(drawn: Callable[[str, st
     (edge,) = (
         e
         for e in side.edges
-        if side.nodes[e.maker].kind == "Torch.rsqrt" and side.nodes[e.reader].partner >= 0
+        if side.nodes[e.producer].kind == "Torch.rsqrt" and side.nodes[e.consumer].partner >= 0
     )
     assert (edge.slot, edge.shape, edge.state) == ("input.1", "2 x 16 x 1", "propagated")
     assert edge.error == pytest.approx(2.7e-3, rel=0.05)
@@ -156,9 +156,9 @@ def test_a_parameter_is_drawn_with_its_readers(drawn: Callable[[str, str], Drawn
     assert closeup.reference.nodes[weight.partner].kind == "Input"  # API records name no parameter
     place = closeup.target.nodes.index(weight)
     readers = {
-        closeup.target.nodes[edge.reader].kind
+        closeup.target.nodes[edge.consumer].kind
         for edge in closeup.target.edges
-        if edge.maker == place
+        if edge.producer == place
     }
     assert "MatMul" in readers
 
@@ -173,8 +173,8 @@ def test_a_gradient_is_drawn_with_the_line_of_its_forward_call(
     trace: Callable[[str], Trace],
 ) -> None:
     clean, name = trace("pt_none"), "Functional.silu.1.backward"
-    later = np.flatnonzero(clean.tensors["op"] > op(clean, name)).tolist()
-    _, told, closeups = drawn_of(times(clean, {*result(clean, name), *later}, 1.1), clean)
+    later = np.flatnonzero(clean.tensors["op"] > find_op(clean, name)).tolist()
+    _, told, closeups = drawn_of(scale_tensors(clean, {*find_result(clean, name), *later}, 1.1), clean)
     assert told.findings[0].phase == "backward"
     silu = node(closeups[0].target, name)
     assert (silu.state, silu.source) == ("introduced", "pt_model.py:34")
@@ -192,6 +192,6 @@ def test_agreement_is_not_drawn(trace: Callable[[str], Trace]) -> None:
 
 def test_the_library_draws_only_if_asked(dump: Callable[[str], object]) -> None:
     paths = [str(dump(name)) for name in DEMO]
-    assert align(*paths).closeups == ()
-    (closeup,) = align(*paths, closeups=True).closeups
+    assert align(*paths).finding_contexts == ()
+    (closeup,) = align(*paths, finding_contexts=True).finding_contexts
     assert closeup.rank == 1

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.figures import tensor_figures
-from dumpdiff.figures.tensor_figures import BLOCKS, pictures
+from dumpdiff.figures.tensor_figures import MAX_BLOCKS, draw_tensors
 from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.model.finding_context import DifferenceMap
 
 
 def drawn(target: AnyArray, reference: AnyArray) -> DifferenceMap:
-    difference = pictures(target, reference)[1]
+    difference = draw_tensors(target, reference)[1]
     assert difference is not None
     return difference
 
@@ -25,7 +25,7 @@ def drawn(target: AnyArray, reference: AnyArray) -> DifferenceMap:
 def blockwise(gap: Floats) -> Floats:
     """The map as said: the last axis across, the others down, line i of n in block i * blocks // n."""
     matrix = gap.reshape(-1, gap.shape[-1])
-    down, across = (np.arange(n) * min(n, BLOCKS) // n for n in matrix.shape)
+    down, across = (np.arange(n) * min(n, MAX_BLOCKS) // n for n in matrix.shape)
     values = np.zeros((down[-1] + 1, across[-1] + 1))
     np.maximum.at(values, (down[:, None], across[None, :]), matrix)
     return values
@@ -90,7 +90,7 @@ def test_two_spellings_of_one_mask_count_as_equal_and_a_missing_one_shows() -> N
     reference[np.triu_indices(8, 1)] = -np.inf
     target[np.triu_indices(8, 1)] = -1e9
     target[0, 1] = 0.5
-    histogram, difference = pictures(target, reference)
+    histogram, difference = draw_tensors(target, reference)
     assert histogram is not None
     assert difference is not None
     values = np.array(difference.values)
@@ -101,18 +101,18 @@ def test_two_spellings_of_one_mask_count_as_equal_and_a_missing_one_shows() -> N
 
 def test_a_histogram_counts_what_is_finite() -> None:
     values = np.array([0.0, 1.0, np.inf, np.nan, 2.0])
-    histogram = pictures(values, values)[0]
+    histogram = draw_tensors(values, values)[0]
     assert histogram is not None
     assert sum(histogram.target) == 3
 
 
 def test_nothing_finite_is_no_histogram() -> None:
-    assert pictures(np.full(3, np.nan), np.full(3, np.nan))[0] is None
+    assert draw_tensors(np.full(3, np.nan), np.full(3, np.nan))[0] is None
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0,), (3, 0)])
 def test_a_single_number_is_no_picture(shape: tuple[int, ...]) -> None:
-    assert pictures(np.zeros(shape), np.zeros(shape)) == (None, None)
+    assert draw_tensors(np.zeros(shape), np.zeros(shape)) == (None, None)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.uint8, np.float16, np.complex64])
@@ -128,11 +128,11 @@ def test_a_transposed_file_is_walked_where_it_is(tmp_path: Path) -> None:
     target = np.array(mapped)
     target[:, 7] += 1
     values = np.array(drawn(target, mapped).values)
-    assert np.unique(np.argwhere(values > 0)[:, 1]).tolist() == [7 * BLOCKS // 300]
+    assert np.unique(np.argwhere(values > 0)[:, 1]).tolist() == [7 * MAX_BLOCKS // 300]
 
 
 def test_bins_are_common_to_both_sides() -> None:
-    histogram = pictures(noise(1000), noise(1000) * 4)[0]
+    histogram = draw_tensors(noise(1000), noise(1000) * 4)[0]
     assert histogram is not None
     assert len(histogram.edges) == len(histogram.target) + 1 == len(histogram.reference) + 1
     assert len({high - low for low, high in pairwise(histogram.edges)}) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.gradient_norms import NormComparison, Norms, Row, read_norms
-from dumpdiff.gradient_norms.side import norms_of
+from dumpdiff.gradient_norms.side import build_norms
 from dumpdiff.model.errors import DumpError
 from dumpdiff.rulebook import load_rules
 
@@ -24,8 +24,8 @@ MINDFORMERS = SAMPLES / "logs" / "mindformers_1.8_resumed.log"
 def times(norms: Norms, factor: Callable[[str], float]) -> Norms:
     """Every norm times what a function of its canonical name gives."""
     changed = [
-        value * factor(RULES.parameter(name))
-        for value, name in zip(norms.given, norms.names, strict=True)
+        value * factor(RULES.resolve_parameter(name))
+        for value, name in zip(norms.raw_values, norms.names, strict=True)
     ]
     return replace(norms, given=np.array(changed))
 
@@ -53,7 +53,7 @@ def bare(
     values = norms.values[rows] ** (2 if squared else 1)
     printed = np.array([float(f"{value:.{digits - 1}e}") for value in values])
     rounding = 0.5 * 10.0 ** (np.floor(np.log10(printed)) - digits + 1)
-    return norms_of(
+    return build_norms(
         "list.txt",
         "a list",
         (),
@@ -80,22 +80,22 @@ def fused(norms: Norms, named: bool) -> Norms:
     }
     groups: dict[str, list[float]] = {}
     for name, value in zip(norms.names, norms.values, strict=True):
-        *front, module, leaf = RULES.parameter(name).split(".")
+        *front, module, leaf = RULES.resolve_parameter(name).split(".")
         groups.setdefault(".".join([*front, wholes.get(module, module), leaf]), []).append(
             float(value)
         )
     values = np.array([np.linalg.norm(parts) for parts in groups.values()])
-    return norms_of("fused", "a list", tuple(groups) if named else (), values, squared=False)
+    return build_norms("fused", "a list", tuple(groups) if named else (), values, squared=False)
 
 
 def decayed_first(norms: Norms) -> list[int]:
     """The order of Megatron-LM's optimizer."""
-    return sorted(range(len(norms)), key=lambda row: int(norms.vectors[row]))
+    return sorted(range(len(norms)), key=lambda row: int(norms.vector_flags[row]))
 
 
 def wrongly_paired(comparison: NormComparison, norms: Norms, order: Sequence[int]) -> int:
     """How many rows have another parameter than their number in the list is."""
-    truth = {f"#{place + 1}": RULES.parameter(norms.names[row]) for place, row in enumerate(order)}
+    truth = {f"#{place + 1}": RULES.resolve_parameter(norms.names[row]) for place, row in enumerate(order)}
     return sum(truth[row.target] != row.path for row in comparison.rows)
 
 

@@ -19,7 +19,7 @@ def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> Non
     )
     assert {found.by for found in comparison.rows} == {"name", "rule"}
     assert max(found.relative for found in comparison.rows) < 1e-6
-    assert comparison.stage().headline == "48 parameters' gradient norms equal within 8.3e-7"
+    assert comparison.to_stage().headline == "48 parameters' gradient norms equal within 8.3e-7"
 
 
 def test_rows_are_ranked_by_how_far_beyond_what_is_allowed(ms: Norms, pt: Norms) -> None:
@@ -42,13 +42,13 @@ def test_parameters_without_a_partner_are_listed_and_counted(ms: Norms, pt: Norm
         names=tuple(ms.names[i] for i in keep),
     )  # fmt: skip
     comparison = compare(fewer, pt)
-    assert comparison.verdict == "unclear"
+    assert comparison.verdict == "inconclusive"
     assert (comparison.coverage, len(comparison.reference_alone)) == (
         (1.0, pytest.approx(30 / 48)),
         18,
     )
     assert (
-        comparison.stage()
+        comparison.to_stage()
         .missing[0]
         .startswith("18 of the reference's parameters have no partner: model.layers.0")
     )
@@ -62,6 +62,6 @@ def test_two_steps_of_one_run_differ_and_their_numbers_are_said() -> None:
 
 
 def test_global_norms_stand_beside_the_sums_of_local_ones() -> None:
-    assert compare(read_norms(MEGATRON), read_norms(MEGATRON)).totals()[0] == (
+    assert compare(read_norms(MEGATRON), read_norms(MEGATRON)).format_totals()[0] == (
         "target: 28 local norms, together 1.41822, printed 1.418"
     )

@@ -7,10 +7,10 @@ import pytest
 from dumpdiff.gradient_norms.parameter_place import (
     FIRST_BACK,
     LAST_BACK,
-    depth_of,
+    compute_depth,
     is_vector,
-    kind_of,
-    layer_of,
+    strip_layer,
+    find_layer,
 )
 
 
@@ -29,7 +29,7 @@ from dumpdiff.gradient_norms.parameter_place import (
 def test_a_canonical_name_says_it(
     path: str, layer: int | None, depth: int | None, kind: str, vector: bool
 ) -> None:
-    assert (layer_of(path), depth_of(path), kind_of(path), is_vector(path)) == (
+    assert (find_layer(path), compute_depth(path), strip_layer(path), is_vector(path)) == (
         layer,
         depth,
         kind,

@@ -35,11 +35,11 @@ from gradient_norms.sides import RULES, bare, depth, times
 )
 def test_one_factor_for_all(ms: Norms, pt: Norms, factor: float, said: str, cause: str) -> None:
     comparison = compare(times(ms, lambda path: factor), pt)
-    assert (comparison.verdict, comparison.pattern) == ("differ", "factor")
+    assert (comparison.verdict, comparison.pattern_kind) == ("differ", "factor")
     assert comparison.factor == pytest.approx(factor, rel=1e-6)
-    assert comparison.patterns[0].said == said
+    assert comparison.patterns[0].summary == said
     assert comparison.patterns[0].cause.startswith(cause)
-    assert not comparison.of_state("differ")
+    assert not comparison.select_rows("differ")
 
 
 def test_what_differs_beyond_the_factor_is_found(ms: Norms, pt: Norms) -> None:
@@ -47,7 +47,7 @@ def test_what_differs_beyond_the_factor_is_found(ms: Norms, pt: Norms) -> None:
         times(ms, lambda path: 0.125 * (1.02 if path == "embedding.weight" else 1)), pt
     )
     assert [pattern.kind for pattern in comparison.patterns] == ["factor", "precision"]
-    assert [found.path for found in comparison.of_state("differ")] == ["embedding.weight"]
+    assert [found.path for found in comparison.select_rows("differ")] == ["embedding.weight"]
 
 
 def only(path: str, factor: float = 1.05) -> Callable[[str], float]:
@@ -108,9 +108,9 @@ def test_where_the_differing_ones_are(
     ms: Norms, pt: Norms, effect: Callable[[str], float], pattern: str, said: str
 ) -> None:
     comparison = compare(times(ms, effect), pt)
-    assert (comparison.verdict, comparison.pattern) == ("differ", pattern)
-    assert comparison.patterns[0].said.startswith(said)
-    assert comparison.stage().headline.startswith(said)
+    assert (comparison.verdict, comparison.pattern_kind) == ("differ", pattern)
+    assert comparison.patterns[0].summary.startswith(said)
+    assert comparison.to_stage().headline.startswith(said)
 
 
 def test_the_layer_where_the_backward_pass_departs_is_named(ms: Norms, pt: Norms) -> None:
@@ -127,10 +127,10 @@ def test_a_head_that_shares_the_embeddings_weight(ms: Norms, pt: Norms) -> None:
         names=tuple(pt.names[i] for i in rows),
     )  # fmt: skip
     comparison = compare(ms, times(tied, lambda path: 2.5 if path == "embedding.weight" else 1))
-    assert comparison.pattern == "tied"
+    assert comparison.pattern_kind == "tied"
 
 
 def test_the_first_of_lists_without_names_is_the_embedding(ms: Norms) -> None:
-    order = sorted(range(len(ms)), key=lambda i: depth(RULES.parameter(ms.names[i])))
+    order = sorted(range(len(ms)), key=lambda i: depth(RULES.resolve_parameter(ms.names[i])))
     other = times(ms, lambda path: 1.006 if path == "embedding.weight" else 1)
-    assert compare(bare(other, order, digits=5), bare(ms, order, digits=5)).pattern == "precision"
+    assert compare(bare(other, order, digits=5), bare(ms, order, digits=5)).pattern_kind == "precision"

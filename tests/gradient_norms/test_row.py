@@ -34,9 +34,9 @@ def test_what_is_not_finite_comes_first_and_what_agrees_last() -> None:
     order = [
         row("a", "a", "differ", math.nan),
         row("b", "b", "differ", 0.5),
-        row("c", "c", "unclear", math.nan),
-        row("d", "d", "unclear", 0.04),
+        row("c", "c", "inconclusive", math.nan),
+        row("d", "d", "inconclusive", 0.04),
         row("e", "e", "agree", 1e-7),
     ]
-    assert sorted(order, key=lambda one: -one.beyond) == order
-    assert (order[0].said, order[1].said) == ("a: 1.5 against 1", "b: 1.5 against 1, off by 5.0e-1")
+    assert sorted(order, key=lambda one: -one.severity) == order
+    assert (order[0].summary, order[1].summary) == ("a: 1.5 against 1", "b: 1.5 against 1, off by 5.0e-1")

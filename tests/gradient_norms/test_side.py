@@ -10,6 +10,6 @@ from gradient_norms.sides import MEGATRON
 
 def test_values_take_the_root_of_squares_and_digits_with_them() -> None:
     norms: Norms = read_norms(MEGATRON)
-    low, high = np.sqrt(norms.given - norms.rounding), np.sqrt(norms.given + norms.rounding)
-    assert np.all(norms.values - norms.slack <= low + 1e-15)
-    assert np.all(high - 1e-15 <= norms.values + norms.slack)
+    low, high = np.sqrt(norms.raw_values - norms.raw_rounding), np.sqrt(norms.raw_values + norms.raw_rounding)
+    assert np.all(norms.values - norms.value_rounding <= low + 1e-15)
+    assert np.all(high - 1e-15 <= norms.values + norms.value_rounding)

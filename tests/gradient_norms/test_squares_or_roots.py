@@ -18,6 +18,6 @@ def test_whether_a_list_holds_squares_is_decided_by_what_agrees(
     comparison = compare(listed, pt)
     assert (comparison.verdict, comparison.target.squared) == ("agree", squared)
     assert (
-        comparison.target.because
+        comparison.target.squared_reason
         == f"taken as {'squares' if squared else 'roots'}: so the sides agree best"
     )

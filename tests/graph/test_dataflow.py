@@ -3,15 +3,15 @@
 import networkx as nx
 import numpy as np
 import pytest
-from traces import edited, op, outputs, tensor, without
+from traces import edit_tensors, find_op, find_outputs, find_tensor, remove_ops
 
-from dumpdiff.graph import flow_of
+from dumpdiff.graph import build_flow
 
 NAMES = ["pt_none", "ms_mf_none", "ms_graph", "v6.0_api_stack_summary", "edge_v6.0_all_filterOFF"]
 
 
 def written(flow, name):
-    return flow.writes[op(flow.trace, name)]
+    return flow.writes[find_op(flow.trace, name)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,23 +65,23 @@ class TestModuleCalls:
     def test_it_reads_and_writes_the_same_values(self, flow):
         flow = flow("pt_none")
         assert written(flow, self.CALL) == written(flow, self.INSIDE)
-        assert flow.reads[op(flow.trace, self.CALL)] == flow.reads[op(flow.trace, self.INSIDE)]
+        assert flow.reads[find_op(flow.trace, self.CALL)] == flow.reads[find_op(flow.trace, self.INSIDE)]
 
     def test_the_op_inside_is_the_maker(self, flow):
         flow = flow("pt_none")
         (value,) = written(flow, self.CALL)
-        assert flow.producers[value] == op(flow.trace, self.INSIDE)
+        assert flow.producers[value] == find_op(flow.trace, self.INSIDE)
 
     def test_it_is_the_maker_if_nothing_inside_was_recorded(self, trace):
-        flow = flow_of(without(trace("pt_none"), self.INSIDE))
+        flow = build_flow(remove_ops(trace("pt_none"), self.INSIDE))
         (value,) = written(flow, self.CALL)
-        assert flow.producers[value] == op(flow.trace, self.CALL)
+        assert flow.producers[value] == find_op(flow.trace, self.CALL)
 
 
 class TestParameters:
     def test_a_value_that_a_module_calls_a_parameter_has_its_name_wherever_it_is_read(self, flow):
         flow = flow("pt_none")
-        weight = flow.tensor_class[tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
+        weight = flow.tensor_class[find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
         assert flow.classes["parameter"].iat[weight] == "model.layers.1.self_attn.q_proj.weight"
         assert flow.producers[weight] == -1
 
@@ -102,12 +102,12 @@ class TestParameters:
 class TestNothingToTell:
     def test_scalar_arguments_are_no_values(self, flow):
         flow = flow("pt_none")
-        epsilon = tensor(flow.trace, "Functional.layer_norm.3.forward", "input.4")
+        epsilon = find_tensor(flow.trace, "Functional.layer_norm.3.forward", "input.4")
         assert flow.tensor_class[epsilon] == -1
 
     def test_what_a_recorder_gets_wrong_is_no_value(self, flow):
         flow = flow("pt_none")
-        untrusted = tensor(flow.trace, "Functional.linear.12.backward", "output.0")
+        untrusted = find_tensor(flow.trace, "Functional.linear.12.backward", "output.0")
         assert not flow.trace.tensors["trusted"].iat[untrusted]
         assert flow.tensor_class[untrusted] == -1
 
@@ -131,7 +131,7 @@ class TestGradients:
     def test_what_a_backward_record_was_given_is_the_gradient_of_what_its_call_made(self, flow):
         flow = flow("pt_none")
         (made,) = written(flow, "Functional.linear.12.forward")
-        given = tensor(flow.trace, "Functional.linear.12.backward", "input.0")
+        given = find_tensor(flow.trace, "Functional.linear.12.backward", "input.0")
         assert flow.gradients[made] == flow.tensor_class[given]
 
     def test_every_linear_layer_has_one(self, flow):
@@ -157,15 +157,15 @@ class TestChecksums:
 def test_a_value_that_changes_between_write_and_read_is_two_values(trace):
     """As when a recorder writes the input of an op after the op updated it in place."""
     whole = trace("pt_none")
-    row = tensor(whole, "Functional.softmax.1.forward", "input.0")
-    flow = flow_of(edited(whole, row, norm=1.5 * whole.tensors["norm"].iat[row]))
+    row = find_tensor(whole, "Functional.softmax.1.forward", "input.0")
+    flow = build_flow(edit_tensors(whole, row, norm=1.5 * whole.tensors["norm"].iat[row]))
     (written_value,) = written(flow, "Tensor.__add__.3.forward")
-    assert written_value not in flow.reads[op(whole, "Functional.softmax.1.forward")]
+    assert written_value not in flow.reads[find_op(whole, "Functional.softmax.1.forward")]
 
 
 def test_outputs_of_a_call_are_those_of_the_module_around_it_too(trace):
     """What these tests mean when they remove or scale a result."""
-    rows = outputs(trace("pt_none"), "Functional.linear.7.forward")
+    rows = find_outputs(trace("pt_none"), "Functional.linear.7.forward")
     assert len(rows) == 2
 
 

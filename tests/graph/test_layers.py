@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from traces import op, shipped
+from traces import find_op, load_shipped_rules
 
-from dumpdiff.graph.layers import locations
+from dumpdiff.graph.layers import locate_ops
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def located(flow):
 
     def found(name):
         return dict(
-            zip(flow(name).trace.ops["name"], locations(flow(name), shipped()), strict=True)
+            zip(flow(name).trace.ops["name"], locate_ops(flow(name), load_shipped_rules()), strict=True)
         )
 
     return found
@@ -24,17 +24,17 @@ class TestGraphMode:
 
     def test_an_op_that_reads_a_parameter_is_in_its_module(self, flow):
         flow = flow("ms_graph")
-        found = locations(flow, shipped())
+        found = locate_ops(flow, load_shipped_rules())
         names = flow.classes["parameter"].to_numpy()
         readers = [(o, names[v]) for o, reads in enumerate(flow.reads) for v in reads if names[v]]
         assert len(readers) > 60
         for reader, name in readers:
-            assert shipped().parameter(name).startswith(f"{found[reader]}.")
+            assert load_shipped_rules().resolve_parameter(name).startswith(f"{found[reader]}.")
 
     def test_the_parameters_around_an_op_are_believed_and_not_its_scope(self, flow):
         """Of the scopes that name a layer, a third name another than the parameters around the op do."""
         flow = flow("ms_graph")
-        found = locations(flow, shipped())
+        found = locate_ops(flow, load_shipped_rules())
         wrong = right = 0
         for scope, path, phase in zip(flow.trace.ops["scope"], found, flow.phases, strict=True):
             if phase == "forward" and "layers-CellList" in scope and path.startswith("layers."):
@@ -60,7 +60,7 @@ class TestGraphMode:
     def test_layers_follow_each_other(self, flow):
         """In the order of execution the layer of the ops that read parameters never goes back."""
         flow = flow("ms_graph")
-        found = locations(flow, shipped())
+        found = locate_ops(flow, load_shipped_rules())
         named = (flow.classes["parameter"] != "").to_numpy()
         reading = [
             int(path.split(".")[1])
@@ -93,12 +93,12 @@ class TestApiDumps:
 
     def test_a_gradient_is_where_its_forward_call_is(self, flow):
         flow = flow("pt_none")
-        found = locations(flow, shipped())
+        found = locate_ops(flow, load_shipped_rules())
         for backward, forward in enumerate(flow.trace.ops["forward"].tolist()):
             if forward >= 0:
                 assert found[backward] == found[forward]
 
     def test_nothing_is_guessed_where_nothing_has_a_name(self, flow):
         flow = flow("v6.0_api_stack")
-        assert set(locations(flow, shipped())) == {""}
-        assert op(flow.trace, "Functional.linear.18.forward") > 0
+        assert set(locate_ops(flow, load_shipped_rules())) == {""}
+        assert find_op(flow.trace, "Functional.linear.18.forward") > 0

@@ -2,22 +2,22 @@
 
 import numpy as np
 import pytest
-from traces import edited, op, outputs, tensor, value, without_tensors
+from traces import edit_tensors, find_op, find_outputs, find_tensor, find_value, remove_tensors
 
-from dumpdiff.graph import flow_of
-from dumpdiff.graph.missing_edges import bridge, is_hole
+from dumpdiff.graph import build_flow
+from dumpdiff.graph.missing_edges import find_bridge, has_missing_producer
 
 LAYER = ("Functional.softmax.1.forward", "Torch.matmul.2.forward", "Tensor.__truediv__.1.forward")
 
 
 def holes(flow, phase="forward"):
-    found = [value for value in range(len(flow.classes)) if is_hole(flow, value)]
+    found = [value for value in range(len(flow.classes)) if has_missing_producer(flow, value)]
     return [value for value in found if flow.phases[flow.readers[value][0]] == phase]
 
 
 def punched(trace, name):
     """(flow, hole): the dump as if the results of an op had not been recorded."""
-    flow = flow_of(without_tensors(trace, outputs(trace, name)))
+    flow = build_flow(remove_tensors(trace, find_outputs(trace, name)))
     (hole,) = holes(flow)
     return flow, hole
 
@@ -32,7 +32,7 @@ class TestNoHoles:
     def test_what_was_made_is_none(self, flow):
         flow = flow("v6.0_api_stack")
         assert not any(
-            is_hole(flow, value) for value in np.flatnonzero(flow.producers >= 0).tolist()
+            has_missing_producer(flow, value) for value in np.flatnonzero(flow.producers >= 0).tolist()
         )
 
     def test_weights_that_no_record_names_are_none(self, flow):
@@ -43,13 +43,13 @@ class TestNoHoles:
             if flow.trace.ops["kind"].iat[flow.tensors["op"].iat[row]] == "Functional.linear"
         } - {-1}
         assert len(weights) == 29
-        assert not any(is_hole(flow, value) for value in weights)
+        assert not any(has_missing_producer(flow, value) for value in weights)
 
     def test_a_table_that_every_layer_reads_is_none(self, trace):
         """As sines of positions are: here the mask, with the numbers of a table."""
         whole = trace("pt_none")
         reader = "Tensor.__add__.0.forward"
-        mask = whole.tensors.iloc[tensor(whole, reader, "input.1")]
+        mask = whole.tensors.iloc[find_tensor(whole, reader, "input.1")]
         reads = np.flatnonzero(
             (whole.tensors["size"] == mask["size"]) & (whole.tensors["min"] == mask["min"])
         )
@@ -60,40 +60,40 @@ class TestNoHoles:
             "norm": 17.321,
             "shape": (1, 32, 32),
         }
-        flow = flow_of(edited(whole, reads.tolist(), **table))
-        shared = value(flow, reader, "input.1")
+        flow = build_flow(edit_tensors(whole, reads.tolist(), **table))
+        shared = find_value(flow, reader, "input.1")
         assert flow.classes["evidence"].iat[shared] == 4
-        assert len(flow.readers[shared]) >= 4
-        assert not is_hole(flow, shared)
+        assert len(flow.consumers[shared]) >= 4
+        assert not has_missing_producer(flow, shared)
 
     def test_there_is_no_bridge_to_them(self, flow):
         flow = flow("pt_none")
-        weight = flow.tensor_class[tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
-        assert bridge(flow, int(weight)) is None
+        weight = flow.tensor_class[find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
+        assert find_bridge(flow, int(weight)) is None
 
 
 @pytest.mark.parametrize("name", LAYER)
 def test_a_result_that_was_not_recorded_is_a_hole_where_it_is_read(trace, name):
     flow, hole = punched(trace("pt_none"), name)
-    assert flow.readers[hole][0] == op(flow.trace, name) + 1
+    assert flow.consumers[hole][0] == find_op(flow.trace, name) + 1
 
 
 @pytest.mark.parametrize("name", LAYER)
 def test_it_comes_from_what_the_module_call_around_it_was_given(trace, name):
     flow, hole = punched(trace("pt_none"), name)
-    found = bridge(flow, hole)
-    assert found.how == "module call"
+    found = find_bridge(flow, hole)
+    assert found.evidence == "module call"
     assert (
         found.parents
-        == flow.reads[op(flow.trace, "Module.model.layers.1.self_attn.LlamaAttention.forward.0")]
+        == flow.reads[find_op(flow.trace, "Module.model.layers.1.self_attn.LlamaAttention.forward.0")]
     )
 
 
 def test_between_modules_it_comes_from_what_was_made_last(trace):
     flow, hole = punched(trace("pt_none"), "Functional.layer_norm.2.forward")
-    found = bridge(flow, hole)
-    assert found.how == "order"
-    assert found.parents == flow.writes[op(flow.trace, "Tensor.__add__.2.forward")]
+    found = find_bridge(flow, hole)
+    assert found.evidence == "order"
+    assert found.parents == flow.writes[find_op(flow.trace, "Tensor.__add__.2.forward")]
 
 
 class TestByValue:
@@ -102,49 +102,49 @@ class TestByValue:
     def seen(self, trace, **statistics):
         """The bridge of the scores of layer 1, if their statistics were these and their maker not recorded."""
         name = "Tensor.__truediv__.1.forward"
-        rows = outputs(trace, name)
-        flow = flow_of(trace)
-        readers = np.flatnonzero(flow.tensor_class == flow.writes[op(trace, name)][0]).tolist()
-        changed = edited(trace, readers, **statistics)
-        flow = flow_of(without_tensors(changed, rows))
+        rows = find_outputs(trace, name)
+        flow = build_flow(trace)
+        readers = np.flatnonzero(flow.tensor_class == flow.writes[find_op(trace, name)][0]).tolist()
+        changed = edit_tensors(trace, readers, **statistics)
+        flow = build_flow(remove_tensors(changed, rows))
         (hole,) = holes(flow)
-        return flow, bridge(flow, hole)
+        return flow, find_bridge(flow, hole)
 
     def test_halves_rotated_and_negated_have_the_norm_of_the_whole(self, trace):
         whole = trace("pt_none")
-        scores = tensor(whole, "Torch.matmul.2.forward", "output.0")
+        scores = find_tensor(whole, "Torch.matmul.2.forward", "output.0")
         norm = whole.tensors["norm"].iat[scores]
         flow, found = self.seen(whole, norm=norm * (1 + 1e-7), max=23.668879, min=-25.751286)
-        assert found.how == "rearranged"
-        assert found.parents == flow.writes[op(flow.trace, "Torch.matmul.2.forward")]
+        assert found.evidence == "rearranged"
+        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
     def test_a_cast_has_the_statistics_of_what_was_cast_to_the_roundoff_of_its_type(self, trace):
         whole = trace("pt_none")
-        scores = whole.tensors.iloc[tensor(whole, "Torch.matmul.2.forward", "output.0")]
+        scores = whole.tensors.iloc[find_tensor(whole, "Torch.matmul.2.forward", "output.0")]
         statistics = {name: scores[name] * (1 + 2e-3) for name in ("max", "min", "mean", "norm")}
         flow, found = self.seen(whole, dtype="bfloat16", **statistics)
-        assert found.how == "cast"
-        assert found.parents == flow.writes[op(flow.trace, "Torch.matmul.2.forward")]
+        assert found.evidence == "cast"
+        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
     def test_a_chunk_shares_an_extreme_with_the_whole(self, trace):
         whole = trace("pt_none")
-        scores = whole.tensors.iloc[tensor(whole, "Torch.matmul.2.forward", "output.0")]
+        scores = whole.tensors.iloc[find_tensor(whole, "Torch.matmul.2.forward", "output.0")]
         size = int(scores["size"]) // 2
         flow, found = self.seen(
             whole, size=size, max=scores["max"], min=-20.0, norm=0.7 * scores["norm"]
         )
-        assert found.how == "part"
-        assert found.parents == flow.writes[op(flow.trace, "Torch.matmul.2.forward")]
+        assert found.evidence == "part"
+        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
 
 def test_rotated_halves_of_a_real_dump_are_found(flow):
     """ptdbg_ascend records neither the negation nor the split in ``cat((-x2, x1))``."""
     flow = flow("v6.0_api_stack")
-    rotations = [op(flow.trace, f"Torch.cat.{number}.forward") for number in range(8)]
+    rotations = [find_op(flow.trace, f"Torch.cat.{number}.forward") for number in range(8)]
     for rotation in rotations:
-        (hole,) = (value for value in flow.reads[rotation] if is_hole(flow, value))
-        found = bridge(flow, hole)
-        assert found.how == "rearranged"
+        (hole,) = (value for value in flow.reads[rotation] if has_missing_producer(flow, value))
+        found = find_bridge(flow, hole)
+        assert found.evidence == "rearranged"
         assert {flow.trace.ops["kind"].iat[flow.producers[parent]] for parent in found.parents} == {
             "Tensor.__getitem__"
         }
@@ -154,8 +154,8 @@ class TestBackward:
     def test_a_gradient_without_a_maker_comes_from_earlier_gradients(self, flow):
         """A residual adds two gradients: autograd does it, and no recorder sees it."""
         flow = flow("pt_none")
-        hole = int(flow.tensor_class[tensor(flow.trace, "Tensor.__add__.7.backward", "input.0")])
-        found = bridge(flow, hole)
+        hole = int(flow.tensor_class[find_tensor(flow.trace, "Tensor.__add__.7.backward", "input.0")])
+        found = find_bridge(flow, hole)
         phases = flow.classes["phase"].to_numpy()
         assert found.parents
         assert all(phases[parent] == "backward" for parent in found.parents)
@@ -163,6 +163,6 @@ class TestBackward:
     def test_the_first_gradient_comes_from_nothing(self, flow):
         flow = flow("pt_none")
         seed = int(
-            flow.tensor_class[tensor(flow.trace, "Functional.cross_entropy.0.backward", "input.0")]
+            flow.tensor_class[find_tensor(flow.trace, "Functional.cross_entropy.0.backward", "input.0")]
         )
-        assert bridge(flow, seed) is None
+        assert find_bridge(flow, seed) is None

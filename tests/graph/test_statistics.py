@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dumpdiff import read
-from dumpdiff.graph.statistics import STATISTICS, completed, statistics
+from dumpdiff.graph.statistics import STATISTICS, complete_statistics, compute_statistics
 
 FLOATS = st.floats(-1e6, 1e6, width=32).filter(lambda x: x == 0 or abs(x) > 1e-6)
 DTYPES = st.sampled_from(
@@ -23,7 +23,7 @@ def plain(array):
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4), elements=FLOATS))
 def test_they_are_what_numpy_says(array):
     high, low, mean, norm = plain(array)
-    found = statistics(array)
+    found = compute_statistics(array)
     assert found[:2] == (high, low)
     assert found[2] == pytest.approx(mean, abs=1e-6 * max(abs(high), abs(low)))
     assert found[3] == pytest.approx(norm, rel=1e-6)
@@ -37,7 +37,7 @@ def test_of_any_type(dtype, data):
     array = data.draw(hnp.arrays(dtype, st.integers(1, 50), elements=elements))
     with np.errstate(all="ignore"):
         high, low, mean, norm = plain(array)
-        found = statistics(array)
+        found = compute_statistics(array)
     assert found[:2] == (high, low)
     if np.isfinite(norm):
         assert found[3] == pytest.approx(norm, rel=1e-5)
@@ -48,7 +48,7 @@ def test_of_any_type(dtype, data):
 def test_of_float32_of_any_magnitude(scale):
     """Sums of squares leave float32 long before the values do."""
     array = (np.linspace(0.5, 1, 100) * scale).astype(np.float32)
-    found = statistics(array)
+    found = compute_statistics(array)
     assert found[3] == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-4)
     assert found[2] == pytest.approx(array.astype(np.float64).mean(), rel=1e-4)
 
@@ -58,7 +58,7 @@ def test_over_many_blocks():
         0.1
     )
     high, low, mean, norm = plain(array)
-    assert statistics(array) == (
+    assert compute_statistics(array) == (
         high,
         low,
         pytest.approx(mean, rel=1e-6),
@@ -69,7 +69,7 @@ def test_over_many_blocks():
 
 @given(hnp.arrays(np.float32, (3, 4, 5), elements=FLOATS), st.permutations([0, 1, 2]))
 def test_a_view_has_those_of_what_it_views_but_for_summation_order(array, axes):
-    one, other = statistics(array), statistics(array.transpose(axes))
+    one, other = compute_statistics(array), compute_statistics(array.transpose(axes))
     assert one[:2] == other[:2]
     assert one[2] == pytest.approx(other[2], abs=1e-6 * max(abs(one[0]), abs(one[1])))
     assert one[3] == pytest.approx(other[3], rel=1e-6)
@@ -80,29 +80,29 @@ class TestNotFinite:
     def test_nan_sticks_to_all_of_them(self, place):
         array = np.ones(200_000, dtype=np.float32)
         array[place] = np.nan
-        *numbers, nonfinite = statistics(array)
+        *numbers, nonfinite = compute_statistics(array)
         assert np.isnan(numbers).all()
         assert nonfinite == 1
 
     def test_infinity_takes_part(self, place):
         array = np.ones(200_000, dtype=np.float32)
         array[place] = -np.inf
-        assert statistics(array) == (1, -np.inf, -np.inf, np.inf, 1)
+        assert compute_statistics(array) == (1, -np.inf, -np.inf, np.inf, 1)
 
     def test_nan_counts_more_than_infinity(self, place):
         array = np.full(200_000, np.inf, dtype=np.float32)
         array[place] = np.nan
-        assert np.isnan(statistics(array)[0])
+        assert np.isnan(compute_statistics(array)[0])
 
 
 def test_an_empty_tensor_has_none():
-    *numbers, nonfinite = statistics(np.empty((0, 3), dtype=np.float32))
+    *numbers, nonfinite = compute_statistics(np.empty((0, 3), dtype=np.float32))
     assert np.isnan(numbers).all()
     assert nonfinite == 0
 
 
 def test_complex_numbers_are_taken_by_magnitude():
-    assert statistics(np.array([3 + 4j, 0], dtype=np.complex64)) == (5, 0, 2.5, 5, 0)
+    assert compute_statistics(np.array([3 + 4j, 0], dtype=np.complex64)) == (5, 0, 2.5, 5, 0)
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +113,16 @@ def trace(dump):
 class TestCompletingATrace:
     def test_every_tensor_with_a_file_gets_all_four(self, trace):
         assert trace.tensors["norm"].isna().any()
-        tensors, problems = completed(trace)
+        tensors, problems = complete_statistics(trace)
         assert not problems
         with_file = tensors[(tensors["file"] != "") & (tensors["size"] > 0)]
         assert with_file[list(STATISTICS)].notna().all().all()
 
     def test_they_are_those_of_the_file(self, trace):
-        tensors, _ = completed(trace)
+        tensors, _ = complete_statistics(trace)
         rows = np.flatnonzero(tensors["file"] != "")[::100]
         for row in rows.tolist():
-            *numbers, nonfinite = statistics(trace.array(row))
+            *numbers, nonfinite = compute_statistics(trace.array(row))
             assert tensors.loc[row, list(STATISTICS)].tolist() == pytest.approx(
                 numbers, rel=1e-6, abs=1e-9
             )
@@ -130,11 +130,11 @@ class TestCompletingATrace:
 
     def test_the_trace_itself_is_left_alone(self, trace):
         before = trace.tensors.copy()
-        completed(trace)
+        complete_statistics(trace)
         assert before.equals(trace.tensors)
 
     def test_recorded_statistics_are_kept_as_recorded(self, dump):
         summary = read(dump("v6.0_api_stack_summary"))
-        tensors, _ = completed(summary)
+        tensors, _ = complete_statistics(summary)
         for name in STATISTICS:
             np.testing.assert_array_equal(tensors[name], summary.tensors[name])

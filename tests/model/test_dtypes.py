@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dumpdiff.alignment.values import Fingerprints, distance
-from dumpdiff.comparison.metrics import compare
-from dumpdiff.graph.statistics import STATISTICS, statistics
-from dumpdiff.graph.value_classes import evidence
+from dumpdiff.alignment.values import Fingerprints, compute_distances
+from dumpdiff.comparison.metrics import compute_metrics
+from dumpdiff.graph.statistics import STATISTICS, compute_statistics
+from dumpdiff.graph.value_classes import count_evidence
 from dumpdiff.model.dtypes import LONE_MASK, MASK, normalise, unit_roundoff
 
 MASKS = [
@@ -28,25 +28,25 @@ def scores(mask: float, noise: float = 0.0, scale: float = 1.0) -> np.ndarray:
 
 
 def table(*arrays: np.ndarray) -> pd.DataFrame:
-    rows = pd.DataFrame([statistics(array)[:4] for array in arrays], columns=list(STATISTICS))
-    return rows.assign(size=[array.size for array in arrays]).assign(evidence=evidence)
+    rows = pd.DataFrame([compute_statistics(array)[:4] for array in arrays], columns=list(STATISTICS))
+    return rows.assign(size=[array.size for array in arrays]).assign(evidence=count_evidence)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 class TestMask:
     def test_it_sets_no_scale_for_whole_tensors(self, mask):
-        assert compare(scores(mask, 1e-2), scores(mask), 0.0).relative_l2 == pytest.approx(
+        assert compute_metrics(scores(mask, 1e-2), scores(mask), 0.0).relative_l2 == pytest.approx(
             1e-2, rel=0.05
         )
 
     def test_it_sets_no_scale_for_statistics(self, mask):
         sides = [
-            Fingerprints.of(table(array)) for array in (scores(mask, scale=1.01), scores(mask))
+            Fingerprints.from_table(table(array)) for array in (scores(mask, scale=1.01), scores(mask))
         ]
         shown = table(scores(mask))
         assert shown["min"].iat[0] < -MASK
         one = np.array([0])
-        assert distance(sides[0], one, sides[1], one)[0] == pytest.approx(1e-2, rel=0.05)
+        assert compute_distances(sides[0], one, sides[1], one)[0] == pytest.approx(1e-2, rel=0.05)
 
     def test_it_is_no_evidence(self, mask):
         assert (
@@ -59,7 +59,7 @@ def test_a_lone_large_number_is_an_outlier_unless_float16_could_not_hold_it():
     for lone, masked in ((-1.1 * MASK, False), (-1.1 * LONE_MASK, True)):
         outlier, moved = plain.copy(), plain.copy()
         outlier[7], moved[7] = lone, 1.001 * lone
-        assert (compare(moved, outlier, 0.0).relative_l2 == 0) == masked
+        assert (compute_metrics(moved, outlier, 0.0).relative_l2 == 0) == masked
 
 
 def test_unit_roundoff_is_half_the_gap_above_one():

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff.graph import Flow
-from dumpdiff.operators import KINDS, execution, gap, readings, recompute
-from dumpdiff.operators.call import axes_between
+from dumpdiff.operators import KINDS, read_execution, compute_relative_distance, compute_interpretations, recompute
+from dumpdiff.operators.call import find_reduced_axes
 from dumpdiff.rulebook import load_rules
 
 X = np.random.default_rng(1).standard_normal((2, 3, 8))
@@ -79,7 +79,7 @@ def test_agrees_with_pytorch_in_float64(
     kind: str, inputs: list[object], named: dict[str, float], expected: Callable[..., torch.Tensor]
 ) -> None:
     wanted = expected(*map(as_torch, inputs)).numpy()
-    made = recompute(kind, inputs, named, like=wanted)
+    made = recompute(kind, inputs, named, recorded_output=wanted)
     assert made is not None
     assert made.dtype == np.float64
     np.testing.assert_allclose(made, wanted, rtol=1e-12, atol=1e-13)
@@ -94,9 +94,9 @@ def test_what_it_does_not_know_it_does_not_guess() -> None:
 
 def test_the_recorded_output_chooses_among_readings() -> None:
     square = W[:, :5].copy()
-    names = [name for name, _ in readings("matmul", [X[..., :5], square])]
+    names = [name for name, _ in compute_interpretations("matmul", [X[..., :5], square])]
     assert names[0] == "b transposed"
-    plain = recompute("matmul", [X[..., :5], square], like=X[..., :5] @ square)
+    plain = recompute("matmul", [X[..., :5], square], recorded_output=X[..., :5] @ square)
     assert plain is not None
     np.testing.assert_allclose(plain, X[..., :5] @ square)
 
@@ -109,14 +109,14 @@ def test_real_runs_computed_what_the_arithmetic_says(
     side, rules, checked = flow(name), load_rules([]), 0
     for op, phase in enumerate(side.phases):
         kind, ran = (
-            rules.kind(side.trace.ops["kind"].iat[op]),
-            execution(side.trace, side.tensors_of(op).tolist()),
+            rules.resolve_kind(side.trace.ops["kind"].iat[op]),
+            read_execution(side.trace, side.get_tensor_ids(op).tolist()),
         )
         if phase == "forward" and ran is not None:
-            made = recompute(kind, ran.inputs, ran.named, like=ran.output)
+            made = recompute(kind, ran.inputs, ran.keywords, recorded_output=ran.output)
             if made is not None:
                 checked += 1
-                assert gap(made, ran.output) <= 1e-6, (kind, op)
+                assert compute_relative_distance(made, ran.output) <= 1e-6, (kind, op)
     assert checked > 100
 
 
@@ -127,6 +127,6 @@ def test_the_axes_of_a_reduction_give_its_shape(
     axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1))))
     keep = data.draw(st.booleans())
     after = np.zeros(shape).sum(axis=axes, keepdims=keep).shape if axes else shape
-    found = axes_between(shape, after)
+    found = find_reduced_axes(shape, after)
     assert found is not None
     assert np.zeros(shape).sum(axis=found, keepdims=len(after) == len(shape)).shape == after

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.optimizers.inputs import read_run
-from dumpdiff.optimizers.run_analysis import Moved
+from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parents[1] / "fixtures"  #: where the configuration of msprobe is written
@@ -41,7 +41,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def moved(recording: Callable[[str], Path]) -> Callable[..., Moved]:
+def moved(recording: Callable[[str], Path]) -> Callable[..., UpdateAnalysis]:
     """``moved("torch", "adamw")``: what moved the weights of that run; with a settings file, if one is given."""
     return cache(
         lambda framework, name, settings=None: read_run(str(recording(framework) / name), settings)

@@ -9,7 +9,7 @@ import pytest
 
 from dumpdiff.model.errors import DumpError
 from dumpdiff.optimizers.groups import EXPLAINED
-from dumpdiff.optimizers.inputs import clean, histories, read_run, read_steps
+from dumpdiff.optimizers.inputs import strip_wrappers, build_histories, read_run, read_steps
 
 RATE = 0.125
 WEIGHT = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
@@ -40,7 +40,7 @@ def write(
 
 def test_a_folder_of_numbered_files(tmp_path: Path) -> None:
     run = read_run(str(write(tmp_path)))
-    assert (run.state, run.steps, run.problems) == (EXPLAINED, 2, ())
+    assert (run.state, run.n_steps, run.problems) == (EXPLAINED, 2, ())
     assert run.groups[0].fit.rates == pytest.approx([RATE, RATE])
     assert set(run.groups[0].parameters) == set(NAMES)
 
@@ -50,7 +50,7 @@ def test_files_in_order_with_commas_between(tmp_path: Path) -> None:
     given = ",".join(
         str(tmp_path / f"{name}.npz") for name in ("weights_0", "gradients_1", "weights_1")
     )
-    assert read_run(given).steps == 1
+    assert read_run(given).n_steps == 1
 
 
 def test_every_format_of_checkpoints(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_every_format_of_checkpoints(tmp_path: Path) -> None:
         np.save(folder / "gradients_2" / f"{name}.npy", array)
     np.savez(folder / "weights_2.npz", **arrays["weights_2"])
     run = read_run(str(folder))
-    assert (run.state, run.steps, run.groups[0].fit.rule.name) == (EXPLAINED, 2, "SGD")
+    assert (run.state, run.n_steps, run.groups[0].fit.rule.name) == (EXPLAINED, 2, "SGD")
 
 
 def test_settings_beside_the_files_are_read_and_those_given_count_before_them(
@@ -84,16 +84,16 @@ def test_settings_beside_the_files_are_read_and_those_given_count_before_them(
 ) -> None:
     folder = write(tmp_path / "run")
     (folder / "settings.yaml").write_text("lr: 0.5\nstep: 3")
-    assert read_steps(str(folder)).settings.step == 3
+    assert read_steps(str(folder)).settings.first_step == 3
     said = read_run(str(folder)).groups[0].fit
-    assert (said.rates, said.clipping.kind, said.numbers["factor"]) == (
+    assert (said.rates, said.scaling.kind, said.values["factor"]) == (
         (0.5, 0.5),
         "one factor",
         pytest.approx(0.25),
     )
     (tmp_path / "other.yaml").write_text(f"lr: {RATE}")
     given = read_run(str(folder), tmp_path / "other.yaml").groups[0].fit
-    assert (given.rates, given.clipping.kind) == ((RATE, RATE), "nothing")
+    assert (given.rates, given.scaling.kind) == ((RATE, RATE), "nothing")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_gradients_by_other_names(
     ],
 )  # fmt: skip
 def test_names_without_what_is_put_around_them(name: str, bare: str) -> None:
-    assert clean(name) == bare
+    assert strip_wrappers(name) == bare
 
 
 def test_moments_saved_with_the_weights_need_a_step(tmp_path: Path) -> None:
@@ -133,22 +133,22 @@ def test_moments_saved_with_the_weights_need_a_step(tmp_path: Path) -> None:
     folder = write(tmp_path, **moments)
     with pytest.raises(DumpError, match="say in the settings which 'step' the first update is"):
         read_run(str(folder))
-    found, _ = histories(read_steps(str(folder)), first=8)
+    found, _ = build_histories(read_steps(str(folder)), first=8)
     weight = next(one for one in found if one.name == "layer.weight")
-    assert (weight.done, weight.first.min(), weight.second.min()) == (7, 1.0, 1.0)
+    assert (weight.previous_steps, weight.first_moment.min(), weight.second_moment.min()) == (7, 1.0, 1.0)
 
 
 def test_the_counter_of_a_mindspore_checkpoint_is_the_step(tmp_path: Path) -> None:
     beside = {"adam_m.layer.bias": np.ones_like(BIAS), "global_step": np.array([4], np.int32)}
-    found, _ = histories(read_steps(str(write(tmp_path, **beside))))
-    assert {one.done for one in found} == {4}
+    found, _ = build_histories(read_steps(str(write(tmp_path, **beside))))
+    assert {one.previous_steps for one in found} == {4}
 
 
 def test_moments_of_zero_are_those_of_a_fresh_run(tmp_path: Path) -> None:
-    found, problems = histories(
+    found, problems = build_histories(
         read_steps(str(write(tmp_path, **{"exp_avg.layer.bias": np.zeros_like(BIAS)})))
     )
-    assert ([one.first for one in found], problems) == ([None, None], [])
+    assert ([one.first_moment for one in found], problems) == ([None, None], [])
 
 
 def test_parameters_without_gradients_are_left_out_and_said(tmp_path: Path) -> None:

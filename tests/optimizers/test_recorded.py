@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.optimizers.groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, Group
+from dumpdiff.optimizers.groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, ParameterGroup
 from dumpdiff.optimizers.inputs import read_run
-from dumpdiff.optimizers.run_analysis import Moved
+from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 
 pytestmark = pytest.mark.record
 
-Ran = Callable[..., Moved]
+Ran = Callable[..., UpdateAnalysis]
 ALL = ("first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias")
 MATRICES = ("first.weight", "second.weight")
 OTHERS = tuple(name for name in ALL if name not in MATRICES)
@@ -32,7 +32,7 @@ def theirs(names: tuple[str, ...]) -> set[str]:
     }
 
 
-def group(run: Moved, names: tuple[str, ...]) -> Group:
+def group(run: UpdateAnalysis, names: tuple[str, ...]) -> ParameterGroup:
     """The group that has just these parameters."""
     (found,) = (one for one in run.groups if set(one.parameters) in (set(names), theirs(names)))
     return found
@@ -160,7 +160,7 @@ def test_rule_and_numbers(
     assert (run.state, found.state) == (EXPLAINED, EXPLAINED)
     assert found.fit.rule.name == rule
     assert found.fit.rates == pytest.approx([rate] * 3, rel=2e-3)
-    assert {key: found.fit.numbers[key] for key in numbers} == pytest.approx(
+    assert {key: found.fit.values[key] for key in numbers} == pytest.approx(
         numbers, rel=5e-3, abs=1e-9
     )
 
@@ -183,9 +183,9 @@ def test_gradients_that_were_clipped_later_are_scaled_by_the_global_norm(moved: 
         ("mindspore", "adam_weight_decay_clipped", "MindSpore AdamWeightDecay without decay"),
     ):
         found = group(moved(framework, name), ALL)
-        assert (found.fit.rule.name, found.fit.clipping.kind) == (rule, "global norm")
+        assert (found.fit.rule.name, found.fit.scaling.kind) == (rule, "global norm")
         assert (
-            "clip" in found.unseen
+            "clip" in found.undetermined
         )  # every step was clipped, so that the limit is part of the learning rate
 
 
@@ -195,10 +195,10 @@ def test_a_known_learning_rate_shows_the_limit_and_the_loss_scale(
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 0.1")
     clipped = group(moved("torch", "sgd_clipped", settings), ALL)
-    assert clipped.fit.numbers["clip"] == pytest.approx(0.3, rel=1e-3)
+    assert clipped.fit.values["clip"] == pytest.approx(0.3, rel=1e-3)
     scaled = group(moved("torch", "sgd_scaled", settings), ALL)
-    assert (scaled.fit.rule.name, scaled.fit.clipping.kind) == ("SGD with momentum", "one factor")
-    assert scaled.fit.numbers["factor"] == pytest.approx(1 / 1024, rel=1e-4)
+    assert (scaled.fit.rule.name, scaled.fit.scaling.kind) == ("SGD with momentum", "one factor")
+    assert scaled.fit.values["factor"] == pytest.approx(1 / 1024, rel=1e-4)
 
 
 def test_a_learning_rate_that_warms_up_is_solved_for_step_by_step(moved: Ran) -> None:
@@ -222,8 +222,8 @@ def test_settings_that_are_not_what_happened_are_told(moved: Ran, tmp_path: Path
     settings.write_text("lr: 3e-4\nbetas: [0.9, 0.95]")
     run = moved("torch", "adamw", settings)
     assert run.state == EXPLAINED
-    assert run.contradicted["learning_rate"] == pytest.approx((3e-4, 1e-3), rel=1e-3)
-    assert run.contradicted["beta2"] == pytest.approx((0.95, 0.999), rel=1e-3)
+    assert run.contradicted_settings["learning_rate"] == pytest.approx((3e-4, 1e-3), rel=1e-3)
+    assert run.contradicted_settings["beta2"] == pytest.approx((0.95, 0.999), rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "master"), [("adamw_bfloat16", False), ("adamw_master", True)])
@@ -236,7 +236,7 @@ def test_narrow_weights_and_whether_a_wider_copy_stands_behind(
         run.groups[at].fit.rule.name == "Adam"
     )  # a decay of 1e-5 of a weight is nothing in bfloat16
     assert run.groups[at].fit.rates == pytest.approx([1e-3] * 3, rel=0.02)
-    assert run.copies[at].has_master is master
+    assert run.master_copies[at].has_master is master
 
 
 def test_what_no_rule_makes_is_not_explained(moved: Ran) -> None:
@@ -250,13 +250,13 @@ def test_one_step_does_not_tell_a_missing_correction_from_another_learning_rate(
 ) -> None:
     run = moved("torch", "adamw_one_step")
     assert run.state == AMBIGUOUS
-    names = {fit.rule.name for fit in (run.groups[0].fit, *run.groups[0].same)}
+    names = {fit.rule.name for fit in (run.groups[0].fit, *run.groups[0].equivalent_fits)}
     assert names == {"AdamW", "MindSpore AdamWeightDecay"}
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 1e-3")
     known = moved("torch", "adamw_one_step", settings)
     assert (known.state, known.groups[0].fit.rule.name) == (EXPLAINED, "AdamW")
-    assert {"beta1", "beta2"} <= set(known.groups[0].unseen)
+    assert {"beta1", "beta2"} <= set(known.groups[0].undetermined)
 
 
 def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(
@@ -271,5 +271,5 @@ def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(
 def test_a_dump_of_three_steps_has_two_updates(recording: Callable[[str], Path]) -> None:
     run = read_run(str(recording("msprobe")))
     found = group(run, ALL)
-    assert (run.state, run.steps, found.fit.rule.name) == (EXPLAINED, 2, "AdamW")
-    assert (found.fit.rates[0], found.fit.numbers["decay"]) == pytest.approx((1e-3, 0.1), rel=5e-3)
+    assert (run.state, run.n_steps, found.fit.rule.name) == (EXPLAINED, 2, "AdamW")
+    assert (found.fit.rates[0], found.fit.values["decay"]) == pytest.approx((1e-3, 0.1), rel=5e-3)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
-from dumpdiff.optimizers.clip_factor import EACH, FREE, GLOBAL, Clipping
-from dumpdiff.optimizers.fit import Attempt, Data, fit
-from dumpdiff.optimizers.history import History, half_ulp, history, stored_type
-from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonal
-from dumpdiff.optimizers.rule import DECOUPLED, L2, Numbers, Rule
+from dumpdiff.optimizers.gradient_scaling import TENSOR_NORM, STEP_FACTORS, GLOBAL_NORM, GradientScaling
+from dumpdiff.optimizers.fit import Attempt, UpdateData, fit_rule
+from dumpdiff.optimizers.history import History, compute_half_ulp, build_history, detect_stored_dtype
+from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonalize
+from dumpdiff.optimizers.rule import DECOUPLED, L2, HyperparameterValues, Rule
 from dumpdiff.optimizers.search import RULES
 from dumpdiff.optimizers.sgd import DAMPENED, MOMENTUM, NESTEROV, PLAIN, SGD
 
@@ -44,8 +44,8 @@ def drawn(seed: int, **other: Any) -> History:
 
 def moves(rule: Rule, of: History, factors: np.ndarray = ONES, **numbers: float) -> np.ndarray:
     """The directions of all steps, a linear decay included."""
-    chosen: Numbers = {**NUMBERS, **numbers}
-    move, decayed = rule.moves(of, factors, chosen)
+    chosen: HyperparameterValues = {**NUMBERS, **numbers}
+    move, decayed = rule.compute_terms(of, factors, chosen)
     return move if decayed is None else move + chosen["decay"] * decayed
 
 
@@ -147,9 +147,9 @@ def test_muon_moves_along_a_nearly_orthogonal_matrix(
     seed: int, rows: int, columns: int, factor: float
 ) -> None:
     matrix = np.random.default_rng(seed).standard_normal((rows, columns))
-    made = orthogonal(matrix)
-    np.testing.assert_allclose(orthogonal(matrix.T), made.T, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(orthogonal(factor * matrix), made, rtol=1e-6, atol=1e-9)
+    made = orthogonalize(matrix)
+    np.testing.assert_allclose(orthogonalize(matrix.T), made.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(orthogonalize(factor * matrix), made, rtol=1e-6, atol=1e-9)
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
     stretched = np.einsum("ia,ij,aj->a", u, made, v)  #: the singular vectors are kept
     large = values > 0.05 * np.linalg.norm(
@@ -167,15 +167,15 @@ def test_the_scale_of_muon_is_that_of_adamw() -> None:
 @given(seeds, st.floats(0.01, 100))
 def test_a_clipped_gradient_is_no_longer_than_the_limit(seed: int, limit: float) -> None:
     of = drawn(seed)
-    for kind in (GLOBAL, EACH):
-        factors = Clipping(kind).factors(of, of.norms, {"clip": limit})
+    for kind in (GLOBAL_NORM, TENSOR_NORM):
+        factors = GradientScaling(kind).compute_factors(of, of.norms, {"clip": limit})
         assert np.all(factors * of.norms <= limit * (1 + 1e-12))
         assert np.all(factors[of.norms <= limit] == 1)
 
 
 def test_free_factors_are_relative_to_the_first_step() -> None:
-    assert Clipping(FREE).numbers(3) == ("factor 2", "factor 3")
-    made = Clipping(FREE).factors(drawn(0), ONES, {"factor 2": 0.5, "factor 3": 2.0})
+    assert GradientScaling(STEP_FACTORS).list_hyperparameters(3) == ("factor 2", "factor 3")
+    made = GradientScaling(STEP_FACTORS).compute_factors(drawn(0), ONES, {"factor 2": 0.5, "factor 3": 2.0})
     assert made.tolist() == [1.0, 0.5, 2.0]
 
 
@@ -195,13 +195,13 @@ def test_learning_rate_and_decoupled_decay_are_solved_for(
     for t in range(STEPS):
         now = drawn(seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))]))
         weights.append(weights[-1] - rate * moves(rule, now, **numbers)[t])
-    found = fit(
+    found = fit_rule(
         Attempt(
-            rule, Clipping(), Data((drawn(seed, weights=np.stack(weights)),), of.norms), numbers
+            rule, GradientScaling(), UpdateData((drawn(seed, weights=np.stack(weights)),), of.norms), numbers
         )
     )
     assert found.rates == pytest.approx([rate] * STEPS, rel=1e-6)
-    assert found.numbers["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
+    assert found.values["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
     assert found.residual < 1e-6
 
 
@@ -209,37 +209,37 @@ def test_learning_rate_and_decoupled_decay_are_solved_for(
 def test_half_an_ulp(values: list[float]) -> None:
     array = np.array(values, dtype=np.float32)
     expected = np.spacing(np.abs(array)).astype(np.float64) / 2
-    np.testing.assert_array_equal(half_ulp(array.astype(np.float64), "float32"), expected)
+    np.testing.assert_array_equal(compute_half_ulp(array.astype(np.float64), "float32"), expected)
 
 
 def test_the_type_that_weights_are_kept_in_is_seen_in_their_values() -> None:
     values = np.random.default_rng(0).standard_normal(100)
     single = values.astype(np.float32)
     bfloat = (single.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    assert stored_type(single.astype(np.float64), "float32") == "float32"
-    assert stored_type(bfloat.astype(np.float64), "float32") == "bfloat16"
-    assert stored_type(values.astype(np.float16).astype(np.float64), "float32") == "float16"
-    assert stored_type(np.ones(100), "float32") == "float32"  # equal numbers prove nothing
+    assert detect_stored_dtype(single.astype(np.float64), "float32") == "float32"
+    assert detect_stored_dtype(bfloat.astype(np.float64), "float32") == "bfloat16"
+    assert detect_stored_dtype(values.astype(np.float16).astype(np.float64), "float32") == "float16"
+    assert detect_stored_dtype(np.ones(100), "float32") == "float32"  # equal numbers prove nothing
 
 
 def test_a_history_of_a_large_parameter_is_a_sample_with_the_norm_of_all() -> None:
     weights = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
-    made = history("w", [weights, 2 * weights], [weights])
+    made = build_history("w", [weights, 2 * weights], [weights])
     assert 15_000 < made.weights.shape[1] <= 1 << 14
     np.testing.assert_array_equal(made.weights[1], 2 * made.weights[0])
     assert made.norms == pytest.approx([np.linalg.norm(weights)], rel=1e-5)
-    assert 1_800 < made.thin().weights.shape[1] <= 1 << 11
-    assert made.thin().norms == made.norms
+    assert 1_800 < made.take_search_sample().weights.shape[1] <= 1 << 11
+    assert made.take_search_sample().norms == made.norms
 
 
 def test_a_matrix_is_kept_whole_where_that_is_asked_for() -> None:
     matrix = np.ones((200, 200), np.float32)
-    assert history("w", [matrix, matrix], [matrix]).whole
-    assert not history("w", [matrix, matrix], [matrix], whole=False).whole
+    assert build_history("w", [matrix, matrix], [matrix]).is_complete
+    assert not build_history("w", [matrix, matrix], [matrix], whole=False).is_complete
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 5), (4, 5, 4)])
 def test_a_history_of_other_sizes_is_refused(sizes: tuple[int, int, int]) -> None:
     before, gradient, after = (np.ones(size, np.float32) for size in sizes)
     with pytest.raises(ValueError, match="w: 2 weights and 1 gradients"):
-        history("w", [before, after], [gradient])
+        build_history("w", [before, after], [gradient])

@@ -8,41 +8,41 @@ from typing import Any
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.optimizers.script_settings import read_settings, settings
-from dumpdiff.optimizers.search import Known
+from dumpdiff.optimizers.script_settings import read_settings, parse_settings
+from dumpdiff.optimizers.search import KnownSettings
 
 
 def test_the_spellings_of_all_frameworks() -> None:
-    megatron = settings(
+    megatron = parse_settings(
         {"lr": "1e-3", "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "clip_grad": 1.0}
     )
-    pytorch = settings({"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "max_norm": 1})
-    mindspore = settings(
+    pytorch = parse_settings({"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "max_norm": 1})
+    mindspore = parse_settings(
         {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max_grad_norm": 1.0}
     )
     assert megatron == pytorch == mindspore
-    assert megatron.known(2) == Known(
+    assert megatron.to_known(2) == KnownSettings(
         {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1.0}, (1e-3, 1e-3)
     )
 
 
 def test_a_loss_scale_is_a_factor_on_the_gradients() -> None:
-    assert settings({"loss_scale": 1024}).numbers == {"factor": 1 / 1024}
+    assert parse_settings({"loss_scale": 1024}).values == {"factor": 1 / 1024}
 
 
 def test_one_learning_rate_for_all_steps_or_one_for_each() -> None:
-    each = settings({"lr": [1e-4, 2e-4, 3e-4]})
-    assert each.known(2).rates == (1e-4, 2e-4)
-    assert settings({}).known(2).rates is None
+    each = parse_settings({"lr": [1e-4, 2e-4, 3e-4]})
+    assert each.to_known(2).rates == (1e-4, 2e-4)
+    assert parse_settings({}).to_known(2).rates is None
     with pytest.raises(DumpError, match="3 values for 4 steps"):
-        each.known(4)
+        each.to_known(4)
 
 
 def test_what_is_given_beside_counts_before_what_lies_in_the_folder() -> None:
-    both = settings({"lr": 1e-3, "eps": 1e-8, "step": 5}).but(
-        settings({"lr": 1e-4, "momentum": 0.9})
+    both = parse_settings({"lr": 1e-3, "eps": 1e-8, "step": 5}).override_with(
+        parse_settings({"lr": 1e-4, "momentum": 0.9})
     )
-    assert both == settings({"lr": 1e-4, "eps": 1e-8, "step": 5, "momentum": 0.9})
+    assert both == parse_settings({"lr": 1e-4, "eps": 1e-8, "step": 5, "momentum": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_given_beside_counts_before_what_lies_in_the_folder() -> None:
 )
 def test_anything_else_is_said(said: dict[str, Any], complaint: str) -> None:
     with pytest.raises(DumpError, match=complaint):
-        settings(said)
+        parse_settings(said)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ ITERATION = Path("rank_0/TinyLlama/0/0")
 
 
 def only(path: Path) -> Part:
-    (part,) = mindspore.find(path)
+    (part,) = mindspore.find_parts(path)
     return part
 
 
@@ -35,7 +35,7 @@ def root(dump: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def trace(root: Path) -> Trace:
-    return mindspore.read(only(root))
+    return mindspore.read_part(only(root))
 
 
 @pytest.fixture(scope="session")
@@ -79,12 +79,12 @@ class TestFind:
     def test_every_level_of_the_tree_finds_the_iteration(self, root: Path):
         for level in (".", "rank_0", "rank_0/TinyLlama", "rank_0/TinyLlama/0", ITERATION):
             part = only(root / level)
-            assert (part.step, part.rank, part.graph, part.whole) == (0, 0, 0, True)
+            assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, True)
             assert part.path.resolve() == (root / ITERATION).resolve()
 
     def test_a_statistic_csv_by_itself(self, statistics: Path):
         part = only(statistics / ITERATION / "statistic.csv")
-        assert (part.step, part.rank, part.graph, part.whole) == (0, 0, 0, False)
+        assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, False)
 
     def test_several_ranks_graphs_and_iterations(self, copy: Path, tmp_path: Path):
         many = tmp_path / "many"
@@ -92,22 +92,22 @@ class TestFind:
             shutil.copytree(
                 copy / ITERATION, many / f"rank_{rank}" / "net" / str(graph) / str(step)
             )
-        found = [(part.rank, part.graph, part.step) for part in mindspore.find(many)]
+        found = [(part.rank, part.graph, part.step) for part in mindspore.find_parts(many)]
         assert found == [(0, 0, 0), (0, 0, 2), (0, 0, 10), (0, 3, 0), (1, 0, 0)]
 
     @pytest.mark.parametrize("other", ["v6.0_api_stack", "ms_mf_none"])
     def test_dumps_of_other_tools_are_not_taken(self, dump: Callable[[str], Path], other: str):
-        assert mindspore.find(dump(other)) == []
+        assert mindspore.find_parts(dump(other)) == []
 
     def test_a_name_alone_is_no_dump(self, tmp_path: Path):
         name = "Add.Default_Add-op0.0.0.1734008383669918.input.0.DefaultFormat.Float32.npy"
         (tmp_path / name).write_text("no array")
         (tmp_path / "statistic.csv").write_text("Op Type,Op Name,Count\nAdd,Add-op0,3\n")
-        assert mindspore.find(tmp_path) == []
-        assert mindspore.find(tmp_path / "statistic.csv") == []
+        assert mindspore.find_parts(tmp_path) == []
+        assert mindspore.find_parts(tmp_path / "statistic.csv") == []
 
     def test_an_empty_folder(self, tmp_path: Path):
-        assert mindspore.find(tmp_path) == []
+        assert mindspore.find_parts(tmp_path) == []
 
 
 class TestGraphAndTensors:
@@ -222,7 +222,7 @@ class TestGraphAndTensors:
     def test_two_dumps_of_one_model_have_the_same_rows(
         self, trace: Trace, dump: Callable[[str], Path]
     ):
-        other = mindspore.read(only(dump("ms_graph_bug_w1")))
+        other = mindspore.read_part(only(dump("ms_graph_bug_w1")))
         assert other.source.details["edges_verified"] == (962, 962)
         said = ["name", "kind", "phase", "scope"]  # the model file of the other run has more lines
         pd.testing.assert_frame_equal(trace.ops[said], other.ops[said])
@@ -232,7 +232,7 @@ class TestGraphAndTensors:
 
 class TestStatistics:
     def test_joined_with_the_graph_by_equal_statistics(self, trace: Trace, statistics: Path):
-        other = mindspore.read(only(statistics))
+        other = mindspore.read_part(only(statistics))
         assert other.problems == ()
         assert other.source.details["edges_verified"] == (962, 962)
         assert other.source.resolution == 1e-6
@@ -241,7 +241,7 @@ class TestStatistics:
         pd.testing.assert_frame_equal(trace.tensors[columns], other.tensors[columns])
 
     def test_the_numbers_are_those_of_the_arrays(self, trace: Trace, statistics: Path):
-        other = mindspore.read(only(statistics)).tensors
+        other = mindspore.read_part(only(statistics)).tensors
         for tensor in trace.tensors.index[trace.tensors["file"] != ""][::60]:
             array = trace.array(tensor).astype(np.float64)
             told = other.loc[tensor, ["max", "min", "mean", "norm"]].astype(float)
@@ -250,7 +250,7 @@ class TestStatistics:
             assert other["nonfinite"][tensor] == 0
 
     def test_hashes_in_any_order_of_columns(self, root: Path, tmp_path: Path, trace: Trace):
-        other = mindspore.read(only(derived(root, tmp_path / "hashes", "md5,min,nan count,max")))
+        other = mindspore.read_part(only(derived(root, tmp_path / "hashes", "md5,min,nan count,max")))
         assert other.source.details["edges_verified"] == (962, 962)
         tensor = trace.tensors.index[trace.tensors["file"] != ""][100]
         assert (
@@ -259,7 +259,7 @@ class TestStatistics:
 
     def test_files_and_statistics_together(self, copy: Path, statistics: Path):
         shutil.copy(statistics / ITERATION / "statistic.csv", copy / ITERATION)
-        both = mindspore.read(only(copy)).tensors
+        both = mindspore.read_part(only(copy)).tensors
         whole = both[both["file"] != ""]
         assert len(whole) == 160
         assert not whole[["max", "min", "mean", "norm"]].isna().any(axis=None)
@@ -267,7 +267,7 @@ class TestStatistics:
 
     def test_a_csv_alone_in_a_folder(self, statistics: Path, tmp_path: Path):
         shutil.copy(statistics / ITERATION / "statistic.csv", tmp_path / "step5.csv")
-        trace = mindspore.read(only(tmp_path / "step5.csv"))
+        trace = mindspore.read_part(only(tmp_path / "step5.csv"))
         assert trace.source.step is None
         assert "edges_verified" not in trace.source.details
         assert trace.tensors["max"].notna().all()
@@ -278,7 +278,7 @@ def alone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """The same dump when nobody copied the graphs."""
     dest = tmp_path_factory.mktemp("alone") / "dump"
     shutil.copytree(root, dest, ignore=shutil.ignore_patterns("graphs"))
-    return mindspore.read(only(dest))
+    return mindspore.read_part(only(dest))
 
 
 class TestWithoutTheGraph:
@@ -303,10 +303,10 @@ class TestWithoutTheGraph:
 
     @pytest.mark.parametrize("missing", ["*.pb", "*.ir"])
     def test_one_of_the_two_graph_files_is_enough(self, copy: Path, root: Path, missing: str):
-        whole = mindspore.read(only(copy))
+        whole = mindspore.read_part(only(copy))
         for path in (copy / "rank_0" / "graphs").glob(missing):
             path.unlink()
-        part = mindspore.read(only(copy))
+        part = mindspore.read_part(only(copy))
         assert part.problems == ()
         pd.testing.assert_series_equal(whole.ops["name"], part.ops["name"])
         columns = ["op", "slot", "producer", "constant"]
@@ -324,7 +324,7 @@ class TestOldNames:
                 ".Float32.npy"
             )
             shutil.copy(path, old / f"{name}.npy")
-        trace = mindspore.read(only(tmp_path / "old"))
+        trace = mindspore.read_part(only(tmp_path / "old"))
         assert trace.source.era == "npy files of before 2.3 ('--' for '/')"
         assert trace.ops["name"].str.startswith("Default/n-WithLoss/").all()
 
@@ -333,11 +333,11 @@ class TestDamage:
     def test_files_that_cannot_be_read_are_counted_and_the_rest_is_used(self, copy: Path):
         folder = copy / ITERATION
         names = sorted(path.name for path in folder.glob("*.npy"))
-        whole = mindspore.read(only(copy))
+        whole = mindspore.read_part(only(copy))
         (folder / names[0]).write_bytes(b"")
         os.truncate(folder / names[1], 130)
         (folder / names[2]).write_bytes(b"garbage" * 30)
-        trace = mindspore.read(only(copy))
+        trace = mindspore.read_part(only(copy))
         told = {problem.file: problem.message for problem in trace.problems}
         assert set(told) == set(names[:3])
         assert told[names[0]] == "empty file, expected .npy"
@@ -350,7 +350,7 @@ class TestDamage:
         victim = next(folder.glob("*.npy"))
         victim.rename(tmp_path / "elsewhere.npy")
         victim.symlink_to(tmp_path / "elsewhere.npy")
-        trace = mindspore.read(only(copy))
+        trace = mindspore.read_part(only(copy))
         assert [problem.file for problem in trace.problems] == [victim.name]
         assert victim.name not in set(trace.tensors["file"])
         with pytest.raises(DumpError, match="outside"):
@@ -362,7 +362,7 @@ class TestDamage:
     ):
         (broken,) = (copy / "rank_0" / "graphs").glob(f"*.{spelling}")
         broken.write_bytes(b"\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" * 20)
-        trace = mindspore.read(only(copy))
+        trace = mindspore.read_part(only(copy))
         assert [problem.file for problem in trace.problems] == [f"graphs/{broken.name}"]
         assert trace.source.details["op_numbers"] == "renumbered"
 
@@ -370,7 +370,7 @@ class TestDamage:
         folder = copy / ITERATION
         for path in folder.glob("*.npy"):
             path.rename(folder / path.name.replace(".", ".Other_", 1))
-        trace = mindspore.read(only(copy))
+        trace = mindspore.read_part(only(copy))
         assert "not one recorded op is in the graph" in str(trace.problems[-1])
         assert trace.ops["name"].str.startswith("Other_").all()
 
@@ -379,12 +379,12 @@ class TestDamage:
         for path in (copy / ITERATION).glob("*.npy"):
             path.write_bytes(b"")
         with pytest.raises(DumpError, match="not one tensor"):
-            mindspore.read(part)
+            mindspore.read_part(part)
 
     def test_a_file_without_permission_bits(self, copy: Path):
         for path in (copy / ITERATION).glob("*.npy"):
             path.chmod(0o400)
-        assert mindspore.read(only(copy)).problems == ()
+        assert mindspore.read_part(only(copy)).problems == ()
 
     def test_reruns_into_one_folder(self, copy: Path):
         folder = copy / ITERATION
@@ -394,7 +394,7 @@ class TestDamage:
             at = next(i for i, part in enumerate(parts) if len(part) == 16 and part.isdecimal())
             parts[at] = str(int(parts[at]) + later)
             shutil.copy(path, folder / ".".join(parts))
-        trace = mindspore.read(only(copy))
+        trace = mindspore.read_part(only(copy))
         assert "recorded 2 times" in str(trace.problems[0])
         again = trace.ops["name"].str.endswith("#2")
         assert again.sum() == len({name for name in trace.ops["name"] if name.endswith("#2")}) > 30
@@ -408,7 +408,7 @@ class TestRecordedNow:
     @pytest.fixture
     def edge(self, recorded: Callable[..., Path]) -> Callable[[str], list[Trace]]:
         return lambda case: [
-            mindspore.read(part) for part in mindspore.find(recorded("mindspore_edges", case))
+            mindspore.read_part(part) for part in mindspore.find_parts(recorded("mindspore_edges", case))
         ]
 
     def test_bfloat16(self, edge: Callable[[str], list[Trace]]):
@@ -488,7 +488,7 @@ class TestRecordedNow:
 
     @pytest.mark.parametrize("style", ["cell", "jit"])
     def test_a_whole_step_with_adam(self, recorded: Callable[..., Path], style: str):
-        trace = mindspore.read(
+        trace = mindspore.read_part(
             only(recorded("mindspore", "--optimizer", "--style", style, "--dtype", "fp16"))
         )
         assert trace.problems == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.readers.mindspore.file_names import FileName, encode, group, parse, read_mapping
+from dumpdiff.readers.mindspore.file_names import FileName, encode_op_name, strip_op_number, parse_file_name, read_mapping
 
 NEW = (
     "MatMul.Default_network-WithLoss_layers-CellList_2-Block_up_proj-Linear_MatMul-op0.0.0.1795208801567592"
@@ -16,7 +16,7 @@ NEW = (
 
 def test_a_name_since_2_4():
     name = "Default_network-WithLoss_layers-CellList_2-Block_up_proj-Linear_MatMul-op0"
-    assert parse(NEW) == FileName("MatMul", name, 1795208801567592, "input", 1, "Float32")
+    assert parse_file_name(NEW) == FileName("MatMul", name, 1795208801567592, "input", 1, "Float32")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_name_since_2_4():
     ],
 )
 def test_names_of_other_generations(name: str, expected: FileName):
-    assert parse(name) == expected
+    assert parse_file_name(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_names_of_other_generations(name: str, expected: FileName):
     ],
 )
 def test_other_names_are_not_taken(name: str):
-    assert parse(name) is None
+    assert parse_file_name(name) is None
 
 
 @pytest.mark.parametrize(
     "spelling", ["Default/fc-Dense/MatMul-op0", "Default--fc-Dense--MatMul-op0"]
 )
 def test_both_encodings_of_a_scope_are_one_op(spelling: str):
-    assert encode(spelling) == "Default_fc-Dense_MatMul-op0"
+    assert encode_op_name(spelling) == "Default_fc-Dense_MatMul-op0"
 
 
 def test_ops_of_one_scope_and_type_are_a_group():
     assert (
-        group("Default_fc-Dense_MatMul-op0")
-        == group("Default_fc-Dense_MatMul-op12")
+        strip_op_number("Default_fc-Dense_MatMul-op0")
+        == strip_op_number("Default_fc-Dense_MatMul-op12")
         == "Default_fc-Dense_MatMul"
     )
 

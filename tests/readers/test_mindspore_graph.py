@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.readers.mindspore.file_names import encode
-from dumpdiff.readers.mindspore.graph import Dataflow, overwritten, read_dataflow
+from dumpdiff.readers.mindspore.file_names import encode_op_name
+from dumpdiff.readers.mindspore.graph import Dataflow, find_overwritten_outputs, read_dataflow
 from dumpdiff.readers.mindspore.ir import read_ir
-from dumpdiff.readers.mindspore.join import join, verify
-from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, user_frames
+from dumpdiff.readers.mindspore.join import join_records, count_verified_edges
+from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, parse_user_frames
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
 
@@ -96,16 +96,16 @@ class TestIr:
         assert nodes[2].outputs == (Output("float32", (4, 2)), Output("int32", None))
 
     def test_frames_are_the_users_innermost_first(self, nodes):
-        assert list(user_frames(nodes[1].frames)) == [
+        assert list(parse_user_frames(nodes[1].frames)) == [
             ("model.py", 13, "return x + self.table"),
             ("/home/me/train.py", 30, "loss = net(x)"),
         ]
-        assert user_frames(nodes[2].frames) == (("model.py", 20, "return topk(x)"),)
+        assert parse_user_frames(nodes[2].frames) == (("model.py", 20, "return topk(x)"),)
 
     def test_parameters_tell_weights_from_inputs(self, tmp_path: Path):
         (tmp_path / "graph.ir").write_text(IR)
         parameters = read_ir(tmp_path / "graph.ir").parameters
-        assert {name: parameter.weight for name, parameter in parameters.items()} == {
+        assert {name: parameter.is_weight for name, parameter in parameters.items()} == {
             "net.weight": True,
             "x": False,
         }
@@ -156,12 +156,12 @@ class TestDataflow:
 
     def test_a_parameter_is_read_through_load(self, flow: Dataflow):
         weights = {
-            op.inputs[1].parameter for op in flow.ops if op.printed.endswith("w1-Dense/MatMul-op0")
+            op.inputs[1].parameter for op in flow.ops if op.printed_name.endswith("w1-Dense/MatMul-op0")
         }
         assert weights == {f"n.n.layers.{layer}.mlp.w1.weight" for layer in range(4)}
 
     def test_numbers_are_counted_anew_and_without_gaps(self, flow: Dataflow):
-        changed = [op for op in flow.ops if op.name != op.printed]
+        changed = [op for op in flow.ops if op.name != op.printed_name]
         assert len(changed) == 104
         numbers = [
             int(op.name.rpartition("-op")[2])
@@ -171,16 +171,16 @@ class TestDataflow:
         assert numbers == sorted(numbers) == list(range(len(numbers)))
 
     def test_nothing_is_overwritten_without_an_optimizer(self, flow: Dataflow):
-        assert overwritten(flow) == frozenset()
+        assert find_overwritten_outputs(flow) == frozenset()
 
 
 class TestJoin:
     def test_renumbered_names_are_proved_by_the_data(self, flow: Dataflow, records: Records):
-        found = join(flow, records.places)
-        assert (found.rule, found.verified, found.checkable) == ("renumbered", 962, 962)
+        found = join_records(flow, records.places)
+        assert (found.numbering, found.n_verified, found.n_checkable) == ("renumbered", 962, 962)
 
     def test_printed_names_are_refuted(self, flow: Dataflow, records: Records):
-        verified, checkable = verify(flow, [encode(op.printed) for op in flow.ops], records.places)
+        verified, checkable = count_verified_edges(flow, [encode_op_name(op.printed_name) for op in flow.ops], records.places)
         assert (verified, checkable) == (686, 803)
 
     def test_a_graph_written_after_renumbering_is_taken_as_printed(
@@ -188,8 +188,8 @@ class TestJoin:
     ):
         """As on Ascend, where the graph files hold the names of the run."""
         ops = [replace(op, printed=op.name, name=f"{op.name}9") for op in flow.ops]
-        found = join(replace(flow, ops=ops), records.places)
-        assert (found.rule, found.verified, found.checkable) == ("as printed", 962, 962)
+        found = join_records(replace(flow, ops=ops), records.places)
+        assert (found.numbering, found.n_verified, found.n_checkable) == ("as printed", 962, 962)
 
     def test_where_no_rule_fits_the_data_decide(self, flow: Dataflow, records: Records):
         """A graph whose numbers are of no use: reversed inside every scope and type."""
@@ -200,8 +200,8 @@ class TestJoin:
         for op in flow.ops:
             name = by_prefix[op.name.rpartition("-op")[0]].pop()
             ops.append(replace(op, printed=name, name=name))
-        found = join(replace(flow, ops=ops), records.places)
-        assert found.rule == "by content"
-        assert (found.verified, found.checkable) == (962, 962)
-        right = sum(name == encode(op.name) for name, op in zip(found.names, flow.ops, strict=True))
+        found = join_records(replace(flow, ops=ops), records.places)
+        assert found.numbering == "by content"
+        assert (found.n_verified, found.n_checkable) == (962, 962)
+        right = sum(name == encode_op_name(op.name) for name, op in zip(found.names, flow.ops, strict=True))
         assert right == len(flow.ops)

@@ -29,8 +29,8 @@ def clean_mindspore(dump: Dump) -> Trace:
 
 
 def trace(path: Path) -> Trace:
-    (part,) = readers.find(path)
-    return readers.read(part)
+    (part,) = readers.find_parts(path)
+    return readers.read_part(part)
 
 
 def slots(read: Trace, op: str) -> pd.DataFrame:
@@ -70,10 +70,10 @@ def test_both_frameworks_are_read_completely(pytorch: Trace, mindspore: Trace):
 
 
 def test_step_and_process_come_from_the_folders(dump: Dump):
-    (part,) = readers.find(dump("pt_none"))
+    (part,) = readers.find_parts(dump("pt_none"))
 
-    assert (part.step, part.rank, part.process, part.whole) == (0, None, 17620, False)
-    assert readers.find(part.path) == readers.find(part.path.parent) == [part]
+    assert (part.step, part.rank, part.process, part.has_tensors) == (0, None, 17620, False)
+    assert readers.find_parts(part.path) == readers.find_parts(part.path.parent) == [part]
 
 
 @pytest.mark.parametrize("number", [0, 57, 473, 999, 1000, 17620])
@@ -82,21 +82,21 @@ def test_a_process_is_no_rank_however_small_its_id(number: int, tmp_path: Path):
     folder = tmp_path / "step0" / f"proc{number}"
     folder.mkdir(parents=True)
     written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
-    (part,) = readers.find(tmp_path)
+    (part,) = readers.find_parts(tmp_path)
 
-    assert (part.rank, part.process, part.number) == (None, number, number)
-    assert (readers.read(part).source.rank, readers.read(part).source.process) == (None, number)
+    assert (part.rank, part.process, part.rank_or_process) == (None, number, number)
+    assert (readers.read_part(part).source.rank, readers.read_part(part).source.process) == (None, number)
     assert f"process {number}" in str(part)
-    assert readers.choose([part], [replace(part, rank=2)])[1].rank == 2
+    assert readers.choose_parts([part], [replace(part, rank=2)])[1].rank == 2
 
 
 def test_a_folder_of_a_rank_goes_before_one_of_a_process(tmp_path: Path):
     folder = tmp_path / "rank3" / "proc473"
     folder.mkdir(parents=True)
     written(folder, {"Functional.relu.0.forward": call(tensor(2), output=tensor(2))})
-    (part,) = readers.find(tmp_path)
+    (part,) = readers.find_parts(tmp_path)
 
-    assert (part.rank, part.process, part.number) == (3, None, 3)
+    assert (part.rank, part.process, part.rank_or_process) == (3, None, 3)
 
 
 def test_kinds_are_spelled_as_the_framework_does(pytorch: Trace, mindspore: Trace):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff import read
-from dumpdiff.readers.msprobe.leaves import entries_of, leaf_names, sought_names
+from dumpdiff.readers.msprobe.leaves import read_entry_leaves, list_leaf_names, list_lookup_names
 
 #: msprobe's own list of leaves, and the names by which it looks for them on the reference's side.
 _MSPROBE = """
@@ -50,7 +50,7 @@ def told(files: dict[str, Path]) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_leaves_are_those_that_msprobe_compares(told, files: dict[str, Path], name: str) -> None:
-    ours = [leaf for leaves in entries_of(files[name]).values() for leaf in leaves]
+    ours = [leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves]
     assert set(ours) == set(told[name])
 
 
@@ -58,8 +58,8 @@ def test_leaves_are_those_that_msprobe_compares(told, files: dict[str, Path], na
 def test_backward_calls_are_numbered_as_msprobe_does(
     told, files: dict[str, Path], name: str
 ) -> None:
-    entries = entries_of(files[name])
-    sought = sought_names(entries, (26, 2))
+    entries = read_entry_leaves(files[name])
+    sought = list_lookup_names(entries, (26, 2))
     ours = {
         leaf: sought[entry] + leaf.removeprefix(entry)
         for entry, leaves in entries.items()
@@ -70,5 +70,5 @@ def test_backward_calls_are_numbered_as_msprobe_does(
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_tensor_of_a_trace_is_one_of_them(files: dict[str, Path], name: str) -> None:
-    known = {leaf for leaves in entries_of(files[name]).values() for leaf in leaves}
-    assert set(leaf_names(read(files[name]))) <= known
+    known = {leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves}
+    assert set(list_leaf_names(read(files[name]))) <= known

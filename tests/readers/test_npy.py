@@ -24,12 +24,12 @@ def test_reads_what_numpy_wrote(tmp_path: Path, dtype: str, shape: tuple[int, ..
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     np.save(tmp_path / "a.npy", array)
     header = npy.read_header(tmp_path / "a.npy")
-    assert (header.dtype, header.shape, header.size) == (dtype, shape, array.size)
+    assert (header.dtype, header.shape, header.n_elements) == (dtype, shape, array.size)
     np.testing.assert_array_equal(npy.open_array(tmp_path / "a.npy"), array)
 
 
 def test_large_arrays_are_mapped_not_read(tmp_path: Path):
-    np.save(tmp_path / "a.npy", np.ones((npy.MAPPED // 4, 1), np.float32))
+    np.save(tmp_path / "a.npy", np.ones((npy.MEMORY_MAP_BYTES // 4, 1), np.float32))
     array = npy.open_array(tmp_path / "a.npy")
     assert isinstance(array, np.memmap)
     assert not array.flags.writeable
@@ -118,4 +118,4 @@ def test_no_name_leaves_the_folder(tmp_path: Path, name: str):
     (tmp_path / "dump").mkdir()
     (tmp_path / "dump" / "link.npy").symlink_to(tmp_path / "secret.npy")
     with pytest.raises(DumpError, match="outside the dump folder"):
-        npy.loader(tmp_path / "dump")(name)
+        npy.make_loader(tmp_path / "dump")(name)

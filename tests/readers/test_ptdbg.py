@@ -19,8 +19,8 @@ Dump = Callable[[str], Path]
 
 
 def trace(path: Path) -> Trace:
-    (part,) = readers.find(path)
-    return readers.read(part)
+    (part,) = readers.find_parts(path)
+    return readers.read_part(part)
 
 
 def slots(read: Trace, op: str) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def test_each_era_is_told_by_its_lines_and_read_completely(
 def test_run_root_step_rank_folder_and_file_are_all_accepted(dump: Dump, depth: int):
     root = dump("v6.0_api_stack_summary")
     file = next(root.rglob("*.pkl"))
-    (part,) = readers.find([root, *file.parents[:3]][depth] if depth < 3 else file)
+    (part,) = readers.find_parts([root, *file.parents[:3]][depth] if depth < 3 else file)
 
     assert (part.format, part.step, part.process, part.path.name) == (
         "ptdbg",
@@ -245,11 +245,11 @@ def test_the_optimizer_step_is_told_by_its_stack(dump: Dump):
 
 
 def test_each_rank_is_a_part_and_collectives_are_communication(dump: Dump):
-    parts = readers.find(dump("v6.0_dist"))
-    read = readers.read(parts[0])
+    parts = readers.find_parts(dump("v6.0_dist"))
+    read = readers.read_part(parts[0])
 
     assert [part.rank for part in parts] == [0, 1]
-    assert not any(part.anonymous for part in parts)
+    assert not any(part.is_unranked for part in parts)
     collectives = read.ops[read.ops["phase"] == "communication"]["kind"]
     assert "Distributed.all_reduce" in set(collectives)
     assert len(collectives) == 5
@@ -272,13 +272,13 @@ def test_missing_tensor_files_are_one_counted_problem(dump: Dump):
     read = trace(dump("v6.0_module_dump"))
     assert read.problems == ()
 
-    (part,) = readers.find(dump("v6.0_module_dump"))
+    (part,) = readers.find_parts(dump("v6.0_module_dump"))
     lost = sorted((part.path.parent / part.path.stem).glob("*.npy"))[:2]
     kept = [file.read_bytes() for file in lost]
     for file in lost:
         file.unlink()
     try:
-        again = readers.read(part)
+        again = readers.read_part(part)
     finally:
         for file, content in zip(lost, kept, strict=True):
             file.write_bytes(content)
@@ -388,7 +388,7 @@ class TestDamage:
 
         for path in (file, tmp_path):
             with pytest.raises(DumpError, match="real pickle; not read"):
-                readers.find(path)
+                readers.find_parts(path)
 
     def test_a_name_cannot_lead_out_of_the_folder(self, tmp_path: Path):
         (tmp_path / "dump").mkdir()

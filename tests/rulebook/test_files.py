@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.rulebook import RuleError, Rules, load_rules, shipped_files
+from dumpdiff.rulebook import RuleError, Rules, load_rules, list_shipped_files
 
 
 def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
@@ -40,15 +40,15 @@ def test_rules_of_ones_own_add_and_override(tmp_path: Path) -> None:
         """,
     )
     rules = load_rules([mine])
-    assert rules.scope("net.stage_3.mixer.query") == "layers.3.attention.q"
-    assert rules.scope("layers.3.attention.wq") == "layers.3.attention.special"
-    assert rules.scope("layers.3.attention.wk") == "layers.3.attention.k"
-    assert rules.kind("Functional.frob_op") == "frobnicate"
-    assert (rules.kind("Torch.add"), rules.kind("Tensor.add")) == ("mul", "add")
+    assert rules.resolve_scope("net.stage_3.mixer.query") == "layers.3.attention.q"
+    assert rules.resolve_scope("layers.3.attention.wq") == "layers.3.attention.special"
+    assert rules.resolve_scope("layers.3.attention.wk") == "layers.3.attention.k"
+    assert rules.resolve_kind("Functional.frob_op") == "frobnicate"
+    assert (rules.resolve_kind("Torch.add"), rules.resolve_kind("Tensor.add")) == ("mul", "add")
     assert rules.decompositions["frobnicate"] == (("matmul", "add"),)
-    assert rules.conditioning("linear") == 9
-    assert rules.growth("matmul", 4) > 0
-    assert rules.tolerance("float32", "float32", "mul") == 64 * 2.0**-24
+    assert rules.get_conditioning("linear") == 9
+    assert rules.compute_growth("matmul", 4) > 0
+    assert rules.compute_tolerance("float32", "float32", "mul") == 64 * 2.0**-24
 
 
 def test_later_files_win(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_later_files_win(tmp_path: Path) -> None:
     files = [
         write(tmp_path, text.replace("NAME", name), f"{name}.yaml") for name in ("first", "second")
     ]
-    assert load_rules(files).scope("layers.0.attention.mix") == "layers.0.attention.second"
+    assert load_rules(files).resolve_scope("layers.0.attention.mix") == "layers.0.attention.second"
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_unreadable_files_are_told(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_adds_nothing(tmp_path: Path, rules: Rules) -> None:
-    assert load_rules([write(tmp_path, "# nothing yet\n")]).counts() == rules.counts()
+    assert load_rules([write(tmp_path, "# nothing yet\n")]).count_rules() == rules.count_rules()
 
 
 def test_every_shipped_file_says_what_it_is() -> None:
-    for file in shipped_files():
+    for file in list_shipped_files():
         first = file.read_text(encoding="utf-8")
         assert first.startswith("# ")
         assert "--rules" in first.split("\n\n")[0], file
 
 
 def test_explain_names_the_rules_that_fired(rules: Rules) -> None:
-    scope, parameter, _ = rules.explain("n.n.layers.0.attention.wq.weight")
+    scope, parameter, _ = rules.explain_name("n.n.layers.0.attention.wq.weight")
     assert parameter.result == "layers.0.attention.q.weight"
     assert any(
         "scopes/" in line and "attention.wq -> attention.q" in line for line in parameter.rules
@@ -144,21 +144,21 @@ def test_explain_names_the_rules_that_fired(rules: Rules) -> None:
 
 
 def test_explain_of_an_operator_names_member_class_and_decompositions(rules: Rules) -> None:
-    operator = rules.explain("NPU.npu_swiglu.3.forward")[2]
+    operator = rules.explain_name("NPU.npu_swiglu.3.forward")[2]
     assert operator.result == "swiglu"
     assert operator.rules[0].startswith("operators.yaml:")
     assert "class activation" in operator.notes
     assert "may be silu, mul" in operator.notes
     assert (
-        rules.explain("Default/net-Net/norm-RMSNorm/SoftmaxBackward-op2")[2].result
+        rules.explain_name("Default/net-Net/norm-RMSNorm/SoftmaxBackward-op2")[2].result
         == "grad:softmax"
     )
 
 
 def test_explain_shows_what_came_closest(rules: Rules) -> None:
-    scope, _, operator = rules.explain("net.wq_projj")
+    scope, _, operator = rules.explain_name("net.wq_projj")
     assert scope.result == ""
     assert scope.rules == ()
-    assert rules.explain("net.lm_heads")[0].closest[0].endswith("lm_head -> head")
+    assert rules.explain_name("net.lm_heads")[0].closest[0].endswith("lm_head -> head")
     assert operator.notes == ("class other",)
-    assert any("layer_norm" in line for line in rules.explain("Functional.layernrm")[2].closest)
+    assert any("layer_norm" in line for line in rules.explain_name("Functional.layernrm")[2].closest)

@@ -24,7 +24,7 @@ def loaded(tmp_path: Path, text: str) -> Rules:
 
 def test_a_data_mapping_names_slots_as_traces_do(tmp_path: Path) -> None:
     dense, linear = "Cell.fc.Dense", "Module.fc.Linear"
-    assert loaded(tmp_path, DATA).named.tensors == {
+    assert loaded(tmp_path, DATA).named_pairs.tensors == {
         (f"{dense}.forward.0", "input.0"): (f"{linear}.forward.0", "input.0"),
         (f"{dense}.forward.0", "parameter.weight"): (f"{linear}.forward.0", "parameter.weight"),
         (f"{dense}.parameters_grad.0", "output.weight"): (
@@ -39,10 +39,10 @@ def test_a_data_mapping_names_slots_as_traces_do(tmp_path: Path) -> None:
 
 
 def test_a_cell_mapping_names_modules(tmp_path: Path) -> None:
-    named = loaded(tmp_path, "fc2.Dense: fc2.Linear\n").named
+    named = loaded(tmp_path, "fc2.Dense: fc2.Linear\n").named_pairs
     assert named.modules == {"fc2.Dense": "fc2.Linear"}
-    assert "Module.fc2.Linear.backward.1" in named.module("Cell.fc2.Dense.backward.1")
-    assert list(named.module("Cell.fc1.Dense.forward.0")) == []
+    assert "Module.fc2.Linear.backward.1" in named.list_module_names("Cell.fc2.Dense.backward.1")
+    assert list(named.list_module_names("Cell.fc1.Dense.forward.0")) == []
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,19 @@ def test_a_cell_mapping_names_modules(tmp_path: Path) -> None:
     ],
 )
 def test_an_api_mapping_names_kinds(tmp_path: Path, text: str) -> None:
-    assert loaded(tmp_path, text).named.kinds == {"Functional.abs": "Torch.abs"}
+    assert loaded(tmp_path, text).named_pairs.kinds == {"Functional.abs": "Torch.abs"}
 
 
 def test_a_mapping_changes_no_rule(tmp_path: Path) -> None:
-    counts = loaded(tmp_path, DATA).counts()
+    counts = loaded(tmp_path, DATA).count_rules()
     assert counts.pop("named pairs") == 4
-    assert counts == load_rules().counts()
+    assert counts == load_rules().count_rules()
 
 
 def test_a_later_file_wins(tmp_path: Path) -> None:
     for name, kind in (("a", "Torch.abs"), ("b", "Torch.absolute")):
         (tmp_path / name).write_text(f"Functional.abs: {kind}\n")
-    assert load_rules([tmp_path / "a", tmp_path / "b"]).named.kinds == {
+    assert load_rules([tmp_path / "a", tmp_path / "b"]).named_pairs.kinds == {
         "Functional.abs": "Torch.absolute"
     }
 

@@ -80,7 +80,7 @@ KINDS = {
     ("name", "kind"), [(name, kind) for kind, names in KINDS.items() for name in names.split()]
 )
 def test_kind(rules: Rules, name: str, kind: str) -> None:
-    assert rules.kind(name) == kind
+    assert rules.resolve_kind(name) == kind
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_kind(rules: Rules, name: str, kind: str) -> None:
     ],
 )
 def test_class_and_layout(rules: Rules, kind: str, kind_class: str, layout: str) -> None:
-    assert (rules.kind_class(kind), rules.layout(kind)) == (kind_class, layout)
+    assert (rules.get_kind_class(kind), rules.get_layout(kind)) == (kind_class, layout)
 
 
 def test_every_kind_is_its_own_kind(rules: Rules) -> None:
     kinds = rules._operators.kinds
-    assert {kind: rules.kind(kind) for kind in kinds} == {kind: kind for kind in kinds}
+    assert {kind: rules.resolve_kind(kind) for kind in kinds} == {kind: kind for kind in kinds}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_every_kind_is_its_own_kind(rules: Rules) -> None:
               "GeLU FastGeLU"]
 )  # fmt: skip
 def test_functions_that_only_look_alike_stay_apart(rules: Rules, names: str) -> None:
-    assert len({rules.kind(name) for name in names.split()}) == len(names.split())
+    assert len({rules.resolve_kind(name) for name in names.split()}) == len(names.split())
 
 
 def test_decompositions_speak_of_known_kinds_in_reach(rules: Rules) -> None:
@@ -134,5 +134,5 @@ RULES = load_rules()
 
 @given(st.text(max_size=30))
 def test_any_name_has_a_kind_and_the_kind_a_class(name: str) -> None:
-    assert RULES.kind(name)
-    assert RULES.kind_class(RULES.kind(name)) in RULES._tolerances.classes
+    assert RULES.resolve_kind(name)
+    assert RULES.get_kind_class(RULES.resolve_kind(name)) in RULES._tolerances.classes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff.rulebook import Rules, load_rules
-from dumpdiff.rulebook.names import segments
+from dumpdiff.rulebook.names import split_segments
 
 #: canonical parameter: what the families call it
 PARAMETERS = {
@@ -239,14 +239,14 @@ SCOPES = {
     ("name", "path"), [(name, path) for path, names in PARAMETERS.items() for name in names]
 )
 def test_parameter_of_every_family(rules: Rules, name: str, path: str) -> None:
-    assert rules.parameter(name) == path
+    assert rules.resolve_parameter(name) == path
 
 
 @pytest.mark.parametrize(
     ("name", "path"), [(name, path) for path, names in SCOPES.items() for name in names]
 )
 def test_scope_of_every_format(rules: Rules, name: str, path: str) -> None:
-    assert rules.scope(name) == path
+    assert rules.resolve_scope(name) == path
 
 
 @pytest.mark.parametrize(
@@ -260,60 +260,60 @@ def test_scope_of_every_format(rules: Rules, name: str, path: str) -> None:
     ],
 )
 def test_wrappers_do_not_matter(rules: Rules, name: str) -> None:
-    assert rules.parameter(name) == "layers.7.attention.out.weight"
+    assert rules.resolve_parameter(name) == "layers.7.attention.out.weight"
 
 
 def test_optimizer_states_are_not_their_parameters(rules: Rules) -> None:
     states = ["moment1.model.layers.0.ffn_norm.weight", "adam_m.model.layers.0.ffn_norm.weight"]
-    assert {rules.parameter(name) for name in states} == {
+    assert {rules.resolve_parameter(name) for name in states} == {
         "exp_avg.layers.0.post_attention_norm.weight"
     }
-    assert rules.parameter("adam_v.model.norm_out.weight") == "exp_avg_sq.final_norm.weight"
+    assert rules.resolve_parameter("adam_v.model.norm_out.weight") == "exp_avg_sq.final_norm.weight"
 
 
 def test_towers_are_kept_apart(rules: Rules) -> None:
     assert (
-        rules.parameter("visual.blocks.0.attn.qkv.weight") == "vision.layers.0.attention.qkv.weight"
+        rules.resolve_parameter("visual.blocks.0.attn.qkv.weight") == "vision.layers.0.attention.qkv.weight"
     )
     assert (
-        rules.parameter("language_model.model.layers.0.self_attn.qkv_proj.weight")
+        rules.resolve_parameter("language_model.model.layers.0.self_attn.qkv_proj.weight")
         == "layers.0.attention.qkv.weight"
     )
 
 
 def test_unknown_below_a_layer_is_kept_and_unknown_elsewhere_is_nothing(rules: Rules) -> None:
-    assert rules.parameter("model.layers.4.self_attn.sinks") == "layers.4.attention.sinks"
-    assert rules.scope("model.layers.4.self_attn.indexer.wq_b") == "layers.4.attention.indexer.wq_b"
-    assert rules.parameter("backbone.stem.conv.weight") == ""
-    assert rules.parameter("learning_rate") == rules.parameter("") == ""
+    assert rules.resolve_parameter("model.layers.4.self_attn.sinks") == "layers.4.attention.sinks"
+    assert rules.resolve_scope("model.layers.4.self_attn.indexer.wq_b") == "layers.4.attention.indexer.wq_b"
+    assert rules.resolve_parameter("backbone.stem.conv.weight") == ""
+    assert rules.resolve_parameter("learning_rate") == rules.resolve_parameter("") == ""
 
 
 def test_names_that_two_parameters_would_share_are_given_to_none(rules: Rules) -> None:
     names = ["net.norm.weight", "net.pre.norm.weight", "net.lm_head.weight", "global_step"]
-    assert rules.parameters(names) == {"net.lm_head.weight": "head.weight"}
+    assert rules.resolve_parameters(names) == {"net.lm_head.weight": "head.weight"}
 
 
 def test_parts_of_a_fused_parameter(rules: Rules) -> None:
-    qkv = rules.split("layers.2.attention.qkv.bias")
+    qkv = rules.split_path("layers.2.attention.qkv.bias")
     assert qkv[0] == (
         "layers.2.attention.q.bias",
         "layers.2.attention.k.bias",
         "layers.2.attention.v.bias",
     )
-    assert rules.split("layers.2.mlp.experts.1.gate_up_proj.weight") == (
+    assert rules.split_path("layers.2.mlp.experts.1.gate_up_proj.weight") == (
         ("layers.2.mlp.experts.1.gate_proj.weight", "layers.2.mlp.experts.1.up_proj.weight"),
     )
-    assert rules.split("head.weight") == ()
+    assert rules.split_path("head.weight") == ()
 
 
 @pytest.mark.parametrize("path", [path for path in SCOPES if path])
 def test_a_canonical_scope_is_its_own(rules: Rules, path: str) -> None:
-    assert rules.scope(path) == path
+    assert rules.resolve_scope(path) == path
 
 
 @pytest.mark.parametrize("path", PARAMETERS)
 def test_a_canonical_parameter_is_its_own(rules: Rules, path: str) -> None:
-    assert rules.parameter(path) == path
+    assert rules.resolve_parameter(path) == path
 
 
 RULES = load_rules()
@@ -329,18 +329,18 @@ WORDS = sorted(
 
 @given(st.lists(st.sampled_from(WORDS), max_size=8))
 def test_applying_the_rules_twice_changes_nothing(words: list[str]) -> None:
-    once = RULES.scope(".".join(words))
-    assert RULES.scope(once) == once
+    once = RULES.resolve_scope(".".join(words))
+    assert RULES.resolve_scope(once) == once
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=8))
 def test_applying_the_rules_twice_to_a_parameter_changes_nothing(words: list[str]) -> None:
-    once = RULES.parameter(".".join(words))
-    assert RULES.parameter(once) == once
+    once = RULES.resolve_parameter(".".join(words))
+    assert RULES.resolve_parameter(once) == once
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_name(text: str) -> None:
-    assert isinstance(segments(text), tuple)
-    assert isinstance(RULES.scope(text), str)
-    assert isinstance(RULES.parameter(text), str)
+    assert isinstance(split_segments(text), tuple)
+    assert isinstance(RULES.resolve_scope(text), str)
+    assert isinstance(RULES.resolve_parameter(text), str)

@@ -7,7 +7,7 @@ from results import make
 
 from dumpdiff.model.result import Equivalence
 from dumpdiff.rulebook import Rules, load_rules
-from dumpdiff.rulebook.suggestions import suggestions
+from dumpdiff.rulebook.suggestions import infer_rule_file
 
 SHIPPED = load_rules([])
 
@@ -16,7 +16,7 @@ def suggested(
     tmp_path: Path, *learned: Equivalence, parameters: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, Rules]:
     """The text, and the shipped rules with it."""
-    text = suggestions(make(learned=learned, parameters=parameters), SHIPPED)
+    text = infer_rule_file(make(learned=learned, parameters=parameters), SHIPPED)
     file = tmp_path / "suggested.yaml"
     file.write_text(text, encoding="utf-8")
     return text, load_rules([file])
@@ -25,16 +25,16 @@ def suggested(
 class TestOperators:
     def test_an_unknown_spelling_becomes_a_member_of_the_known_kind(self, tmp_path: Path) -> None:
         text, rules = suggested(tmp_path, Equivalence(("FrobSwish",), ("Functional.silu",), 7))
-        assert rules.kind("FrobSwish") == "silu"
+        assert rules.resolve_kind("FrobSwish") == "silu"
         assert "silu: {members: [FrobSwish]}  # seen 7 times" in text
 
     def test_whichever_side_it_is_on(self, tmp_path: Path) -> None:
         _, rules = suggested(tmp_path, Equivalence(("MatMul",), ("Torch.frobnicate",), 1))
-        assert rules.kind("Torch.frobnicate") == "matmul"
+        assert rules.resolve_kind("Torch.frobnicate") == "matmul"
 
     def test_two_unknown_spellings_become_one_kind(self, tmp_path: Path) -> None:
         text, rules = suggested(tmp_path, Equivalence(("FrobOne",), ("Torch.frob_two",), 3))
-        assert rules.kind("FrobOne") == rules.kind("Torch.frob_two")
+        assert rules.resolve_kind("FrobOne") == rules.resolve_kind("Torch.frob_two")
         assert "give it a class" in text
 
     def test_a_decomposition_is_added_to_those_known(self, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ class TestOperators:
 
     def test_a_part_that_no_rule_knows_becomes_a_kind(self, tmp_path: Path) -> None:
         _, rules = suggested(tmp_path, Equivalence(("Frob", "Mul"), ("Functional.silu",), 1))
-        assert rules.knows("frob")
+        assert rules.has_kind("frob")
         assert ("frob", "mul") in rules.decompositions["silu"]
 
     @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class TestScopes:
     ) -> None:
         pair = (known, unknown) if turned else (unknown, known)
         _, rules = suggested(tmp_path, parameters=(pair,))
-        assert rules.parameter(unknown) == rules.parameter(known) == SHIPPED.parameter(known) != ""
+        assert rules.resolve_parameter(unknown) == rules.resolve_parameter(known) == SHIPPED.resolve_parameter(known) != ""
 
     def test_layers_share_one_pattern_and_are_counted(self, tmp_path: Path) -> None:
         pairs = tuple(
@@ -123,7 +123,7 @@ class TestScopes:
         text, rules = suggested(tmp_path, parameters=pairs)
         assert "attention.q: [mixer.query]  # seen in 4 parameters" in text
         assert (
-            rules.parameter("net.segment.99.mixer.query.weight") == "layers.99.attention.q.weight"
+            rules.resolve_parameter("net.segment.99.mixer.query.weight") == "layers.99.attention.q.weight"
         )
 
     def test_a_pattern_that_is_wanted_twice_goes_where_most_want_it(self, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ class TestScopes:
             ("net.layers.2.odd.weight", "model.layers.2.self_attn.k_proj.weight"),
         )
         _, rules = suggested(tmp_path, parameters=pairs)
-        assert rules.parameter("net.layers.0.odd.weight") == "layers.0.attention.q.weight"
+        assert rules.resolve_parameter("net.layers.0.odd.weight") == "layers.0.attention.q.weight"
 
     @pytest.mark.parametrize(
         "pair",
@@ -158,5 +158,5 @@ def test_names_that_yaml_would_read_otherwise_stay_names(tmp_path: Path) -> None
         Equivalence(("No",), ("Functional.silu",), 1),
         Equivalence(("A: b]#",), ("Torch.erf",), 1),
     )
-    assert rules.kind("No") == "silu"
-    assert rules.kind("A: b]#") == "erf"
+    assert rules.resolve_kind("No") == "silu"
+    assert rules.resolve_kind("A: b]#") == "erf"

@@ -10,7 +10,7 @@ import pytest
 
 from dumpdiff.run_settings import Settings, compare, read_settings
 from dumpdiff.run_settings.checklist import Answer, Checklist, Item, check, load_items
-from dumpdiff.run_settings.settings import Given
+from dumpdiff.run_settings.settings import SettingValue
 from dumpdiff.run_settings.table import load_table
 from dumpdiff.training_logs import compare as compare_logs
 from dumpdiff.training_logs import read_log
@@ -26,7 +26,7 @@ def pair() -> tuple[Settings, Settings]:
 
 def having(side: Settings, **values: Any) -> Settings:
     """The same run with some values changed; dots are written as double underscores."""
-    given = {name.replace("__", "."): Given(value, "here:1") for name, value in values.items()}
+    given = {name.replace("__", "."): SettingValue(value, "here:1") for name, value in values.items()}
     return replace(side, values={**side.values, **given})
 
 
@@ -60,7 +60,7 @@ def test_without_settings_everything_is_left_to_tick_off() -> None:
 def test_what_settings_answer_is_answered(pair: tuple[Settings, Settings]) -> None:
     checklist = check(compare(*pair))
     assert checklist.verdict == "agree"
-    assert {answer.item.name for answer in checklist.having("holds")} >= {
+    assert {answer.item.name for answer in checklist.select_answers("holds")} >= {
         "layers",
         "norm-epsilon",
         "optimizer",
@@ -76,7 +76,7 @@ def test_a_difference_fails_its_item(pair: tuple[Settings, Settings]) -> None:
     checklist = check(compare(target, pair[1]))
     assert checklist.verdict == "differ"
     assert answer(checklist, "adam-eps").state == "fails"
-    assert checklist.stage().headline.startswith(
+    assert checklist.to_stage().headline.startswith(
         "adam epsilon: 1e-06 (here:1), 1e-08 (llama_megatron.sh:43); "
     )
 
@@ -108,10 +108,10 @@ def test_what_the_data_must_show_is_not_ticked_off_by_settings(
 def test_what_cannot_be_told_is_said(pair: tuple[Settings, Settings]) -> None:
     reference = replace(
         pair[1],
-        values={**pair[1].values, "num_layers": Given("$1", "a.sh:3", "only the shell knows")},
+        values={**pair[1].values, "num_layers": SettingValue("$1", "a.sh:3", "only the shell knows")},
     )
     checklist = check(compare(pair[0], reference))
-    assert (checklist.verdict, answer(checklist, "layers").state) == ("unclear", "unknown")
+    assert (checklist.verdict, answer(checklist, "layers").state) == ("inconclusive", "inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_cannot_be_told_is_said(pair: tuple[Settings, Settings]) -> None:
 def test_variables_of_a_launch_script_are_checked(value: str | None, state: str) -> None:
     script = read_settings(SAMPLES / "msrun.sh")
     variables = (
-        {} if value is None else {"MS_ASCEND_CHECK_OVERFLOW_MODE": Given(value, "msrun.sh:1")}
+        {} if value is None else {"MS_ASCEND_CHECK_OVERFLOW_MODE": SettingValue(value, "msrun.sh:1")}
     )
     target = replace(script, environment=variables)
     assert answer(check(compare(target, target)), "overflow").state == state
@@ -141,4 +141,4 @@ def test_logs_answer_what_they_can() -> None:
     checklist = check(logs=compare_logs(target, reference))
     assert answer(checklist, "learning-rate").state == "fails"
     assert answer(checklist, "overflow").state == "fails"
-    assert answer(checklist, "standard-length").state == "unknown"
+    assert answer(checklist, "standard-length").state == "inconclusive"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dumpdiff.run_settings import Comparison, Outcome, Settings, compare, read_settings
-from dumpdiff.run_settings.settings import Framework, Given
+from dumpdiff.run_settings import SettingsComparison, ComparedSetting, Settings, compare, read_settings
+from dumpdiff.run_settings.settings import Framework, SettingValue
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 #: A launch without anything that could be told apart.
@@ -24,12 +24,12 @@ MEGATRON = {
 
 def settings(framework: Framework = "megatron", version: str = "", **values: Any) -> Settings:
     given = {
-        name.replace("__", "."): Given(value, f"{framework}:1") for name, value in values.items()
+        name.replace("__", "."): SettingValue(value, f"{framework}:1") for name, value in values.items()
     }
     return Settings(framework, framework, "test", given, version=version)
 
 
-def row(name: str, target: Settings, reference: Settings) -> Outcome:
+def row(name: str, target: Settings, reference: Settings) -> ComparedSetting:
     return next(
         outcome for outcome in compare(target, reference).outcomes if outcome.setting == name
     )
@@ -49,16 +49,16 @@ def pair() -> tuple[Settings, Settings]:
     return read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
 
 
-def parted(comparison: Comparison) -> set[str]:
+def parted(comparison: SettingsComparison) -> set[str]:
     return {
-        outcome.setting for outcome in comparison.having("different", "unsupported", matters=True)
+        outcome.setting for outcome in comparison.select_settings("differ", "unsupported", matters=True)
     }
 
 
 def test_a_yaml_and_a_script_that_say_the_same_agree(pair: tuple[Settings, Settings]) -> None:
     comparison = compare(*pair)
-    assert comparison.verdict == "agree", comparison.stage()
-    assert len(comparison.having("equal")) > 60
+    assert comparison.verdict == "agree", comparison.to_stage()
+    assert len(comparison.select_settings("agree")) > 60
 
 
 def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
@@ -68,7 +68,7 @@ def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
 
 def test_a_side_against_itself_never_differs(pair: tuple[Settings, Settings]) -> None:
     for side in (*pair, read_settings(SAMPLES / "qwen_swift.sh")):
-        assert compare(side, side).having("different", "unsupported") == []
+        assert compare(side, side).select_settings("differ", "unsupported") == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_each_change_of_the_yaml_is_found(
 
 def test_the_reason_names_both_values_and_both_places(tmp_path: Path) -> None:
     target = changed(tmp_path, "llama.yaml", ("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
-    stage = compare(target, read_settings(SAMPLES / "llama_megatron.sh")).stage()
+    stage = compare(target, read_settings(SAMPLES / "llama_megatron.sh")).to_stage()
     assert stage.headline == "norm epsilon: 1e-06 (llama.yaml:54), 1e-05 (llama_megatron.sh:25)"
 
 
@@ -146,7 +146,7 @@ def test_parallel_settings_round_and_do_not_differ(tmp_path: Path, parallel: str
     target = changed(tmp_path, "llama.yaml", (parallel, parallel.replace("1", "2")))
     comparison = compare(target, read_settings(SAMPLES / "llama_megatron.sh"))
     assert comparison.verdict == "agree"
-    assert len(comparison.having("different", matters=False)) > 0
+    assert len(comparison.select_settings("differ", matters=False)) > 0
 
 
 def test_an_option_the_other_framework_lacks_is_named_when_it_is_set(
@@ -165,18 +165,18 @@ def test_what_another_setting_makes_meaningless_is_not_compared() -> None:
     first, second = settings(**MEGATRON, moe_router_topk=2), settings(**MEGATRON, moe_router_topk=8)
     assert row("topk", first, second).state == "unused"
     first, second = (settings(**MEGATRON, num_experts=8, moe_router_topk=k) for k in (2, 8))
-    assert row("topk", first, second).state == "different"
+    assert row("topk", first, second).state == "differ"
 
 
 def test_silence_means_the_default_of_the_framework() -> None:
     outcome = row("betas", settings(**MEGATRON), settings("swift", **MEGATRON))
     assert (outcome.target.value, outcome.reference.value) == ((0.9, 0.999), (0.9, 0.95))
-    assert (outcome.state, outcome.target.how) == ("different", "default")
+    assert (outcome.state, outcome.target.how) == ("differ", "default")
 
 
 def test_swift_takes_the_structure_from_a_file_that_is_not_here() -> None:
     outcome = row("layers", settings(**MEGATRON), settings("swift"))
-    assert outcome.state == "unclear"
+    assert outcome.state == "inconclusive"
     assert "config.json" in outcome.reason
 
 
@@ -191,9 +191,9 @@ def test_a_default_that_changed_needs_the_version() -> None:
         return settings("mindformers", version, **experts)
 
     reference = settings(**MEGATRON, num_experts=4)
-    assert row("load_balancing", mf(""), reference).state == "unclear"
-    assert row("load_balancing", mf("1.6"), reference).state == "equal"
-    assert row("load_balancing", mf("1.7"), reference).state == "different"
+    assert row("load_balancing", mf(""), reference).state == "inconclusive"
+    assert row("load_balancing", mf("1.6"), reference).state == "agree"
+    assert row("load_balancing", mf("1.7"), reference).state == "differ"
 
 
 def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
         'A=(--num-layers 2)\nif [ "$1" = x ]; then A+=(--swiglu); fi\ntorchrun p.py ${A[@]}\n'
     )
     outcome = row("activation", settings(**MEGATRON), read_settings(script))
-    assert outcome.state == "unclear"
+    assert outcome.state == "inconclusive"
     assert "under a condition" in outcome.reason
 
 
@@ -320,11 +320,11 @@ def test_numbers_are_compared_as_numbers(written: Any, other: Any) -> None:
             settings(**MEGATRON, norm_epsilon=written),
             settings(**MEGATRON, norm_epsilon=other),
         ).state
-        == "equal"
+        == "agree"
     )
 
 
 def test_a_value_of_the_wrong_kind_is_not_compared() -> None:
     outcome = row("layers", settings(num_layers="many"), settings(num_layers=2))
-    assert outcome.state == "unclear"
+    assert outcome.state == "inconclusive"
     assert "'many', which is no integer" in outcome.reason

@@ -15,9 +15,9 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
     script = SAMPLES / "qwen_swift.sh"
     alone, told = read_settings(script), read_settings(script, model=SAMPLES / "config.json")
-    assert compare(alone, alone).verdict == "unclear"
+    assert compare(alone, alone).verdict == "inconclusive"
     comparison = compare(told, told)
-    assert comparison.verdict == "agree", comparison.stage()
+    assert comparison.verdict == "agree", comparison.to_stage()
     seen = {outcome.setting: outcome.target.value for outcome in comparison.outcomes}
     expected = {
         "layers": 28, "query_groups": 4, "head_dim": 128, "norm_epsilon": 1e-6, "activation": "silu",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.run_settings.derivation import CONDITIONS, OF_BOTH, megatron, mindformers
-from dumpdiff.run_settings.settings import Given, Settings
+from dumpdiff.run_settings.settings import SettingValue, Settings
 from dumpdiff.run_settings.table import Default, Row, load_table
 from dumpdiff.run_settings.values import TYPES
 
@@ -79,7 +79,7 @@ def test_every_default_belongs_to_a_row() -> None:
         key
         for row in TABLE.rows
         for name in row.megatron
-        for key in TABLE.candidates(name, "megatron")
+        for key in TABLE.list_keys(name, "megatron")
     }
     keys = {name for row in TABLE.rows for name in row.mindformers}
     known_elsewhere = {"rampup_batch_size"}
@@ -106,23 +106,23 @@ def test_every_default_belongs_to_a_row() -> None:
 )
 def test_a_default_that_changed_is_that_of_the_version(version: str, default: Default) -> None:
     assert (
-        TABLE.default("transformer-impl", Settings("", "megatron", "", {}, version=version))
+        TABLE.find_default("transformer-impl", Settings("", "megatron", "", {}, version=version))
         == default
     )
 
 
 def test_swift_has_defaults_of_its_own_and_else_those_of_megatron() -> None:
     swift = Settings("", "swift", "", {})
-    assert TABLE.default("adam-beta2", swift) == Default(0.95)
-    assert TABLE.default("adam-beta1", swift) == Default(0.9)
+    assert TABLE.find_default("adam-beta2", swift) == Default(0.95)
+    assert TABLE.find_default("adam-beta1", swift) == Default(0.9)
 
 
 def test_legacy_models_have_defaults_of_their_own() -> None:
     legacy, core = (
-        Settings("", "mindformers", "", {"use_legacy": Given(value, "")}) for value in (True, False)
+        Settings("", "mindformers", "", {"use_legacy": SettingValue(value, "")}) for value in (True, False)
     )
-    assert TABLE.default("model.compute_dtype", legacy) == Default("float16")
-    assert TABLE.default("model.compute_dtype", core) == Default("bfloat16")
+    assert TABLE.find_default("model.compute_dtype", legacy) == Default("float16")
+    assert TABLE.find_default("model.compute_dtype", core) == Default("bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_legacy_models_have_defaults_of_their_own() -> None:
     ],
 )
 def test_an_option_may_be_cut_to_a_beginning_that_only_it_has(written: str, option: str) -> None:
-    assert TABLE.option(written) == option
+    assert TABLE.resolve_option(written) == option

@@ -18,7 +18,7 @@ from dumpdiff import checkpoints
 from dumpdiff.rulebook import load_rules
 from dumpdiff.weight_comparison import WeightsResult, compare
 
-from .layouts import Weights, mcore, sharded
+from .layouts import Weights, convert_to_mcore, shard_weights
 
 HERE = Path(__file__).parent
 RULES = load_rules()
@@ -63,11 +63,11 @@ def mindspore_files(
     tmp_path_factory: pytest.TempPathFactory, hugging_face: Callable[..., tuple]
 ) -> Path:
     """What MindSpore writes of the Llama in the layout of MindSpore Transformers, see mindspore_files.py."""
-    from .layouts import in_turns
+    from .layouts import interleave_rows
 
     folder = tmp_path_factory.mktemp("mindspore")
     weights, config = hugging_face("llama")
-    np.savez(folder / "weights.npz", **mcore(weights, config, gate_up=in_turns))
+    np.savez(folder / "weights.npz", **convert_to_mcore(weights, config, gate_up=interleave_rows))
     run_script("mindspore_files.py", folder / "weights.npz", folder)
     return folder
 
@@ -81,7 +81,7 @@ def megatron_files(
 
     folder = tmp_path_factory.mktemp("megatron")
     weights, config = hugging_face("llama")
-    for (rank, _), shard in sharded(padded(mcore(weights, config)), 2, 1).items():
+    for (rank, _), shard in shard_weights(pad_vocabulary(convert_to_mcore(weights, config)), 2, 1).items():
         tensors = {
             name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in shard.items()
         }
@@ -100,7 +100,7 @@ def megatron_files(
     return folder
 
 
-def padded(weights: Weights, rows: int = 6) -> Weights:
+def pad_vocabulary(weights: Weights, rows: int = 6) -> Weights:
     """Embedding and head with rows of zeros at the end, as Megatron pads a vocabulary."""
     made = dict(weights)
     for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
@@ -108,11 +108,11 @@ def padded(weights: Weights, rows: int = 6) -> Weights:
     return made
 
 
-def saved(file: Path, weights: Weights) -> Path:
+def save_weights(file: Path, weights: Weights) -> Path:
     """A safetensors file, written with the package of that name."""
     save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, file)
     return file
 
 
-def compared(target: Path, reference: Path) -> WeightsResult:
+def compare_files(target: Path, reference: Path) -> WeightsResult:
     return compare(checkpoints.open(target), checkpoints.open(reference), RULES)

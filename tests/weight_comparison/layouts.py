@@ -19,18 +19,18 @@ Weights = dict[str, np.ndarray]
 _LAYER = re.compile(r"^(?:model\.layers|transformer\.h)\.(\d+)\.(.*)$")
 
 
-def per_group(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
+def fuse_qkv_by_group(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
     """Megatron's linear_qkv: for each query group its queries, its key, its value."""
     parts = [part.reshape(groups, part.shape[0] // groups, *part.shape[1:]) for part in (q, k, v)]
     return np.concatenate(parts, axis=1).reshape(-1, *q.shape[1:])
 
 
-def in_turns(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def interleave_rows(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """MindSpore Transformers' linear_fc1: gate and up row by row."""
     return np.stack([gate, up], axis=1).reshape(-1, *gate.shape[1:])
 
 
-def _layers(weights: Weights) -> dict[int, Weights]:
+def group_by_layer(weights: Weights) -> dict[int, Weights]:
     found: dict[int, Weights] = {}
     for name, value in weights.items():
         if matched := _LAYER.match(name):
@@ -38,11 +38,11 @@ def _layers(weights: Weights) -> dict[int, Weights]:
     return found
 
 
-def mcore(
+def convert_to_mcore(
     weights: Weights,
     config: Mapping[str, object],
     *,
-    qkv: Callable[..., np.ndarray] = per_group,
+    qkv: Callable[..., np.ndarray] = fuse_qkv_by_group,
     gate_up: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda gate, up: np.concatenate(
         [gate, up]
     ),
@@ -57,7 +57,7 @@ def mcore(
     }
     if "lm_head.weight" in weights:
         made["output_layer.weight"] = weights["lm_head.weight"]
-    for number, layer in _layers(weights).items():
+    for number, layer in group_by_layer(weights).items():
         at = f"decoder.layers.{number}."
         norm = "self_attention.linear_qkv.layer_norm_weight" if te else "input_layernorm.weight"
         if "self_attn.kv_b_proj.weight" in layer:
@@ -83,11 +83,11 @@ def mcore(
             at
             + ("mlp.linear_fc1.layer_norm_weight" if te and not moe else "pre_mlp_layernorm.weight")
         ] = layer["post_attention_layernorm.weight"]
-        made |= _mlp(layer, at, gate_up, grouped_experts)
+        made |= convert_mlp(layer, at, gate_up, grouped_experts)
     return made
 
 
-def _mlp(layer: Weights, at: str, gate_up: Callable[..., np.ndarray], grouped: bool) -> Weights:
+def convert_mlp(layer: Weights, at: str, gate_up: Callable[..., np.ndarray], grouped: bool) -> Weights:
     made: Weights = {}
     if "mlp.gate_proj.weight" in layer:
         made[f"{at}mlp.linear_fc1.weight"] = gate_up(
@@ -124,7 +124,7 @@ def _mlp(layer: Weights, at: str, gate_up: Callable[..., np.ndarray], grouped: b
     return made
 
 
-def gpt2_mcore(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_gpt2_to_mcore(weights: Weights, config: Mapping[str, object]) -> Weights:
     """GPT-2 with the names of Megatron-core: Conv1D transposed, q, k and v of each head together."""
     heads = int(config["n_head"])
     made: Weights = {
@@ -133,11 +133,11 @@ def gpt2_mcore(weights: Weights, config: Mapping[str, object]) -> Weights:
         "decoder.final_layernorm.weight": weights["transformer.ln_f.weight"],
         "decoder.final_layernorm.bias": weights["transformer.ln_f.bias"],
     }
-    for number, layer in _layers(weights).items():
+    for number, layer in group_by_layer(weights).items():
         at = f"decoder.layers.{number}."
         for leaf in ("weight", "bias"):
             fused = layer[f"attn.c_attn.{leaf}"].T
-            made[f"{at}self_attention.linear_qkv.{leaf}"] = per_group(*np.split(fused, 3), heads)
+            made[f"{at}self_attention.linear_qkv.{leaf}"] = fuse_qkv_by_group(*np.split(fused, 3), heads)
             made[f"{at}self_attention.linear_proj.{leaf}"] = layer[f"attn.c_proj.{leaf}"].T
             made[f"{at}mlp.linear_fc1.{leaf}"] = layer[f"mlp.c_fc.{leaf}"].T
             made[f"{at}mlp.linear_fc2.{leaf}"] = layer[f"mlp.c_proj.{leaf}"].T
@@ -146,7 +146,7 @@ def gpt2_mcore(weights: Weights, config: Mapping[str, object]) -> Weights:
     return made
 
 
-def mindformers_legacy(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_to_mindformers_legacy(weights: Weights, config: Mapping[str, object]) -> Weights:
     """Names of MindSpore Transformers' older models, everything apart."""
     made: Weights = {
         "model.tok_embeddings.embedding_weight": weights["model.embed_tokens.weight"],
@@ -158,13 +158,13 @@ def mindformers_legacy(weights: Weights, config: Mapping[str, object]) -> Weight
         "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
         "mlp.up_proj": "feed_forward.w3", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
     }  # fmt: skip
-    for number, layer in _layers(weights).items():
+    for number, layer in group_by_layer(weights).items():
         for theirs, ours in table.items():
             made[f"model.layers.{number}.{ours}.weight"] = layer[f"{theirs}.weight"]
     return made
 
 
-def mindformers_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_to_mindformers_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
     """MindSpore Transformers' default for MLA: both down projections in one linear_qkv."""
     table = {
         "linear_q_up_proj": "linear_qb",
@@ -172,25 +172,25 @@ def mindformers_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
         "kv_layernorm": "k_layernorm",
     }
     made: Weights = {}
-    for name, value in mcore(weights, config).items():
+    for name, value in convert_to_mcore(weights, config).items():
         for theirs, ours in table.items():
             name = name.replace(theirs, ours)  # noqa: PLW2901
         made[name] = value
-    for number in _layers(weights):
+    for number in group_by_layer(weights):
         at = f"decoder.layers.{number}.self_attention."
         parts = [made.pop(f"{at}linear_{part}_down_proj.weight") for part in ("q", "kv")]
         made[f"{at}linear_qkv.weight"] = np.concatenate(parts)
     return made
 
 
-def mindformers_legacy_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_to_mindformers_legacy_mla(weights: Weights, config: Mapping[str, object]) -> Weights:
     """Attention of DeepSeek with the older names: all parts apart, the rope rows in halves for pairs."""
     heads, nope, rope, latent = (
         int(config[key])
         for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
     )
     made: Weights = {}
-    for number, layer in _layers(weights).items():
+    for number, layer in group_by_layer(weights).items():
         at = f"model.layers.{number}.attention."
         own = {
             name.removeprefix("self_attn.").removesuffix(".weight"): v for name, v in layer.items()
@@ -201,8 +201,8 @@ def mindformers_legacy_mla(weights: Weights, config: Mapping[str, object]) -> We
         kv_a = own["kv_a_proj_with_mqa"]
         parts = {
             "q2l_proj": own["q_a_proj"], "lq_norm": own["q_a_layernorm"], "lkv_norm": own["kv_a_layernorm"],
-            "l2q_nope_proj": q_b[:, :nope], "l2q_pe_proj": halves(q_b[:, nope:].reshape(heads * rope, -1), heads),
-            "kv2l_latent_kv": kv_a[:latent], "kv2l_k_pe": halves(kv_a[latent:], 1),
+            "l2q_nope_proj": q_b[:, :nope], "l2q_pe_proj": reorder_pairs_to_halves(q_b[:, nope:].reshape(heads * rope, -1), heads),
+            "kv2l_latent_kv": kv_a[:latent], "kv2l_k_pe": reorder_pairs_to_halves(kv_a[latent:], 1),
             "lkv2kv_k_nope": kv_b[:, :nope], "lkv2kv_v": kv_b[:, nope:], "wo": own["o_proj"],
         }  # fmt: skip
         made |= {
@@ -212,7 +212,7 @@ def mindformers_legacy_mla(weights: Weights, config: Mapping[str, object]) -> We
     return made
 
 
-def phi3(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_to_phi3(weights: Weights, config: Mapping[str, object]) -> Weights:
     """Llama as transformers keeps Phi-3: q, k and v in one, gate and up in one."""
     made: Weights = {}
     for name, value in weights.items():
@@ -227,17 +227,17 @@ def phi3(weights: Weights, config: Mapping[str, object]) -> Weights:
     return made
 
 
-def meta(weights: Weights, config: Mapping[str, object]) -> Weights:
+def convert_to_meta(weights: Weights, config: Mapping[str, object]) -> Weights:
     """Meta's own files of Llama: legacy names without the front, q and k rows in pairs."""
     made = {
         name.removeprefix("model."): value
-        for name, value in mindformers_legacy(weights, config).items()
+        for name, value in convert_to_mindformers_legacy(weights, config).items()
     }
     made["tok_embeddings.weight"] = made.pop("tok_embeddings.embedding_weight")
     made["norm.weight"] = made.pop("norm_out.weight")
     made["output.weight"] = made.pop("lm_head.weight")
     return {
-        name: pairs(
+        name: reorder_halves_to_pairs(
             value, int(config["num_attention_heads" if ".wq." in name else "num_key_value_heads"])
         )
         if name.endswith((".wq.weight", ".wk.weight"))
@@ -246,12 +246,12 @@ def meta(weights: Weights, config: Mapping[str, object]) -> Weights:
     }
 
 
-def pairs(rows: np.ndarray, heads: int) -> np.ndarray:
+def reorder_halves_to_pairs(rows: np.ndarray, heads: int) -> np.ndarray:
     """The rows of each head from halves to pairs."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def halves(rows: np.ndarray, heads: int) -> np.ndarray:
+def reorder_pairs_to_halves(rows: np.ndarray, heads: int) -> np.ndarray:
     """The rows of each head from pairs to halves."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
@@ -263,7 +263,7 @@ _ROW = re.compile(r"(linear_proj|linear_fc2)\.weight$")
 _NUMBERED = re.compile(r"^decoder\.layers\.(\d+)\.")
 
 
-def sharded(
+def shard_weights(
     weights: Weights, tensor: int, stages: int, gated: bool = True
 ) -> dict[tuple[int, int], Weights]:
     """Megatron-core's weights over tensor-parallel and pipeline-parallel ranks, layers numbered within a stage."""

@@ -29,13 +29,13 @@ def main(weights: Path, folder: Path) -> None:
     ms.save_checkpoint(saved, str(source / "model0.ckpt"))
     strategy = folder / "strategy" / "ckpt_strategy_rank_0.ckpt"
     strategy.parent.mkdir()
-    strategy.write_bytes(layouts(arrays))
+    strategy.write_bytes(build_strategy(arrays))
     ms.transform_checkpoints(
         str(folder / "whole"), str(folder / "ranks"), "model", None, str(strategy)
     )
 
 
-def layouts(arrays: dict[str, np.ndarray]) -> bytes:
+def build_strategy(arrays: dict[str, np.ndarray]) -> bytes:
     """A strategy for two devices: columns of row-parallel layers cut, rows of the others, norms not."""
     from mindspore.train import node_strategy_pb2 as messages
 

@@ -10,9 +10,9 @@ import pytest
 
 from dumpdiff import Trace, checkpoints
 from dumpdiff.rulebook import load_rules
-from dumpdiff.weight_comparison.dump_names import with_names
+from dumpdiff.weight_comparison.dump_names import add_parameter_names
 
-from .conftest import saved
+from .conftest import save_weights
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_weights_of_calls_get_their_names(
 ) -> None:
     """Whole tensors and statistics alike: every matrix that a linear reads."""
     before = trace(name)
-    after = with_names(before, checkpoints.open(saved(tmp_path / "w.safetensors", weights)))
+    after = add_parameter_names(before, checkpoints.open(save_weights(tmp_path / "w.safetensors", weights)))
 
     linear = after.ops.index[
         after.ops["kind"].str.endswith("linear") & (after.ops["phase"] == "forward")
@@ -52,8 +52,8 @@ def test_one_tensor_under_two_names_names_nothing(
     trace: Callable[[str], Trace], weights: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     one = next(name for name in weights if name.endswith("wq.weight"))
-    file = saved(tmp_path / "w.safetensors", {**weights, "another.weight": weights[one]})
-    given = set(with_names(trace("v6.0_api_stack"), checkpoints.open(file)).tensors["parameter"])
+    file = save_weights(tmp_path / "w.safetensors", {**weights, "another.weight": weights[one]})
+    given = set(add_parameter_names(trace("v6.0_api_stack"), checkpoints.open(file)).tensors["parameter"])
     assert not given & {one, "another.weight"}
     assert one.replace("wq", "wk") in given
 
@@ -61,9 +61,9 @@ def test_one_tensor_under_two_names_names_nothing(
 def test_rules_know_the_names_it_gives(
     trace: Callable[[str], Trace], weights: dict, tmp_path: Path
 ) -> None:
-    after = with_names(
-        trace("v6.0_api_stack"), checkpoints.open(saved(tmp_path / "w.safetensors", weights))
+    after = add_parameter_names(
+        trace("v6.0_api_stack"), checkpoints.open(save_weights(tmp_path / "w.safetensors", weights))
     )
     rules = load_rules()
-    given = {rules.parameter(name) for name in after.tensors["parameter"] if name}
+    given = {rules.resolve_parameter(name) for name in after.tensors["parameter"] if name}
     assert {"layers.3.attention.q.weight", "head.weight"} <= given

@@ -14,10 +14,10 @@ from hypothesis.extra.numpy import arrays
 from dumpdiff.checkpoints.elements import decode
 from dumpdiff.model.errors import DumpError
 from dumpdiff.weight_comparison import casts
-from dumpdiff.weight_comparison.computed_rows import scaled, steps, total
-from dumpdiff.weight_comparison.matrix import Matrix, below
+from dumpdiff.weight_comparison.computed_matrix import apply_block_scales, extract_scales, add_matrices
+from dumpdiff.weight_comparison.matrix import Matrix, stack_rows
 
-from .conftest import compared, run_script
+from .conftest import compare_files, run_script
 
 torch = pytest.importorskip("torch")
 
@@ -44,9 +44,9 @@ def test_every_element_is_explained_by_one_rounding(
     float8: Path, other: str, rounding: str, turned: bool
 ) -> None:
     pair = float8 / "float8", float8 / other
-    result = compared(*(reversed(pair) if turned else pair))
+    result = compare_files(*(reversed(pair) if turned else pair))
 
-    assert (result.verdict, result.relation, result.mistakes) == ("same", "rounded", ())
+    assert (result.verdict, result.relation, result.mistakes) == ("agree", "rounded", ())
     assert result.missing == result.unknown == ()
     assert result.coverage == 1
     eight = [pair for pair in result.pairs if "float8_e4m3fn" in pair.dtypes]
@@ -61,11 +61,11 @@ def test_every_element_is_explained_by_one_rounding(
 
 def test_rounded_twice_is_within_noise(float8: Path, models: Path) -> None:
     """float32 to bfloat16 to 8 bits."""
-    result = compared(float8 / "float8", models / "deepseek")
-    assert (result.verdict, result.relation, result.mistakes) == ("same", "noise", ())
+    result = compare_files(float8 / "float8", models / "deepseek")
+    assert (result.verdict, result.relation, result.mistakes) == ("agree", "noise", ())
 
 
-def changed(float8: Path, file: Path, change: Callable[[State], None]) -> Path:
+def write_changed_weights(float8: Path, file: Path, change: Callable[[State], None]) -> Path:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(float8 / "float8" / "model.safetensors")
@@ -81,7 +81,7 @@ def test_one_wrong_scale_is_seen(tmp_path: Path, float8: Path) -> None:
     def twice(weights: State) -> None:
         weights[f"{_GATE}_scale_inv"][3, 2] *= 2
 
-    result = compared(changed(float8, tmp_path / "t.safetensors", twice), float8 / "bfloat16")
+    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", twice), float8 / "bfloat16")
     assert [pair.path for pair in result.mistakes] == ["layers.0.mlp.gate_proj.weight"]
     assert "8 of 176 rows (24 to 31)" in result.mistakes[0].mistake.said
 
@@ -91,7 +91,7 @@ def test_gate_and_up_exchanged_with_their_scales(tmp_path: Path, float8: Path) -
         for end in ("", "_scale_inv"):
             weights[_GATE + end], weights[_UP + end] = weights[_UP + end], weights[_GATE + end]
 
-    result = compared(changed(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16")
+    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16")
     assert {pair.path: (pair.mistake.kind, pair.mistake.holds) for pair in result.mistakes} == {
         "layers.0.mlp.gate_proj.weight": ("swapped", "layers.0.mlp.up_proj.weight"),
         "layers.0.mlp.up_proj.weight": ("swapped", "layers.0.mlp.gate_proj.weight"),
@@ -108,25 +108,25 @@ def test_scales_of_a_whole_weight_of_its_rows_and_of_128_rows(
     of_row = scales.repeat_interleave(128, 0)[:176] if shape == (2, 1) else scales.reshape(-1, 1)
     torch.save({_GATE: codes, f"{_GATE}_scale": scales}, tmp_path / "t.pt")
     torch.save({_GATE: codes.float() * of_row}, tmp_path / "r.pt")
-    result = compared(tmp_path / "t.pt", tmp_path / "r.pt")
-    assert (result.verdict, result.relation, result.unknown) == ("same", "identical", ())
+    result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
+    assert (result.verdict, result.relation, result.unknown) == ("agree", "identical", ())
 
 
 def test_scales_that_do_not_fit_are_a_problem(tmp_path: Path, float8: Path) -> None:
     def cut(weights: State) -> None:
         weights[f"{_GATE}_scale_inv"] = weights[f"{_GATE}_scale_inv"][:3].clone()
 
-    result = compared(changed(float8, tmp_path / "t.safetensors", cut), float8 / "bfloat16")
+    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", cut), float8 / "bfloat16")
     assert any("(3, 8) scales do not fit" in str(problem) for problem in result.problems)
     assert result.verdict == "differ"
 
 
 def test_a_conversion_is_refused(tmp_path: Path, float8: Path) -> None:
     from dumpdiff import api
-    from dumpdiff.conversion import Reading, Wanted
+    from dumpdiff.conversion import SourceOptions, TargetOptions
 
     with pytest.raises(DumpError, match="scales 8-bit weights, which are not converted"):
-        api.convert(float8 / "float8", tmp_path / "out", Wanted("megatron"), Reading())
+        api.convert(float8 / "float8", tmp_path / "out", TargetOptions("megatron"), SourceOptions())
 
 
 @given(
@@ -139,7 +139,7 @@ def test_rounding_to_8_bits_is_torchs(values: np.ndarray, step: float) -> None:
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
         quotient = torch.from_numpy(values / scales).clamp(-448, 448)
         codes = quotient.to(getattr(torch, dtype)).view(torch.uint8).numpy()
-        assert casts.fits_float8(
+        assert casts.is_float8_rounding(
             np.clip(values, -448 * step, 448 * step), scales, decode(codes, dtype) * scales, dtype
         )
         other = decode(codes ^ 1, dtype) * scales
@@ -149,7 +149,7 @@ def test_rounding_to_8_bits_is_torchs(values: np.ndarray, step: float) -> None:
 
 
 @st.composite
-def computed(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
+def draw_computed_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
     """8-bit weights with scales one below the other, or a sum; and the array that each stands for."""
     drawn = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     width = draw(st.integers(1, 9))
@@ -160,18 +160,18 @@ def computed(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
         codes = drawn.integers(0, 127, (height, width)).astype(np.uint8)
         grid = drawn.random((-(-height // block[0]), -(-width // block[1]))).astype(np.float32)
         matrices.append(
-            scaled(Matrix.of(codes, "float8_e4m3fn"), Matrix.of(grid, "float32"), block)
+            apply_block_scales(Matrix.from_array(codes, "float8_e4m3fn"), Matrix.from_array(grid, "float32"), block)
         )
         wide = np.repeat(np.repeat(grid, block[0], 0), block[1], 1)[:height, :width]
         arrays_.append(decode(codes, "float8_e4m3fn") * wide)
-    matrix, array = below(matrices), np.concatenate(arrays_)
+    matrix, array = stack_rows(matrices), np.concatenate(arrays_)
     if draw(st.booleans()):
         array = 2 * array.astype(np.float64) - array + 3
-        matrix = total((2.0, matrix), (-1.0, matrix), constant=3.0)
+        matrix = add_matrices((2.0, matrix), (-1.0, matrix), constant=3.0)
     return (matrix.T, array.T) if draw(st.booleans()) else (matrix, array)
 
 
-@given(computed(), st.data())
+@given(draw_computed_matrices(), st.data())
 def test_computed_matrices_are_the_arrays_they_stand_for(
     made: tuple[Matrix, np.ndarray], data: st.DataObject
 ) -> None:
@@ -179,13 +179,13 @@ def test_computed_matrices_are_the_arrays_they_stand_for(
     assert matrix.shape == array.shape
     assert matrix.precision == "float8_e4m3fn"
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=6)), dtype=np.int64)
-    np.testing.assert_array_equal(matrix.take(rows), array[rows])
+    np.testing.assert_array_equal(matrix.read_raw(rows), array[rows])
     start, stop = sorted(
         data.draw(st.tuples(st.integers(0, len(array)), st.integers(0, len(array))))
     )
-    np.testing.assert_array_equal(matrix.take(slice(start, stop)), array[start:stop])
+    np.testing.assert_array_equal(matrix.read_raw(slice(start, stop)), array[start:stop])
     if start < stop:
         np.testing.assert_array_equal(
-            matrix.rows(start, stop).take(slice(0, stop - start)), array[start:stop]
+            matrix.slice_rows(start, stop).read_raw(slice(0, stop - start)), array[start:stop]
         )
-    assert (steps(matrix) is None) == (matrix.dtype == "float64")
+    assert (extract_scales(matrix) is None) == (matrix.dtype == "float64")

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.weight_comparison.matrix import Matrix, below, beside
+from dumpdiff.weight_comparison.matrix import Matrix, stack_rows, stack_columns
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
+def draw_block_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
     """A matrix of up to two levels of blocks, and the array it stands for."""
     widths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     bands, arrays = [], []
@@ -19,33 +19,33 @@ def pieces(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
         parts = [
             np.random.default_rng(len(arrays)).integers(0, 99, (height, width)) for width in widths
         ]
-        bands.append(beside([Matrix.of(part, "int64") for part in parts]))
+        bands.append(stack_columns([Matrix.from_array(part, "int64") for part in parts]))
         arrays.append(np.concatenate(parts, axis=1))
-    matrix, array = below(bands), np.concatenate(arrays)
+    matrix, array = stack_rows(bands), np.concatenate(arrays)
     return (matrix.T, array.T) if draw(st.booleans()) else (matrix, array)
 
 
-@given(pieces(), st.data())
+@given(draw_block_matrices(), st.data())
 def test_rows_are_those_of_the_whole(made: tuple[Matrix, np.ndarray], data: st.DataObject) -> None:
     matrix, array = made
     assert matrix.shape == array.shape
     start, stop = sorted(data.draw(st.lists(st.integers(0, len(array)), min_size=2, max_size=2)))
-    np.testing.assert_array_equal(matrix.take(slice(start, stop)), array[start:stop])
+    np.testing.assert_array_equal(matrix.read_raw(slice(start, stop)), array[start:stop])
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=6)), dtype=np.int64)
-    np.testing.assert_array_equal(matrix.take(rows), array[rows])
+    np.testing.assert_array_equal(matrix.read_raw(rows), array[rows])
     if stop > start:
-        part = matrix.rows(start, stop)
+        part = matrix.slice_rows(start, stop)
         assert part.shape == array[start:stop].shape
-        np.testing.assert_array_equal(part.values(slice(0, stop - start)), array[start:stop])
+        np.testing.assert_array_equal(part.read_values(slice(0, stop - start)), array[start:stop])
 
 
 def test_vectors_are_columns_and_kernels_are_flat() -> None:
-    assert Matrix.of(np.zeros(5), "float64").shape == (5, 1)
-    assert Matrix.of(np.zeros(()), "float64").shape == (1, 1)
-    assert Matrix.of(np.zeros((4, 3, 2, 2)), "float64").shape == (4, 12)
-    assert Matrix.of(np.zeros((0, 3)), "float64").size == 0
+    assert Matrix.from_array(np.zeros(5), "float64").shape == (5, 1)
+    assert Matrix.from_array(np.zeros(()), "float64").shape == (1, 1)
+    assert Matrix.from_array(np.zeros((4, 3, 2, 2)), "float64").shape == (4, 12)
+    assert Matrix.from_array(np.zeros((0, 3)), "float64").size == 0
 
 
 def test_nothing_is_copied_where_it_need_not_be() -> None:
     array = np.zeros((6, 4))
-    assert np.shares_memory(Matrix.of(array, "float64").T.take(slice(1, 3)), array)
+    assert np.shares_memory(Matrix.from_array(array, "float64").T.read_raw(slice(1, 3)), array)

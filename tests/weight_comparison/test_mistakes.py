@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.weight_comparison.summary import told
+from dumpdiff.weight_comparison.summary import group_mistakes
 
 from . import layouts
-from .conftest import compared, padded, saved
+from .conftest import compare_files, pad_vocabulary, save_weights
 from .layouts import Weights
-from .mistakes import CASES, Case
+from .mistake_cases import CASES, Case
 from .test_right_pairs import ARGUMENTS
 
 torch = pytest.importorskip("torch")
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 HuggingFace = Callable[[str], tuple[Weights, Mapping[str, object]]]
 
 
-def fits(path: str, pattern: str) -> bool:
+def matches_pattern(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(re.sub(r"\d+", "*", path), pattern)
 
 
@@ -33,17 +33,17 @@ def test_the_mistake_is_named(
 ) -> None:
     target = case.make(*hugging_face(case.model))
     if case.family == "mcore":
-        file = layouts.save_megatron(tmp_path, layouts.sharded(target, 1, 1), ARGUMENTS)
+        file = layouts.save_megatron(tmp_path, layouts.shard_weights(target, 1, 1), ARGUMENTS)
     else:
-        file = saved(tmp_path / "target.safetensors", target)
-    result = compared(file, models / case.model)
+        file = save_weights(tmp_path / "target.safetensors", target)
+    result = compare_files(file, models / case.model)
 
     found = {pair.path: pair.mistake for pair in result.mistakes}
     assert result.verdict == "differ"
     assert {mistake.kind for mistake in found.values()} == {case.kind}
     assert all(case.said in mistake.said for mistake in found.values())
-    assert all(any(fits(path, pattern) for pattern in case.wrong) for path in found)
-    assert all(any(fits(path, pattern) for path in found) for pattern in case.wrong)
+    assert all(any(matches_pattern(path, pattern) for pattern in case.wrong) for path in found)
+    assert all(any(matches_pattern(path, pattern) for path in found) for pattern in case.wrong)
     if case.holds:
         assert case.holds in [mistake.holds for mistake in found.values()]
 
@@ -52,8 +52,8 @@ def test_layers_off_by_one_are_said_once(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     case = next(case for case in CASES if case.name == "layers off by one")
-    result = compared(
-        saved(tmp_path / "t.safetensors", case.make(*hugging_face("llama"))), models / "llama"
+    result = compare_files(
+        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("llama"))), models / "llama"
     )
     assert result.layer_shift == 1
 
@@ -62,24 +62,24 @@ def test_mistakes_of_all_layers_are_told_together(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     case = next(case for case in CASES if case.name == "two experts exchanged")
-    result = compared(
-        saved(tmp_path / "t.safetensors", case.make(*hugging_face("mixtral"))), models / "mixtral"
+    result = compare_files(
+        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("mixtral"))), models / "mixtral"
     )
-    lines = told(result.mistakes)
-    assert {line.what for line in lines} == {
+    lines = group_mistakes(result.mistakes)
+    assert {line.parameter for line in lines} == {
         f"layers.*.mlp.experts.*.{p}_proj.weight" for p in ("gate", "up", "down")
     }
-    assert all("(2 for 1; 1 for 2)" in line.said for line in lines)
+    assert all("(2 for 1; 1 for 2)" in line.message for line in lines)
 
 
-def cut(tensor: torch.Tensor) -> torch.Tensor:
+def cut_to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
     """bfloat16 by leaving the lower half of a float32 away."""
     return (tensor.view(torch.int32) & -65536).view(torch.float32).bfloat16()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [(cut, "towards zero"), (lambda t: t.half().bfloat16(), "twice: to float16, then to bfloat16"),
+    [(cut_to_bfloat16, "towards zero"), (lambda t: t.half().bfloat16(), "twice: to float16, then to bfloat16"),
      (lambda t: t.bfloat16().half(), "twice: to bfloat16, then to float16")],
     ids=["bits cut off", "through float16", "through bfloat16"],
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_wrong_rounding_is_named(
 ) -> None:
     weights = torch.load(models / "llama.pt", weights_only=True)
     torch.save({name: change(value) for name, value in weights.items()}, tmp_path / "t.pt")
-    result = compared(tmp_path / "t.pt", models / "llama")
+    result = compare_files(tmp_path / "t.pt", models / "llama")
 
     assert len(result.mistakes) == len(result.pairs) == 39
     assert all(
@@ -96,7 +96,7 @@ def test_a_wrong_rounding_is_named(
     )
 
 
-def in_bfloat16(
+def write_bfloat16(
     models: Path, file: Path, change: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> Path:
     weights = torch.load(models / "llama.pt", weights_only=True)
@@ -105,8 +105,8 @@ def in_bfloat16(
 
 
 def test_bits_cut_off_are_seen_where_both_sides_are_narrow(tmp_path: Path, models: Path) -> None:
-    target = in_bfloat16(models, tmp_path / "t.pt", lambda name, t: cut(t))
-    result = compared(target, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    target = write_bfloat16(models, tmp_path / "t.pt", lambda name, t: cut_to_bfloat16(t))
+    result = compare_files(target, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
     # by chance a vector of 64 elements can pass for noise
     assert len(result.mistakes) >= 30
     assert {pair.mistake.kind for pair in result.mistakes} == {"rounding"}
@@ -118,10 +118,10 @@ def test_a_factor_below_the_noise_of_an_element_is_seen(
 ) -> None:
     """0.2 % is half a unit of bfloat16, but in every element the same way."""
     scaled = "layers.1.self_attn.q_proj"
-    target = in_bfloat16(
+    target = write_bfloat16(
         models, tmp_path / "t.pt", lambda name, t: t * factor if scaled in name else t
     )
-    result = compared(target, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    result = compare_files(target, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
     assert {pair.path: pair.mistake.kind for pair in result.mistakes} == {
         "layers.1.attention.q.weight": "scaled"
     }
@@ -129,16 +129,16 @@ def test_a_factor_below_the_noise_of_an_element_is_seen(
 
 def test_noise_of_bfloat16_without_direction_is_none(tmp_path: Path, models: Path) -> None:
     drawn = torch.Generator().manual_seed(2)
-    noisy = in_bfloat16(
+    noisy = write_bfloat16(
         models,
         tmp_path / "t.pt",
         lambda name, t: t * (1 + 2e-3 * torch.randn(t.shape, generator=drawn)),
     )
-    result = compared(noisy, in_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
-    assert (result.verdict, result.relation) == ("same", "noise")
+    result = compare_files(noisy, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
+    assert (result.verdict, result.relation) == ("agree", "noise")
 
 
-def megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
+def save_megatron_ranks(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
     stages = 1 + max(stage for _, stage in ranks)
     return layouts.save_megatron(
         folder, ranks, {**ARGUMENTS, "pipeline_model_parallel_size": stages}
@@ -148,9 +148,9 @@ def megatron(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:
 def test_norms_that_are_not_centred_though_the_run_was_told_so(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 1)
+    ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 1, 1)
     arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1, "apply_layernorm_1p": True}
-    result = compared(layouts.save_megatron(tmp_path, ranks, arguments), models / "llama")
+    result = compare_files(layouts.save_megatron(tmp_path, ranks, arguments), models / "llama")
 
     assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
     assert all(
@@ -170,21 +170,21 @@ def test_one_norm_in_another_way_than_all_others_is_wrong(
         name: value - np.float32(1) if name in norms[1:] else value
         for name, value in weights.items()
     }
-    result = compared(saved(tmp_path / "t.safetensors", target), models / "llama")
+    result = compare_files(save_weights(tmp_path / "t.safetensors", target), models / "llama")
 
     assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
     assert len(result.mistakes) == len(norms) - 1
 
 
 def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
-    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 1, 2)
-    result = compared(
-        megatron(tmp_path, {(0, 0): ranks[0, 1], (0, 1): ranks[0, 0]}), models / "llama"
+    ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 1, 2)
+    result = compare_files(
+        save_megatron_ranks(tmp_path, {(0, 0): ranks[0, 1], (0, 1): ranks[0, 0]}), models / "llama"
     )
 
     assert {pair.mistake.kind for pair in result.mistakes} == {"swapped"}
     assert len(result.mistakes) == 36
-    assert {line.said.partition("(")[2] for line in told(result.mistakes)} == {
+    assert {line.message.partition("(")[2] for line in group_mistakes(result.mistakes)} == {
         "2 for 0; 3 for 1; 0 for 2; 1 for 3)"
     }
 
@@ -192,9 +192,9 @@ def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: H
 def test_tensor_parallel_ranks_exchanged(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 2, 1)
-    result = compared(
-        megatron(tmp_path, {(0, 0): ranks[1, 0], (1, 0): ranks[0, 0]}), models / "llama"
+    ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 2, 1)
+    result = compare_files(
+        save_megatron_ranks(tmp_path, {(0, 0): ranks[1, 0], (1, 0): ranks[0, 0]}), models / "llama"
     )
 
     assert {pair.mistake.kind for pair in result.mistakes} == {
@@ -207,9 +207,9 @@ def test_tensor_parallel_ranks_exchanged(
 def test_ranks_that_should_be_replicas_and_are_not(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    ranks = layouts.sharded(layouts.mcore(*hugging_face("llama")), 2, 1)
+    ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 2, 1)
     ranks[1, 0]["decoder.layers.2.input_layernorm.weight"] = np.ones(64, np.float32)
-    result = compared(megatron(tmp_path, ranks), models / "llama")
+    result = compare_files(save_megatron_ranks(tmp_path, ranks), models / "llama")
     assert [
         "decoder.layers.2.input_layernorm.weight differs between" in str(p) for p in result.problems
     ] == [True]
@@ -218,10 +218,10 @@ def test_ranks_that_should_be_replicas_and_are_not(
 def test_padding_at_the_front_shifts_the_vocabulary(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    weights = padded(layouts.mcore(*hugging_face("llama")))
+    weights = pad_vocabulary(layouts.convert_to_mcore(*hugging_face("llama")))
     for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
         weights[name] = np.roll(weights[name], 6, axis=0)
-    result = compared(megatron(tmp_path, layouts.sharded(weights, 1, 1)), models / "llama")
+    result = compare_files(save_megatron_ranks(tmp_path, layouts.shard_weights(weights, 1, 1)), models / "llama")
     assert {pair.path: pair.mistake.said for pair in result.mistakes} == {
         "embedding.weight": "rows shifted by 6",
         "head.weight": "rows shifted by 6",
@@ -233,11 +233,11 @@ def test_missing_and_additional_parameters(
 ) -> None:
     weights, _ = hugging_face("llama")
     fewer = {name: value for name, value in weights.items() if ".layers.3." not in name}
-    file = saved(tmp_path / "fewer.safetensors", fewer)
+    file = save_weights(tmp_path / "fewer.safetensors", fewer)
 
-    result = compared(file, models / "llama")
+    result = compare_files(file, models / "llama")
     assert (result.verdict, len(result.missing), result.unknown) == ("differ", 9, ())
-    result = compared(models / "llama", file)
+    result = compare_files(models / "llama", file)
     assert (result.verdict, len(result.unknown), result.missing) == ("differ", 9, ())
 
 
@@ -245,17 +245,17 @@ def test_a_bias_of_zeros_on_one_side_is_no_difference(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     weights, _ = hugging_face("llama")
-    file = saved(
+    file = save_weights(
         tmp_path / "t.safetensors",
         {**weights, "model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)},
     )
-    result = compared(file, models / "llama")
-    assert result.verdict == "same"
+    result = compare_files(file, models / "llama")
+    assert result.verdict == "agree"
     assert any("zeros, and the reference has no such bias" in note for note in result.notes)
 
 
 def test_another_model_is_not_the_same(models: Path) -> None:
-    result = compared(models / "qwen3", models / "mixtral")
+    result = compare_files(models / "qwen3", models / "mixtral")
     assert result.verdict == "differ"
     assert {pair.mistake.kind for pair in result.mistakes} >= {"shape"}
     assert result.missing
@@ -279,5 +279,5 @@ def test_random_bits_are_compared_without_a_warning(
             "none": matrix[:0],
         }
         torch.save({**weights, "turn": torch.ones(3, dtype=torch.complex64)}, tmp_path / file)
-    result = compared(tmp_path / "t.pt", tmp_path / "r.pt")
-    assert result.verdict == ("same" if target == reference else "differ")
+    result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
+    assert result.verdict == ("agree" if target == reference else "differ")

@@ -9,72 +9,72 @@ from hypothesis import strategies as st
 
 from dumpdiff.weight_comparison.row_permutation import (
     SAME,
-    described,
-    grouped,
-    inverse,
-    regrouped,
-    within,
+    describe_layout,
+    build_fused_order,
+    invert_order,
+    swap_row_axes,
+    describe_order,
 )
 
 NAMES = ["q", "k", "v"]
 
 
 @st.composite
-def fused(draw: st.DrawFn) -> tuple[list[int], int]:
+def draw_fused_sizes(draw: st.DrawFn) -> tuple[list[int], int]:
     """Sizes of three parts, and groups that they divide by."""
     groups = draw(st.integers(1, 6))
     return [groups * draw(st.integers(2, 5)) for _ in NAMES], groups
 
 
-@given(fused())
+@given(draw_fused_sizes())
 def test_a_grouped_order_is_described_by_its_groups(made: tuple[list[int], int]) -> None:
     sizes, groups = made
-    layout = described(grouped(sizes, groups), sizes, NAMES)
-    assert layout.parts.groups == groups
-    assert layout.parts.kind == ("concatenated" if groups == 1 else "grouped")
-    assert all(order == SAME for order in layout.inside)
+    layout = describe_layout(build_fused_order(sizes, groups), sizes, NAMES)
+    assert layout.part_arrangement.groups == groups
+    assert layout.part_arrangement.kind == ("concatenated" if groups == 1 else "grouped")
+    assert all(order == SAME for order in layout.part_orders)
 
 
-@given(fused(), st.permutations(range(3)))
+@given(draw_fused_sizes(), st.permutations(range(3)))
 def test_parts_in_other_turns_are_seen(made: tuple[list[int], int], turn: list[int]) -> None:
     sizes, groups = made
-    layout = described(grouped(sizes, groups, turn), sizes, NAMES)
-    assert layout.parts.said.startswith("[" + "; ".join(NAMES[part] for part in turn))
-    assert ("exchanged" in layout.parts.kind) == (turn != sorted(turn))
+    layout = describe_layout(build_fused_order(sizes, groups, turn), sizes, NAMES)
+    assert layout.part_arrangement.description.startswith("[" + "; ".join(NAMES[part] for part in turn))
+    assert ("exchanged" in layout.part_arrangement.kind) == (turn != sorted(turn))
 
 
-@given(fused())
+@given(draw_fused_sizes())
 def test_an_order_is_a_permutation_and_its_inverse_undoes_it(made: tuple[list[int], int]) -> None:
-    order = grouped(*made)
+    order = build_fused_order(*made)
     assert sorted(order) == list(range(sum(made[0])))
-    np.testing.assert_array_equal(order[inverse(order)], np.arange(len(order)))
+    np.testing.assert_array_equal(order[invert_order(order)], np.arange(len(order)))
 
 
 @given(st.integers(1, 12), st.integers(2, 16), st.booleans())
 def test_rope_layouts_of_any_heads(heads: int, half: int, to_pairs: bool) -> None:
-    order = regrouped(heads, 2, half) if to_pairs else regrouped(heads, half, 2)
-    found = within(order)
+    order = swap_row_axes(heads, 2, half) if to_pairs else swap_row_axes(heads, half, 2)
+    found = describe_order(order)
     assert found.kind == "rope"
-    assert half == 2 or ("in pairs where" in found.said) == to_pairs
-    assert heads == 1 or f"each of {heads} heads" in found.said
+    assert half == 2 or ("in pairs where" in found.description) == to_pairs
+    assert heads == 1 or f"each of {heads} heads" in found.description
 
 
 @given(st.integers(2, 4), st.integers(1, 8), st.integers(3, 8))
 def test_rope_rows_after_others(heads: int, plain: int, half: int) -> None:
     """MLA: only the last rows of each head turn."""
-    head = np.concatenate([np.arange(plain), plain + regrouped(1, half, 2)])
+    head = np.concatenate([np.arange(plain), plain + swap_row_axes(1, half, 2)])
     order = (np.arange(heads)[:, None] * len(head) + head).ravel()
-    found = within(order)
+    found = describe_order(order)
     assert found.kind == "rope"
-    assert found.said.startswith(f"{2 * half} rows of each of {heads} heads in halves")
+    assert found.description.startswith(f"{2 * half} rows of each of {heads} heads in halves")
 
 
 @given(st.integers(5, 50), st.integers(1, 4))
 def test_shifts(length: int, step: int) -> None:
     rows = np.arange(length)
-    assert within(np.where(rows >= step, rows - step, -1)).said == f"rows shifted by {step}"
+    assert describe_order(np.where(rows >= step, rows - step, -1)).description == f"rows shifted by {step}"
     if 2 * step < length:
-        assert within(np.roll(rows, step)).said == f"rows shifted by {step}, cyclically"
+        assert describe_order(np.roll(rows, step)).description == f"rows shifted by {step}, cyclically"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_shifts(length: int, step: int) -> None:
     ],
 )
 def test_what_orders_are_called(order: list[int], said: str) -> None:
-    assert within(np.array(order)).said == said
+    assert describe_order(np.array(order)).description == said
 
 
 def test_a_part_that_does_not_divide_has_no_such_order() -> None:
-    assert grouped([6, 4], 4) is None
+    assert build_fused_order([6, 4], 4) is None

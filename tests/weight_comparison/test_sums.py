@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dumpdiff.weight_comparison import WeightsResult
 
-from .conftest import compared, saved
+from .conftest import compare_files, save_weights
 
 torch = pytest.importorskip("torch")
 
@@ -21,15 +21,15 @@ State = Mapping[str, "torch.Tensor"]
 HuggingFace = Callable[[str], tuple[dict[str, np.ndarray], Mapping[str, object]]]
 
 
-def of_states(folder: Path, target: State, reference: State) -> WeightsResult:
+def compare_states(folder: Path, target: State, reference: State) -> WeightsResult:
     torch.save(dict(target), folder / "target.pt")
     torch.save(dict(reference), folder / "reference.pt")
-    return compared(folder / "target.pt", folder / "reference.pt")
+    return compare_files(folder / "target.pt", folder / "reference.pt")
 
 
-def same(result: WeightsResult) -> None:
+def assert_same(result: WeightsResult) -> None:
     assert [(pair.path, pair.mistake) for pair in result.mistakes] == []
-    assert (result.verdict, result.missing, result.unknown) == ("same", (), ())
+    assert (result.verdict, result.missing, result.unknown) == ("agree", (), ())
     assert result.coverage == 1
 
 
@@ -39,7 +39,7 @@ def lstm() -> State:
     return torch.nn.LSTM(12, 24, num_layers=2, bidirectional=True).state_dict()
 
 
-def one_bias(lstm: State, call: Callable[[str], str]) -> State:
+def merge_biases(lstm: State, call: Callable[[str], str]) -> State:
     """As frameworks keep it that have one bias for each gate, where torch has two."""
     made = {name: value for name, value in lstm.items() if "bias" not in name}
     for name in lstm:
@@ -54,9 +54,9 @@ def one_bias(lstm: State, call: Callable[[str], str]) -> State:
 def test_the_two_biases_of_torchs_lstm_in_one(
     tmp_path: Path, lstm: State, call: Callable[[str], str]
 ) -> None:
-    result = of_states(tmp_path, one_bias(lstm, call), lstm)
+    result = compare_states(tmp_path, merge_biases(lstm, call), lstm)
 
-    same(result)
+    assert_same(result)
     assert result.relation == "rounded"  # the sum is exact, and rounded once where it was stored
     found = {pair.target: pair for pair in result.pairs if pair.evidence == "sum"}
     pair = found[call("bias_ih_l1_reverse")]
@@ -68,8 +68,8 @@ def test_the_two_biases_of_torchs_lstm_in_one(
 
 
 def test_the_same_from_the_other_side(tmp_path: Path, lstm: State) -> None:
-    result = of_states(tmp_path, lstm, one_bias(lstm, lambda name: name))
-    same(result)
+    result = compare_states(tmp_path, lstm, merge_biases(lstm, lambda name: name))
+    assert_same(result)
     assert {pair.layout for pair in result.pairs if pair.path == "bias_ih_l0"} == {
         "the reference holds a sum: bias_ih_l0 + bias_hh_l0"
     }
@@ -95,9 +95,9 @@ def test_a_parametrisation_of_torch_that_adds(tmp_path: Path) -> None:
         for i, linear in enumerate(model)
         for name in ("weight", "bias")
     }
-    result = of_states(tmp_path, plain, model.state_dict())
+    result = compare_states(tmp_path, plain, model.state_dict())
 
-    same(result)
+    assert_same(result)
     stem = "0.parametrizations.weight.original"
     assert {pair.layout for pair in result.pairs if pair.path == "0.weight"} == {
         f"the target holds a sum: {stem}0 + {stem}1 - {stem}2"
@@ -122,9 +122,9 @@ def test_every_linear_of_a_llama_as_a_base_and_a_difference(
             whole[name] = value + parts[f"{name}.change"]
         else:
             parts[name] = value
-    result = of_states(tmp_path, whole, parts)
+    result = compare_states(tmp_path, whole, parts)
 
-    same(result)
+    assert_same(result)
     assert result.relation == "rounded"
     assert sum(pair.evidence == "sum" for pair in result.pairs) == 4 * 7
 
@@ -140,18 +140,18 @@ def test_a_small_difference_of_two_checkpoints_in_bfloat16(tmp_path: Path) -> No
     changes = {
         f"{i}.change": one - other for i, (one, other) in enumerate(zip(tuned, base, strict=True))
     }
-    result = of_states(tmp_path, changes, parts)
+    result = compare_states(tmp_path, changes, parts)
 
-    same(result)
+    assert_same(result)
     assert {pair.path: pair.reference for pair in result.pairs} == {
         f"{i}.change": f"{i}.tuned - {i}.base" for i in range(3)
     }
 
 
 def test_a_sum_with_another_term_is_none(tmp_path: Path, lstm: State) -> None:
-    target = dict(one_bias(lstm, lambda name: name))
+    target = dict(merge_biases(lstm, lambda name: name))
     target["bias_ih_l0"] = lstm["bias_ih_l0"] + 1.1 * lstm["bias_hh_l0"]
-    result = of_states(tmp_path, target, lstm)
+    result = compare_states(tmp_path, target, lstm)
 
     assert [pair.path for pair in result.mistakes] == ["bias_ih_l0"]
     assert result.missing == ("bias_hh_l0",)
@@ -161,22 +161,22 @@ def test_norms_near_one_add_up_to_nothing(tmp_path: Path) -> None:
     """In bfloat16 one such norm, plus another, less a third, is nearly a fourth."""
     drawn = torch.Generator().manual_seed(6)
     norms = [(1 + 0.002 * torch.randn(64, generator=drawn)).bfloat16() for _ in range(8)]
-    result = of_states(
+    result = compare_states(
         tmp_path, {"a": norms[0]}, {f"b{i}": norm for i, norm in enumerate(norms[1:])}
     )
     assert result.pairs == ()
-    assert result.verdict != "same"
+    assert result.verdict != "agree"
 
 
 def test_where_two_sums_are_the_same_neither_is_named(tmp_path: Path) -> None:
     drawn = torch.Generator().manual_seed(7)
     a, b = torch.randn(64, generator=drawn), torch.randn(64, generator=drawn)
-    result = of_states(tmp_path, {"sum": a + b}, {"a": a, "b": b, "copy of b": b})
+    result = compare_states(tmp_path, {"sum": a + b}, {"a": a, "b": b, "copy of b": b})
     assert result.pairs == ()
 
 
 @st.composite
-def models_in_terms(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
+def draw_models_in_terms(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
     """Parameters of one side, each one, or two or three added or taken away, of the other's; and how many are sums."""
     rows, columns = draw(st.tuples(st.integers(4, 12), st.integers(4, 12)))
     drawn = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -199,31 +199,31 @@ def models_in_terms(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], dict[str, n
     return whole, parts, sums
 
 
-def of_arrays(target: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> WeightsResult:
+def compare_arrays(target: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> WeightsResult:
     with TemporaryDirectory() as folder:
-        return compared(
-            saved(Path(folder) / "t.safetensors", target),
-            saved(Path(folder) / "r.safetensors", reference),
+        return compare_files(
+            save_weights(Path(folder) / "t.safetensors", target),
+            save_weights(Path(folder) / "r.safetensors", reference),
         )
 
 
 @settings(deadline=None, max_examples=40)
-@given(models_in_terms(), st.booleans())
+@given(draw_models_in_terms(), st.booleans())
 def test_right_sums_are_found_whatever_they_are_made_of(made: tuple, turned: bool) -> None:
     whole, parts, sums = made
-    result = of_arrays(parts, whole) if turned else of_arrays(whole, parts)
-    same(result)
+    result = compare_arrays(parts, whole) if turned else compare_arrays(whole, parts)
+    assert_same(result)
     assert sum(pair.evidence == "sum" for pair in result.pairs) == sums
 
 
 @settings(deadline=None, max_examples=40)
-@given(models_in_terms(), st.integers(0, 2**32 - 1))
+@given(draw_models_in_terms(), st.integers(0, 2**32 - 1))
 def test_unrelated_parameters_never_add_up(made: tuple, seed: int) -> None:
     whole, parts, _ = made
     drawn = np.random.default_rng([seed, 1])
     others = {
         name: drawn.normal(0, 0.1, value.shape).astype(np.float32) for name, value in whole.items()
     }
-    result = of_arrays(others, parts)
+    result = compare_arrays(others, parts)
     assert result.pairs == ()
-    assert result.verdict != "same"
+    assert result.verdict != "agree"

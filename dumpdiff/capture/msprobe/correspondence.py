@@ -69,7 +69,7 @@ class _Side:
         self.op: list[int] = tensors["op"].tolist()
         self.slots: list[str] = tensors["slot"].tolist()
         self.shapes = tensors["shape"].tolist()
-        self.scopes = [rules.scope(scope) if scope else "" for scope in ops["scope"]]
+        self.scopes = [rules.resolve_scope(scope) if scope else "" for scope in ops["scope"]]
         number = np.full(
             len(flow.classes) + 1, -1
         )  # of a value: the target's; -1 stands last for "no class"
@@ -132,7 +132,7 @@ def _scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterat
         other = ops.get(op, -1)
         if (
             other >= 0
-            and alignment.kinds_t[op] == alignment.kinds_r[other]
+            and alignment.target_kinds[op] == alignment.reference_kinds[other]
             and (other, slot) in found[1]
         ):
             yield row, found[1][other, slot]

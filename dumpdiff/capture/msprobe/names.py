@@ -9,7 +9,7 @@ from ...alignment import Alignment
 from ...model.errors import DumpError
 from ...model.trace import Trace
 from ...readers import msprobe
-from ...readers.msprobe.leaves import entries_of, leaf_names, sought_names
+from ...readers.msprobe.leaves import read_entry_leaves, list_leaf_names, list_lookup_names
 from ...rulebook import Rules
 from .correspondence import correspondence, sure_pairs
 from .version import Version, version_of
@@ -46,16 +46,16 @@ def names_of(alignment: Alignment, rules: Rules, version: Version | None = None)
     traces = alignment.target.trace, alignment.reference.trace
     files = _dump("target", traces[0]), _dump("reference", traces[1])
     version = version or version_of(traces[1].source)
-    reference = _by_sought_name(entries_of(files[1]), version)
+    reference = _by_sought_name(read_entry_leaves(files[1]), version)
     sought = {leaf: name for name, leaf in reference.items()}
-    leaves = leaf_names(traces[0]), leaf_names(traces[1])
+    leaves = list_leaf_names(traces[0]), list_leaf_names(traces[1])
     found = correspondence(alignment, rules)
     partners = (
         (leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items()
     )
     return Names(
         version,
-        entries_of(files[0]),
+        read_entry_leaves(files[0]),
         reference,
         {leaf: name for leaf, name in partners if name},
         len(leaves[0]),
@@ -68,7 +68,7 @@ def _by_sought_name(entries: dict[str, tuple[str, ...]], version: Version) -> di
     """The name by which msprobe finds a leaf -> the leaf."""
     return {
         name + leaf.removeprefix(entry): leaf
-        for entry, name in sought_names(entries, version).items()
+        for entry, name in list_lookup_names(entries, version).items()
         for leaf in entries[entry]
     }
 

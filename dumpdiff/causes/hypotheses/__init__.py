@@ -18,7 +18,7 @@ from . import (
 )
 
 #: In the order in which they are told where they explain equally well.
-ALL = (
+HYPOTHESES = (
     *rotary.HYPOTHESES,
     *weights.HYPOTHESES,
     *losses.HYPOTHESES,
@@ -35,4 +35,4 @@ ALL = (
     *precision.HYPOTHESES,
 )
 
-__all__ = ["ALL"]
+__all__ = ["HYPOTHESES"]

@@ -9,20 +9,20 @@ import numpy as np
 from ...model.arrays import AnyArray
 from ...operators.activations import ACTIVATIONS
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Situation
+from ..fault_case import FaultCase
 
 _NEAREST = 10  # operands that may be gate or up
 
 
-def other_function(s: Situation) -> Iterator[Candidate]:
+def other_function(s: FaultCase) -> Iterator[Candidate]:
     """r = f(x) or f(x) y, t = g(x) or g(x) y."""
-    if not s.forward:
+    if not s.is_forward_value:
         return
-    inputs = [o.array.reshape(s.plain.shape) for o in s.alike()]
+    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()]
     for x in inputs:
         made = {name: f(x) for name, f in ACTIVATIONS.items()}
         for name, plain in made.items():
-            if s.fits(plain):
+            if s.matches_faithful(plain):
                 for other, changed in made.items():
                     if other != name:
                         yield _changed(name, other, changed, plain)
@@ -30,14 +30,14 @@ def other_function(s: Situation) -> Iterator[Candidate]:
     yield from _gated(s, inputs[:_NEAREST])
 
 
-def _gated(s: Situation, inputs: list[AnyArray]) -> Iterator[Candidate]:
+def _gated(s: FaultCase, inputs: list[AnyArray]) -> Iterator[Candidate]:
     for gate in inputs:
         for name, f in ACTIVATIONS.items():
             if name in ("identity", "sigmoid", "tanh", "softplus"):
                 continue
             opened = f(gate)
             for up in inputs:
-                if up is gate or not s.fits(opened * up):
+                if up is gate or not s.matches_faithful(opened * up):
                     continue
                 plain = opened * up
                 yield Candidate(
@@ -49,23 +49,23 @@ def _gated(s: Situation, inputs: list[AnyArray]) -> Iterator[Candidate]:
                 return
 
 
-def fused_halves(s: Situation) -> Iterator[Candidate]:
+def fused_halves(s: FaultCase) -> Iterator[Candidate]:
     """r = f(first half) second half of one operand; t with the halves changed round, or another f."""
-    if not s.forward:
+    if not s.is_forward_value:
         return
     for o in s.operands:
         if (
             not o.shape
             or o.shape[-1] % 2
-            or int(np.prod(o.shape)) != 2 * s.plain.size
+            or int(np.prod(o.shape)) != 2 * s.faithful.size
             or o.array.dtype.kind != "f"
         ):
             continue
-        first, second = (half.reshape(s.plain.shape) for half in np.split(o.array, 2, axis=-1))
+        first, second = (half.reshape(s.faithful.shape) for half in np.split(o.array, 2, axis=-1))
         for gate, up in ((first, second), (second, first)):
             for name in ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu"):
                 plain = ACTIVATIONS[name](gate) * up
-                if s.fits(plain):
+                if s.matches_faithful(plain):
                     swapped = ACTIVATIONS[name](up) * gate
                     yield Candidate(
                         swapped, "gate and up changed round", "", {}, plain, "gate-up-swapped"

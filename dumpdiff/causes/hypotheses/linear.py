@@ -11,49 +11,49 @@ import numpy as np
 from ...model.arrays import AnyArray
 from ...operators.linear import linear
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import ZERO, Situation, residual
+from ..fault_case import ZERO, FaultCase, compute_residual
 
 _COSTLY = 2e9  #: multiplications beyond which a product is not tried
 
 
-def bias(s: Situation) -> Iterator[Candidate]:
+def bias(s: FaultCase) -> Iterator[Candidate]:
     """t = r - b and t = r + b for a bias b of the neighbourhood; not if it is r that was made without b."""
-    if not s.forward or s.plain.ndim < 1:
+    if not s.is_forward_value or s.faithful.ndim < 1:
         return
-    for o in s.vectors():
-        b = o.array if s.plain.ndim != 4 else o.array.reshape(-1, 1, 1)
+    for o in s.find_vector_operands():
+        b = o.array if s.faithful.ndim != 4 else o.array.reshape(-1, 1, 1)
         if not np.any(b) or "norm" in o.parameter:
             continue
         for sign, cause, said in (
             (-1, "bias-missing", "without its bias"),
             (1, "bias-doubled", "its bias added twice"),
         ):
-            made = s.plain + sign * b
-            if residual(made, s.departing) <= s.limit and not any(
-                map(s.fits, _products(s, s.plain.shape))
+            made = s.faithful + sign * b
+            if compute_residual(made, s.faulty) <= s.limit and not any(
+                map(s.matches_faithful, _products(s, s.faithful.shape))
             ):
                 name = f" ({o.parameter})" if o.parameter else ""
                 yield Candidate(made, f"{said}{name}", "", {}, _with_bias(s, b), cause)
 
 
-def _with_bias(s: Situation, b: AnyArray) -> AnyArray | None:
+def _with_bias(s: FaultCase, b: AnyArray) -> AnyArray | None:
     """The faithful side's value made with the bias counted once; None if that cannot be shown."""
-    inputs = [o.array.reshape(s.plain.shape) for o in s.alike()]
+    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()]
     for y in inputs:
-        if s.fits(y + b):
+        if s.matches_faithful(y + b):
             return y + b
-    for plain in _products(s, s.plain.shape):
+    for plain in _products(s, s.faithful.shape):
         for rest in (ZERO, *inputs):
             made: AnyArray = plain + b + rest
-            if s.fits(made):
+            if s.matches_faithful(made):
                 return made
     return None
 
 
-def _products(s: Situation, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+def _products(s: FaultCase, shape: tuple[int, ...]) -> Iterator[AnyArray]:
     """x W^T of the operands that go together, in a shape; channels of images are no such thing."""
     size = int(np.prod(shape))
-    for weight in s.matrices():
+    for weight in s.find_matrix_operands():
         for x in s.operands:
             if (
                 not x.shape
@@ -68,9 +68,9 @@ def _products(s: Situation, shape: tuple[int, ...]) -> Iterator[AnyArray]:
                 yield linear(x.array.reshape(-1, x.shape[-1]), weight.array).reshape(shape)
 
 
-def bias_before(s: Situation) -> Iterator[Candidate]:
+def bias_before(s: FaultCase) -> Iterator[Candidate]:
     """The bias of an input of the last op, as of the queries before their scores: taken off it, or added once more."""
-    for o in s.operands if s.forward and s.call is not None else ():
+    for o in s.operands if s.is_forward_value and s.call is not None else ():
         if len(o.shape) != 1 or not o.parameter.endswith("bias") or s.call is None:
             continue
         for i, value in enumerate(s.call.inputs):
@@ -81,11 +81,11 @@ def bias_before(s: Situation) -> Iterator[Candidate]:
                     (1, "bias-doubled", "twice"),
                 ):
                     other = back(rows + sign * o.array)
-                    made = s.again(
+                    made = s.repeat_call(
                         [other if j == i else given for j, given in enumerate(s.call.inputs)]
                     )
                     if made is not None and once is not False:
-                        plain = s.plain if once else None
+                        plain = s.faithful if once else None
                         yield Candidate(
                             made, f"{said} the bias {o.parameter}", "", {}, plain, cause
                         )
@@ -114,34 +114,34 @@ def _cut(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyAr
     return heads
 
 
-def _adds_once(s: Situation, rows: AnyArray, bias: AnyArray) -> bool | None:
+def _adds_once(s: FaultCase, rows: AnyArray, bias: AnyArray) -> bool | None:
     """Whether the faithful side's own product and one bias give this value; None if no product of it was recorded."""
     bare = False
     for made in _products(s, rows.shape):
-        if residual(made + bias, rows) <= s.limit:
+        if compute_residual(made + bias, rows) <= s.limit:
             return True
-        bare = bare or residual(made, rows) <= s.limit
+        bare = bare or compute_residual(made, rows) <= s.limit
     return False if bare else None
 
 
-def transposed(s: Situation) -> Iterator[Candidate]:
+def transposed(s: FaultCase) -> Iterator[Candidate]:
     """t = x W where r = x W^T, the weight square."""
-    if not s.forward or s.plain.ndim < 2:
+    if not s.is_forward_value or s.faithful.ndim < 2:
         return
-    for weight in s.matrices():
+    for weight in s.find_matrix_operands():
         if weight.shape[0] != weight.shape[1] or not weight.parameter:
             continue
-        for x in s.alike():
+        for x in s.find_same_size_operands():
             if x.shape[-1:] != weight.shape[:1]:
                 continue
             rows = x.array.reshape(-1, weight.shape[0])
             for w, b in product(
                 (weight.array, weight.array.T),
-                (ZERO, *(v.array for v in s.vectors() if v.shape == weight.shape[:1])),
+                (ZERO, *(v.array for v in s.find_vector_operands() if v.shape == weight.shape[:1])),
             ):
-                plain = linear(rows, w, b).reshape(s.plain.shape)
-                if s.fits(plain):
-                    made = linear(rows, w.T, b).reshape(s.plain.shape)
+                plain = linear(rows, w, b).reshape(s.faithful.shape)
+                if s.matches_faithful(plain):
+                    made = linear(rows, w.T, b).reshape(s.faithful.shape)
                     yield Candidate(made, f"{weight.parameter} transposed", "", {}, plain)
 
 

@@ -8,37 +8,37 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import FORWARD
-from ...operators.losses import token_losses
+from ...operators.losses import compute_token_losses
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Operand, Situation
+from ..fault_case import Operand, FaultCase
 
 _SHIFTS = (1, -1, 2, -2)
 
 
-def labels_moved(s: Situation) -> Iterator[Candidate]:
+def labels_moved(s: FaultCase) -> Iterator[Candidate]:
     """Whole numbers that are those of the other side, moved along the last axis; what the ends hold is not judged."""
-    if not s.given or not s.discrete or s.plain.ndim < 1 or s.plain.shape[-1] < 4:
+    if not s.is_source or not s.is_discrete or s.faithful.ndim < 1 or s.faithful.shape[-1] < 4:
         return
     for shift in _SHIFTS:
-        made = np.roll(s.plain, shift, axis=-1)
+        made = np.roll(s.faithful, shift, axis=-1)
         ends = np.s_[..., :shift] if shift > 0 else np.s_[..., shift:]
-        made[ends] = s.departing[ends]
+        made[ends] = s.faulty[ends]
         for kept in (
             made,
-            np.where(s.departing < 0, s.departing, made),
+            np.where(s.faulty < 0, s.faulty, made),
         ):  # ignored labels are negative
             yield Candidate(
                 kept,
                 f"labels moved by {shift}",
                 "",
                 {"shift": float(shift)},
-                s.plain,
+                s.faithful,
                 "label-shift",
             )
-    order = _order(s.plain, s.departing)
+    order = _order(s.faithful, s.faulty)
     if order is not None:
         said = f"the rows of the batch in the order {order}"
-        yield Candidate(s.plain[order], said, "", {}, s.plain, "row-shift")
+        yield Candidate(s.faithful[order], said, "", {}, s.faithful, "row-shift")
 
 
 def _order(plain: AnyArray, other: AnyArray) -> list[int] | None:
@@ -50,28 +50,28 @@ def _order(plain: AnyArray, other: AnyArray) -> list[int] | None:
     return order if sorted(order) == list(range(len(plain))) else None
 
 
-def tokens_counted(s: Situation) -> Iterator[Candidate]:
+def tokens_counted(s: FaultCase) -> Iterator[Candidate]:
     """A mask of zeros and ones over the tokens that differs: another set of tokens counts."""
-    if not s.given or s.plain.size < 4:
+    if not s.is_source or s.faithful.size < 4:
         return
-    flags = [set(np.unique(v).tolist()) <= {0.0, 1.0} for v in (s.plain, s.departing)]
-    square = s.plain.ndim >= 2 and s.plain.shape[-1] == s.plain.shape[-2]
+    flags = [set(np.unique(v).tolist()) <= {0.0, 1.0} for v in (s.faithful, s.faulty)]
+    square = s.faithful.ndim >= 2 and s.faithful.shape[-1] == s.faithful.shape[-2]
     if all(flags) and not square:
-        share = float(s.departing.mean() - s.plain.mean())
+        share = float(s.faulty.mean() - s.faithful.mean())
         more = "more" if share > 0 else "fewer"
-        said = f"{more} tokens counted ({int(s.departing.sum())} against {int(s.plain.sum())})"
-        yield Candidate(s.departing.copy(), said, "", {}, s.plain, "loss-reduction")
+        said = f"{more} tokens counted ({int(s.faulty.sum())} against {int(s.faithful.sum())})"
+        yield Candidate(s.faulty.copy(), said, "", {}, s.faithful, "loss-reduction")
 
 
-def other_loss(s: Situation) -> Iterator[Candidate]:
+def other_loss(s: FaultCase) -> Iterator[Candidate]:
     """Cross-entropy of logits and labels among the operands: labels moved, summed, averaged over other tokens."""
-    if not s.forward or not s.loss_near:
+    if not s.is_forward_value or not s.is_near_loss:
         return
     for logits, labels in _pairs(s):
-        each = token_losses(logits, labels)
+        each = compute_token_losses(logits, labels)
         weights = [np.ones(each.shape), *_masks(s.operands, each.size)]
         for plain, form in _forms(each, weights):
-            if not s.fits(plain):
+            if not s.matches_faithful(plain):
                 continue
             for made, other in _forms(each, weights):
                 if made.size == plain.size and other != form:
@@ -79,31 +79,31 @@ def other_loss(s: Situation) -> Iterator[Candidate]:
             for shift in _SHIFTS:
                 moved = {
                     name: made
-                    for made, name in _forms(token_losses(logits, np.roll(labels, shift)), weights)
+                    for made, name in _forms(compute_token_losses(logits, np.roll(labels, shift)), weights)
                 }[form]
                 yield Candidate(moved, f"labels moved by {shift}", "", {"shift": float(shift)}, plain,
                                 "label-shift")  # fmt: skip
             return
 
 
-def other_tokens(s: Situation) -> Iterator[Candidate]:
+def other_tokens(s: FaultCase) -> Iterator[Candidate]:
     """The loss from losses per token that agree: over other tokens, summed, averaged over another number."""
-    if not s.forward or s.plain.size != 1:
+    if not s.is_forward_value or s.faithful.size != 1:
         return
     for o in s.operands:
         each = o.array.reshape(-1)
-        if not o.agreed or o.array.dtype.kind != "f" or len(o.shape) > 2 or each.size < 3:
+        if not o.agrees or o.array.dtype.kind != "f" or len(o.shape) > 2 or each.size < 3:
             continue
         own = [np.ones(each.shape), *_masks(s.operands, each.size)]
         for plain, form in _forms(each, own):
-            if plain.size != 1 or not s.fits(plain):
+            if plain.size != 1 or not s.matches_faithful(plain):
                 continue
-            for made, other in _forms(each, [*own, *_masks(s.others, each.size)]):
+            for made, other in _forms(each, [*own, *_masks(s.faulty_operands, each.size)]):
                 yield Candidate(made, other, f"has {form}", {}, plain, "loss-reduction")
             return
 
 
-def _pairs(s: Situation) -> Iterator[tuple[AnyArray, AnyArray]]:
+def _pairs(s: FaultCase) -> Iterator[tuple[AnyArray, AnyArray]]:
     for labels in s.operands:
         if labels.array.dtype.kind not in "iu" or not labels.shape:
             continue
@@ -141,13 +141,13 @@ def _forms(each: Floats, weights: list[Floats]) -> Iterator[tuple[Floats, str]]:
             )
 
 
-def added(s: Situation) -> Iterator[Candidate]:
+def added(s: FaultCase) -> Iterator[Candidate]:
     """t = r + log n: the vocabulary counted n times; t = n r with n tokens: no mean was taken."""
-    if not s.forward or not (s.loss_near or s.plain.size == 1):
+    if not s.is_forward_value or not (s.is_near_loss or s.faithful.size == 1):
         return
     for times in (2, 4, 8):
         said = f"log {times} too much, as if the vocabulary were gathered {times} times"
-        yield Candidate(s.plain + np.log(times), said, "", {}, s.plain, "loss-reduction")
+        yield Candidate(s.faithful + np.log(times), said, "", {}, s.faithful, "loss-reduction")
     counts = {int(o.array.size) for o in s.operands if o.array.dtype.kind in "iu"}
     counts |= {
         int(o.array.sum())
@@ -157,23 +157,23 @@ def added(s: Situation) -> Iterator[Candidate]:
     for count in sorted(counts - {0, 1, 2}):
         said = f"the sum over {count} tokens, not their mean"
         yield Candidate(
-            s.plain * count, said, "", {"tokens": float(count)}, s.plain, "loss-reduction"
+            s.faithful * count, said, "", {"tokens": float(count)}, s.faithful, "loss-reduction"
         )
         yield Candidate(
-            s.plain / count,
+            s.faithful / count,
             "a mean taken twice",
             "",
             {"tokens": float(count)},
-            s.plain,
+            s.faithful,
             "loss-reduction",
         )
 
 
-def tokens_in_gradient(s: Situation) -> Iterator[Candidate]:
+def tokens_in_gradient(s: FaultCase) -> Iterator[Candidate]:
     """Rows without a gradient are tokens that do not count: t = c r with c the ratio of how many do."""
-    if s.phase == FORWARD or not s.loss_near or s.plain.ndim < 2:
+    if s.phase == FORWARD or not s.is_near_loss or s.faithful.ndim < 2:
         return
-    ours, theirs = (v.reshape(-1, v.shape[-1]) for v in (s.departing, s.plain))
+    ours, theirs = (v.reshape(-1, v.shape[-1]) for v in (s.faulty, s.faithful))
     counted, expected = np.any(ours != 0, axis=1), np.any(theirs != 0, axis=1)
     numbers = int(counted.sum()), int(expected.sum())
     if min(numbers) < 2:
@@ -185,18 +185,18 @@ def tokens_in_gradient(s: Situation) -> Iterator[Candidate]:
     )
     for c in choices:
         made = np.where((counted & expected)[:, None], c * theirs, ours)
-        said = f"a mean over {numbers[0]} tokens where the {s.other_role} takes {numbers[1]}"
+        said = f"a mean over {numbers[0]} tokens where the {s.faithful_role} takes {numbers[1]}"
         said = (
             said
             if len(choices) == 1
             else ("the sum over the tokens" if c > 1 else "a mean taken twice")
         )
         yield Candidate(
-            made.reshape(s.plain.shape),
+            made.reshape(s.faithful.shape),
             said,
             "",
             {"tokens": float(numbers[0])},
-            s.plain,
+            s.faithful,
             "loss-reduction",
         )
 

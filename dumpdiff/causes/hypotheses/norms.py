@@ -10,53 +10,53 @@ import numpy as np
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD, OPTIMIZER
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import ONE, ZERO, Situation
+from ..fault_case import ONE, ZERO, FaultCase
 
 _ROOTS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 _LARGEST_EPS = 1.0
 _FEWEST = 4  #: values; any one number is some epsilon away from any other
 
 
-def added_to_variance(s: Situation) -> Iterator[Candidate]:
+def added_to_variance(s: FaultCase) -> Iterator[Candidate]:
     """The sum under the root: t - r is one number, and a root follows."""
     if (
-        s.plain.size < _FEWEST
-        or not (s.after & _ROOTS)
+        s.faithful.size < _FEWEST
+        or not (s.consumer_kinds & _ROOTS)
         or s.phase == BACKWARD
-        or s.given
-        or s.discrete
+        or s.is_source
+        or s.is_discrete
     ):
         return
-    for o in s.alike():
+    for o in s.find_same_size_operands():
         theirs, ours = (
-            float(np.mean(v.reshape(-1) - o.array.reshape(-1))) for v in (s.plain, s.departing)
+            float(np.mean(v.reshape(-1) - o.array.reshape(-1))) for v in (s.faithful, s.faulty)
         )
         if -1e-9 < theirs < _LARGEST_EPS and 0 <= ours < _LARGEST_EPS and np.min(o.array) >= 0:
-            base = o.array.reshape(s.plain.shape)
+            base = o.array.reshape(s.faithful.shape)
             yield _epsilon(s, base + ours, ours, base + theirs, theirs)
 
 
-def root_of_variance(s: Situation) -> Iterator[Candidate]:
+def root_of_variance(s: FaultCase) -> Iterator[Candidate]:
     """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand."""
-    if not s.forward or s.plain.size < _FEWEST:
+    if not s.is_forward_value or s.faithful.size < _FEWEST:
         return
-    for o in s.alike():
-        if o.array.min() < 0 or np.min(s.plain) <= 0 or np.min(s.departing) <= 0:
+    for o in s.find_same_size_operands():
+        if o.array.min() < 0 or np.min(s.faithful) <= 0 or np.min(s.faulty) <= 0:
             continue
-        v = o.array.reshape(s.plain.shape)
+        v = o.array.reshape(s.faithful.shape)
         for power in (-0.5, 0.5):
-            ours, theirs = (float(np.median(x ** (1 / power) - v)) for x in (s.departing, s.plain))
+            ours, theirs = (float(np.median(x ** (1 / power) - v)) for x in (s.faulty, s.faithful))
             if 0 <= ours < _LARGEST_EPS and abs(theirs) < _LARGEST_EPS:
                 yield _epsilon(s, (v + ours) ** power, ours, (v + theirs) ** power, theirs)
 
 
-def whole_norm(s: Situation) -> Iterator[Candidate]:
+def whole_norm(s: FaultCase) -> Iterator[Candidate]:
     """y = norm(x) w + b with the epsilon of either side solved for, and the other kind of norm with it."""
-    if not s.forward or s.plain.ndim < 1:
+    if not s.is_forward_value or s.faithful.ndim < 1:
         return
-    vectors: list[AnyArray] = [o.array for o in s.vectors()]
-    for o in list(s.alike()):
-        x = o.array.reshape(s.plain.shape)
+    vectors: list[AnyArray] = [o.array for o in s.find_vector_operands()]
+    for o in list(s.find_same_size_operands()):
+        x = o.array.reshape(s.faithful.shape)
         for axes in ((-1,), (0, 2, 3)) if x.ndim == 4 else ((-1,),):
             shaped = [_along(v, x.ndim, axes) for v in vectors]
             fitted = _fitted(s, x, axes, shaped)
@@ -66,7 +66,7 @@ def whole_norm(s: Situation) -> Iterator[Candidate]:
             plain = _normalised(kind, x, axes, theirs) * weight + bias
             for other in ("rms", "layer"):
                 for added in {id(bias): bias, 0: ZERO}.values() if other != kind else (bias,):
-                    ours = _solved(other, x, axes, weight, added, s.departing)
+                    ours = _solved(other, x, axes, weight, added, s.faulty)
                     if ours is None:
                         continue
                     made = _normalised(other, x, axes, ours) * weight + added
@@ -79,9 +79,9 @@ def whole_norm(s: Situation) -> Iterator[Candidate]:
             return
 
 
-def centred(s: Situation) -> Iterator[Candidate]:
+def centred(s: FaultCase) -> Iterator[Candidate]:
     """Inside a norm: the mean taken off, or the squares of it, where the other side takes none."""
-    if not s.forward:
+    if not s.is_forward_value:
         return
     for o in list(s.operands):
         x = o.array
@@ -91,7 +91,7 @@ def centred(s: Situation) -> Iterator[Candidate]:
         forms: list[tuple[AnyArray, AnyArray]] = [(x, y), (x * x, y * y)]
         forms.append((np.mean(x * x, -1, keepdims=True), np.mean(y * y, -1, keepdims=True)))
         for rms, layer in forms:
-            if rms.size != s.plain.size:
+            if rms.size != s.faithful.size:
                 continue
             for plain, made, name, other in (
                 (rms, layer, "layer norm", "RMS norm"),
@@ -101,15 +101,15 @@ def centred(s: Situation) -> Iterator[Candidate]:
 
 
 def _fitted(
-    s: Situation, x: AnyArray, axes: tuple[int, ...], vectors: list[AnyArray]
+    s: FaultCase, x: AnyArray, axes: tuple[int, ...], vectors: list[AnyArray]
 ) -> tuple[str, AnyArray, AnyArray, float] | None:
     """(kind, weight, bias, epsilon) with which the norm of x is the faithful side's output."""
     for kind in ("rms", "layer"):
         for weight, bias in product(
             [*vectors, ONE], [ZERO, *vectors] if kind == "layer" else [ZERO]
         ):
-            eps = _solved(kind, x, axes, weight, bias, s.plain)
-            if eps is not None and s.fits(_normalised(kind, x, axes, eps) * weight + bias):
+            eps = _solved(kind, x, axes, weight, bias, s.faithful)
+            if eps is not None and s.matches_faithful(_normalised(kind, x, axes, eps) * weight + bias):
                 return kind, weight, bias, eps
     return None
 
@@ -138,7 +138,7 @@ def _along(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> AnyArray:
 
 
 def _epsilon(
-    s: Situation, made: AnyArray, ours: float, plain: AnyArray, theirs: float
+    s: FaultCase, made: AnyArray, ours: float, plain: AnyArray, theirs: float
 ) -> Candidate:
     used = min(
         (n for n in s.numbers if 0 < n < _LARGEST_EPS),

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...model.arrays import Floats
 from ...model.trace import OPTIMIZER
-from ..fit import factor, lowest
+from ..parameter_fit import fit_factor, minimize
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Situation
+from ..fault_case import FaultCase
 
 _NO_DECAY = 1e-7  #: what a weight keeps is 1 to the precision of float32
 _BETAS = (0.9, 0.999)
@@ -35,20 +35,20 @@ class Rule:
         return after
 
 
-def adam(s: Situation) -> Iterator[Candidate]:
+def adam(s: FaultCase) -> Iterator[Candidate]:
     """The rule that made the faithful side's weight, and what else a rule with one change would make."""
-    if s.phase != OPTIMIZER or s.plain.size < 2:
+    if s.phase != OPTIMIZER or s.faithful.size < 2:
         return
-    inputs = [o.array.reshape(s.plain.shape) for o in s.alike()][:8]
+    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()][:8]
     for weight, gradient in permutations(inputs, 2):
-        theirs = fitted(weight, gradient, s.plain)
+        theirs = fitted(weight, gradient, s.faithful)
         if theirs is None:
             continue
         plain = theirs.step(weight, gradient)
-        for cause, ours in changes(theirs, weight, gradient, s.departing):
+        for cause, ours in changes(theirs, weight, gradient, s.faulty):
             made = ours.step(weight, gradient)
             # The step is small beside the weight: judge the update, not the weight.
-            if np.linalg.norm(made - s.departing) <= 0.02 * np.linalg.norm(s.departing - s.plain):
+            if np.linalg.norm(made - s.faulty) <= 0.02 * np.linalg.norm(s.faulty - s.faithful):
                 yield Candidate(
                     made,
                     _said(cause, ours),
@@ -60,14 +60,14 @@ def adam(s: Situation) -> Iterator[Candidate]:
         return
 
 
-def decayed(s: Situation) -> Iterator[Candidate]:
+def decayed(s: FaultCase) -> Iterator[Candidate]:
     """A weight times 1 - rate x decay: none of it on one side, or of another rate."""
     kept = [number for number in s.numbers if 0.5 < number < 1]
-    if s.phase != OPTIMIZER or s.plain.size < 2 or len(kept) > 1:
+    if s.phase != OPTIMIZER or s.faithful.size < 2 or len(kept) > 1:
         return
-    for o in s.alike():
-        weight = o.array.reshape(s.plain.shape)
-        theirs, ours = (factor(weight, v) for v in (s.plain, s.departing))
+    for o in s.find_same_size_operands():
+        weight = o.array.reshape(s.faithful.shape)
+        theirs, ours = (fit_factor(weight, v) for v in (s.faithful, s.faulty))
         if 0.5 < theirs <= 1 + 1e-7 and 0.5 < ours <= 1 + 1e-7:
             cause = "weight-decay" if max(theirs, ours) > 1 - _NO_DECAY else "learning-rate"
             said, other = (f"a weight that keeps {value:.7g} of itself" for value in (ours, theirs))
@@ -119,7 +119,7 @@ def changes(
 
     yield (
         "optimizer-epsilon",
-        replace(theirs, eps=float(np.exp(lowest(cost, np.log(np.logspace(-12, 0, 25)))))),
+        replace(theirs, eps=float(np.exp(minimize(cost, np.log(np.logspace(-12, 0, 25)))))),
     )
     moved = weight - replace(theirs, decay=0.0).step(weight, gradient)
     energy = float(np.vdot(weight, weight)) * theirs.learning_rate

@@ -8,22 +8,22 @@ from itertools import combinations
 import numpy as np
 
 from ...model.trace import BACKWARD
-from ..fit import factor
+from ..parameter_fit import fit_factor
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import ZERO, Situation
+from ..fault_case import ZERO, FaultCase
 
 _FEWEST_DROPPED = 0.01  # share of elements
 _CHANCE = 12.0  # standard deviations by which the share that was dropped may differ from p
 
 
-def branches(s: Situation) -> Iterator[Candidate]:
+def branches(s: FaultCase) -> Iterator[Candidate]:
     """r = a + b; t = a + c b, t = a alone, or t = d + b with another operand d."""
-    if s.plain.size < 2 or s.given:
+    if s.faithful.size < 2 or s.is_source:
         return
-    inputs = [(o, o.array.reshape(s.plain.shape)) for o in s.alike()][:12]
+    inputs = [(o, o.array.reshape(s.faithful.shape)) for o in s.find_same_size_operands()][:12]
     for (_, a), (_, b) in combinations(inputs, 2):
         plain = a + b
-        if not s.fits(plain):
+        if not s.matches_faithful(plain):
             continue
         if s.phase == BACKWARD:
             for kept in (a, b):
@@ -31,7 +31,7 @@ def branches(s: Situation) -> Iterator[Candidate]:
                     kept, "the gradient of one branch missing", "", {}, plain, "gradient-stopped"
                 )
         for kept, changed in ((a, b), (b, a)):
-            c = factor(changed, s.departing - kept)
+            c = fit_factor(changed, s.faulty - kept)
             cause = "gradient-scaled" if s.phase == BACKWARD else "residual-scale"
             if np.isfinite(c) and abs(c) > 1e-6:
                 yield Candidate(
@@ -59,13 +59,13 @@ def branches(s: Situation) -> Iterator[Candidate]:
         return
 
 
-def dropped(s: Situation) -> Iterator[Candidate]:
+def dropped(s: FaultCase) -> Iterator[Candidate]:
     """Some elements zero, all others times 1 / (1 - p): of the value, or of one branch of a sum."""
-    if not s.forward or s.plain.size < 16:
+    if not s.is_forward_value or s.faithful.size < 16:
         return
-    bases = [ZERO, *(o.array.reshape(s.plain.shape) for o in s.alike())][:8]
+    bases = [ZERO, *(o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands())][:8]
     for base in bases:
-        ours, theirs = s.departing - base, s.plain - base
+        ours, theirs = s.faulty - base, s.faithful - base
         size = float(np.abs(theirs).max())
         if size == 0:
             continue
@@ -78,22 +78,22 @@ def dropped(s: Situation) -> Iterator[Candidate]:
         )  # tokens that got nothing: no dropout
         if not _FEWEST_DROPPED <= share < 0.95 or not kept.any() or whole_rows:
             continue
-        c = factor(kept, ours)
+        c = fit_factor(kept, ours)
         if np.isfinite(c) and abs(c * (1 - share) - 1) < _CHANCE / np.sqrt(ours.size):
             said = f"dropout of {share:.2g} of the elements, the rest times {c:.4g}"
             yield Candidate(
-                base + c * kept, said, "", {"share": share, "factor": c}, s.plain, "dropout"
+                base + c * kept, said, "", {"share": share, "factor": c}, s.faithful, "dropout"
             )
 
 
-def dropped_before(s: Situation) -> Iterator[Candidate]:
+def dropped_before(s: FaultCase) -> Iterator[Candidate]:
     """A mask of zeros and 1 / (1 - p) that only the departing side has, on an input of the last op."""
-    if s.call is None or not s.forward:
+    if s.call is None or not s.is_forward_value:
         return
-    for o in s.others:
+    for o in s.faulty_operands:
         values = (
             np.unique(o.array)
-            if o.array.dtype.kind == "f" and not o.agreed and o.array.size > 8
+            if o.array.dtype.kind == "f" and not o.agrees and o.array.size > 8
             else np.empty(0)
         )
         if len(values) != 2 or values[0] != 0 or values[1] < 1:
@@ -104,11 +104,11 @@ def dropped_before(s: Situation) -> Iterator[Candidate]:
                 continue
             inputs = [*s.call.inputs]
             inputs[i] = value * o.array.reshape(value.shape)
-            made = s.again(inputs)
+            made = s.repeat_call(inputs)
             if made is not None:
                 said = f"dropout of {share:.2g} of the elements, the rest times {values[1]:.4g}"
                 yield Candidate(
-                    made, said, "", {"share": share, "factor": float(values[1])}, s.plain, "dropout"
+                    made, said, "", {"share": share, "factor": float(values[1])}, s.faithful, "dropout"
                 )
 
 

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...comparison.narrow_dtypes import round_to
+from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import FORWARD
-from ...operators.rotary import LAYOUTS, tables
-from ..fit import lowest
+from ...operators.rotary import PAIR_LAYOUTS, make_rotary_tables
+from ..parameter_fit import minimize
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Situation
+from ..fault_case import FaultCase
 
 _OFFSETS = (1, -1, 2, -2)
 _SAME_COLUMN = 1e-2  #: bfloat16 tables are off by 4e-3
 _BASES = np.logspace(2, 8, 61)
 
 
-def table(s: Situation) -> Iterator[Candidate]:
+def table(s: FaultCase) -> Iterator[Candidate]:
     """A table of cosines or sines (positions, size), which the faithful side's base and layout reproduce."""
-    rows = _as_table(s.plain)
+    rows = _as_table(s.faithful)
     if s.phase != FORWARD or rows is None:
         return
-    other = s.departing.reshape(rows.shape)
+    other = s.faulty.reshape(rows.shape)
     fitted = _fitted(rows, s)
     if fitted is None:
         return
@@ -46,7 +46,7 @@ def table(s: Situation) -> Iterator[Candidate]:
     for offset in _OFFSETS:
         said, figures = f"positions moved by {offset}", {"offset": float(offset)}
         yield Candidate(made(start=start + offset), said, "", figures, plain, "position-offset")
-    ours = lowest(lambda x: float(np.linalg.norm(made(theta=np.exp(x)) - other)), np.log(_BASES))
+    ours = minimize(lambda x: float(np.linalg.norm(made(theta=np.exp(x)) - other)), np.log(_BASES))
     base = float(f"{np.exp(ours):.4g}")
     yield Candidate(
         made(theta=base),
@@ -57,7 +57,7 @@ def table(s: Situation) -> Iterator[Candidate]:
         "rope-theta",
     )
     for dtype in ("bfloat16", "float16"):
-        frequencies = round_to(
+        frequencies = round_to_dtype(
             (theta ** (-2.0 * np.arange(size // 2) / size)).astype(np.float32), dtype
         )
         yield Candidate(_values(which, count, size, theta, interleaved, start, frequencies.astype(np.float64)),
@@ -77,7 +77,7 @@ def _as_table(array: AnyArray) -> AnyArray | None:
     return rows if len(rows) > 2 and np.abs(rows).max() <= 1 + 1e-3 else None
 
 
-def _fitted(rows: AnyArray, s: Situation) -> tuple[str, float, bool, int] | None:
+def _fitted(rows: AnyArray, s: FaultCase) -> tuple[str, float, bool, int] | None:
     """(cosine or sine, base, interleaved, first position) of a table; a common base is tried first."""
     count, size = rows.shape
     scale = float(np.linalg.norm(rows)) or 1.0
@@ -102,7 +102,7 @@ def _fitted(rows: AnyArray, s: Situation) -> tuple[str, float, bool, int] | None
 
                 if cost(np.log(1e4)) <= s.limit:
                     return which, 1e4, interleaved, start
-                theta = float(f"{np.exp(lowest(cost, np.log(_BASES))):.4g}")
+                theta = float(f"{np.exp(minimize(cost, np.log(_BASES))):.4g}")
                 if cost(np.log(theta)) <= s.limit:
                     return which, theta, interleaved, start
     return None
@@ -118,7 +118,7 @@ def _values(
     frequencies: AnyArray | None = None,
 ) -> Floats:
     if frequencies is None:
-        return tables(np.arange(start, start + count), size, theta, interleaved)[which == "sin"]
+        return make_rotary_tables(np.arange(start, start + count), size, theta, interleaved)[which == "sin"]
     half: Floats = np.multiply.outer(
         np.arange(start, start + count).astype(np.float64), frequencies
     )
@@ -126,16 +126,16 @@ def _values(
     return np.cos(angles) if which == "cos" else np.sin(angles)
 
 
-def in_use(s: Situation) -> Iterator[Candidate]:
+def in_use(s: FaultCase) -> Iterator[Candidate]:
     """turned(x), turned(x) sin, x cos + turned(x) sin, with the pairs in the other layout."""
-    if not s.forward or s.plain.ndim < 2 or s.plain.shape[-1] % 2:
+    if not s.is_forward_value or s.faithful.ndim < 2 or s.faithful.shape[-1] % 2:
         return
     small = [
         o.array for o in s.operands if o.array.dtype.kind == "f" and _as_table(o.array) is not None
     ]
-    small = [t for t in small if _broadcasts(t.shape, s.plain.shape)]
-    for o in list(s.alike()):
-        for x in _arrangements(o.array, s.plain.shape):
+    small = [t for t in small if _broadcasts(t.shape, s.faithful.shape)]
+    for o in list(s.find_same_size_operands()):
+        for x in _arrangements(o.array, s.faithful.shape):
             for plain, made in _turned(s, x, small):
                 yield Candidate(
                     made, "rotary pairs of the other layout", "", {}, plain, "rope-layout"
@@ -151,21 +151,21 @@ def _arrangements(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
 
 
 def _turned(
-    s: Situation, x: AnyArray, small: list[AnyArray]
+    s: FaultCase, x: AnyArray, small: list[AnyArray]
 ) -> Iterator[tuple[AnyArray, AnyArray]]:
     for cos in small:
-        if s.fits(x * cos):
-            yield from ((x * cos, x * _relaid(cos, other)) for other in LAYOUTS)
+        if s.matches_faithful(x * cos):
+            yield from ((x * cos, x * _relaid(cos, other)) for other in PAIR_LAYOUTS)
     for name, other in (("halves", "interleaved"), ("interleaved", "halves")):
-        plain, made = LAYOUTS[name](x), LAYOUTS[other](x)
-        if s.fits(plain):
+        plain, made = PAIR_LAYOUTS[name](x), PAIR_LAYOUTS[other](x)
+        if s.matches_faithful(plain):
             yield plain, made
         for sin in small:
-            if s.fits(plain * sin):
+            if s.matches_faithful(plain * sin):
                 yield plain * sin, made * sin
                 yield plain * sin, made * _relaid(sin, other)
             for cos in small:
-                if cos is not sin and s.fits(x * cos + plain * sin):
+                if cos is not sin and s.matches_faithful(x * cos + plain * sin):
                     yield x * cos + plain * sin, x * cos + made * sin
                     yield (
                         x * cos + plain * sin,

@@ -6,84 +6,84 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...comparison.narrow_dtypes import round_to
+from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
-from ..fit import factor
+from ..parameter_fit import fit_factor
 from ..hypothesis import Candidate, Hypothesis
-from ..situation import Situation
+from ..fault_case import FaultCase
 
 _FEW_ROWS = 0.25  # of all rows: more of them wrong are no accident of some rows
 _EXPERTS = ("expert", "moe")
 
 
-def _given(s: Situation) -> bool:
-    return s.finding.held and not s.discrete
+def _given(s: FaultCase) -> bool:
+    return s.finding.is_given and not s.is_discrete
 
 
-def constant(s: Situation) -> Iterator[Candidate]:
+def constant(s: FaultCase) -> Iterator[Candidate]:
     """Zeros, or ones: what a layer holds before a checkpoint is loaded."""
-    if _given(s) and s.plain.size > 1 and np.ptp(s.plain) > 0 and np.ptp(s.departing) == 0:
-        value = float(s.departing.flat[0])
+    if _given(s) and s.faithful.size > 1 and np.ptp(s.faithful) > 0 and np.ptp(s.faulty) == 0:
+        value = float(s.faulty.flat[0])
         yield Candidate(
-            np.full_like(s.plain, value),
+            np.full_like(s.faithful, value),
             f"filled with {value:g}, as if never loaded",
             "",
             {},
-            s.plain,
+            s.faithful,
         )
 
 
-def rows_of_zeros(s: Situation) -> Iterator[Candidate]:
+def rows_of_zeros(s: FaultCase) -> Iterator[Candidate]:
     """Part of a fused weight holds zeros: the rows of one of its parts."""
-    if _given(s) and s.plain.ndim == 2:
-        gone = ~np.any(s.departing, axis=1) & np.any(s.plain, axis=1)
+    if _given(s) and s.faithful.ndim == 2:
+        gone = ~np.any(s.faulty, axis=1) & np.any(s.faithful, axis=1)
         if 0 < gone.sum() < len(gone):
             said = f"{int(gone.sum())} of {len(gone)} rows filled with zeros, as if never loaded"
-            made = np.where(gone[:, None], 0.0, s.plain)
-            yield Candidate(made, said, "", {"rows": float(gone.sum())}, s.plain)
+            made = np.where(gone[:, None], 0.0, s.faithful)
+            yield Candidate(made, said, "", {"rows": float(gone.sum())}, s.faithful)
 
 
-def scaled(s: Situation) -> Iterator[Candidate]:
+def scaled(s: FaultCase) -> Iterator[Candidate]:
     """t = c r."""
-    if _given(s) and s.plain.size > 1:
-        c = factor(s.plain, s.departing)
+    if _given(s) and s.faithful.size > 1:
+        c = fit_factor(s.faithful, s.faulty)
         if np.isfinite(c) and c != 0:
             yield Candidate(
-                c * s.plain,
-                f"a weight {c:.6g} times the {s.other_role}'s",
+                c * s.faithful,
+                f"a weight {c:.6g} times the {s.faithful_role}'s",
                 "",
                 {"factor": c},
-                s.plain,
+                s.faithful,
             )
 
 
-def transposed(s: Situation) -> Iterator[Candidate]:
+def transposed(s: FaultCase) -> Iterator[Candidate]:
     """A square matrix transposed; a convolution's kernel flipped."""
     if not _given(s):
         return
-    if s.plain.ndim == 2 and s.plain.shape[0] == s.plain.shape[1]:
-        yield Candidate(s.plain.T.copy(), "the weight transposed", "", {}, s.plain)
-    if s.plain.ndim == 2 and s.plain.shape[0] != s.plain.shape[1]:
+    if s.faithful.ndim == 2 and s.faithful.shape[0] == s.faithful.shape[1]:
+        yield Candidate(s.faithful.T.copy(), "the weight transposed", "", {}, s.faithful)
+    if s.faithful.ndim == 2 and s.faithful.shape[0] != s.faithful.shape[1]:
         yield Candidate(
-            s.plain.T.reshape(s.plain.shape), "the weight transposed in memory", "", {}, s.plain
+            s.faithful.T.reshape(s.faithful.shape), "the weight transposed in memory", "", {}, s.faithful
         )
-    if s.plain.ndim == 4:
-        yield Candidate(s.plain[:, :, ::-1, ::-1], "the kernel flipped", "", {}, s.plain)
+    if s.faithful.ndim == 4:
+        yield Candidate(s.faithful[:, :, ::-1, ::-1], "the kernel flipped", "", {}, s.faithful)
         yield Candidate(
-            np.swapaxes(s.plain, 2, 3).reshape(s.plain.shape),
+            np.swapaxes(s.faithful, 2, 3).reshape(s.faithful.shape),
             "the kernel transposed",
             "",
             {},
-            s.plain,
+            s.faithful,
         )
 
 
-def another(s: Situation) -> Iterator[Candidate]:
+def another(s: FaultCase) -> Iterator[Candidate]:
     """Another parameter of the same shape stands in its place."""
-    own = [o for o in s.parameters if o.shape == s.plain.shape and np.array_equal(o.array, s.plain)]
+    own = [o for o in s.parameters if o.shape == s.faithful.shape and np.array_equal(o.array, s.faithful)]
     mine = own[0].parameter if own else ""
     for o in s.parameters if _given(s) else ():
-        if o.shape == s.plain.shape and o.parameter != mine:
+        if o.shape == s.faithful.shape and o.parameter != mine:
             gates = _is_gate(mine) != _is_gate(o.parameter) and "mlp" in s.finding.scope + mine
             experts = any(word in o.parameter for word in _EXPERTS) and mine.count(
                 "."
@@ -92,7 +92,7 @@ def another(s: Situation) -> Iterator[Candidate]:
             cause = cause or (
                 "gate-up-swapped" if gates and _fed_alike(mine, o.parameter) else "weight-swapped"
             )
-            yield Candidate(o.array, f"{o.parameter} in its place", "", {}, s.plain, cause)
+            yield Candidate(o.array, f"{o.parameter} in its place", "", {}, s.faithful, cause)
 
 
 def _is_gate(name: str) -> bool:
@@ -108,15 +108,15 @@ def _leaf(name: str) -> str:
     return ".".join(part for part in name.split(".")[-2:] if not part.isdigit())
 
 
-def moved_rows(s: Situation) -> Iterator[Candidate]:
+def moved_rows(s: FaultCase) -> Iterator[Candidate]:
     """The rows in another order: shifted by one, whole heads, or experts."""
-    if not (s.given or "matmul" in s.kinds) or s.discrete or s.plain.ndim < 2:
+    if not (s.is_source or "matmul" in s.kinds) or s.is_discrete or s.faithful.ndim < 2:
         return
-    for axis, side in ((0, "rows"), (s.plain.ndim - 1, "columns")):
-        order = _permutation(np.moveaxis(s.plain, axis, 0), np.moveaxis(s.departing, axis, 0))
+    for axis, side in ((0, "rows"), (s.faithful.ndim - 1, "columns")):
+        order = _permutation(np.moveaxis(s.faithful, axis, 0), np.moveaxis(s.faulty, axis, 0))
         if order is None:
             continue
-        made = np.take(s.plain, order, axis=axis)
+        made = np.take(s.faithful, order, axis=axis)
         shift = (order - np.arange(len(order))) % len(order)
         if np.all(shift == shift[0]) and min(shift[0], len(order) - shift[0]) == 1:
             step = 1 if shift[0] == 1 else -1
@@ -125,15 +125,15 @@ def moved_rows(s: Situation) -> Iterator[Candidate]:
                 f"{side} shifted by {-step}",
                 "",
                 {"shift": float(-step)},
-                s.plain,
+                s.faithful,
                 "row-shift",
             )
-        elif s.plain.ndim == 3 and axis == 0 and s.finding.held:
+        elif s.faithful.ndim == 3 and axis == 0 and s.finding.is_given:
             yield Candidate(
-                made, f"experts in the order {order.tolist()}", "", {}, s.plain, "experts-permuted"
+                made, f"experts in the order {order.tolist()}", "", {}, s.faithful, "experts-permuted"
             )
         elif s.finding.kind == "input":
-            yield Candidate(made, f"{side} in another order", "", {}, s.plain, "row-shift")
+            yield Candidate(made, f"{side} in another order", "", {}, s.faithful, "row-shift")
         else:
             block = _block(order)
             said = (
@@ -141,7 +141,7 @@ def moved_rows(s: Situation) -> Iterator[Candidate]:
                 if block > 1
                 else f"{side} in another order"
             )
-            yield Candidate(made, said, "", {"block": float(block)}, s.plain, "heads-permuted")
+            yield Candidate(made, said, "", {"block": float(block)}, s.faithful, "heads-permuted")
         return
 
 
@@ -165,20 +165,20 @@ def _block(order: Ints) -> int:
     return int(np.gcd.reduce(np.append(breaks, len(order))))
 
 
-def wrong_rows(s: Situation) -> Iterator[Candidate]:
+def wrong_rows(s: FaultCase) -> Iterator[Candidate]:
     """All equal but a few rows; of a table of any kind, or of what was read from one."""
-    if s.plain.ndim < 2 or not (_given(s) or "gather_rows" in s.kinds):
+    if s.faithful.ndim < 2 or not (_given(s) or "gather_rows" in s.kinds):
         return
-    rows = s.plain.reshape(-1, s.plain.shape[-1])
-    gaps = np.linalg.norm(s.departing.reshape(rows.shape) - rows, axis=1)
+    rows = s.faithful.reshape(-1, s.faithful.shape[-1])
+    gaps = np.linalg.norm(s.faulty.reshape(rows.shape) - rows, axis=1)
     wrong = np.flatnonzero(gaps > s.tolerance * np.maximum(np.linalg.norm(rows, axis=1), 1e-30))
     if 0 < len(wrong) <= max(1, _FEW_ROWS * len(rows)):
         made = rows.copy()
-        made[wrong] = s.departing.reshape(rows.shape)[wrong]
+        made[wrong] = s.faulty.reshape(rows.shape)[wrong]
         said = ", ".join(str(row) for row in wrong[:8].tolist()) + (
             ", ..." if len(wrong) > 8 else ""
         )
-        c = factor(rows[wrong], made[wrong])
+        c = fit_factor(rows[wrong], made[wrong])
         alike = np.linalg.norm(c * rows[wrong] - made[wrong]) <= s.limit * np.linalg.norm(
             made[wrong]
         )
@@ -188,15 +188,15 @@ def wrong_rows(s: Situation) -> Iterator[Candidate]:
             f"wrong rows ({len(wrong)} of {len(rows)}: {said}){more}",
             "",
             {"rows": float(len(wrong))},
-            s.plain,
+            s.faithful,
         )
 
 
-def rounded(s: Situation) -> Iterator[Candidate]:
+def rounded(s: FaultCase) -> Iterator[Candidate]:
     """Rounded to a narrower type on the way."""
     for dtype in ("float16", "bfloat16") if _given(s) else ():
-        made = round_to(s.plain.astype(np.float32), dtype).astype(np.float64)
-        yield Candidate(made, f"rounded to {dtype}", "", {}, s.plain)
+        made = round_to_dtype(s.faithful.astype(np.float32), dtype).astype(np.float64)
+        yield Candidate(made, f"rounded to {dtype}", "", {}, s.faithful)
 
 
 HYPOTHESES = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .. import options
 from .check import check
 from .mindspore import mindspore
 from .msprobe import msprobe
 
 
-@click.group(name="dump-config", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="dump-config", context_settings=options.CONTEXT)
 def dump_config() -> None:
     """Write the configuration of a dump, or check one."""
 

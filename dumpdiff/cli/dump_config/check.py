@@ -1,15 +1,16 @@
-"""``dumpdiff dump-config check FILE``: call the check, print what it finds."""
+"""``dumpdiff dump-config check FILE``: parse, call :func:`dumpdiff.dump_config.check`, print what is wrong."""
 
 from __future__ import annotations
 
 import click
 
-from .target import target, target_options
+from .. import options
+from .target import target_options
 
 _EPILOG = """\b
 Exit codes:
-  0  the configuration holds
-  1  it does not: MindSpore would refuse it, ignore a part of it, or write nothing
+  0  the configuration is valid
+  1  it is not: MindSpore would refuse it, ignore a part of it, or write nothing
   2  wrong usage, or a file that cannot be read
 
 \b
@@ -23,11 +24,11 @@ Every rule: docs/dump-config.md
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("file")
 @target_options
 @click.option(
-    "--dump", metavar="DUMP", help="An earlier dump of the whole network: are the kernels in it?"
+    "--dump", metavar="DUMP", help="Earlier dump of the whole network: are the kernels in it?"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -47,23 +48,18 @@ def check(
     """
     import json
 
-    from ...capture.mindspore import check_file
+    import dumpdiff
 
-    on = target(backend, ms_version)
-    found = check_file(file, on, here=not elsewhere, names=None if dump is None else _names(dump))
+    violations = dumpdiff.dump_config.check(
+        file, backend=backend, ms_version=ms_version, elsewhere=elsewhere, dump=dump
+    )
+    target = f"MindSpore {ms_version} on {backend}"
     if as_json:
-        violations = [violation._asdict() for violation in found]
-        click.echo(
-            json.dumps({"file": file, "target": str(on), "violations": violations}, indent=1)
-        )
+        rows = [violation._asdict() for violation in violations]
+        document = {"file": file, "target": target, "violations": rows}
+        click.echo(json.dumps(document, indent=1))
+    elif violations:
+        click.echo("\n".join(map(str, violations)))
     else:
-        click.echo("\n".join(map(str, found)) if found else f"{file}: holds for {on}")
-    ctx.exit(1 if found else 0)
-
-
-def _names(dump: str) -> tuple[str, ...]:
-    """Full names of operators and parameters in a dump. Raises DumpError if it has none, lacking its graph."""
-    from ... import api
-    from ...capture.mindspore.kernels import names_in
-
-    return names_in(api.read(dump))
+        click.echo(f"{file}: valid for {target}")
+    ctx.exit(1 if violations else 0)

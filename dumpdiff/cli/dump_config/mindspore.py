@@ -1,20 +1,20 @@
-"""``dumpdiff dump-config mindspore``: options -> configuration, checked, written."""
+"""``dumpdiff dump-config mindspore``: parse, call :func:`dumpdiff.dump_config.mindspore`, write the file."""
 
 from __future__ import annotations
 
-import os
 import shlex
+from typing import Any
 
 import click
 
-from ...model.errors import DumpError
-from .. import output
-from .target import target, target_options
+from .. import options
+from ..output import check_writable, write_text
+from .target import target_options
 
 _EPILOG = """\b
 Exit codes:
   0  written
-  2  wrong usage, rules of MindSpore that would be broken (each is told), or a file that cannot be written
+  2  wrong usage, rules of MindSpore that would be broken (each is printed), or a file that cannot be written
 
 \b
 Examples:
@@ -26,18 +26,17 @@ Examples:
 Every field and rule: docs/dump-config.md
 """
 
-_NUMBER = click.IntRange(min=0)
-_INPUT_OUTPUT = ("both", "input", "output")
 
-
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @target_options
 @click.option(
     "--path",
     metavar="FOLDER",
-    help="Where the dump goes; '' leaves it to MS_DIAGNOSTIC_DATA_PATH.  [./dump]",
+    help="Folder of the dump; '' leaves it to MS_DIAGNOSTIC_DATA_PATH.  [./dump]",
 )
-@click.option("--net-name", default="Net", show_default=True, help="Folder of the net in the dump.")
+@click.option(
+    "--net-name", default="Net", show_default=True, help="Folder of the network in the dump."
+)
 @click.option("--iteration", default="0", show_default=True, help="Steps: 0, 5-8, '0|5-8' or all.")
 @click.option(
     "--saved-data",
@@ -48,7 +47,7 @@ _INPUT_OUTPUT = ("both", "input", "output")
 )
 @click.option(
     "--input-output",
-    type=click.Choice(_INPUT_OUTPUT),
+    type=click.Choice(["both", "input", "output"]),
     default="both",
     show_default=True,
     help="Tensors of an operator.",
@@ -57,122 +56,65 @@ _INPUT_OUTPUT = ("both", "input", "output")
     "--kernels", multiple=True, metavar="NAME", help="Only these operators; may be repeated."
 )
 @click.option("--set-dump", is_flag=True, help="Only cells that the script marks with set_dump.")
+@click.option("--device", default="0-7", show_default=True, help="Devices: 0, 0,3 or 0-7.")
 @click.option(
-    "--device", "devices", default="0-7", show_default=True, help="Devices: 0, 0,3 or 0-7."
+    "--stat", metavar="NAMES", help="Statistics, separated by commas.  [max,min,avg,l2norm]"
 )
-@click.option("--stat", metavar="NAMES", help="Statistics, joined by commas.  [max,min,avg,l2norm]")
 @click.option(
     "--stat-on", type=click.Choice(["host", "device"]), help="Where statistics are computed."
 )
 @click.option(
-    "--stat-precision", type=click.Choice(["high", "low"]), help="Of statistics on the device."
+    "--stat-precision",
+    type=click.Choice(["high", "low"]),
+    help="Precision of statistics on the device.",
 )
 @click.option(
     "--op-debug-mode",
-    type=_NUMBER,
+    type=options.NUMBER,
     default=0,
     show_default=True,
     help="3: operators that overflow; 4: the one that raised.",
 )
-@click.option("--overflow-number", type=_NUMBER, help="Stop after so many operators that overflow.")
-@click.option("--initial-iteration", type=_NUMBER, help="Number of the first step.")
+@click.option(
+    "--overflow-number", type=options.NUMBER, help="Stop after this many operators that overflow."
+)
+@click.option("--initial-iteration", type=options.NUMBER, help="Number of the first step.")
 @click.option(
     "--sample-num",
-    type=_NUMBER,
-    help="Save so many elements of the head and of the tail of a tensor.",
+    type=options.NUMBER,
+    help="Number of elements saved from the head and from the tail of a tensor.",
 )
-@click.option("--save-kernel-args", is_flag=True, help="Save attributes of operators.")
+@click.option("--save-kernel-args", is_flag=True, help="Save the attributes of operators.")
 @click.option(
-    "--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one."
+    "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
 )
 @click.option(
-    "-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output."
+    "-o", "--output", "file", default="-", metavar="FILE", help="File to write.  [standard output]"
 )
 @click.pass_context
 def mindspore(
-    ctx: click.Context,
-    backend: str,
-    ms_version: str,
-    elsewhere: bool,
-    path: str | None,
-    net_name: str,
-    iteration: str,
-    saved_data: str,
-    input_output: str,
-    kernels: tuple[str, ...],
-    set_dump: bool,
-    devices: str,
-    stat: str | None,
-    stat_on: str | None,
-    stat_precision: str | None,
-    op_debug_mode: int,
-    overflow_number: int | None,
-    initial_iteration: int | None,
-    sample_num: int | None,
-    save_kernel_args: bool,
-    like: str | None,
-    file: str,
+    ctx: click.Context, /, backend: str, ms_version: str, file: str, **choices: Any
 ) -> None:
     """Write the file that MINDSPORE_DUMP_CONFIG names.
 
     It holds everything that the version and the backend need, and is checked before it is written.
     """
-    output.check_writable(file)
+    check_writable(file)
 
-    from ...capture import mindspore as capture
+    import dumpdiff
 
-    on = target(backend, ms_version)
-    config = capture.configuration(
-        capture.Options(
-            path=os.path.abspath("dump") if path is None else path,
-            net_name=net_name,
-            iteration=iteration,
-            saved_data=saved_data,
-            input_output=_INPUT_OUTPUT.index(input_output),
-            kernels=kernels,
-            set_dump=set_dump,
-            devices=_devices(devices),
-            op_debug_mode=op_debug_mode,
-            overflow_number=overflow_number,
-            initial_iteration=initial_iteration,
-            statistic_category=None
-            if stat is None
-            else tuple(name.strip() for name in stat.split(",")),
-            stat_calc_mode=stat_on,
-            device_stat_precision_mode=stat_precision,
-            sample_num=sample_num,
-            save_kernel_args=save_kernel_args,
-        ),
-        on,
-    )
-    found = capture.check(config, on, here=not elsewhere)
-    if found:
-        click.echo("\n".join(map(str, found)), err=True)
+    from ...api.dump_config import ConfigurationError
+
+    try:
+        config = dumpdiff.dump_config.mindspore(backend=backend, ms_version=ms_version, **choices)
+    except ConfigurationError as error:
+        click.echo("\n".join(map(str, error.violations)), err=True)
         ctx.exit(2)
-    expected = None
-    if like is not None:
-        from ... import api
-
-        expected = api.expected_mindspore(config, like)
-    with output.writing(file) as stream:
-        stream.write(capture.text_of(config).encode())
+    write_text(file, config.text)
     if file != "-":
         click.echo(
-            f'{file}: holds for {on}; before the training starts: eval "$(dumpdiff env {shlex.quote(file)})"'
+            f"{file}: valid for MindSpore {ms_version} on {backend}; before the training starts: "
+            f'eval "$(dumpdiff env {shlex.quote(file)})"'
         )
-    if expected is not None:
-        click.echo(expected, err=True)
-
-
-def _devices(text: str) -> tuple[int, ...]:
-    """'0,3' or '0-7' -> the numbers. Raises DumpError."""
-    devices: list[int] = []
-    try:
-        for part in text.split(",") if text else ():
-            first, _, last = part.partition("-")
-            devices += range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise DumpError(
-            f"--device {text}: write numbers and ranges joined by commas, as 0,3 or 0-7"
-        ) from None
-    return tuple(devices)
+    if config.cost is not None:
+        click.echo(config.cost, err=True)

@@ -1,12 +1,13 @@
-"""``dumpdiff dump-config msprobe``: options -> config.json, and the lines for the training script."""
+"""``dumpdiff dump-config msprobe``: parse, call :func:`dumpdiff.dump_config.msprobe`, write the file."""
 
 from __future__ import annotations
 
-import os
+from typing import Any
 
 import click
 
-from .. import output
+from .. import options
+from ..output import check_writable, write_text
 
 _EPILOG = """\b
 Exit codes:
@@ -21,12 +22,17 @@ Examples:
   dumpdiff dump-config msprobe --framework pytorch --msprobe-version 8.3 --tensor-list layers.1. -o config.json
   dumpdiff dump-config msprobe --framework pytorch --task tensor --step 0-9 --like pt_statistics/ -o config.json
 
-The lines for the training script are printed; the configuration is, if there is no -o, and they are left out.
+With -o the lines for the training script are printed; without it the configuration is, and they are left out.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--framework", type=click.Choice(["pytorch", "mindspore"]), required=True)
+@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.option(
+    "--framework",
+    type=click.Choice(["pytorch", "mindspore"]),
+    required=True,
+    help="Framework of the run.",
+)
 @click.option(
     "--msprobe-version", default="26.2", show_default=True, help="Version of mindstudio-probe."
 )
@@ -35,34 +41,42 @@ The lines for the training script are printed; the configuration is, if there is
     type=click.Choice(["plain", "megatron", "mindformers"]),
     default="plain",
     show_default=True,
-    help="What kind of training script the lines are for.",
+    help="Kind of training script that the lines are for.",
 )
-@click.option("--path", metavar="FOLDER", help="Where the dump goes.  [./dump]")
+@click.option("--path", metavar="FOLDER", help="Folder of the dump.  [./dump]")
 @click.option(
-    "--task", type=click.Choice(["statistics", "tensor"]), default="statistics", show_default=True
+    "--task",
+    type=click.Choice(["statistics", "tensor"]),
+    default="statistics",
+    show_default=True,
+    help="Statistics, or whole tensors.",
 )
 @click.option(
-    "--level", type=click.Choice(["L0", "L1", "mix", "L2"]), default="mix", show_default=True
+    "--level",
+    type=click.Choice(["L0", "L1", "mix", "L2"]),
+    default="mix",
+    show_default=True,
+    help="Modules, APIs, both, or kernels.",
 )
 @click.option(
     "--step",
-    "steps",
     multiple=True,
+    default=["0"],
     metavar="STEP",
     help="0 or 5-8, may be repeated; all: every step.  [0]",
 )
-@click.option(
-    "--rank", "ranks", multiple=True, metavar="RANK", help="0 or 4-7, may be repeated.  [all]"
-)
+@click.option("--rank", multiple=True, metavar="RANK", help="0 or 4-7, may be repeated.  [all]")
 @click.option(
     "--list",
-    "names",
     multiple=True,
     metavar="NAME",
-    help="Only calls whose names contain it; repeatable.",
+    help="Only calls whose names contain this; may be repeated.",
 )
 @click.option(
-    "--scope", nargs=2, metavar="FIRST LAST", help="Only calls from one to another, by full names."
+    "--scope",
+    nargs=2,
+    metavar="FIRST LAST",
+    help="Only calls between these two, by full names.",
 )
 @click.option(
     "--data-mode",
@@ -70,81 +84,45 @@ The lines for the training script are printed; the configuration is, if there is
     type=click.Choice(["all", "forward", "backward", "input", "output"]),
     default=["all"],
     show_default="all",
+    help="Tensors of a call.",
 )
 @click.option(
     "--summary-mode",
     type=click.Choice(["statistics", "md5"]),
     default="statistics",
     show_default=True,
+    help="Numbers, or checksums.",
 )
 @click.option(
     "--tensor-list",
     multiple=True,
     metavar="NAME",
-    help="Whole tensors of these beside all statistics.",
+    help="Whole tensors of these, with the statistics of everything.",
 )
-@click.option("--precision", type=click.Choice(["low", "high"]), help="Of the statistics.")
+@click.option(
+    "--precision", type=click.Choice(["low", "high"]), help="Precision of the statistics."
+)
 @click.option(
     "--risk-level",
     type=click.Choice(["CORE", "FOCUS", "ALL"]),
-    help="Which PyTorch APIs are recorded.",
+    help="PyTorch APIs that are recorded.",
 )
 @click.option(
-    "--like", metavar="DUMP", help="Say what the dump will cost, if the run is like this one."
+    "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
 )
 @click.option(
-    "-o", "--output", "file", default="-", metavar="FILE", help="Write here; - for standard output."
+    "-o", "--output", default="-", metavar="FILE", help="File to write.  [standard output]"
 )
-def msprobe(
-    framework: str,
-    msprobe_version: str,
-    script: str,
-    path: str | None,
-    task: str,
-    level: str,
-    steps: tuple[str, ...],
-    ranks: tuple[str, ...],
-    names: tuple[str, ...],
-    scope: tuple[str, str] | None,
-    data_mode: tuple[str, ...],
-    summary_mode: str,
-    tensor_list: tuple[str, ...],
-    precision: str | None,
-    risk_level: str | None,
-    like: str | None,
-    file: str,
-) -> None:
+@click.pass_context
+def msprobe(ctx: click.Context, /, output: str, **choices: Any) -> None:
     """Write msprobe's config.json and print the lines that the training script needs."""
-    output.check_writable(file)
+    check_writable(output)
 
-    from ...capture.msprobe import Options, configuration, lines, parse_version, text_of
+    import dumpdiff
 
-    options = Options(
-        path=os.path.abspath("dump") if path is None else path,
-        framework=framework,
-        version=parse_version(msprobe_version),
-        task=task,
-        level=level,
-        steps=() if steps == ("all",) else steps or ("0",),
-        ranks=ranks,
-        names=names,
-        scope=scope or (),
-        data_mode=data_mode,
-        summary_mode=summary_mode,
-        tensor_list=tensor_list,
-        precision=precision or "",
-        risk_level=risk_level or "",
-    )
-    config = configuration(options)
-    pasted = lines(os.path.abspath(file), framework, script, options.version)
-    expected = None
-    if like is not None:
-        from ... import api
-
-        expected = api.expected_msprobe(options, like)
-    with output.writing(file) as stream:
-        stream.write(text_of(config).encode())
-    if file != "-":
-        click.echo(pasted, nl=False)
-    if expected is not None:
-        click.echo(expected, err=True)
+    config = dumpdiff.dump_config.msprobe(**choices, output=output)
+    write_text(output, config.text)
+    if output != "-":
+        click.echo(config.script, nl=False)
+    if config.cost is not None:
+        click.echo(config.cost, err=True)

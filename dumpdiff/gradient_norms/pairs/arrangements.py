@@ -1,4 +1,4 @@
-"""Lists of norms as the other side may hold them: fused parameters together, decayed ones first."""
+"""Lists of norms as the other side may list them: fused parameters, decayed parameters first."""
 
 from __future__ import annotations
 
@@ -7,103 +7,144 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ...rulebook import Rules
-from ..parameter_place import LAST_BACK, depth_of, kind_of
-from .item import Item, Lists, together
+from ..parameter_path import LAST_IN_BACKWARD, compute_depth, strip_layer
+from .match import Item, ItemLists, combine_items
 
-_MOST_SIZES = 40  #: sizes of which each is tried as the largest of a vector
-_MOST_KINDS = 4  #: kinds of fused parameters of which every choice is tried
+#: If only sizes are known, each size is tried as the largest size of a vector; lists of more
+#: distinct sizes are not tried.
+_MAX_SIZES = 40
+#: Kinds of fused parameters of which every combination is tried; further kinds stay split.
+_MAX_FUSED_KINDS = 4
 
-#: Modules in the order in which most models list their parameters ...
-_USUAL = (
-    "embedding", "position_embedding", "input_norm", "attention.q", "attention.k", "attention.v", "attention.qkv",
-    "attention.q_norm", "attention.k_norm", "attention.out", "post_attention_norm", "mlp.router", "mlp.gate_proj",
-    "mlp.up_proj", "mlp.gate_up_proj", "mlp.down_proj", "final_norm", "head",
+#: Modules in the order in which most models list their parameters.
+_COMMON_ORDER = (
+    "embedding", "position_embedding", "input_norm",
+    "attention.q", "attention.k", "attention.v", "attention.qkv",
+    "attention.q_norm", "attention.k_norm", "attention.out", "post_attention_norm",
+    "mlp.router", "mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj", "mlp.down_proj",
+    "final_norm", "head",
 )  # fmt: skip
-#: ... and as megatron-core does, whose Attention makes linear_proj before its subclass makes linear_qkv.
-_CORE = (
-    *_USUAL[:3],
+#: The order of megatron-core: its Attention creates linear_proj before a subclass creates
+#: linear_qkv.
+_MEGATRON_ORDER = (
+    *_COMMON_ORDER[:3],
     "attention.out",
-    *(module for module in _USUAL[3:] if module != "attention.out"),
+    *(module for module in _COMMON_ORDER[3:] if module != "attention.out"),
 )
 
 
-def arrangements(plain: Lists, rules: Rules) -> Iterator[Lists]:
-    """Both lists as they stand, then each side as the other may list it."""
-    yield plain
+def generate_arrangements(lists: ItemLists, rules: Rules) -> Iterator[ItemLists]:
+    """Yield both lists unchanged, then with one side arranged as the other side may list it."""
+    yield lists
     for side in (0, 1):
-        for fused in _as_model(plain[side], rules):
-            for way in (*([fused] if fused is not plain[side] else []), *_decayed_first(fused)):
-                yield (way, plain[1]) if side == 0 else (plain[0], way)
+        for fused_items in _arrange_as_model(lists[side], rules):
+            arrangements = list(_arrange_decayed_first(fused_items))
+            if fused_items is not lists[side]:
+                arrangements.insert(0, fused_items)
+            for arrangement in arrangements:
+                if side == 0:
+                    yield arrangement, lists[1]
+                else:
+                    yield lists[0], arrangement
 
 
-def _as_model(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
-    """The list, and if all have names also in the order of either framework's model, with parts fused.
+def _arrange_as_model(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
+    """Yield the list; if all items have names, also in the order of a model and with parts fused.
 
-    A graph lists parameters in an order of its own.
+    The order of a model is needed because a graph lists parameters in its own order.
     """
     if not all(item.path for item in items):
         yield items
         return
-    ways = [items]
-    for in_order in (_sorted(items, _USUAL), _sorted(items, _CORE)):
-        if in_order not in ways:
-            ways.append(in_order)
-    for way in ways:
-        yield from _fusions(way, rules)
+    orders = [items]
+    for module_order in (_COMMON_ORDER, _MEGATRON_ORDER):
+        sorted_items = _sort_by_module(items, module_order)
+        if sorted_items not in orders:
+            orders.append(sorted_items)
+    for ordered_items in orders:
+        yield from _fuse_combinations(ordered_items, rules)
 
 
-def _sorted(items: list[Item], modules: Sequence[str]) -> list[Item]:
-    """As a model lists its parameters that has the modules of a layer in that order."""
+def _sort_by_module(items: list[Item], module_order: Sequence[str]) -> list[Item]:
+    """Sort items by layer, and within a layer by the given order of modules."""
 
-    def place(item: Item) -> tuple[int, int]:
-        depth = depth_of(item.path)
-        module = kind_of(item.path).rpartition(".")[0]
-        return LAST_BACK if depth is None else depth, modules.index(
-            module
-        ) if module in modules else len(modules)
+    def compute_position(item: Item) -> tuple[int, int]:
+        depth = compute_depth(item.path)
+        if depth is None:
+            depth = LAST_IN_BACKWARD
+        module = strip_layer(item.path).rpartition(".")[0]
+        if module in module_order:
+            return depth, module_order.index(module)
+        return depth, len(module_order)
 
-    return sorted(items, key=place)
+    return sorted(items, key=compute_position)
 
 
-def _decayed_first(items: list[Item]) -> Iterator[list[Item]]:
-    """The list with vectors behind matrices; where only sizes are known, each size may be the largest of a vector."""
-    if all(item.vector >= 0 for item in items):
-        yield sorted(items, key=lambda item: item.vector)
+def _arrange_decayed_first(items: list[Item]) -> Iterator[list[Item]]:
+    """Yield the list with vectors after matrices.
+
+    If only sizes are known, each size may be the largest size of a vector.
+    """
+    if all(item.vector_flag >= 0 for item in items):
+        yield sorted(items, key=lambda item: item.vector_flag)
         return
     sizes = sorted({item.size for item in items})
-    if sizes[0] >= 0 and len(sizes) <= _MOST_SIZES:
-        for largest in sizes[:-1]:
-            yield sorted(items, key=lambda item: item.size <= largest)
+    if sizes[0] >= 0 and len(sizes) <= _MAX_SIZES:
+        for largest_vector in sizes[:-1]:
+            yield sorted(items, key=lambda item: item.size <= largest_vector)
 
 
-def _fusions(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
-    """The list with each choice of fused parameters (QKV, gate and up) in the place of their first part."""
+def _fuse_combinations(items: list[Item], rules: Rules) -> Iterator[list[Item]]:
+    """Yield the list with each combination of fused parameters (QKV, gate and up).
+
+    A fused parameter takes the position of its first part.
+    """
     yield items
-    wholes: dict[str, list[list[int]]] = defaultdict(list)
-    places = {item.path: at for at, item in enumerate(items)}
-    for path in places:
+    groups = _find_fused_groups(items, rules)
+    fused_kinds = sorted(groups)[:_MAX_FUSED_KINDS]
+    for count in range(1, len(fused_kinds) + 1):
+        for selected_kinds in combinations(fused_kinds, count):
+            yield _fuse_groups(items, {kind: groups[kind] for kind in selected_kinds})
+
+
+def _find_fused_groups(items: list[Item], rules: Rules) -> dict[str, list[list[int]]]:
+    """Return the groups of positions that each kind of fused parameter would join."""
+    groups: dict[str, list[list[int]]] = defaultdict(list)
+    positions = {item.path: position for position, item in enumerate(items)}
+    for path in positions:
         stem, _, leaf = path.rpartition(".")
-        module, _, last = stem.rpartition(".")
-        for whole, ways in rules.parts.items():
-            for way in ways:
-                members = [".".join(filter(None, (module, part, leaf))) for part in way]
-                if last == way[0] and all(member in places for member in members):
-                    wholes[whole].append([places[member] for member in members])
-    kinds = sorted(wholes)[:_MOST_KINDS]
-    for count in range(1, len(kinds) + 1):
-        for chosen in combinations(kinds, count):
-            yield _fused(items, {kind: wholes[kind] for kind in chosen})
+        module, _, last_part = stem.rpartition(".")
+        for fused_kind, part_sequences in rules.parameter_parts.items():
+            for part_names in part_sequences:
+                if last_part != part_names[0]:
+                    continue
+                members = [_join_path(module, part, leaf) for part in part_names]
+                if all(member in positions for member in members):
+                    groups[fused_kind].append([positions[member] for member in members])
+    return groups
 
 
-def _fused(items: list[Item], wholes: Mapping[str, list[list[int]]]) -> list[Item]:
-    first: dict[int, Item] = {}
-    gone: set[int] = set()
-    for whole, groups in wholes.items():
-        for places in groups:
-            if gone.intersection(places):
+def _fuse_groups(items: list[Item], groups: Mapping[str, list[list[int]]]) -> list[Item]:
+    """Replace each group of parts by one item; of overlapping groups, the first counts."""
+    fused_items: dict[int, Item] = {}
+    fused_positions: set[int] = set()
+    for fused_kind, kind_groups in groups.items():
+        for group in kind_groups:
+            if fused_positions.intersection(group):
                 continue
-            gone.update(places)
-            stem, _, leaf = items[places[0]].path.rpartition(".")
-            path = ".".join(filter(None, (stem.rpartition(".")[0], whole, leaf)))
-            first[min(places)] = together([items[place] for place in places], path)
-    return [first.get(at, item) for at, item in enumerate(items) if at in first or at not in gone]
+            fused_positions.update(group)
+            stem, _, leaf = items[group[0]].path.rpartition(".")
+            path = _join_path(stem.rpartition(".")[0], fused_kind, leaf)
+            parts = [items[position] for position in group]
+            fused_items[min(group)] = combine_items(parts, path)
+    arranged_items = []
+    for position, item in enumerate(items):
+        if position in fused_items:
+            arranged_items.append(fused_items[position])
+        elif position not in fused_positions:
+            arranged_items.append(item)
+    return arranged_items
+
+
+def _join_path(*parts: str) -> str:
+    return ".".join(filter(None, parts))

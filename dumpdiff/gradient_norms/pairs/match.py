@@ -1,58 +1,202 @@
-"""Two lists of which places belong together, and how much speaks for it."""
+"""Pairs of parameters, and matches of two lists of norms from which pairs are made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from .couple import By, Couple
-from .item import Lists
+from ...model.arrays import Flags, Floats
+from ..norms import Norms
+from ..parameter_path import is_vector
 
-#: Two norms this near, beyond their digits, are as good as equal; of many norms few are so by chance.
+#: name: the same name; rule: names of the same meaning; parts: a fused parameter and its parts,
+#: whose squared norms add up; order: the same position in both lists; value: equal norms.
+By = Literal["name", "rule", "parts", "order", "value"]
+
+#: Distances are absolute differences of logarithms, less the rounding of the printed digits.
+#: Two norms within NEAR are almost equal; of many norms, few are that close by chance.
 NEAR = 0.02
-LOOSE = 0.2  #: distance at which value says nothing more
-MOST = (
-    1500  #: norms of one side beyond which no table of all pairs is made: it would fill the memory
-)
-LAYER = 12  #: places by which a norm may be moved if a layer lists its modules in another order
-FINE = 1e-4  #: distances below this are one
-_SCALED = 0.01  #: what a factor between the sides costs: without one is simpler
+#: Beyond this distance, a value is no evidence for a pair.
+LOOSE = 0.2
+#: Distances below this count as equal.
+FINE = 1e-4
+#: Longer lists are not compared pair by pair: the table of all pairs would not fit into memory.
+MAX_NORMS = 1500
+#: Positions by which a norm moves if a layer lists its modules in another order.
+LAYER_SPAN = 12
+
+#: Score that a factor between the sides costs: a match without a factor is simpler.
+_FACTOR_COST = 0.01
+#: Replaces a norm of zero where a logarithm is taken.
+_ZERO = 1e-30
+#: Distance of NaN to anything: more than any two norms, less than two different sizes.
+_NAN_DISTANCE = 1e3
+
+Names = Mapping[int, str]  #: index of a parameter -> canonical name
+
+
+@dataclass(frozen=True)
+class ParameterPair:
+    """Parameters of both sides that are the same; one side of a fused parameter has several."""
+
+    path: str  #: canonical name, '' if neither side has one
+    target_indices: tuple[int, ...]
+    reference_indices: tuple[int, ...]
+    by: By
+
+
+@dataclass(frozen=True)
+class ParameterPairs:
+    """All pairs, and the indices of both sides' parameters without a partner."""
+
+    pairs: tuple[ParameterPair, ...]
+    target_unpaired: tuple[int, ...] = ()
+    reference_unpaired: tuple[int, ...] = ()
+    n_ambiguous: int = 0  #: pairs by value for which another norm would fit as well
+
+
+@dataclass(frozen=True)
+class Item:
+    """A parameter, or the parts of one that the other side may hold fused."""
+
+    indices: tuple[int, ...]
+    path: str  #: canonical name, '' if unknown
+    value: float
+    rounding: float  #: relative rounding error of the printed digits
+    size: int  #: -1 if unknown
+    vector_flag: int  #: 1 for at most one axis, 0 for more, -1 if unknown
+
+
+ItemLists = tuple[list[Item], list[Item]]  #: of target and reference
+
+
+def build_items(side: Norms, indices: Sequence[int], names: Names) -> list[Item]:
+    """Build one item for each of the given parameters."""
+    values, value_rounding = side.values, side.value_rounding
+    items = []
+    for index in indices:
+        path = names.get(index, "")
+        value = float(values[index])
+        vector_flag = int(side.vector_flags[index])
+        if vector_flag < 0 and path:
+            vector_flag = int(is_vector(path))
+        item = Item(
+            indices=(index,),
+            path=path,
+            value=value,
+            rounding=float(value_rounding[index]) / max(value, _ZERO),
+            size=int(side.sizes[index]),
+            vector_flag=vector_flag,
+        )
+        items.append(item)
+    return items
+
+
+def combine_items(items: Sequence[Item], path: str = "") -> Item:
+    """Combine parts into one item: squared norms add up, and so do sizes."""
+    value = float(np.sqrt(sum(item.value**2 for item in items)))
+    weighted_rounding = sum(item.rounding * item.value**2 for item in items)
+    size = -1
+    if all(item.size >= 0 for item in items):
+        size = sum(item.size for item in items)
+    return Item(
+        indices=tuple(index for item in items for index in item.indices),
+        path=path,
+        value=value,
+        rounding=weighted_rounding / max(value**2, _ZERO),
+        size=size,
+        vector_flag=items[0].vector_flag,
+    )
+
+
+def compute_distances(
+    target_items: Sequence[Item], reference_items: Sequence[Item], scale: float
+) -> Floats:
+    """Return the distance of each target item to each reference item; infinite if sizes differ.
+
+    The shape is (target, reference). ``scale`` is the logarithm of the factor between the sides.
+    """
+    target_columns = tuple(column[:, None] for column in _build_columns(target_items))
+    return _compute_column_distances(target_columns, _build_columns(reference_items), scale)
+
+
+def compute_elementwise_distances(
+    target_items: Sequence[Item], reference_items: Sequence[Item], scale: float
+) -> Floats:
+    """Return the distance of each target item to the reference item at the same position."""
+    target_columns = _build_columns(target_items)
+    return _compute_column_distances(target_columns, _build_columns(reference_items), scale)
+
+
+def _build_columns(items: Sequence[Item]) -> tuple[Floats, ...]:
+    """Return logarithms of the values, relative rounding, and sizes."""
+    with np.errstate(invalid="ignore"):
+        logarithms = np.log(np.maximum([item.value for item in items], _ZERO))
+    rounding = np.array([item.rounding for item in items])
+    sizes = np.array([item.size for item in items], dtype=float)
+    return logarithms, rounding, sizes
+
+
+def _compute_column_distances(
+    target_columns: tuple[Floats, ...], reference_columns: tuple[Floats, ...], scale: float
+) -> Floats:
+    target_logs, target_rounding, target_sizes = target_columns
+    reference_logs, reference_rounding, reference_sizes = reference_columns
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(target_logs - reference_logs - scale)
+        distances = distances - target_rounding - reference_rounding
+    distances = np.where(np.isnan(distances), _NAN_DISTANCE, np.maximum(distances, 0))
+    sizes_known: Flags = (target_sizes >= 0) & (reference_sizes >= 0)
+    sizes_differ = sizes_known & (target_sizes != reference_sizes)
+    return np.where(sizes_differ, np.inf, distances)
 
 
 @dataclass(frozen=True)
 class Match:
-    """Places of both lists that belong together."""
+    """Positions of two lists that belong together, with a score."""
 
-    lists: Lists
-    pairs: tuple[tuple[int, int], ...]
+    lists: ItemLists
+    positions: tuple[tuple[int, int], ...]  #: (position in target, position in reference)
     by: By
     scale: float  #: logarithm of the factor between the sides
-    score: float  #: how much speaks for it: 1 if all are paired and equal, more if they are in order besides
+    score: float  #: 1 if all norms are paired and equal, more if the order agrees too
 
-    def couples(self) -> Iterator[Couple]:
-        """One for each pair."""
-        for i, j in self.pairs:
-            yield self.couple((i,), (j,), self.by)
+    def build_pairs(self) -> Iterator[ParameterPair]:
+        """Yield the parameters of each pair of positions."""
+        for target_position, reference_position in self.positions:
+            yield self.build_pair((target_position,), (reference_position,), self.by)
 
-    def couple(self, target: Sequence[int], reference: Sequence[int], by: By) -> Couple:
-        """The rows that stand in some places of both lists, as the same."""
-        t, r = (
-            [side[at] for at in places]
-            for side, places in zip(self.lists, (target, reference), strict=True)
-        )
-        rows = [tuple(row for item in side for row in item.rows) for side in (t, r)]
-        path = (t[0].path if len(t) == 1 else "") or (r[0].path if len(r) == 1 else "")
-        return Couple(path, rows[0], rows[1], by if len(rows[0]) == len(rows[1]) else "parts")
+    def build_pair(
+        self, target_positions: Sequence[int], reference_positions: Sequence[int], by: By
+    ) -> ParameterPair:
+        """Return the parameters at the given positions of both lists as one pair."""
+        target_items = [self.lists[0][position] for position in target_positions]
+        reference_items = [self.lists[1][position] for position in reference_positions]
+        target_indices = _collect_indices(target_items)
+        reference_indices = _collect_indices(reference_items)
+        path = target_items[0].path if len(target_items) == 1 else ""
+        if not path and len(reference_items) == 1:
+            path = reference_items[0].path
+        if len(target_indices) != len(reference_indices):
+            by = "parts"
+        return ParameterPair(path, target_indices, reference_indices, by)
 
 
-def scored(closeness: float, scale: float) -> float:
-    """How much speaks for a match."""
-    return closeness - _SCALED * (scale != 0)
+def _collect_indices(items: Sequence[Item]) -> tuple[int, ...]:
+    return tuple(index for item in items for index in item.indices)
 
 
-def cost(far: Any, limit: float) -> Any:
-    """What a distance costs, from 0 to 1: by its logarithm, so that an exact match counts more than a near one."""
-    return np.log1p(np.minimum(far, limit) / FINE) / np.log1p(limit / FINE)
+def compute_score(closeness: float, scale: float) -> float:
+    """Return the score of a match from the mean closeness (0 to 1) of its pairs."""
+    return closeness - _FACTOR_COST * (scale != 0)
+
+
+def compute_cost(distances: Any, limit: float) -> Any:
+    """Return the cost of distances, from 0 (equal) to 1 (``limit`` and beyond).
+
+    The cost is logarithmic, so that an exact match counts more than a near one.
+    """
+    return np.log1p(np.minimum(distances, limit) / FINE) / np.log1p(limit / FINE)

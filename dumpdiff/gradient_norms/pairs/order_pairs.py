@@ -1,4 +1,4 @@
-"""Pairs by place: lists of one order, in which the modules of a layer may have changed places."""
+"""Pairs by position, for lists in one order in which the modules of a layer may be reordered."""
 
 from __future__ import annotations
 
@@ -7,104 +7,140 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...model.arrays import Flags, Floats
-from .item import Item, Lists, distances, distances_beside
-from .match import FINE, LAYER, LOOSE, MOST, NEAR, Match, cost, scored
+from .match import (
+    FINE,
+    LAYER_SPAN,
+    LOOSE,
+    MAX_NORMS,
+    NEAR,
+    Item,
+    ItemLists,
+    Match,
+    compute_cost,
+    compute_distances,
+    compute_elementwise_distances,
+    compute_score,
+)
 
-#: Two lists are in one order if so many are near entry by entry, or if their logarithms correlate so well ...
-_IN_ORDER, _CORRELATED = 0.4, 0.95
-#: ... unless they are so much closer where place hardly counts.
-_MORE = 0.3
-_LEAST = 5  #: norms of which a correlation says something
-_NEARER = 0.1  #: share of its distance that one must have from a new partner to change places
-#: Places that a norm may move where nearly all differ, and what each costs, as much as a distance of that.
-_MODULES, _MOVE = 4, 0.05
-_NEVER = 1e3  #: what a farther place costs
+#: Two lists are in one order if this share of the entries is near, ...
+_MIN_NEAR_SHARE = 0.4
+#: ... or if the logarithms of their entries have this correlation.
+_MIN_CORRELATION = 0.95
+#: A match by order also needs at least the score of a match by value, less this. It is the weight
+#: of the correlation in the score, too.
+_ORDER_BONUS = 0.3
+#: A correlation of fewer norms is no evidence.
+_MIN_NORMS = 5
+#: A norm changes its position only if the new distance is at most this share of the old one.
+_NEARER = 0.1
+#: If nearly all norms differ: the positions that a norm may move (modules of a layer), ...
+_MAX_SHIFT = 4
+#: ... the cost of each position moved, in units of distance, ...
+_SHIFT_COST = 0.05
+#: ... and the cost of a larger shift, which is never chosen.
+_FAR_SHIFT_COST = 1e3
 
 
-def ordered(lists: Lists, scale: float, other: float) -> Match | None:
-    """Two lists as long as one another in their order; None if they are in none, or if value says much more.
+def match_in_order(lists: ItemLists, scale: float, value_score: float) -> Match | None:
+    """Match two lists of the same length by position.
 
-    ``other`` is the score of a match by value.
+    Return None if they are not in one order, or if a match by value, of score ``value_score``, is
+    much better.
     """
-    if not np.isfinite(distances_beside(*lists, scale)).all():
+    if not np.isfinite(compute_elementwise_distances(*lists, scale)).all():
         return None
-    for partners in (_exchanged(lists, scale), _nearby(lists, scale)):
-        far = distances_beside(lists[0], [lists[1][place] for place in partners], scale)
-        near, close = float(np.mean(far <= NEAR)), float(np.mean(1 - cost(far, LOOSE)))
-        correlation = _correlation(lists, partners)
-        if (near >= _IN_ORDER or correlation >= _CORRELATED) and other < close + _MORE:
-            score = scored(close + _MORE * max(correlation, 0.0), scale)
+    for partners in (_exchange_positions(lists, scale), _assign_nearby(lists, scale)):
+        reference_items = [lists[1][position] for position in partners]
+        distances = compute_elementwise_distances(lists[0], reference_items, scale)
+        near_share = float(np.mean(distances <= NEAR))
+        closeness = float(np.mean(1 - compute_cost(distances, LOOSE)))
+        correlation = _compute_correlation(lists, partners)
+        in_order = near_share >= _MIN_NEAR_SHARE or correlation >= _MIN_CORRELATION
+        if in_order and value_score < closeness + _ORDER_BONUS:
+            score = compute_score(closeness + _ORDER_BONUS * max(correlation, 0.0), scale)
             return Match(lists, tuple(enumerate(partners)), "order", scale, score)
     return None
 
 
-def _exchanged(lists: Lists, scale: float) -> list[int]:
-    """The partner of each place where most norms agree, and those that do not may stand in another's place.
+def _exchange_positions(lists: ItemLists, scale: float) -> list[int]:
+    """Return the partner of each position if most norms agree and some changed places.
 
-    Norms change places among themselves if all that do are ten times nearer to their new partners. A norm of zero, of a
-    gradient that is cut off, is near to nothing: it goes where another's leaving makes room.
+    Norms change places among themselves only if each of them is ten times nearer to its new
+    partner. A norm of zero (a missing gradient) is near to nothing: it takes a position that
+    another norm leaves.
     """
     from scipy.optimize import linear_sum_assignment
 
-    partner = list(range(len(lists[0])))
-    far = distances_beside(*lists, scale)
-    places = np.flatnonzero(far > FINE)
-    if not 1 < len(places) <= MOST:
-        return partner
-    t, r = ([side[place] for place in places] for side in lists)
-    between = distances(t, r, scale)
-    in_reach: Flags = np.abs(places[:, None] - places[None, :]) <= LAYER
-    near = in_reach & (between <= np.maximum(FINE, _NEARER * far[places])[:, None])
-    cut = in_reach & (_zeros(t)[:, None] | _zeros(r)[None, :])
-    worth = np.where(cut, 1.0 - NEAR, np.where(near, between, 1.0))
-    np.fill_diagonal(worth, 1.0 - NEAR)  # to stay is better than to go where nothing is near
-    moved = linear_sum_assignment(worth)[1].tolist()
-    for circle in _circles(moved):
-        if len(circle) > 1 and all((near | cut)[one, moved[one]] for one in circle):
-            for one in circle:
-                partner[int(places[one])] = int(places[moved[one]])
-    return partner
-
-
-def _zeros(items: Sequence[Item]) -> Flags:
-    return np.array([item.value == 0 for item in items])
-
-
-def _circles(moved: Sequence[int]) -> Iterator[list[int]]:
-    """Places that change among themselves: the first goes where the second is, the last where the first is."""
-    seen: set[int] = set()
-    for start in range(len(moved)):
-        circle = []
-        at = start
-        while at not in seen:
-            seen.add(at)
-            circle.append(at)
-            at = moved[at]
-        if circle:
-            yield circle
-
-
-def _nearby(lists: Lists, scale: float) -> list[int]:
-    """The partner of each place, at most some places away: where nearly all norms differ."""
-    from scipy.optimize import linear_sum_assignment
-
-    count = len(lists[0])
-    if count > MOST:
-        return list(range(count))
-    moved = np.abs(np.arange(count)[:, None] - np.arange(count)[None, :])
-    worth = np.minimum(distances(*lists, scale), 1.0) + _MOVE * moved
-    worth = np.where(moved <= _MODULES, worth, _NEVER)
-    partners: list[int] = linear_sum_assignment(worth)[1].tolist()
+    partners = list(range(len(lists[0])))
+    distances = compute_elementwise_distances(*lists, scale)
+    positions = np.flatnonzero(distances > FINE)
+    if not 1 < len(positions) <= MAX_NORMS:
+        return partners
+    target_items = [lists[0][position] for position in positions]
+    reference_items = [lists[1][position] for position in positions]
+    pair_distances = compute_distances(target_items, reference_items, scale)
+    in_reach: Flags = np.abs(positions[:, None] - positions[None, :]) <= LAYER_SPAN
+    max_distances = np.maximum(FINE, _NEARER * distances[positions])[:, None]
+    is_near = in_reach & (pair_distances <= max_distances)
+    has_zero = _flag_zeros(target_items)[:, None] | _flag_zeros(reference_items)[None, :]
+    is_cut = in_reach & has_zero
+    costs = np.where(is_cut, 1.0 - NEAR, np.where(is_near, pair_distances, 1.0))
+    # Staying in place is cheaper than moving to a position where nothing is near.
+    np.fill_diagonal(costs, 1.0 - NEAR)
+    destinations = linear_sum_assignment(costs)[1].tolist()
+    may_move = is_near | is_cut
+    for cycle in _list_cycles(destinations):
+        if len(cycle) > 1 and all(may_move[source, destinations[source]] for source in cycle):
+            for source in cycle:
+                partners[int(positions[source])] = int(positions[destinations[source]])
     return partners
 
 
-def _correlation(lists: Lists, partners: Sequence[int]) -> float:
-    """Of the logarithms of partners; 0 of too few. Zeros, infinities and NaN are left out."""
-    values: Floats = np.array(
-        [[item.value for item in lists[0]], [lists[1][place].value for place in partners]]
-    )
+def _flag_zeros(items: Sequence[Item]) -> Flags:
+    return np.array([item.value == 0 for item in items])
+
+
+def _list_cycles(destinations: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the cycles of a permutation: each element moves to the place of the next one."""
+    visited: set[int] = set()
+    for start in range(len(destinations)):
+        cycle = []
+        element = start
+        while element not in visited:
+            visited.add(element)
+            cycle.append(element)
+            element = destinations[element]
+        if cycle:
+            yield cycle
+
+
+def _assign_nearby(lists: ItemLists, scale: float) -> list[int]:
+    """Return the partner of each position, a few positions away at most.
+
+    This is for lists of which nearly all norms differ.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    count = len(lists[0])
+    if count > MAX_NORMS:
+        return list(range(count))
+    shifts = np.abs(np.arange(count)[:, None] - np.arange(count)[None, :])
+    costs = np.minimum(compute_distances(*lists, scale), 1.0) + _SHIFT_COST * shifts
+    costs = np.where(shifts <= _MAX_SHIFT, costs, _FAR_SHIFT_COST)
+    partners: list[int] = linear_sum_assignment(costs)[1].tolist()
+    return partners
+
+
+def _compute_correlation(lists: ItemLists, partners: Sequence[int]) -> float:
+    """Return the correlation of the logarithms of partners, 0 if there are too few.
+
+    Zeros, infinities and NaN are left out.
+    """
+    target_values = [item.value for item in lists[0]]
+    reference_values = [lists[1][position].value for position in partners]
+    values: Floats = np.array([target_values, reference_values])
     values = values[:, np.all(np.isfinite(values) & (values > 0), axis=0)]
-    logs = np.log(values)
-    if logs.shape[1] < _LEAST or not np.all(logs.std(axis=1) > 0):
+    logarithms = np.log(values)
+    if logarithms.shape[1] < _MIN_NORMS or not np.all(logarithms.std(axis=1) > 0):
         return 0.0
-    return float(np.corrcoef(logs)[0, 1])
+    return float(np.corrcoef(logarithms)[0, 1])

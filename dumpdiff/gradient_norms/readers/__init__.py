@@ -1,70 +1,76 @@
-"""The norms of one side from whatever there is: the kind of input is judged by content."""
+"""Readers of gradient norms. The kind of input is recognized by its content."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ...model.errors import DumpError
-from ...readers.files import head
+from ...readers.files import read_head
 from ...rulebook import Rules, load_rules
-from ..side import Norms
-from . import dump, gradients, norm_files, printed_text
-from .interpretation import settled
+from ..norms import Norms
+from . import dump, gradient_files, norm_files, printed_text
+from .interpretation import interpret_norms
 
-_ARRAYS = (".npy", ".npz", ".pt", ".pth", ".bin", ".safetensors", ".ckpt")
+#: Endings of files that may hold gradients.
+_ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin", ".safetensors", ".ckpt")
+#: First bytes of ZIP archives, of NumPy files and of pickles.
+_BINARY_MAGIC = (b"PK\x03\x04", b"\x93NUMPY", b"\x80")
+#: Bytes of a file that decide whether it is text.
+_HEAD_SIZE = 4096
 
 
 def read_norms(path: str | Path, step: int | None = None, rules: Rules | None = None) -> Norms:
-    """The gradient norm of every parameter.
+    """Read the gradient norm of every parameter.
 
-    ``path`` is a log or a folder of logs with local norms, a folder of MindSpore's ``local_norm__*.npy``, a dump, saved
-    gradients (folder or archive), or a list of numbers; ``step`` counts the training's steps from 1 (a dump's first
-    step is 0), by default the first. Raises DumpError if it is none of these, or has no such step.
+    ``path`` is a log or a folder of logs with local norms, a folder of MindSpore's
+    ``local_norm__*.npy``, a dump, saved gradients (folder or archive), or a list of numbers.
+    ``step`` counts the steps of the training from 1 (a dump's first step is 0); by default the
+    first one is read. Raises DumpError if the input is none of these, or has no such step.
     """
-    place, said = Path(path), str(path)
     rules = load_rules() if rules is None else rules
-    if not place.exists():
-        raise DumpError(f"{said}: no such file or folder")
-    return settled(
-        _folder(place, said, step, rules) if place.is_dir() else _file(place, said, step, rules)
-    )
+    location = Path(path)
+    if not location.exists():
+        raise DumpError(f"{path}: no such file or folder")
+    if location.is_dir():
+        norms = _read_folder(location, str(path), step, rules)
+    else:
+        norms = _read_file(location, str(path), step, rules)
+    return interpret_norms(norms)
 
 
-def _folder(place: Path, said: str, step: int | None, rules: Rules) -> Norms:
-    ranks = norm_files.found(place)
-    if ranks:
-        return norm_files.read(said, ranks, step)
-    parts = dump.parts_of(said)
+def _read_folder(folder: Path, path: str, step: int | None, rules: Rules) -> Norms:
+    rank_folders = norm_files.find_rank_folders(folder)
+    if rank_folders:
+        return norm_files.read_norm_files(path, rank_folders, step)
+    parts = dump.find_dump_parts(path)
     if parts:
-        return dump.read(said, parts, step, rules)
-    held = [file for file in place.iterdir() if file.suffix in _ARRAYS]
-    if held or gradients.numbered(place):
-        return gradients.read(said, step, rules)
-    logs = printed_text.logs_of(place)
-    norms = printed_text.read(said, logs, step)
-    if norms is None:
-        within = (
-            f"none of {len(logs)} logs holds local norms"
-            if logs
-            else "holds no logs, gradients or dump"
-        )
-        raise DumpError(f"{said}: {within}; expected {printed_text.EXPECTED}")
-    return norms
+        return dump.read_dump_norms(path, parts, step, rules)
+    has_arrays = any(file.suffix in _ARRAY_SUFFIXES for file in folder.iterdir())
+    if has_arrays or gradient_files.find_steps(folder):
+        return gradient_files.read_gradients(path, step, rules)
+    logs = printed_text.find_logs(folder)
+    norms = printed_text.read_printed_norms(path, logs, step)
+    if norms is not None:
+        return norms
+    problem = "contains no logs, gradients or dump"
+    if logs:
+        problem = f"none of {len(logs)} logs contains local norms"
+    raise DumpError(f"{path}: {problem}; expected {printed_text.EXPECTED}")
 
 
-def _file(place: Path, said: str, step: int | None, rules: Rules) -> Norms:
-    if _is_text(place):
-        norms = printed_text.read(said, [place], step)
-        if norms is not None:
-            return norms
-        parts = dump.parts_of(said)
-        if parts:
-            return dump.read(said, parts, step, rules)
-        raise DumpError(f"{said}: no gradient norms are in it; expected {printed_text.EXPECTED}")
-    return gradients.read(said, step, rules)
+def _read_file(file: Path, path: str, step: int | None, rules: Rules) -> Norms:
+    if not _is_text(file):
+        return gradient_files.read_gradients(path, step, rules)
+    norms = printed_text.read_printed_norms(path, [file], step)
+    if norms is not None:
+        return norms
+    parts = dump.find_dump_parts(path)
+    if parts:
+        return dump.read_dump_norms(path, parts, step, rules)
+    raise DumpError(f"{path}: contains no gradient norms; expected {printed_text.EXPECTED}")
 
 
-def _is_text(place: Path) -> bool:
-    """Whether a file is text: its first bytes hold none that a log has not, and it begins as no archive does."""
-    start = head(place, 4096)
-    return b"\0" not in start and not start.startswith((b"PK\x03\x04", b"\x93NUMPY", b"\x80"))
+def _is_text(file: Path) -> bool:
+    """Whether a file is text: its first bytes contain no zero, and are those of no archive."""
+    head = read_head(file, _HEAD_SIZE)
+    return b"\0" not in head and not head.startswith(_BINARY_MAGIC)

@@ -1,4 +1,4 @@
-"""Gradient norms out of a dump: which tensor is the gradient of a parameter is read off the dataflow."""
+"""Gradient norms from a dump; the dataflow tells which tensor is the gradient of a parameter."""
 
 from __future__ import annotations
 
@@ -8,77 +8,93 @@ from pathlib import Path
 import numpy as np
 
 from ... import readers
-from ...graph import flow_of, gradients
+from ...graph import build_flow, find_gradients
 from ...model.errors import DumpError
-from ...readers.parts import Part, choose
+from ...readers.parts import Part, choose_parts
 from ...rulebook import Rules
-from ..side import Norms, norms_of
+from ..norms import Norms, build_norms
+
+_FRAMEWORK_NAMES = {"mindspore": "MindSpore", "pytorch": "PyTorch"}
+#: Steps that are listed in a message, at most.
+_MAX_LISTED_STEPS = 12
 
 
-def parts_of(path: str) -> list[Part]:
-    """What dumps a path holds; none if it holds something else."""
-    return [part for reader in readers.FORMATS for part in reader.find(Path(path))]
+def find_dump_parts(path: str) -> list[Part]:
+    """Return the dumps in a path; empty if it contains something else."""
+    return [part for reader in readers.FORMATS for part in reader.find_parts(Path(path))]
 
 
-def read(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:
-    """The norms of the first step and rank of a dump, or of the training's step ``step``: dumps count from 0.
+def read_dump_norms(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:
+    """Read the gradient norms of the first rank of a dump, at a step or the first one.
 
-    Raises DumpError if the dump has no such step, or no gradient of a parameter.
+    ``step`` counts from 1, the steps of a dump from 0. Raises DumpError if the dump has no such
+    step, or no gradient of a parameter.
     """
-    steps = sorted({part.step for part in parts if part.step is not None})
-    if step is not None and steps:
-        if step - 1 not in steps:
-            said = ", ".join(str(number + 1) for number in steps[:12])
-            raise DumpError(
-                f"{path}: has no step {step}; it has step{'s' if len(steps) > 1 else ''} {said} (from 1)"
-            )
-        parts = [part for part in parts if part.step == step - 1]
-    part = choose(parts, parts, roles=("dump", "same dump"))[0]
-    trace = readers.read(part)
-    flow = flow_of(trace)
-    of = gradients(flow, [rules.kind(kind) for kind in trace.ops["kind"]]).of
-    names, sizes, norms = flow.column("parameter"), flow.sizes, flow.column("norm")
-    shapes, tensor = trace.tensors["shape"].to_numpy(), flow.column("tensor")
-    weights = [value for value in range(len(names)) if names[value] and flow.producers[value] < 0]
-    nonfinite = flow.column(
-        "nonfinite"
-    )  # a norm that is NaN because the gradient is says something
-    known = [v for v in weights if v in of and (np.isfinite(norms[of[v]]) or nonfinite[of[v]] == 1)]
-    if not known:
-        why = (
-            "it names no parameters"
-            if not weights
-            else f"of {len(weights)} parameters none has a gradient in it"
-        )
+    parts = _select_step(path, parts, step)
+    part = choose_parts(parts, parts, roles=("dump", "same dump"))[0]
+    trace = readers.read_part(part)
+    flow = build_flow(trace)
+    kinds = [rules.resolve_kind(kind) for kind in trace.ops["kind"]]
+    gradients = find_gradients(flow, kinds).by_value
+    names, norms = flow.list_column("parameter"), flow.list_column("norm")
+    nonfinite = flow.list_column("nonfinite")
+    parameters = []
+    parameters_with_norm = []
+    for value, name in enumerate(names):
+        if not name or flow.producers[value] >= 0:
+            continue
+        parameters.append(value)
+        gradient = gradients.get(value)
+        # A norm that is NaN because the gradient is not finite is used, too.
+        if gradient is not None and (np.isfinite(norms[gradient]) or nonfinite[gradient] == 1):
+            parameters_with_norm.append(value)
+    if not parameters_with_norm:
+        problem = "it names no parameters"
+        if parameters:
+            problem = f"it contains no gradient of its {len(parameters)} parameters"
         raise DumpError(
-            f"{path}: {why}; dump the backward pass of the whole step, or save gradients"
+            f"{path}: {problem}; dump the backward pass of the whole step, or save gradients"
         )
-    missing = len(weights) - len(known)
-    values = np.array([norms[of[value]] for value in known])
-    framework = {"mindspore": "MindSpore", "pytorch": "PyTorch"}.get(
-        trace.source.framework, trace.source.framework
-    )
-    found = norms_of(
+    values = np.array([norms[gradients[parameter]] for parameter in parameters_with_norm])
+    shapes, tensors = trace.tensors["shape"].to_numpy(), flow.list_column("tensor")
+    vector_flags = [_flag_vector(shapes[int(tensors[value])]) for value in parameters_with_norm]
+    framework = _FRAMEWORK_NAMES.get(trace.source.framework, trace.source.framework)
+    notes = []
+    n_missing = len(parameters) - len(parameters_with_norm)
+    if n_missing:
+        notes.append(f"the dump holds no gradient of {n_missing} of {len(parameters)} parameters")
+    dump_norms = build_norms(
         path,
         f"gradients in a dump of {framework}",
-        tuple(names[value] for value in known),
+        tuple(names[value] for value in parameters_with_norm),
         values,
-        rounding=values * trace.source.resolution,
-        sizes=sizes[known],
-        vectors=np.array([_is_vector(shapes[int(tensor[value])]) for value in known]),
+        raw_rounding=values * trace.source.resolution,
+        sizes=flow.sizes[parameters_with_norm],
+        vector_flags=np.array(vector_flags),
         squared=False,
-        because="norms of the gradients themselves",
+        squared_reason="norms of the gradients themselves",
     )
     return replace(
-        found,
+        dump_norms,
         step=None if part.step is None else part.step + 1,
-        precision=flow.coarsest,
-        notes=(f"the dump holds no gradient of {missing} of {len(weights)} parameters",)
-        if missing
-        else (),
+        precision=flow.coarsest_dtype,
+        notes=tuple(notes),
         problems=trace.problems,
     )
 
 
-def _is_vector(shape: tuple[int, ...] | None) -> int:
+def _select_step(path: str, parts: list[Part], step: int | None) -> list[Part]:
+    """Return the parts of a step that counts from 1; all if no step is given or known."""
+    steps = sorted({part.step for part in parts if part.step is not None})
+    if step is None or not steps:
+        return parts
+    if step - 1 not in steps:
+        plural = "s" if len(steps) > 1 else ""
+        listed_steps = ", ".join(str(number + 1) for number in steps[:_MAX_LISTED_STEPS])
+        raise DumpError(f"{path}: has no step {step}; it has step{plural} {listed_steps} (from 1)")
+    return [part for part in parts if part.step == step - 1]
+
+
+def _flag_vector(shape: tuple[int, ...] | None) -> int:
+    """Return 1 for a shape of at most one axis, 0 for more, -1 if it is unknown."""
     return -1 if shape is None else int(len(shape) < 2)

@@ -1,4 +1,8 @@
-"""What one side's own log says of its norms: squares or roots, before clipping or after, all of them or some."""
+"""What a run's own global norm tells about its local norms.
+
+It tells squares from roots, norms before clipping from those after it, and complete lists from
+incomplete ones.
+"""
 
 from __future__ import annotations
 
@@ -8,59 +12,75 @@ from dataclasses import replace
 import numpy as np
 
 from ...model.formatting import number
-from ..side import Norms
+from ..norms import Norms
 
-#: How near the sum of the local norms must come to the global norm to be it: the global norm's own digits aside.
+#: Logarithmic distance up to which the combined local norm is the global norm, in addition to the
+#: rounding of the printed global norm.
 _NEAR = 0.02
-_CLIP = 1.0  #: the limit of the global norm that nearly every large model is trained with
+#: Limit of the global norm if the log does not contain it: nearly every large model uses it.
+_DEFAULT_CLIP_LIMIT = 1.0
 
 
-def settled(norms: Norms) -> Norms:
-    """Norms of which is known, as far as their own log tells, whether they are squares and whether they were clipped.
+def interpret_norms(norms: Norms) -> Norms:
+    """Return the norms with ``squared``, ``clip_correction`` and notes from the global norm.
 
-    Of squares the sum is the square of the global norm; of roots the sum of squares is.
+    Squares sum to the square of the global norm; the squares of roots sum to it.
     """
-    if not np.isfinite(norms.total) or norms.total <= 0 or not np.isfinite(norms.given).all():
+    if not np.isfinite(norms.global_norm) or norms.global_norm <= 0:
         return norms
-    near = _NEAR + norms.total_rounding / norms.total
-    sums = {squared: replace(norms, squared=squared).sum for squared in (True, False)}
-    fits = [
-        squared
-        for squared, total in sums.items()
-        if total > 0 and abs(math.log(total / norms.total)) <= near
-    ]
-    if len(fits) == 1 and fits[0] != norms.squared:
-        was = "" if norms.squared is None else ", although that form prints the other"
-        return replace(
-            norms,
-            squared=fits[0],
-            because=f"{_means(fits[0])} the global norm {norms.total:g}{was}",
-        )
-    if norms.squared in fits:
-        return replace(
-            norms,
-            because=f"{norms.because}; {_means(norms.squared)} the global norm {norms.total:g}",
-        )
+    if not np.isfinite(norms.raw_values).all():
+        return norms
+    max_distance = _NEAR + norms.global_norm_rounding / norms.global_norm
+    combined_norms = {}
+    matching = []
+    for squared in (True, False):
+        combined_norm = replace(norms, squared=squared).combined_norm
+        combined_norms[squared] = combined_norm
+        if _is_near(combined_norm, norms.global_norm, max_distance):
+            matching.append(squared)
+    if len(matching) == 1 and matching[0] != norms.squared:
+        reason = _format_reason(matching[0], norms.global_norm)
+        if norms.squared is not None:
+            reason += ", although that format prints the other"
+        return replace(norms, squared=matching[0], squared_reason=reason)
+    if norms.squared in matching:
+        reason = _format_reason(bool(norms.squared), norms.global_norm)
+        return replace(norms, squared_reason=f"{norms.squared_reason}; {reason}")
     if norms.squared is None:
         return norms
-    return _apart(norms, sums[norms.squared], near)
+    return _explain_mismatch(norms, combined_norms[norms.squared])
 
 
-def _apart(norms: Norms, together: float, near: float) -> Norms:
-    """Norms whose sum is not the global norm, and what that says."""
-    clip = norms.clip if np.isfinite(norms.clip) and norms.clip > 0 else _CLIP
-    if together > 0 and norms.total > clip and abs(math.log(together / clip)) <= _NEAR:
-        said = f"they were taken after clipping to {clip:g}: undone by {number(norms.total / together)}"
-        return replace(norms, undone=norms.total / together, notes=(*norms.notes, said))
-    less = "less" if together < norms.total else "more"
-    why = (
-        "parameters are missing (another rank's, or cut out of the print)"
-        if together < norms.total
-        else "taken before devices exchanged gradients, or scaled"
+def _is_near(value: float, reference: float, max_distance: float) -> bool:
+    """Whether a value is positive and within a logarithmic distance of the reference."""
+    return value > 0 and abs(math.log(value / reference)) <= max_distance
+
+
+def _explain_mismatch(norms: Norms, combined_norm: float) -> Norms:
+    """Return norms whose combination is not the global norm: corrected for clipping, or noted."""
+    clip_limit = _DEFAULT_CLIP_LIMIT
+    if np.isfinite(norms.clip_limit) and norms.clip_limit > 0:
+        clip_limit = norms.clip_limit
+    if norms.global_norm > clip_limit and _is_near(combined_norm, clip_limit, _NEAR):
+        correction = norms.global_norm / combined_norm
+        note = (
+            f"they were recorded after clipping to {clip_limit:g}; corrected by the factor"
+            f" {number(correction)}"
+        )
+        return replace(norms, clip_correction=correction, notes=(*norms.notes, note))
+    if combined_norm < norms.global_norm:
+        relation = "less"
+        reason = "parameters are missing (on another rank, or left out of the print)"
+    else:
+        relation = "more"
+        reason = "they were recorded before devices exchanged gradients, or are scaled"
+    note = (
+        f"their combined norm is {combined_norm:.5g}, {relation} than the global norm"
+        f" {norms.global_norm:g}: {reason}"
     )
-    said = f"together they give {together:.5g}, {less} than the global norm {norms.total:g}: {why}"
-    return replace(norms, notes=(*norms.notes, said))
+    return replace(norms, notes=(*norms.notes, note))
 
 
-def _means(squared: bool | None) -> str:
-    return "their sum is the square of" if squared else "their squares sum to the square of"
+def _format_reason(squared: bool, global_norm: float) -> str:
+    relation = "their sum is" if squared else "their squares sum to"
+    return f"{relation} the square of the global norm {global_norm:g}"

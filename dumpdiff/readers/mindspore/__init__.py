@@ -1,5 +1,5 @@
 """MindSpore framework dumps (``MINDSPORE_DUMP_CONFIG``): npy files, statistic.csv and graphs, joined."""
 
-from .reader import FORMAT, find, read
+from .reader import FORMAT, find_parts, read_part
 
-__all__ = ["FORMAT", "find", "read"]
+__all__ = ["FORMAT", "find_parts", "read_part"]

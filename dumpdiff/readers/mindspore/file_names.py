@@ -42,7 +42,7 @@ class FileName(NamedTuple):
     dtype: str  #: '' before 2.4
 
 
-def parse(name: str) -> FileName | None:
+def parse_file_name(name: str) -> FileName | None:
     """The parts of an .npy file name, None if it is no name of this dumper."""
     if len(name) > _LONGEST:
         return None
@@ -53,7 +53,7 @@ def parse(name: str) -> FileName | None:
     return FileName(kind, op, int(time), io, int(slot), dtype or "")
 
 
-def encode(name: str) -> str:
+def encode_op_name(name: str) -> str:
     """The spelling of an op name in file names since 2.3, which is what names are joined on.
 
     >>> encode("Default/fc-Dense/MatMul-op0"), encode("Default--fc-Dense--MatMul-op0"), encode("layers.0.weight")
@@ -62,7 +62,7 @@ def encode(name: str) -> str:
     return name.replace("--", "/").translate(_ENCODED)
 
 
-def group(encoded: str) -> str:
+def strip_op_number(encoded: str) -> str:
     """The op name without its running number: ops of one scope and type share it."""
     return _COUNTER.sub("", encoded)
 

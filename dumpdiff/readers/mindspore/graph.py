@@ -22,9 +22,9 @@ from .nodes import (
     Node,
     Output,
     Parameter,
-    user_frames,
+    parse_user_frames,
 )
-from .op_types import updated_inputs, writes_in_place
+from .op_types import find_updated_inputs, is_in_place
 from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
@@ -53,7 +53,7 @@ class GraphOp:
     """One executed op."""
 
     kind: str
-    printed: str  #: full name in the graph file
+    printed_name: str  #: full name in the graph file
     name: str  #: full name at run time, where it is numbered anew
     inputs: tuple[Slot | None, ...]  #: None holds a place where nothing is ever dumped
     outputs: tuple[Output, ...]
@@ -62,7 +62,7 @@ class GraphOp:
     @property
     def stack(self) -> tuple[tuple[str, int, str], ...]:
         """The user's frames, innermost first: file, line, code."""
-        return user_frames(self.frames)
+        return parse_user_frames(self.frames)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Dataflow:
     files: tuple[str, ...]  #: base names of the graph files read
 
 
-def overwritten(flow: Dataflow) -> frozenset[tuple[int, int]]:
+def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
     """(op, output) whose memory, when it was dumped, no longer held what the op had computed.
 
     Everything of an op is dumped after it ran: an op that updates its inputs leaves its outputs stale, and what it
@@ -83,10 +83,10 @@ def overwritten(flow: Dataflow) -> frozenset[tuple[int, int]]:
     """
     found: set[tuple[int, int]] = set()
     for number, op in enumerate(flow.ops):
-        if not writes_in_place(op.kind):
+        if not is_in_place(op.kind):
             continue
         found.update((number, output) for output in range(max(1, len(op.outputs))))
-        updated = updated_inputs(op.kind)
+        updated = find_updated_inputs(op.kind)
         found.update(
             (slot.op, slot.output)
             for at, slot in enumerate(op.inputs)
@@ -95,7 +95,7 @@ def overwritten(flow: Dataflow) -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-def graph_files(folder: Path) -> dict[int, dict[str, Path]]:
+def find_graph_files(folder: Path) -> dict[int, dict[str, Path]]:
     """Graph id -> {'pb': path, 'ir': path}, in the order of ids; empty if ``folder`` holds no graph file."""
     found: dict[int, dict[str, Path]] = {}
     if folder.is_dir():
@@ -108,7 +108,7 @@ def graph_files(folder: Path) -> dict[int, dict[str, Path]]:
 
 def read_dataflow(folder: Path, graph_id: int) -> tuple[Dataflow | None, list[Problem]]:
     """The dataflow of one graph, None if its files are absent or unusable (then a problem says why)."""
-    files = graph_files(folder)
+    files = find_graph_files(folder)
     if graph_id not in files:
         return None, []
     graph, problems = _read(files[graph_id])
@@ -136,18 +136,18 @@ def _read(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]:
                     Problem(f"graphs/{paths[spelling].name}", str(error).partition(": ")[2])
                 )
     if len(graphs) == 2:
-        return joined(graphs["pb"], graphs["ir"]), problems
+        return merge_graphs(graphs["pb"], graphs["ir"]), problems
     return next(iter(graphs.values()), None), problems
 
 
-def joined(pb: Graph, ir: Graph) -> Graph:
+def merge_graphs(pb: Graph, ir: Graph) -> Graph:
     """The nodes of the .pb, with what only the .ir knows: tensor constants, shapes in tuples, what is a weight."""
     printed = {node.name: node for node in ir.nodes}
     nodes = [_enriched(node, printed.get(node.name)) for node in pb.nodes]
     parameters = dict(pb.parameters)
     if ir.parameters:  # loop variables have a name in the .pb only
         for name, parameter in pb.parameters.items():
-            weight = ir.parameters[name].weight if name in ir.parameters else False
+            weight = ir.parameters[name].is_weight if name in ir.parameters else False
             parameters[name] = parameter._replace(weight=weight)
     return Graph(nodes, parameters)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...model.dtypes import normalise
 from ...model.errors import DumpError
-from ..npy import known_shape
+from ..npy import validate_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
 _PARAMETER = re.compile(
@@ -170,4 +170,4 @@ def _outputs(type_text: str) -> list[Output]:
 def _shape(found: re.Match[str]) -> tuple[int, ...] | None:
     if found[0] == "NoShape":
         return ()
-    return known_shape(int(size) for size in found[1].split(",") if size.strip())
+    return validate_shape(int(size) for size in found[1].split(",") if size.strip())

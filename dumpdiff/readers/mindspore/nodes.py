@@ -43,7 +43,7 @@ class Parameter(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...] | None
-    weight: bool | None  #: None if the file does not say
+    is_weight: bool | None  #: None if the file does not say
 
 
 class Graph(NamedTuple):
@@ -66,7 +66,7 @@ _DEFINITION = re.compile(r"\s*(?:def|class|async def) .*:\s*$")
 
 
 @lru_cache(maxsize=10_000)  # the ops of one source line share their stack
-def user_frames(text: str) -> tuple[tuple[str, int, str], ...]:
+def parse_user_frames(text: str) -> tuple[tuple[str, int, str], ...]:
     """(file, line, code) of the user's own calls in a recorded stack, in its order; framework frames are dropped.
 
     A frame that only spans the enclosing ``def`` repeats what the next one says better, and is dropped too.

@@ -45,13 +45,13 @@ def is_optimizer(kind: str, scope: str = "", reads: tuple[str, ...] = ()) -> boo
 
 
 @lru_cache(maxsize=1 << 12)
-def writes_in_place(kind: str) -> bool:
+def is_in_place(kind: str) -> bool:
     """Whether the op updates its inputs, so that its recorded outputs are stale memory."""
     return kind in _ASSIGN or _OPTIMIZER.match(kind) is not None
 
 
 @lru_cache(maxsize=1 << 12)
-def updated_inputs(kind: str) -> frozenset[int] | None:
+def find_updated_inputs(kind: str) -> frozenset[int] | None:
     """Slots whose recorded value is that after the update; None if that may be any that is no gradient."""
     if kind in _ASSIGN or kind.startswith("Inplace"):
         return frozenset({0})
@@ -62,7 +62,7 @@ def updated_inputs(kind: str) -> frozenset[int] | None:
     return None if _OPTIMIZER.match(kind) else frozenset()
 
 
-def phase(kind: str, name: str, optimizer: bool, after_backward: bool = False) -> str:
+def classify_phase(kind: str, name: str, optimizer: bool, after_backward: bool = False) -> str:
     """The phase of an op; ``after_backward`` says whether it reads, however indirectly, what a backward op wrote.
 
     Needed because expanded ops (``Expand/_SumExt/ReduceSum-op3``) do not say for whom they were expanded.
@@ -88,7 +88,7 @@ def is_recomputed(name: str) -> bool:
     return name.startswith(("recompute_Default", "Recompute_Default"))
 
 
-def scope(name: str) -> str:
+def extract_scope(name: str) -> str:
     """The module path in a full name; a hint only, for ops called through shared functions carry the first caller's.
 
     >>> scope("Gradients/Default/n-Net/fc-Dense/Grad_MatMul/MatMul-op3"), scope("Expand/_SiLU/Mul-op0")

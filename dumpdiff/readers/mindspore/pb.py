@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.errors import DumpError
-from ..npy import known_shape
+from ..npy import validate_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
 _DTYPES = {
@@ -113,7 +113,7 @@ def _graph(data: bytes) -> Graph:
             said = dict(_fields(value))
             outputs = _outputs(said[2]) if 2 in said else [Output("", None)]
             parameters[_text(said.get(1))] = Parameter(
-                *(outputs or [Output("", None)])[0], weight=None
+                *(outputs or [Output("", None)])[0], is_weight=None
             )
         elif field == 5:
             said = dict(_fields(value))
@@ -163,7 +163,7 @@ def _outputs(data: int | bytes, depth: int = 0) -> list[Output]:
 
 
 def _shape(data: int | bytes) -> tuple[int, ...] | None:
-    return known_shape(
+    return validate_shape(
         _signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1
     )
 

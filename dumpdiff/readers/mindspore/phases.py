@@ -11,7 +11,7 @@ from .graph import Dataflow
 _LOOSE = "loose"  # an expanded op at the end of the backward pass, or within the clipping of gradients: not known yet
 
 
-def phases(flow: Dataflow) -> list[str]:
+def assign_phases(flow: Dataflow) -> list[str]:
     """Phase of every op.
 
     What reads a backward op's output belongs to the backward pass too, and so does an expanded op (whose name does not
@@ -50,9 +50,9 @@ def _by_inputs(flow: Dataflow) -> tuple[list[str], list[bool]]:
     backward: list[bool] = []
     for op in flow.ops:
         reads = tuple(slot.parameter for slot in op.inputs if slot is not None and slot.parameter)
-        optimizer = op_types.is_optimizer(op.kind, op_types.scope(op.name), reads)
+        optimizer = op_types.is_optimizer(op.kind, op_types.extract_scope(op.name), reads)
         after = any(slot is not None and slot.op >= 0 and backward[slot.op] for slot in op.inputs)
-        found.append(op_types.phase(op.kind, op.name, optimizer, after))
+        found.append(op_types.classify_phase(op.kind, op.name, optimizer, after))
         named = op_types.is_backward(op.kind, op.name)
         alone.append(found[-1] == BACKWARD and not named)
         backward.append((after or named) and not op_types.is_recomputed(op.name))

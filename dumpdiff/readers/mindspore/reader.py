@@ -15,11 +15,11 @@ from typing import Any
 from ...model.trace import Problem, Source, Trace
 from .. import npy
 from ..parts import Part
-from .graph import Dataflow, graph_files, read_dataflow
-from .join import Join, join
+from .graph import Dataflow, find_graph_files, read_dataflow
+from .join import Join, join_records
 from .records import CSV, Records, is_npy_folder, read_records
 from .statistic_csv import RESOLUTION, is_statistic_csv
-from .tables import tables
+from .tables import build_tables
 
 FORMAT = "mindspore"
 
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 _ABOVE = 3  #: levels from an iteration up to the folder of the rank, which holds graphs/
 
 
-def find(path: Path) -> list[Part]:
+def find_parts(path: Path) -> list[Part]:
     """One part per iteration folder at or below ``path``, or for the statistic.csv that ``path`` is."""
     if path.is_file():
         return [_part(path, path.resolve().parent, False)] if is_statistic_csv(path) else []
@@ -46,7 +46,7 @@ def find(path: Path) -> list[Part]:
     return sorted(parts, key=_order)
 
 
-def read(part: Part) -> Trace:
+def read_part(part: Part) -> Trace:
     """The trace of one iteration. Raises DumpError if not one tensor of it can be read."""
     folder, csv = part.path, part.path / CSV
     if part.path.is_file():
@@ -55,8 +55,8 @@ def read(part: Part) -> Trace:
     flow, problems = _dataflow(folder, part.graph)
     joined = None
     if flow is not None:
-        joined = join(flow, records.places)
-        if joined.matched:
+        joined = join_records(flow, records.places)
+        if joined.n_matched:
             problems += _doubts(joined)
         else:
             problems.append(
@@ -65,7 +65,7 @@ def read(part: Part) -> Trace:
                 )
             )
             flow = joined = None
-    ops, tensors, matched = tables(records, flow, joined)
+    ops, tensors, matched = build_tables(records, flow, joined)
     if flow is not None and matched < len(records.places):
         problems.append(
             Problem(
@@ -85,7 +85,7 @@ def read(part: Part) -> Trace:
         resolution=RESOLUTION if records.statistics is not None else 1e-7,
         details=_details(folder, records, flow, joined, matched),
     )
-    return Trace(source, ops, tensors, (*records.problems, *problems), npy.loader(folder))
+    return Trace(source, ops, tensors, (*records.problems, *problems), npy.make_loader(folder))
 
 
 def _part(path: Path, folder: Path, whole: bool) -> Part:
@@ -97,7 +97,7 @@ def _part(path: Path, folder: Path, whole: bool) -> Part:
         else None
     )
     ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
-    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph=graph, whole=whole)
+    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph=graph, has_tensors=whole)
 
 
 def _order(part: Part) -> tuple[int, str, int, int]:
@@ -110,7 +110,7 @@ def _dataflow(folder: Path, graph: int | None) -> tuple[Dataflow | None, list[Pr
     graphs = _beside(folder, "graphs")
     if graphs is None:
         return None, []
-    known = list(graph_files(graphs))
+    known = list(find_graph_files(graphs))
     if graph is None and len(known) == 1:
         graph = known[0]
     return (None, []) if graph is None else read_dataflow(graphs, graph)
@@ -128,8 +128,8 @@ def _beside(folder: Path, name: str) -> Path | None:
 
 
 def _doubts(joined: Join) -> list[Problem]:
-    wrong = joined.checkable - joined.verified
-    if wrong <= joined.checkable * 0.01:
+    wrong = joined.n_checkable - joined.n_verified
+    if wrong <= joined.n_checkable * 0.01:
         return []
     return [
         Problem(
@@ -143,14 +143,14 @@ def _doubts(joined: Join) -> list[Problem]:
 def _details(
     folder: Path, records: Records, flow: Dataflow | None, joined: Join | None, matched: int
 ) -> dict[str, Any]:
-    details: dict[str, Any] = {"npy_files": records.files, **_metadata(folder)}
+    details: dict[str, Any] = {"npy_files": records.n_files, **_metadata(folder)}
     if records.statistics is not None:
         details["statistics"] = tuple(sorted(records.statistics.recorded))
     if flow is not None and joined is not None:
         details["graph_files"] = flow.files
-        details["op_numbers"] = joined.rule
+        details["op_numbers"] = joined.numbering
         details["npy_matched"] = (matched, len(records.places))
-        details["edges_verified"] = (joined.verified, joined.checkable)
+        details["edges_verified"] = (joined.n_verified, joined.n_checkable)
     return details
 
 

@@ -17,7 +17,7 @@ from ...model.dtypes import normalise
 from ...model.errors import DumpError
 from ...model.trace import Problem
 from .. import npy
-from .file_names import MAPPING, FileName, encode, parse, read_mapping
+from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read_mapping
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"
@@ -47,8 +47,8 @@ class Record:
     row: int = -1  #: row of the csv
     content: Hashable = None  #: equal for equal tensors; None if nothing is known of the content
     occurrence: int = 0
-    dtyped: bool = False  #: the file name tells the dtype
-    spelled: str = (
+    has_dtype_in_name: bool = False  #: the file name tells the dtype
+    full_name: str = (
         ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
     )
 
@@ -59,7 +59,7 @@ class Records:
 
     places: dict[Place, Record]
     statistics: Statistics | None
-    files: int  #: npy files that could be read
+    n_files: int  #: npy files that could be read
     era: str
     problems: list[Problem] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
             mapped = {}
     tried = 0
     for name in names:
-        if name.endswith(".npy") and parse(mapped.get(name, name)) and (folder / name).is_file():
+        if name.endswith(".npy") and parse_file_name(mapped.get(name, name)) and (folder / name).is_file():
             try:
                 npy.read_header(folder / name)
             except DumpError:
@@ -128,13 +128,13 @@ def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
         }
     for name in sorted(linked):
         path = os.path.join(folder, name)
-        said = parse(mapped.get(name, name))
+        said = parse_file_name(mapped.get(name, name))
         if said is None:
             unknown += 1
             continue
         try:
             if linked[name]:
-                npy.inside(folder, name)
+                npy.resolve_inside(folder, name)
             records.append(_npy_record(path, name, said))
         except DumpError as error:
             problems.append(Problem(name, str(error).removeprefix(f"{path}: ")))
@@ -156,7 +156,7 @@ def _npy_record(path: str, name: str, said: FileName) -> Record:
     try:
         with open(path, "rb", buffering=0) as file:
             length = os.fstat(file.fileno()).st_size
-            header = npy.header_of(file, length, path)
+            header = npy.read_open_header(file, length, path)
             content = _content(file.fileno(), header, length)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -164,16 +164,16 @@ def _npy_record(path: str, name: str, said: FileName) -> Record:
     if normalise(said.dtype) == "bfloat16":  # Ascend converts on write and names the original
         dtype = "bfloat16"
     record = Record(
-        said.kind, encode(said.name), said.io, said.slot, said.time, dtype, header.shape, name
+        said.kind, encode_op_name(said.name), said.io, said.slot, said.time, dtype, header.shape, name
     )
-    record.content, record.dtyped = content, bool(said.dtype)
-    record.spelled = said.name.replace("--", "/") if "--" in said.name else ""
+    record.content, record.has_dtype_in_name = content, bool(said.dtype)
+    record.full_name = said.name.replace("--", "/") if "--" in said.name else ""
     return record
 
 
 def _content(file: int, header: npy.Header, length: int) -> Hashable:
     """Equal for equal data whatever the shape: the bytes' hash, of large files that of three blocks."""
-    count = header.size * header.itemsize
+    count = header.n_elements * header.itemsize
     start = header.offset
     if count <= _WHOLE:
         return count, hash(os.pread(file, count, start))
@@ -181,7 +181,7 @@ def _content(file: int, header: npy.Header, length: int) -> Hashable:
     return count, *(hash(os.pread(file, _BLOCK, at)) for at in middles)
 
 
-def content_of(values: tuple[float, ...] | None, dtype: str) -> Hashable:
+def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
     """The content that a file of these values would have; None if the values or the dtype say too little."""
     known = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
     if values is None or not known:
@@ -198,7 +198,7 @@ def _csv_records(statistics: Statistics) -> list[Record]:
         statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time, statistics.dtype,
         statistics.shape, statistics.printed, strict=True,
     )  # fmt: skip
-    encoded = {name: encode(name) for name in set(statistics.name)}
+    encoded = {name: encode_op_name(name) for name in set(statistics.name)}
     return [
         Record(kind, encoded[name], io, slot, time, dtype, shape, "", row, printed)
         for row, (kind, name, io, slot, time, dtype, shape, printed) in enumerate(columns)
@@ -240,7 +240,7 @@ def _reruns(records: list[Record], folder: Path) -> list[Problem]:
     ]
 
 
-def size_of(record: Record, statistics: Statistics | None) -> int:
+def count_elements(record: Record, statistics: Statistics | None) -> int:
     """Number of elements, -1 if unknown."""
     if record.shape is not None:
         return math.prod(record.shape)
@@ -253,11 +253,11 @@ def size_of(record: Record, statistics: Statistics | None) -> int:
 
 
 def _npy_era(files: list[Record]) -> str:
-    if any(record.spelled for record in files):
+    if any(record.full_name for record in files):
         return "npy files of before 2.3 ('--' for '/')"
     return (
         "npy files of 2.4 or newer"
-        if any(record.dtyped for record in files)
+        if any(record.has_dtype_in_name for record in files)
         else "npy files of before 2.4"
     )
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...model.dtypes import normalise
 from ...model.errors import DumpError
 from ...model.trace import Problem
-from ..npy import known_shape
+from ..npy import validate_shape
 
 RESOLUTION = (
     1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
@@ -250,7 +250,7 @@ def _shape(text: str) -> tuple[int, ...] | None:
     if not (inner[:1] in "([" and inner[-1:] in ")]" and len(inner) >= 2):
         return None
     try:
-        return known_shape(int(size) for size in inner[1:-1].split(",") if size.strip())
+        return validate_shape(int(size) for size in inner[1:-1].split(",") if size.strip())
     except ValueError:
         return None
 

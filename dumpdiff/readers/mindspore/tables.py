@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ...model.dtypes import is_floating
 from ...model.trace import OPTIMIZER, op_table, tensor_table
 from . import op_types
-from .file_names import PARAMETER, encode
-from .graph import Dataflow, GraphOp, Slot, overwritten
+from .file_names import PARAMETER, encode_op_name
+from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs
 from .join import Join
 from .nodes import Output
-from .phases import phases
-from .records import Record, Records, size_of
+from .phases import assign_phases
+from .records import Record, Records, count_elements
 
 
 class _Op(NamedTuple):
@@ -49,7 +49,7 @@ class _Tensor(NamedTuple):
     values: tuple[float, ...] | None = None  #: of a constant
 
 
-def tables(
+def build_tables(
     records: Records, flow: Dataflow | None, join: Join | None
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """The op table, the tensor table, and how many records found their place in the graph.
@@ -62,9 +62,9 @@ def tables(
         rows.add_parameters({}, None, trusted=not rows.optimizer_recorded())
         matched = 0
     else:
-        op_phases = phases(flow)
+        op_phases = assign_phases(flow)
         rows.add_parameters(
-            {encode(name): name for name in flow.parameters},
+            {encode_op_name(name): name for name in flow.parameters},
             flow,
             trusted=OPTIMIZER not in op_phases,
         )
@@ -105,7 +105,7 @@ class _Rows:
             known = flow.parameters.get(parameter) if flow is not None else None
             if flow is not None and known is None:
                 continue
-            weight = known is None or known.weight is not False
+            weight = known is None or known.is_weight is not False
             self.ops.append(_Op(_numbered(parameter, occurrence), PARAMETER))
             for record in self.left.pop(key):
                 row = self.tensor(
@@ -126,9 +126,9 @@ class _Rows:
             self.left.items(), key=lambda item: min(record.time for record in item[1])
         ):
             first = kept[0]
-            name = first.spelled or first.name
-            phase = op_types.phase(first.kind, name, op_types.is_optimizer(first.kind, name))
-            scope = op_types.scope(first.spelled)
+            name = first.full_name or first.name
+            phase = op_types.classify_phase(first.kind, name, op_types.is_optimizer(first.kind, name))
+            scope = op_types.extract_scope(first.full_name)
             self.ops.append(
                 _Op(
                     _numbered(name, occurrence),
@@ -138,8 +138,8 @@ class _Rows:
                     op_types.is_recomputed(name),
                 )
             )
-            updated = op_types.updated_inputs(first.kind)
-            in_place = op_types.writes_in_place(first.kind)
+            updated = op_types.find_updated_inputs(first.kind)
+            in_place = op_types.is_in_place(first.kind)
             for record in sorted(kept, key=attrgetter("io", "slot")):
                 stale = in_place if record.io == "output" else _in(record.slot, updated)
                 row = self.tensor(record.io, record.slot, record, None)
@@ -153,7 +153,7 @@ class _Rows:
         size = math.prod(shape) if shape is not None else -1
         if record is None:
             return _Tensor(op, slot, io, dtype, shape, size, "", -1)
-        recorded = size_of(record, self.records.statistics)
+        recorded = count_elements(record, self.records.statistics)
         if shape is None or recorded not in (-1, size):
             shape, size = record.shape, recorded
         return _Tensor(op, slot, io, record.dtype or dtype, shape, size, record.file, record.row)
@@ -196,7 +196,7 @@ class _GraphRows:
 
     def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
-        self.overwritten = overwritten(flow)
+        self.overwritten = find_overwritten_outputs(flow)
         self.read = {
             (slot.op, slot.output) for op in flow.ops for slot in op.inputs if slot is not None
         }
@@ -223,7 +223,7 @@ class _GraphRows:
     def _add_inputs(
         self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]
     ) -> None:
-        rows, updated = self.rows, op_types.updated_inputs(op.kind)
+        rows, updated = self.rows, op_types.find_updated_inputs(op.kind)
         weight = self._optimized(op)
         for at in _slots(len(op.inputs), "input", kept):
             slot, record = op.inputs[at] if at < len(op.inputs) else None, kept.get(("input", at))
@@ -248,7 +248,7 @@ class _GraphRows:
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]
     ) -> None:
-        rows, stale, first = self.rows, op_types.writes_in_place(op.kind), len(self.rows.tensors)
+        rows, stale, first = self.rows, op_types.is_in_place(op.kind), len(self.rows.tensors)
         for at in _slots(len(op.outputs), "output", kept):
             self.written[number, occurrence, at] = len(rows.tensors)
             output = op.outputs[at] if at < len(op.outputs) else None
@@ -305,7 +305,7 @@ class _GraphRows:
 
     def _is_weight(self, parameter: str) -> bool:
         known = self.flow.parameters.get(parameter)
-        return known is None or known.weight is not False
+        return known is None or known.is_weight is not False
 
     def _is_gradient(self, row: _Tensor, slot: Slot, weight: str) -> bool:
         """Among what an optimizer op reads: computed, not updated by it, and shaped like the weight."""
@@ -324,7 +324,7 @@ def _graph_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
     places = [f"{file.rsplit('/', 1)[-1]}:{line}" for file, line, _ in frames]
     stack = "\n".join(f"{place} {code}" for place, (_, _, code) in zip(places, frames, strict=True))
     source = places[0] if places else ""
-    scope, recomputed = op_types.scope(op.name), op_types.is_recomputed(op.name)
+    scope, recomputed = op_types.extract_scope(op.name), op_types.is_recomputed(op.name)
     return _Op(_numbered(op.name, occurrence), op.kind, phase, scope, recomputed, source, stack)
 
 

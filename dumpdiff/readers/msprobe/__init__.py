@@ -1,5 +1,8 @@
-"""msprobe dumps (the ``mindstudio-probe`` distribution): dump.json and the files beside it, of either framework."""
+"""Reader of msprobe dumps (the ``mindstudio-probe`` package, 1.0 to 26.2): dump.json and the files next to it.
 
-from .reader import FORMAT, find, read
+Both frameworks, PyTorch and MindSpore, write the same files.
+"""
 
-__all__ = ["FORMAT", "find", "read"]
+from .reader import FORMAT, find_parts, read_part
+
+__all__ = ["FORMAT", "find_parts", "read_part"]

@@ -1,4 +1,7 @@
-"""The JSON files of an msprobe dump: read at once, or entry by entry where one is damaged."""
+"""Read the JSON files of an msprobe dump (1.0 to 26.2): dump.json, stack.json and construct.json.
+
+A file is parsed at once; from a damaged dump.json the complete entries are salvaged one by one.
+"""
 
 from __future__ import annotations
 
@@ -13,68 +16,75 @@ from ...model.errors import DumpError
 from ...model.trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
-_DEBUG = re.compile(rb'"level"\s*:\s*"debug"')  #: values saved by hand: no calls
+#: Level "debug" holds values that the user saved by hand, not calls.
+_DEBUG_LEVEL = re.compile(rb'"level"\s*:\s*"debug"')
 _DATA = re.compile(r'"data"\s*:\s*\{')
 _KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
-_NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)  #: the writer indents by one; entries are two deep
+_NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)  #: msprobe indents by one; entries are two levels deep
 _END = re.compile(r"\s*\}")
 
 
 def is_dump(head: bytes) -> bool:
     """Whether a file that begins like this is a dump.json of msprobe."""
-    return _HEAD.match(head) is not None and b'"data"' in head and not _DEBUG.search(head)
+    if not _HEAD.match(head) or _DEBUG_LEVEL.search(head):
+        return False
+    return b'"data"' in head
 
 
 def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
-    """Header, entries in order, and what was lost. Raises DumpError if there is no entry to be had."""
-    text = _text(path)
+    """Return the header, the entries in order, and the problems (lost entries) of a dump.json.
+
+    Raises DumpError if no entry can be read.
+    """
+    text = _read_text(path)
     problems: list[Problem] = []
     try:
-        content = _parsed(text)
+        content = _parse_json(text)
     except RecursionError:
         raise DumpError(f"{path}: JSON nested too deeply for a dump.json") from None
     except ValueError:
-        content, problems = _salvage(path, text)
-    data = content.pop("data", None) if isinstance(content, dict) else None
-    if not isinstance(data, dict):
+        content, problems = _salvage_entries(path, text)
+    entries = content.pop("data", None) if isinstance(content, dict) else None
+    if not isinstance(entries, dict):
         raise DumpError(
             f'{path}: expected msprobe\'s dump.json with an object "data"; record it again'
         )
-    return content, data, problems
+    return content, entries, problems
 
 
-def read_side(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """stack.json or construct.json: {} if it does not exist; a damaged one is a problem and {}."""
+def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the object in stack.json or construct.json; {} if the file is missing or damaged.
+
+    A damaged file is reported as a problem.
+    """
     if not path.is_file():
         return {}, []
     try:
-        content = _parsed(_text(path))
+        content = _parse_json(_read_text(path))
     except (ValueError, RecursionError, DumpError) as error:
         return {}, [Problem(path.name, f"damaged, not used ({error})")]
-    return (
-        (content, [])
-        if isinstance(content, dict)
-        else ({}, [Problem(path.name, "expected an object, not used")])
-    )
+    if not isinstance(content, dict):
+        return {}, [Problem(path.name, "expected an object, not used")]
+    return content, []
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _parsed(text: str) -> Any:
-    """What the text says. The fast parser refuses NaN and Infinity, which msprobe writes; Python's own takes them."""
+def _parse_json(text: str) -> Any:
+    """Parse JSON. The fast parser refuses NaN and Infinity, which msprobe writes; Python's accepts them."""
     try:
         return orjson.loads(text)
     except ValueError:
         return json.loads(text)
 
 
-def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
-    """The complete entries of a file that is cut short or damaged."""
+def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the complete entries of a file that is cut short or damaged."""
     start = _DATA.search(text)
     if start is None:
         raise DumpError(
@@ -85,7 +95,7 @@ def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
     except ValueError:
         content = {}
     decoder = json.JSONDecoder()
-    data: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     problems = []
     position = start.end()
     while not _END.match(text, position):
@@ -93,18 +103,16 @@ def _salvage(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
         try:
             if key is None:
                 raise ValueError("no entry here")
-            data[key[1]], position = decoder.raw_decode(text, key.end())
+            entries[key[1]], position = decoder.raw_decode(text, key.end())
         except (ValueError, RecursionError):
             line = text.count("\n", 0, position) + 2
-            after = f"after {next(reversed(data))}" if data else "at the first entry"
-            following = _NEXT_ENTRY.search(text, (key.end() if key else position) + 1)
-            what = (
-                "damaged entry skipped"
-                if following
-                else "cut short; the complete entries before were used,"
-            )
-            problems.append(Problem(path.name, f"{what} {after}", line))
-            if following is None:
+            place = f"after {next(reversed(entries))}" if entries else "at the first entry"
+            damage_start = key.end() if key else position
+            next_entry = _NEXT_ENTRY.search(text, damage_start + 1)
+            if next_entry is None:
+                message = f"cut short; the complete entries before were used, {place}"
+                problems.append(Problem(path.name, message, line))
                 break
-            position = following.start()
-    return {**content, "data": data}, problems
+            problems.append(Problem(path.name, f"damaged entry skipped {place}", line))
+            position = next_entry.start()
+    return {**content, "data": entries}, problems

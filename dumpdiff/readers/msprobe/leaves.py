@@ -1,8 +1,9 @@
-"""What ``msprobe compare`` calls the tensors of a dump.json: the names that a mapping file for it must hold.
+"""Names that ``msprobe compare`` gives to the tensors of a dump.json, as a mapping file for it needs them.
 
-Read in mindstudio-probe 26.2, core/compare/acc_compare.py and utils.py: a leaf is called like its file, else by its
-entry and its place in it. From 26.0 on the reference's backward calls are numbered anew before names are compared, in
-the order in which they stand in the file; the target's names are looked up in a mapping as they are.
+Read in mindstudio-probe 26.2, core/compare/acc_compare.py and utils.py. A leaf has the name of its
+tensor file, or without a file the name of its entry and its place in the entry. From 26.0 on msprobe
+renumbers the backward calls of the reference before it compares names, in the order of the file. The
+target's names are looked up in a mapping unchanged.
 """
 
 from __future__ import annotations
@@ -15,88 +16,95 @@ from typing import Any
 from ...model.trace import Trace
 from .dump_json import read_dump
 
-FIRST_RENUMBERING = (26, 0)  #: version of msprobe that numbers backward calls by their order
+FIRST_RENUMBERING = (26, 0)  #: first version of msprobe that renumbers backward calls
 
+#: Key of an entry -> how msprobe calls the place of its tensors.
 _PLACES = {
-    "input_args": "input", "input_kwargs": "input", "input": "input", "output": "output", "parameters": "parameters",
-}  # fmt: skip
-_DEEPEST = 16
+    "input_args": "input",
+    "input_kwargs": "input",
+    "input": "input",
+    "output": "output",
+    "parameters": "parameters",
+}
+_MAX_DEPTH = 16  #: levels of nested lists and objects in an argument
 
 
-def leaf_names(trace: Trace) -> list[str]:
-    """Per tensor of an msprobe trace the name that ``msprobe compare`` knows it by."""
+def list_leaf_names(trace: Trace) -> list[str]:
+    """Return, for each tensor of an msprobe trace, its name in ``msprobe compare``."""
     names, kinds = trace.ops["name"].tolist(), trace.ops["kind"].tolist()
     columns = (trace.tensors[column].tolist() for column in ("op", "slot", "role", "file"))
-    return [
-        _of_file(file)
-        if file
-        else f"{names[op]}.{_place(slot, role, kinds[op] == 'parameters_grad')}"
-        for op, slot, role, file in zip(*columns, strict=True)
-    ]
+    leaf_names = []
+    for op, slot, role, file in zip(*columns, strict=True):
+        if file:
+            leaf_names.append(_get_file_stem(file))
+        else:
+            is_gradient = kinds[op] == "parameters_grad"
+            leaf_names.append(f"{names[op]}.{_format_place(slot, role, is_gradient)}")
+    return leaf_names
 
 
-def entries_of(dump: Path) -> dict[str, tuple[str, ...]]:
-    """Every entry of a dump.json, in order, and the names of its leaves; those that are no tensors are among them.
+def read_entry_leaves(dump: Path) -> dict[str, tuple[str, ...]]:
+    """Return every entry of a dump.json, in order, with the names of its leaves.
 
-    Raises DumpError if the file cannot be read.
+    Leaves that are not tensors are included. Raises DumpError if the file cannot be read.
     """
-    _, data, _ = read_dump(dump)
-    return {entry: tuple(_leaves(entry, content)) for entry, content in data.items()}
+    _, entries, _ = read_dump(dump)
+    return {entry: tuple(_list_leaves(entry, content)) for entry, content in entries.items()}
 
 
-def sought_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[str, str]:
-    """Entry of the reference -> the name that msprobe of that version finds it by.
+def list_lookup_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[str, str]:
+    """Return, for each entry of the reference, the name by which msprobe of that version looks it up.
 
-    >>> sought_names(["Torch.matmul.7.backward", "Torch.matmul.6.backward"], (26, 2))
-    {'Torch.matmul.7.backward': 'Torch.matmul.0.backward', 'Torch.matmul.6.backward': 'Torch.matmul.1.backward'}
+    >>> list_lookup_names(["Torch.add.7.backward", "Torch.add.6.backward"], (26, 2))
+    {'Torch.add.7.backward': 'Torch.add.0.backward', 'Torch.add.6.backward': 'Torch.add.1.backward'}
     """
-    number: Counter[str] = Counter()
-    found = {}
+    call_numbers: Counter[str] = Counter()
+    lookup_names = {}
     for entry in entries:
-        stem, _, end = entry.rpartition(".")
-        stem, _, before = stem.rpartition(".")
-        found[entry] = entry
-        if "backward" in (before, end) and version >= FIRST_RENUMBERING:
-            call = str(number[stem])
-            number[stem] += 1
-            found[entry] = ".".join(
-                [stem, *(call if part.isdigit() else part for part in (before, end))]
-            )
-    return found
+        front, _, last = entry.rpartition(".")
+        stem, _, second_last = front.rpartition(".")
+        lookup_names[entry] = entry
+        if "backward" in (second_last, last) and version >= FIRST_RENUMBERING:
+            number = str(call_numbers[stem])
+            call_numbers[stem] += 1
+            ending = [number if part.isdigit() else part for part in (second_last, last)]
+            lookup_names[entry] = ".".join([stem, *ending])
+    return lookup_names
 
 
-def _place(slot: str, role: str, gradient: bool) -> str:
+def _format_place(slot: str, role: str, is_gradient: bool) -> str:
     name = slot.partition(".")[2]
-    if gradient:  # of parameters: named by the parameter alone
+    if is_gradient:  # gradients of parameters have the name of the parameter alone
         return name
     return f"parameters.{name}" if role == "parameter" else slot
 
 
-def _of_file(file: str) -> str:
+def _get_file_stem(file: str) -> str:
     return file.rpartition("/")[2].rpartition(".")[0]
 
 
-def _leaves(entry: str, content: Any) -> Iterator[str]:
+def _list_leaves(entry: str, content: Any) -> Iterator[str]:
     if not isinstance(content, dict):
         return
     if "parameters_grad" in entry.split(".")[-2:]:
         for parameter, value in content.items():
-            yield from _below(
-                f"{entry}.{parameter}", value[0] if isinstance(value, list) and value else value
-            )
+            gradient = value[0] if isinstance(value, list) and value else value
+            yield from _list_nested_leaves(f"{entry}.{parameter}", gradient)
         return
     for key, place in _PLACES.items():
         if key in content:
-            yield from _below(f"{entry}.{place}", content[key])
+            yield from _list_nested_leaves(f"{entry}.{place}", content[key])
 
 
-def _below(name: str, value: Any, depth: int = 0) -> Iterator[str]:
-    """The leaves below a value; empty lists and objects have none, and None is one."""
+def _list_nested_leaves(name: str, value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the leaves in a value. Empty lists and objects have none; None is a leaf."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         file = value.get("data_name")
-        yield _of_file(file) if isinstance(file, str) and file not in ("", "-1") else name
+        has_file = isinstance(file, str) and file not in ("", "-1")
+        yield _get_file_stem(file) if has_file else name
     elif value is None:
         yield name
-    elif isinstance(value, (dict, list)) and depth < _DEEPEST:
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _below(f"{name}.{key}", item, depth + 1)
+    elif isinstance(value, (dict, list)) and depth < _MAX_DEPTH:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _list_nested_leaves(f"{name}.{key}", item, depth + 1)

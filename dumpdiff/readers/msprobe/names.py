@@ -1,4 +1,7 @@
-"""The names of msprobe's entries: ``Functional.linear.0.forward``, ``Module.layers.0.mlp.MLP.backward.0``."""
+"""Parse the names of entries in msprobe's dump.json (1.0 to 26.2).
+
+Examples: ``Functional.linear.0.forward``, ``Module.layers.0.mlp.MLP.backward.0``.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,58 @@ _MODULE_PREFIXES = ("Module.", "Cell.")
 
 
 class Call(NamedTuple):
-    """What an entry's name says."""
+    """The parts of an entry's name."""
 
     kind: str  #: Functional.linear, Primitive.MatMul, Module.Linear, parameters_grad
     level: str  #: op or module
-    scope: str  #: of modules
-    what: str  #: forward, backward or parameters_grad
+    scope: str  #: path of a module, '' for other entries
+    entry_type: str  #: forward, backward or parameters_grad
     forward: str  #: name of the forward entry that a gradient belongs to
 
 
 @lru_cache(maxsize=1 << 17)
 def parse_name(name: str) -> Call | None:
-    """The parts of an entry's name, None if it has no such form.
+    """Return the parts of an entry's name, None if it has no known form.
 
-    >>> parse_name("Primitive.matmul.MatMul.0.backward")
-    Call(kind='Primitive.MatMul', level='op', scope='', what='backward', forward='Primitive.matmul.MatMul.0.forward')
+    >>> call = parse_name("Primitive.matmul.MatMul.0.backward")
+    >>> call.kind, call.entry_type, call.forward
+    ('Primitive.MatMul', 'backward', 'Primitive.matmul.MatMul.0.forward')
     """
-    return (name.startswith(_MODULE_PREFIXES) and _module(name)) or _api(name)
+    call = _parse_module_name(name) if name.startswith(_MODULE_PREFIXES) else None
+    return call or _parse_api_name(name)
 
 
-def _module(name: str) -> Call | None:
-    """``Module.{scope}.{class}.{what}.{n}``; what has no number after it where there was but one."""
-    front, _, what = name.rpartition(".")
+def _parse_module_name(name: str) -> Call | None:
+    """Parse ``Module.{scope}.{class}.{entry_type}.{n}``; the number is omitted for a single call."""
+    front, _, entry_type = name.rpartition(".")
     number = "0"
-    if what.isdecimal():
-        number = what
-        front, _, what = front.rpartition(".")
-    above, _, cls = front.rpartition(".")
-    if what not in ("forward", "backward", "parameters_grad") or not above or not cls:
+    if entry_type.isdecimal():
+        number = entry_type
+        front, _, entry_type = front.rpartition(".")
+    if entry_type not in ("forward", "backward", "parameters_grad"):
         return None
-    family, _, scope = above.partition(".")
+    module, _, class_name = front.rpartition(".")
+    if not module or not class_name:
+        return None
+    family, _, scope = module.partition(".")
     forward = f"{front}.forward.{number}"
-    if what == "parameters_grad":
-        return Call(what, "op", scope, what, forward)
-    return Call(f"{family}.{cls}", "module", scope, what, forward)
+    if entry_type == "parameters_grad":
+        return Call(entry_type, "op", scope, entry_type, forward)
+    return Call(f"{family}.{class_name}", "module", scope, entry_type, forward)
 
 
-def _api(name: str) -> Call | None:
-    """``{family}.{api}.{n}.{what}``, and ``Primitive.{attribute of the cell}.{operator}.{n}.{what}``."""
-    front, _, what = name.rpartition(".")
-    called, _, number = front.rpartition(".")
-    family, _, api = called.partition(".")
-    if (
-        what not in ("forward", "backward")
-        or not number.isdecimal()
-        or not api
-        or not family.isidentifier()
-    ):
+def _parse_api_name(name: str) -> Call | None:
+    """Parse ``{family}.{api}.{n}.{entry_type}``.
+
+    MindSpore primitives are ``Primitive.{attribute of the cell}.{operator}.{n}.{entry_type}``.
+    """
+    front, _, entry_type = name.rpartition(".")
+    full_api, _, number = front.rpartition(".")
+    family, _, api = full_api.partition(".")
+    if entry_type not in ("forward", "backward") or not number.isdecimal():
+        return None
+    if not api or not family.isidentifier():
         return None
     if family == "Primitive":
         api = api.rpartition(".")[2]
-    return Call(f"{family}.{api}", "op", "", what, f"{front}.forward")
+    return Call(f"{family}.{api}", "op", "", entry_type, f"{front}.forward")

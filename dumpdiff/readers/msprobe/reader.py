@@ -1,12 +1,12 @@
-"""msprobe dumps (mindstudio-probe 1.1 to 26.2, PyTorch and MindSpore): dump.json and the files beside it.
+"""Read msprobe dumps (mindstudio-probe 1.0 to 26.2, PyTorch and MindSpore): dump.json and the files next to it.
 
-dump.json holds statistics by call in order of completion; construct.json which module a call ran in; stack.json the
-user's lines; dump_tensor_data/ whole tensors. Absolute paths inside are those of the recording machine and ignored.
+dump.json holds statistics by call in order of completion, construct.json the module of each call,
+stack.json the user's source lines, and dump_tensor_data/ the whole tensors (.pt or .npy). Absolute paths
+in these files are those of the recording machine and are ignored.
 """
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,45 +16,59 @@ import pandas as pd
 from ...model.errors import DumpError
 from ...model.trace import OPTIMIZER, Problem, Source, Trace, op_table
 from .. import call_records
-from ..files import head, load_tensor, number_in, text_files
+from ..files import find_folder_number, find_text_files, load_tensor, read_head
 from ..parts import Part
-from ..stack_frames import NOWHERE, Site, from_text
-from .dump_json import is_dump, read_dump, read_side
+from ..stack_frames import NOWHERE, Site, parse_site
+from .dump_json import is_dump, read_dump, read_side_file
 from .names import Call, parse_name
-from .tensors import FOLDER, tensors
+from .tensors import FOLDER, build_tensor_table
 
 FORMAT = "msprobe"
 
+_HEAD_SIZE = 4096  #: bytes of a file that decide whether it is a dump.json
+_MAX_NESTING = 1000  #: modules around a call; stops a construct.json that runs in a circle
+_MAX_SHOWN_NAME = 80  #: characters of an unknown name in a message
 
-def find(path: Path) -> list[Part]:
-    """Every dump.json at or below ``path``; step and rank (or process id) from folders stepN, rankR and procP."""
+#: Kinds of calls that only MindSpore has.
+_MINDSPORE_FAMILIES = ("Cell.", "Primitive.", "Mint", "mint.")
+
+
+def find_parts(path: Path) -> list[Part]:
+    """List every dump.json at or below ``path``.
+
+    Step and rank (or process id) are the numbers of the folders stepN, rankR and procP.
+    """
     parts = []
-    for file in text_files(path):
-        if is_dump(head(file, 4096)):
-            rank = number_in(file, "rank")
-            process = number_in(file, "proc") if rank is None else None
-            whole = _holds_files(file.parent / FOLDER)
-            parts.append(Part(FORMAT, file, number_in(file, "step"), rank, process, whole=whole))
+    for file in find_text_files(path):
+        if not is_dump(read_head(file, _HEAD_SIZE)):
+            continue
+        step = find_folder_number(file, "step")
+        rank = find_folder_number(file, "rank")
+        process = find_folder_number(file, "proc") if rank is None else None
+        has_tensors = _has_files(file.parent / FOLDER)
+        parts.append(Part(FORMAT, file, step, rank, process, has_tensors=has_tensors))
     return parts
 
 
-def read(part: Part) -> Trace:
-    """The trace of one dump.json. Raises DumpError if it cannot be read at all."""
+def read_part(part: Part) -> Trace:
+    """Return the trace of one dump.json. Raises DumpError if it cannot be read at all."""
     folder = part.path.parent
-    header, data, problems = read_dump(part.path)
-    construct, broken = read_side(folder / "construct.json")
-    stacks, broken_too = read_side(folder / "stack.json")
-    problems += broken + broken_too
-    names, named = _entries(data, part.path.name, problems)
-    if not names:
+    header, entries, problems = read_dump(part.path)
+    construct, construct_problems = read_side_file(folder / "construct.json")
+    stacks, stack_problems = read_side_file(folder / "stack.json")
+    problems += construct_problems + stack_problems
+    calls = _order_calls(_parse_names(entries, part.path.name, problems))
+    if not calls:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
-    ops = _ops(names, named, data, construct, _sites(stacks))
-    framework = _framework(header, named)
-    table, doubts = tensors([data[name] for name in names], named, ops, folder, framework)
+    ops = _build_op_table(calls, entries, construct, _parse_sites(stacks))
+    framework = _find_framework(header, calls)
+    tensors, tensor_problems = build_tensor_table(
+        [entries[name] for name in calls], list(calls.values()), ops, folder, framework
+    )
     source = Source(
         path=str(folder),
         format=FORMAT,
-        era=_era(part, header, data, stacks, names),
+        era=_describe_era(header, entries, stacks, list(calls)),
         framework=framework,
         step=part.step,
         rank=part.rank,
@@ -62,140 +76,164 @@ def read(part: Part) -> Trace:
         low_precision_statistics=framework == "pytorch",
         details={key: header[key] for key in ("task", "level") if isinstance(header.get(key), str)},
     )
-    return Trace(source, ops, table, (*problems, *doubts), partial(load_tensor, folder))
+    all_problems = (*problems, *tensor_problems)
+    return Trace(source, ops, tensors, all_problems, partial(load_tensor, folder))
 
 
-def _entries(
-    data: dict[str, Any], file: str, problems: list[Problem]
-) -> tuple[list[str], list[Call]]:
-    """The names of entries in execution order, and their parts.
-
-    Up to 8.3 parameter gradients stand where they were reserved, after the forward entry; they move behind the
-    backward entry of their module.
-    """
-    named: dict[str, Call] = {}
-    strange: list[str] = []
-    for name, entry in data.items():
+def _parse_names(
+    entries: dict[str, Any], file: str, problems: list[Problem]
+) -> dict[str, Call]:
+    """Return the entries that are calls, with the parts of their names; report the others."""
+    calls: dict[str, Call] = {}
+    unknown_names: list[str] = []
+    for name, entry in entries.items():
         call = parse_name(name)
         if call is None or not isinstance(entry, dict):
-            strange.append(name)
+            unknown_names.append(name)
         else:
-            named[name] = call
-    if strange:
-        problems.append(
-            Problem(file, f"no call is named by {strange[0][:80]!r}, skipped", count=len(strange))
-        )
-    before = itertools.takewhile(lambda name: named[name].what != "backward", named)
-    early = {name: named[name].forward for name in before if named[name].what == "parameters_grad"}
-    names = list(named)
-    if early:
-        order = {name: float(index) for index, name in enumerate(named)}
-        for name, forward in early.items():
-            stem, _, count = forward.rpartition("forward.")
-            order[name] = order.get(f"{stem}backward.{count}", len(order)) + 0.5
-        names.sort(key=order.__getitem__)
-    return names, [named[name] for name in names]
+            calls[name] = call
+    if unknown_names:
+        shown_name = unknown_names[0][:_MAX_SHOWN_NAME]
+        message = f"{shown_name!r} is not the name of a call, skipped"
+        problems.append(Problem(file, message, count=len(unknown_names)))
+    return calls
 
 
-def _ops(
-    names: list[str],
-    named: list[Call],
-    data: dict[str, Any],
+def _order_calls(calls: dict[str, Call]) -> dict[str, Call]:
+    """Return the calls in execution order.
+
+    Up to 8.3, parameter gradients are written where their place was reserved, after the forward entry.
+    They are moved behind the backward entry of their module.
+    """
+    early_gradients: dict[str, str] = {}  # gradient entry -> forward entry
+    for name, call in calls.items():
+        if call.entry_type == "backward":
+            break
+        if call.entry_type == "parameters_grad":
+            early_gradients[name] = call.forward
+    if not early_gradients:
+        return calls
+    order = {name: float(index) for index, name in enumerate(calls)}
+    for name, forward in early_gradients.items():
+        stem, _, number = forward.rpartition("forward.")
+        backward = f"{stem}backward.{number}"
+        order[name] = order.get(backward, len(order)) + 0.5
+    return {name: calls[name] for name in sorted(calls, key=order.__getitem__)}
+
+
+def _build_op_table(
+    calls: dict[str, Call],
+    entries: dict[str, Any],
     construct: dict[str, Any],
     sites: dict[str, Site],
 ) -> pd.DataFrame:
-    """The op table: modules from construct.json, lines from stack.json, phases from both and from the order."""
+    """Build the op table.
+
+    Modules are those of construct.json, source lines those of stack.json. Phases follow from both and
+    from the order of calls.
+    """
+    names = list(calls)
     ids = {name: index for index, name in enumerate(names)}
-    backward = [call.what != "forward" for call in named]
-    forward = [
-        ids.get(call.forward, -1) if later else -1
-        for call, later in zip(named, backward, strict=True)
-    ]
-    kinds = [call.kind for call in named]
-    found = [sites.get(name, NOWHERE) for name in names]
-    phases, recomputed = call_records.passes(kinds, backward, forward, found)
+    is_backward = [call.entry_type != "forward" for call in calls.values()]
+    forward = []
+    for call, is_gradient in zip(calls.values(), is_backward, strict=True):
+        forward.append(ids.get(call.forward, -1) if is_gradient else -1)
+    kinds = [call.kind for call in calls.values()]
+    call_sites = [sites.get(name, NOWHERE) for name in names]
+    phases, recomputed = call_records.assign_phases(kinds, is_backward, forward, call_sites)
     scopes, parents = [], []
-    for index, (name, call) in enumerate(zip(names, named, strict=True)):
-        scope, parent = call.scope, -1
-        seen = 0
-        above = construct.get(name)
-        while isinstance(above, str) and above and seen < 1000:
-            seen += 1
-            if above in ("optimizer", "clip_grad"):
-                phases[index] = OPTIMIZER
-                recomputed[index] = False
-                break
-            module = parse_name(above)
-            if call.level == "op" and seen == 1 and module is not None and not scope:
-                scope = module.scope
-            if above in ids:
-                parent = ids[above]
-                break
-            above = construct.get(above)
+    for index, (name, call) in enumerate(calls.items()):
+        scope, parent, in_optimizer = _find_module(name, call, construct, ids)
         scopes.append(scope)
         parents.append(parent)
-        if isinstance(again := data[name].get("is_recompute"), bool):
-            recomputed[index] = again
+        if in_optimizer:
+            phases[index] = OPTIMIZER
+            recomputed[index] = False
+        recorded_flag = entries[name].get("is_recompute")
+        if isinstance(recorded_flag, bool):
+            recomputed[index] = recorded_flag
     return op_table(
         {
             "name": names,
             "kind": kinds,
             "phase": phases,
-            "level": [call.level for call in named],
+            "level": [call.level for call in calls.values()],
             "scope": scopes,
             "parent": parents,
             "forward": forward,
             "recomputed": recomputed,
-            "source": [site.source for site in found],
-            "stack": [site.stack for site in found],
+            "source": [site.source for site in call_sites],
+            "stack": [site.stack for site in call_sites],
         }
     )
 
 
-def _sites(stacks: dict[str, Any]) -> dict[str, Site]:
-    """The call site of every entry: stacks shared by number (8.1 and later) or one for each name (up to 1.3)."""
+def _find_module(
+    name: str, call: Call, construct: dict[str, Any], ids: dict[str, int]
+) -> tuple[str, int, bool]:
+    """Return the scope of a call, the id of the module call around it (-1 if none is recorded), and
+    whether the call runs in the optimizer.
+    """
+    scope = call.scope
+    outer_name = construct.get(name)
+    for depth in range(_MAX_NESTING):
+        if not isinstance(outer_name, str) or not outer_name:
+            break
+        if outer_name in ("optimizer", "clip_grad"):
+            return scope, -1, True
+        module = parse_name(outer_name)
+        if call.level == "op" and depth == 0 and module is not None and not scope:
+            scope = module.scope
+        if outer_name in ids:
+            return scope, ids[outer_name], False
+        outer_name = construct.get(outer_name)
+    return scope, -1, False
+
+
+def _parse_sites(stacks: dict[str, Any]) -> dict[str, Site]:
+    """Return the call site of every entry.
+
+    Stacks are shared by number (8.1 and later) or given for each name (up to 1.3).
+    """
     sites: dict[str, Site] = {}
     for key, value in stacks.items():
         match value:
             case [list(names), list(frames)] if key.isdecimal():
-                shared = from_text(frames)
-                sites.update((name, shared) for name in names if isinstance(name, str))
+                shared_site = parse_site(frames)
+                sites.update((name, shared_site) for name in names if isinstance(name, str))
             case list(frames):
-                sites[key] = from_text(frames)
+                sites[key] = parse_site(frames)
     return sites
 
 
-def _holds_files(folder: Path) -> bool:
+def _has_files(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _framework(header: dict[str, Any], named: list[Call]) -> str:
-    """As the header says; versions before 1.3 do not say it."""
-    said = header.get("framework")
-    if said in ("pytorch", "mindspore"):
-        return str(said)
-    if said == "mindtorch":
+def _find_framework(header: dict[str, Any], calls: dict[str, Call]) -> str:
+    """Return the framework in the header; versions before 1.3 do not write it, then judge by the calls."""
+    framework = header.get("framework")
+    if framework in ("pytorch", "mindspore"):
+        return str(framework)
+    if framework == "mindtorch":
         return "mindspore"
-    families = ("Cell.", "Primitive.", "Mint", "mint.")
-    return "mindspore" if any(call.kind.startswith(families) for call in named) else "pytorch"
+    is_mindspore = any(call.kind.startswith(_MINDSPORE_FAMILIES) for call in calls.values())
+    return "mindspore" if is_mindspore else "pytorch"
 
 
-def _era(
-    part: Part,
-    header: dict[str, Any],
-    data: dict[str, Any],
-    stacks: dict[str, Any],
-    names: list[str],
+def _describe_era(
+    header: dict[str, Any], entries: dict[str, Any], stacks: dict[str, Any], names: list[str]
 ) -> str:
-    """What tells the version apart, in words."""
-    again = any("is_recompute" in entry for entry in data.values() if isinstance(entry, dict))
-    numbered = any(".parameters_grad." in name for name in names)
+    """Return in words which versions of msprobe write such a dump, with its task and level."""
+    has_recompute_flag = any(
+        "is_recompute" in entry for entry in entries.values() if isinstance(entry, dict)
+    )
     if "framework" not in header:
         version = "before 1.3"
-    elif numbered:
-        version = "26.0" if again else "26.2 or later"
+    elif any(".parameters_grad." in name for name in names):
+        version = "26.0" if has_recompute_flag else "26.2 or later"
     elif "0" in stacks:
-        version = "8.1 to 8.3" if again else "8.1 or later"
+        version = "8.1 to 8.3" if has_recompute_flag else "8.1 or later"
     else:
         version = "1.3" if stacks else "1.3 or later"
     task, level = header.get("task", "task unknown"), header.get("level", "unknown")

@@ -1,4 +1,4 @@
-"""The tensors and numbers inside msprobe's entries, as a table."""
+"""Build the tensor table from the entries of msprobe's dump.json (1.0 to 26.2)."""
 
 from __future__ import annotations
 
@@ -18,51 +18,55 @@ from .. import call_records
 from ..files import is_plain_name
 from .names import Call
 
-FOLDER = "dump_tensor_data"  #: of whole tensors, beside dump.json
+FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json
 
-#: Keys of an entry, and the role of what lies below; grad_* are those of 1.0.
+#: Keys of an entry -> role of the tensors under them, in the order of the table. grad_* are from 1.0.
 _ROLES = {
-    "input_args": "input", "input_kwargs": "input", "output": "output", "input": "input",
-    "grad_input": "input", "grad_output": "output", "parameters": "parameter",
-}  # fmt: skip
-#: Keys of the record of a tensor; "constant" is ours, of Python scalars.
+    "input_args": "input",
+    "input_kwargs": "input",
+    "output": "output",
+    "input": "input",
+    "grad_input": "input",
+    "grad_output": "output",
+    "parameters": "parameter",
+}
+#: Keys of a tensor's record. "constant" is not msprobe's: it marks the Python scalars.
 _FIELDS = ("dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "data_name", "constant")
-_DEEPEST = 16  #: levels of nested lists and dicts in an argument
+_MAX_DEPTH = 16  #: levels of nested lists and dicts in an argument
+_MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
-_dtype = lru_cache(maxsize=1 << 10)(normalise)
+_normalise = lru_cache(maxsize=1 << 10)(normalise)
 
-#: A tensor or number as recorded: op, slot, role, and what its JSON object says of _FIELDS.
+#: A tensor or number as recorded: op, slot, role, then the values of _FIELDS.
 _Leaf = tuple[Any, ...]
 
 
-def tensors(
+def build_tensor_table(
     entries: Sequence[dict[str, Any]],
-    called: Sequence[Call],
+    calls: Sequence[Call],
     ops: pd.DataFrame,
     folder: Path,
     framework: str,
 ) -> tuple[pd.DataFrame, list[Problem]]:
-    """The tensor table of the entries (one an op, with the parts of its name), and what is wrong with its files."""
-    leaves: list[_Leaf] = []
-    for op, (entry, call) in enumerate(zip(entries, called, strict=True)):
-        if call.what == "parameters_grad":
-            for name, value in entry.items():
-                first = value[0] if isinstance(value, list) and value else value
-                _collect(first, f"output.{name}", op, "output", leaves)
-        else:
-            for key, role in _roles(tuple(entry)):
-                _collect(entry[key], role, op, role, leaves)
-    columns_of = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
-    op_ids, slots, roles, spelled, shaped, *recorded, sums, file_names, constant = columns_of
-    dtypes = [
-        _dtype(str(name)) if not given else name
-        for name, given in zip(spelled, constant, strict=True)
-    ]
-    shapes, sizes = (
-        zip(*map(call_records.shape_and_size, shaped), strict=True) if shaped else ((), ())
+    """Return the tensor table, and problems with the tensor files in ``folder``.
+
+    ``entries`` has one entry for each op, ``calls`` the parts of their names.
+    """
+    leaves = _collect_leaves(entries, calls)
+    leaf_columns = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
+    op_ids, slots, roles, dtype_names, raw_shapes, *recorded, checksums, file_names, constants = (
+        leaf_columns
     )
-    parameters, gradients = _owned(called, op_ids, slots, roles)
-    files, problems = _files(file_names, folder)
+    dtypes = []
+    for dtype_name, constant in zip(dtype_names, constants, strict=True):
+        dtypes.append(dtype_name if constant else _normalise(str(dtype_name)))
+    shapes, sizes = [], []
+    for raw_shape in raw_shapes:
+        shape, size = call_records.parse_shape_and_size(raw_shape)
+        shapes.append(shape)
+        sizes.append(size)
+    parameters, gradients = _name_parameters(calls, op_ids, slots, roles)
+    files, problems = _find_files(file_names, folder)
     columns: dict[str, Any] = {
         "op": op_ids,
         "slot": slots,
@@ -70,60 +74,92 @@ def tensors(
         "dtype": dtypes,
         "shape": shapes,
         "size": sizes,
-        "hash": [str(checksum) if checksum else "" for checksum in sums],
-        "constant": [given is not None for given in constant],
+        "hash": [str(checksum) if checksum else "" for checksum in checksums],
+        "constant": [constant is not None for constant in constants],
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **call_records.statistics(recorded, dtypes, sizes),
+        **call_records.build_statistic_columns(recorded, dtypes, sizes),
     }
-    if any("grad_input" in entry for entry in entries) and call_records.swapped(
-        ops, table := tensor_table(columns)
-    ):
-        where = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()] & (
-            table["gradient_of"] == ""
-        ).to_numpy()
-        columns["slot"], columns["role"] = call_records.exchange(
-            columns["slot"], columns["role"], where
-        )
     table = tensor_table(columns)
-    table["parameter"] = _read_parameters(table, ops)
-    table["trusted"] = call_records.trusted(
+    if any("grad_input" in entry for entry in entries):  # only 1.0 may have swapped them
+        table = _correct_swapped_gradients(table, columns, ops)
+    table["parameter"] = _complete_parameters(table, ops)
+    is_trusted = call_records.find_trusted_rows(
         ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
-    ) | (table["gradient_of"] != "")
+    )
+    table["trusted"] = is_trusted | (table["gradient_of"] != "")
     return table, problems
 
 
+def _correct_swapped_gradients(
+    table: pd.DataFrame, columns: dict[str, Any], ops: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the table with inputs and outputs of backward ops swapped, if they were recorded so."""
+    if not call_records.has_swapped_gradients(ops, table):
+        return table
+    is_backward = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()]
+    is_parameter_gradient = (table["gradient_of"] != "").to_numpy()
+    columns["slot"], columns["role"] = call_records.swap_inputs_and_outputs(
+        columns["slot"], columns["role"], is_backward & ~is_parameter_gradient
+    )
+    return tensor_table(columns)
+
+
+def _collect_leaves(entries: Sequence[dict[str, Any]], calls: Sequence[Call]) -> list[_Leaf]:
+    leaves: list[_Leaf] = []
+    for op, (entry, call) in enumerate(zip(entries, calls, strict=True)):
+        if call.entry_type == "parameters_grad":
+            for name, value in entry.items():
+                gradient = value[0] if isinstance(value, list) and value else value
+                _add_leaves(gradient, f"output.{name}", op, "output", leaves)
+        else:
+            for key, role in _list_tensor_keys(tuple(entry)):
+                _add_leaves(entry[key], role, op, role, leaves)
+    return leaves
+
+
 @lru_cache(maxsize=1 << 10)
-def _roles(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Those of an entry's keys that hold tensors and what role these have, inputs first."""
+def _list_tensor_keys(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the keys of an entry that hold tensors, each with its role, inputs first."""
     return tuple((key, role) for key, role in _ROLES.items() if key in keys)
 
 
-def _collect(
+def _add_leaves(
     value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0
 ) -> None:
-    """Every tensor and number below ``value``, with slots that say where; text, slices and null are passed over."""
+    """Add every tensor and number in ``value`` to ``leaves``, with its slot.
+
+    Text, slices and null are skipped.
+    """
     if type(value) is list:
         for index, item in enumerate(value):
             if type(item) is dict and "dtype" in item:
                 leaves.append((op, f"{slot}.{index}", role, *map(item.get, _FIELDS)))
-            elif item is not None and depth < _DEEPEST:
-                _collect(item, f"{slot}.{index}", op, role, leaves, depth + 1)
+            elif item is not None and depth < _MAX_DEPTH:
+                _add_leaves(item, f"{slot}.{index}", op, role, leaves, depth + 1)
     elif type(value) is dict:
-        if "dtype" in value:
-            leaves.append((op, slot, role, *map(value.get, _FIELDS)))
-        elif "type" not in value:
-            for key, item in value.items() if depth < _DEEPEST else ():
-                _collect(item, f"{slot}.{key}", op, role, leaves, depth + 1)
-        elif isinstance(number := value.get("value"), int | float):
-            leaves.append((op, slot, role, *map(_as_tensor(number).get, _FIELDS)))
-        elif type(inner := value.get("tensor")) is dict:  # P2POp
-            _collect(inner, slot, op, role, leaves, depth + 1)
+        _add_object_leaves(value, slot, op, role, leaves, depth)
 
 
-def _as_tensor(number: float) -> dict[str, Any]:
-    """A Python scalar as the record of a tensor of no dimension."""
+def _add_object_leaves(
+    value: dict[str, Any], slot: str, op: int, role: str, leaves: list[_Leaf], depth: int
+) -> None:
+    if "dtype" in value:
+        leaves.append((op, slot, role, *map(value.get, _FIELDS)))
+    elif "type" not in value:
+        if depth < _MAX_DEPTH:
+            for key, item in value.items():
+                _add_leaves(item, f"{slot}.{key}", op, role, leaves, depth + 1)
+    elif isinstance(value.get("value"), int | float):
+        record = _make_scalar_record(value["value"])
+        leaves.append((op, slot, role, *map(record.get, _FIELDS)))
+    elif type(value.get("tensor")) is dict:  # an argument of a P2POp
+        _add_leaves(value["tensor"], slot, op, role, leaves, depth + 1)
+
+
+def _make_scalar_record(number: float) -> dict[str, Any]:
+    """Return a Python scalar as the record of a 0-dimensional tensor."""
     return {
         "dtype": type(number).__name__,
         "shape": [],
@@ -133,65 +169,80 @@ def _as_tensor(number: float) -> dict[str, Any]:
     }
 
 
-def _owned(
-    called: Sequence[Call], op_ids: Sequence[int], slots: Sequence[str], roles: Sequence[str]
+def _name_parameters(
+    calls: Sequence[Call], op_ids: Sequence[int], slots: Sequence[str], roles: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Per slot the full name of the parameter that it holds, and of the one whose gradient it holds; '' for others."""
+    """Return, for each slot, the parameter that it holds and the parameter whose gradient it holds.
+
+    Both are full names, '' for other tensors.
+    """
     parameters, gradients = [""] * len(slots), [""] * len(slots)
     for row, role in enumerate(roles):
-        call = called[op_ids[row]]
-        if role == "parameter" or call.what == "parameters_grad":
+        call = calls[op_ids[row]]
+        if role == "parameter" or call.entry_type == "parameters_grad":
             name = slots[row].partition(".")[2]
             names = parameters if role == "parameter" else gradients
             names[row] = f"{call.scope}.{name}" if call.scope else name
     return parameters, gradients
 
 
-def _read_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
-    """The parameter column, completed: a call right inside a module that reads what equals one parameter of it."""
+def _complete_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
+    """Return the parameter column, completed for the inputs of ops.
+
+    An input of an op directly inside a module that equals exactly one parameter of the module is that
+    parameter.
+    """
     names = table["parameter"].to_numpy().copy()
     op = table["op"].to_numpy()
 
-    def keys(owners: Ints, rows: Ints) -> list[tuple[Any, ...]]:
+    def make_keys(owners: Ints, rows: Ints) -> list[tuple[Any, ...]]:
         content = (
             table[name].to_numpy()[rows].tolist()
             for name in ("shape", "hash", "max", "min", "mean", "norm")
         )
         return list(zip(owners[rows].tolist(), *content, strict=True))
 
-    held: dict[tuple[Any, ...], str] = {}
-    named = np.flatnonzero(names != "")
-    for key, name in zip(keys(op, named), names[named], strict=True):
-        held[key] = "" if key in held else name  # two equal parameters: not told apart
-    parents = (
-        ops["parent"].where((ops["phase"] == FORWARD) & (ops["level"] == "op"), -1).to_numpy()[op]
-    )
-    reading = np.flatnonzero((table["role"].to_numpy() == "input") & np.isin(parents, op[named]))
-    for row, key in zip(reading.tolist(), keys(parents, reading), strict=True):
-        names[row] = held.get(key, "")
+    parameter_of: dict[tuple[Any, ...], str] = {}
+    parameter_rows = np.flatnonzero(names != "")
+    for key, name in zip(make_keys(op, parameter_rows), names[parameter_rows], strict=True):
+        parameter_of[key] = "" if key in parameter_of else name  # equal parameters are ambiguous
+    is_forward_op = (ops["phase"] == FORWARD) & (ops["level"] == "op")
+    parents = ops["parent"].where(is_forward_op, -1).to_numpy()[op]
+    is_input = table["role"].to_numpy() == "input"
+    input_rows = np.flatnonzero(is_input & np.isin(parents, op[parameter_rows]))
+    for row, key in zip(input_rows.tolist(), make_keys(parents, input_rows), strict=True):
+        names[row] = parameter_of.get(key, "")
     return names
 
 
-def _files(names: Sequence[Any], folder: Path) -> tuple[list[str], list[Problem]]:
-    """The file of every tensor, relative to ``folder``; '' and a problem where it is missing or its name unsafe."""
-    there = set(os.listdir(folder / FOLDER)) if (folder / FOLDER).is_dir() else set()
+def _find_files(names: Sequence[Any], folder: Path) -> tuple[list[str], list[Problem]]:
+    """Return the file of every tensor, relative to ``folder``, and the problems with the files.
+
+    The file is '' if the name is absent or unsafe, or the file is missing.
+    """
+    tensor_folder = folder / FOLDER
+    existing_files = set(os.listdir(tensor_folder)) if tensor_folder.is_dir() else set()
     files: list[str] = []
-    missing: list[str] = []
-    unsafe: list[str] = []
+    missing_names: list[str] = []
+    unsafe_names: list[str] = []
     for name in names:
         file = ""
         if type(name) is not str or name in ("", "-1"):
             pass
-        elif name in there:
+        elif name in existing_files:
             file = f"{FOLDER}/{name}"
+        elif is_plain_name(name):
+            missing_names.append(name)
         else:
-            (missing if is_plain_name(name) else unsafe).append(name)
+            unsafe_names.append(name)
         files.append(file)
     problems = []
-    if unsafe:
-        text = f"the tensor file {unsafe[0][:80]!r} would lie outside {FOLDER}, not read"
-        problems.append(Problem("dump.json", text, count=len(unsafe)))
-    if missing:
-        text = f"the tensor file {missing[0][:80]!r} is missing, its statistics were used"
-        problems.append(Problem(FOLDER, text, count=len(missing)))
+    if unsafe_names:
+        shown_name = unsafe_names[0][:_MAX_SHOWN_NAME]
+        message = f"the tensor file {shown_name!r} would be outside {FOLDER}, not read"
+        problems.append(Problem("dump.json", message, count=len(unsafe_names)))
+    if missing_names:
+        shown_name = missing_names[0][:_MAX_SHOWN_NAME]
+        message = f"the tensor file {shown_name!r} is missing, its statistics were used"
+        problems.append(Problem(FOLDER, message, count=len(missing_names)))
     return files, problems

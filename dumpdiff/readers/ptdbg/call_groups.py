@@ -10,7 +10,7 @@ from .lines import Call, Damage, Record, StackLine, parse_name
 
 
 @dataclass(frozen=True)
-class Grouped:
+class CallGroups:
     """Calls in order (the op's id is the row), and the records of tensors in order with the call of each."""
 
     calls: list[Call]
@@ -24,7 +24,7 @@ class Grouped:
     ambiguous: frozenset[str]  #: names of several different records, which have one tensor file
 
 
-def group(lines: Iterable[Record | StackLine], damage: Damage) -> Grouped:
+def group_lines(lines: Iterable[Record | StackLine], damage: Damage) -> CallGroups:
     """The calls that the lines make up; lines that name no call are counted in ``damage``.
 
     A name with a call index is used once, so the n-th record of it is of the n-th process that wrote the file: call
@@ -58,7 +58,7 @@ def group(lines: Iterable[Record | StackLine], damage: Damage) -> Grouped:
             repeated = seen.setdefault(line.name, [])
             repeated.append(line)
             number = len(repeated)
-            if not call.indexed:
+            if not call.is_indexed:
                 number = current[call.name] = max(number, current.get(call.name, 1))
             rows.append((op_of(call, number), role + (position or ".0"), role, line))
 
@@ -71,7 +71,7 @@ def group(lines: Iterable[Record | StackLine], damage: Damage) -> Grouped:
     kept = {
         op
         for op, (call, number) in enumerate(zip(calls, numbers, strict=True))
-        if number == 1 or not call.indexed
+        if number == 1 or not call.is_indexed
     }
     kept.update(
         op
@@ -80,7 +80,7 @@ def group(lines: Iterable[Record | StackLine], damage: Damage) -> Grouped:
     )
     new_ids = {op: index for index, op in enumerate(sorted(kept))}
     rows = [row for row in rows if row[0] in new_ids]
-    return Grouped(
+    return CallGroups(
         calls=[calls[op] for op in new_ids],
         names=[calls[op].name + (f"#{numbers[op]}" if numbers[op] > 1 else "") for op in new_ids],
         sites=[sites.get(op, NOWHERE) for op in new_ids],

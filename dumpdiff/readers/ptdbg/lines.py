@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...model.trace import Problem
-from ..call_records import numbers
-from ..stack_frames import Frame, Site, site
+from ..call_records import to_float_array
+from ..stack_frames import Frame, Site, build_site
 
 #: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
 LONGEST_LINE = 256 << 20
@@ -42,13 +42,13 @@ class Call(NamedTuple):
 
     name: str  #: Functional.linear.18.forward
     api: str  #: Functional.linear
-    indexed: bool  #: whether the name tells calls of one API apart
-    backward: bool
+    is_indexed: bool  #: whether the name tells calls of one API apart
+    is_backward: bool
 
     @property
     def forward(self) -> str:
         """Name of the forward call that a backward call belongs to, '' for a forward call."""
-        return self.name[: -len("backward")] + "forward" if self.backward else ""
+        return self.name[: -len("backward")] + "forward" if self.is_backward else ""
 
 
 class Record(NamedTuple):
@@ -60,7 +60,7 @@ class Record(NamedTuple):
     dtype: str
     shape: Any
     statistics: list[Any]
-    items: int  #: items in the line, which tells the eras apart
+    n_items: int  #: items in the line, which tells the eras apart
 
 
 class StackLine(NamedTuple):
@@ -82,7 +82,7 @@ class Damage:
         """Count a line (from 1) under a description."""
         self._lines[what].append(line)
 
-    def problems(self) -> list[Problem]:
+    def list_problems(self) -> list[Problem]:
         """One problem for each description, with the first line numbers spelled out."""
         found = []
         for what, lines in self._lines.items():
@@ -121,7 +121,7 @@ def _parse_call(name: str) -> Call | None:
     return None
 
 
-def records(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
+def read_lines(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
     """Every record of the file in order; what is wrong is counted in ``damage``."""
     sites: dict[
         str, Site
@@ -224,7 +224,7 @@ def _record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911
 
 
 def _site(frames: list[Any]) -> Site:
-    return site(
+    return build_site(
         Frame(frame[0], str(frame[1]), str(frame[2]), str(frame[3] or ""))
         for frame in frames
         if isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str)
@@ -233,7 +233,7 @@ def _site(frames: list[Any]) -> Site:
 
 def _measure(values: list[Any]) -> list[float]:
     """Max, min, mean and norm of a flat list of numbers."""
-    array = numbers(values)
+    array = to_float_array(values)
     if not array.size:
         return []
     return [

@@ -20,10 +20,10 @@ from ...model.dtypes import normalise
 from ...model.errors import DumpError
 from ...model.trace import Problem, Source, Trace, op_table, tensor_table
 from .. import call_records
-from ..files import head, is_pickle, is_plain_name, load_tensor, number_in, text_files
+from ..files import read_head, is_pickle, is_plain_name, load_tensor, find_folder_number, find_text_files
 from ..parts import Part
-from .call_groups import Grouped, group
-from .lines import Damage, is_dump, parse_name, records
+from .call_groups import CallGroups, group_lines
+from .lines import Damage, is_dump, parse_name, read_lines
 
 FORMAT = "ptdbg"
 
@@ -39,22 +39,22 @@ _ERAS = {
 _normalise = lru_cache(maxsize=None)(normalise)
 
 
-def find(path: Path) -> list[Part]:
+def find_parts(path: Path) -> list[Part]:
     """Every ptdbg_ascend file at or below ``path``; step and rank come from folders called ``stepN`` and ``rankR``."""
     return [
-        Part(FORMAT, file, number_in(file, "step"), *_rank(file), whole=bool(_tensor_folders(file)))
-        for file in text_files(path)
-        if is_dump(head(file))
+        Part(FORMAT, file, find_folder_number(file, "step"), *_rank(file), has_tensors=bool(_tensor_folders(file)))
+        for file in find_text_files(path)
+        if is_dump(read_head(file))
     ]
 
 
 def _rank(file: Path) -> tuple[int | None, int | None]:
     """(rank, process): the folder of a process without a rank is called by its id, or its id + 100000."""
-    number = number_in(file, "rank")
+    number = find_folder_number(file, "rank")
     return (number, None) if number is None or number < _SMALLEST_PROCESS else (None, number)
 
 
-def read(part: Part) -> Trace:
+def read_part(part: Part) -> Trace:
     """The trace of one file. Raises DumpError if it is a real pickle or holds no readable record."""
     path = part.path
     if is_pickle(path):
@@ -63,7 +63,7 @@ def read(part: Part) -> Trace:
         )
     damage = Damage(path.name)
     try:
-        grouped = group(records(path, damage), damage)
+        grouped = group_lines(read_lines(path, damage), damage)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
     if not grouped.records:
@@ -85,15 +85,15 @@ def read(part: Part) -> Trace:
         details={"file": path.name, "task": _task(grouped, files)},
     )
     return Trace(
-        source, ops, tensors, (*damage.problems(), *missing), partial(load_tensor, path.parent)
+        source, ops, tensors, (*damage.list_problems(), *missing), partial(load_tensor, path.parent)
     )
 
 
-def _ops(grouped: Grouped) -> pd.DataFrame:
+def _ops(grouped: CallGroups) -> pd.DataFrame:
     """The op table."""
     kinds, levels, scopes = zip(*(_classify(call.api) for call in grouped.calls), strict=True)
-    backward = [call.backward for call in grouped.calls]
-    phases, recomputed = call_records.passes(kinds, backward, grouped.forward, grouped.sites)
+    backward = [call.is_backward for call in grouped.calls]
+    phases, recomputed = call_records.assign_phases(kinds, backward, grouped.forward, grouped.sites)
     return op_table(
         {
             "name": grouped.names,
@@ -109,11 +109,11 @@ def _ops(grouped: Grouped) -> pd.DataFrame:
     )
 
 
-def _tensors(grouped: Grouped, ops: pd.DataFrame, files: list[str]) -> tuple[pd.DataFrame, bool]:
+def _tensors(grouped: CallGroups, ops: pd.DataFrame, files: list[str]) -> tuple[pd.DataFrame, bool]:
     """The tensor table, and whether backward inputs and outputs had to be exchanged."""
     dtypes = [_normalise(record.dtype) for record in grouped.records]
     shapes, sizes = zip(
-        *(call_records.shape_and_size(record.shape) for record in grouped.records), strict=True
+        *(call_records.parse_shape_and_size(record.shape) for record in grouped.records), strict=True
     )
     recorded = _columns([record.statistics for record in grouped.records])
     columns: dict[str, Any] = {
@@ -126,27 +126,27 @@ def _tensors(grouped: Grouped, ops: pd.DataFrame, files: list[str]) -> tuple[pd.
         "hash": [record.hash for record in grouped.records],
         "constant": [record.dtype.startswith("<class") for record in grouped.records],
         "file": files,
-        **call_records.statistics(recorded, dtypes, sizes),
+        **call_records.build_statistic_columns(recorded, dtypes, sizes),
     }
-    if exchanged := call_records.swapped(ops, table := tensor_table(columns)):
+    if exchanged := call_records.has_swapped_gradients(ops, table := tensor_table(columns)):
         where = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
-        columns["slot"], columns["role"] = call_records.exchange(
+        columns["slot"], columns["role"] = call_records.swap_inputs_and_outputs(
             grouped.slots, grouped.roles, where
         )
         table = tensor_table(columns)
-    table["trusted"] = call_records.trusted(
+    table["trusted"] = call_records.find_trusted_rows(
         ops, table, inputs_before=False, gradients_complete=False, modules=False
     )
     return table, exchanged
 
 
-def _files(path: Path, grouped: Grouped) -> tuple[list[str], list[Problem]]:
+def _files(path: Path, grouped: CallGroups) -> tuple[list[str], list[Problem]]:
     """The file of every record ('' if none) and problems; none at all where two processes wrote one dump."""
     folders = _tensor_folders(path)
     ambiguous = grouped.ambiguous
     if not folders:
         return [""] * len(grouped.records), []
-    if ambiguous and all(call.indexed for call in grouped.calls):
+    if ambiguous and all(call.is_indexed for call in grouped.calls):
         text = "names with different records: several processes wrote this dump, its tensor files were not used"
         return [""] * len(grouped.records), [Problem(path.name, text, None, len(ambiguous))]
     where = {name: folder for folder, names in folders.items() for name in names}
@@ -195,10 +195,10 @@ def _classify(api: str) -> tuple[str, str, str]:
     return f"Module.{match['type']}", "module", match["scope"] or ""
 
 
-def _era(grouped: Grouped, exchanged: bool) -> str:
+def _era(grouped: CallGroups, exchanged: bool) -> str:
     """What tells this generation apart, in words."""
     made, recorded = grouped.calls, grouped.records
-    items = Counter(record.items for record in recorded).most_common(1)[0][0]
+    items = Counter(record.n_items for record in recorded).most_common(1)[0][0]
     if items != 6:
         said = _ERAS[items]
     elif any(call.name[:1].isdigit() for call in made):
@@ -217,7 +217,7 @@ def _era(grouped: Grouped, exchanged: bool) -> str:
     return said + ("; backward input and output were exchanged" if exchanged else "")
 
 
-def _task(grouped: Grouped, files: list[str]) -> str:
+def _task(grouped: CallGroups, files: list[str]) -> str:
     if any(files):
         return "tensor"
     return (

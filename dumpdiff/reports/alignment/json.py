@@ -1,69 +1,57 @@
-"""The result as JSON, for programs: docs/result.schema.json says what is in it."""
+"""The result as JSON, for programs, in the form of docs/result.schema.json."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict
 from typing import IO, Any
 
-import numpy as np
-
 from ... import __version__
-from ...model.result import Baseline, Finding, Result, Side
+from ...model.finding import Finding
+from ...model.result import Baseline, Result, Side
 from ...model.trace import Source
+from ..formats.json import to_plain, write_document
+from .summary import label_sides
 
-#: Major: a reader of the old form breaks. Minor: something was added.
+#: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
 #:   1.1  baseline: the second run of the reference; of a finding side, causes and unexplained
 #:   1.2  process of a dump without ranks; rank is its number as before, which --rank takes
-#:   1.3  findings of kind constant: tables that no training moves, which were of kind parameter
+#:   1.3  findings of kind constant: tables that training does not change; before, their kind was
+#:        parameter
 SCHEMA_VERSION = "1.3"
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """The result as plain dicts, lists, strings, ints, floats, bools and None, in the form of docs/result.schema.json.
+    """Return the result as plain dicts, lists, strings, ints, floats, bools and None.
 
-    RFC 8259 knows no NaN and no infinity: NaN, which says "not measured" here, becomes null, and an infinite
-    error, which says something, becomes the string "Infinity" or "-Infinity".
+    NaN ("not measured") is None, an infinite error is the string "Infinity" or "-Infinity".
     """
     first = result.first_divergence
     document = {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        "target": _side(result.target),
-        "reference": _side(result.reference),
+        "target": _convert_side(result.target),
+        "reference": _convert_side(result.reference),
         "verdict": result.verdict,
-        "first_divergence": None if first is None else finding_document(first),
-        "findings": [finding_document(finding) for finding in result.findings],
-        "coverage": {
-            side: {phase: _figures(figures) for phase, figures in phases.items()}
-            for side, phases in result.coverage.items()
-        },
-        "pairs": {
-            str(state): int(count) for state, count in result.pairs["state"].value_counts().items()
-        },
+        "first_divergence": None if first is None else finding_to_json(first),
+        "findings": [finding_to_json(finding) for finding in result.findings],
+        "coverage": _convert_coverage(result.coverage),
+        "pairs": _count_pairs(result),
         "unmatched": {
-            side: result.unmatched[result.unmatched["side"] == side]
-            .drop(columns="side")
-            .to_dict("records")
-            for side in ("target", "reference")
+            "target": _list_unmatched(result, "target"),
+            "reference": _list_unmatched(result, "reference"),
         },
-        "learned": [asdict(same) for same in result.learned],
+        "learned": [asdict(equivalence) for equivalence in result.learned],
         "noise_floor": result.noise_floor,
-        "baseline": None if result.baseline is None else _baseline(result.baseline),
+        "baseline": None if result.baseline is None else _convert_baseline(result.baseline),
         "notes": result.notes,
-        "problems": [
-            {"side": role, **asdict(problem)}
-            for role, side in (("target", result.target), ("reference", result.reference))
-            for problem in side.problems
-        ],
+        "problems": _list_problems(result),
         "details": result.details,
     }
-    plain: dict[str, Any] = _plain(document)
-    return plain
+    plain_document: dict[str, Any] = to_plain(document)
+    return plain_document
 
 
 def write(result: Result, stream: IO[bytes]) -> None:
@@ -71,18 +59,33 @@ def write(result: Result, stream: IO[bytes]) -> None:
     write_document(to_json(result), stream)
 
 
-def write_document(document: Mapping[str, Any], stream: IO[bytes]) -> None:
-    """Write any document of plain values in this project's form of JSON (numbers as :func:`to_json` says)."""
-    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-    # A path that is no valid UTF-8 holds lone surrogates; their backslash form is also their JSON escape.
-    stream.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding as it is in the result's JSON."""
+    return {
+        "rank": finding.rank,
+        "kind": finding.kind,
+        "phase": finding.phase,
+        "scope": finding.scope,
+        "title": finding.title,
+        "target_ops": finding.target_ops,
+        "reference_ops": finding.reference_ops,
+        "slots": [{"target": slots[0], "reference": slots[1]} for slots in finding.slots],
+        "metrics": finding.metrics,
+        "tolerance": finding.tolerance,
+        "confidence": finding.confidence,
+        "evidence": finding.evidence,
+        "source": finding.source,
+        "side": finding.side,
+        "causes": [vars(cause) for cause in finding.causes],
+        "unexplained": finding.unexplained,
+    }
 
 
-def _side(side: Side) -> dict[str, Any]:
-    return {**_source(side.source), "ops": side.ops, "tensors": side.tensors}
+def _convert_side(side: Side) -> dict[str, Any]:
+    return {**_convert_source(side.source), "ops": side.ops, "tensors": side.tensors}
 
 
-def _source(source: Source) -> dict[str, Any]:
+def _convert_source(source: Source) -> dict[str, Any]:
     return {
         "path": source.path,
         "framework": source.framework,
@@ -96,30 +99,35 @@ def _source(source: Source) -> dict[str, Any]:
     }
 
 
-def _baseline(baseline: Baseline) -> dict[str, Any]:
-    return {**vars(baseline), "source": _source(baseline.source)}
+def _convert_baseline(baseline: Baseline) -> dict[str, Any]:
+    return {**vars(baseline), "source": _convert_source(baseline.source)}
 
 
-def finding_document(finding: Finding) -> dict[str, Any]:
-    """One finding, as it stands in the result."""
-    slots = [{"target": target, "reference": reference} for target, reference in finding.slots]
-    return {**vars(finding), "slots": slots, "causes": [vars(cause) for cause in finding.causes]}
+def _convert_coverage(
+    coverage: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the coverage with its counts, all but ``share``, as integers."""
+    converted: dict[str, dict[str, dict[str, float]]] = {}
+    for side, phases in coverage.items():
+        converted[side] = {}
+        for phase, figures in phases.items():
+            counts: dict[str, float] = {name: int(value) for name, value in figures.items()}
+            converted[side][phase] = counts | {"share": figures["share"]}
+    return converted
 
 
-def _figures(figures: Mapping[str, float]) -> dict[str, Any]:
-    return {name: value if name == "share" else int(value) for name, value in figures.items()}
+def _count_pairs(result: Result) -> dict[str, int]:
+    counts = result.pairs["state"].value_counts()
+    return {str(state): int(count) for state, count in counts.items()}
 
 
-def _plain(value: Any) -> Any:
-    """What JSON can hold, deeply; TypeError for what it cannot, rather than some text nobody can read back."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    raise TypeError(f"no JSON form for {type(value).__name__}: {value!r}")
+def _list_unmatched(result: Result, side: str) -> list[dict[Hashable, Any]]:
+    rows = result.unmatched[result.unmatched["side"] == side]
+    return [dict(record) for record in rows.drop(columns="side").to_dict("records")]
+
+
+def _list_problems(result: Result) -> list[dict[str, Any]]:
+    problems: list[dict[str, Any]] = []
+    for role, side in label_sides(result):
+        problems += [{"side": role, **asdict(problem)} for problem in side.problems]
+    return problems

@@ -1,7 +1,7 @@
-"""The result as a JUnit report, so that a CI server shows what was compared and what parts.
+"""The result as a JUnit report: a CI server shows what was compared and what diverges.
 
-Findings are failed cases; layers that agree are passed ones; those that disagree because of what came before are
-skipped ones, since nothing is said against them; and that too little could be compared is an error.
+Findings are failed cases. Layers that agree are passed cases. Layers that differ only because of an
+earlier divergence are skipped cases. Too little compared is an error.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pandas as pd
 
+from ...model.finding import Finding
 from ...model.formatting import number, percent
-from ...model.result import Finding, Result
+from ...model.result import Result
 from ...model.trace import PHASES
-from ..formats.junit import ends, suite, testcase, write_suites
-from .summary import described, headline, roles
+from ..formats.junit import build_case, build_suite, set_outcome, write_suites
+from .summary import format_headline, format_source, label_sides
 
 _OUTSIDE = "outside of layers"  #: the case of values whose place in the model is not known
 
@@ -24,91 +25,89 @@ _OUTSIDE = "outside of layers"  #: the case of values whose place in the model i
 def write(result: Result, stream: IO[bytes]) -> None:
     """Write the report as UTF-8 XML; the same result gives the same bytes.
 
-    What XML cannot hold, control characters say, is escaped as in Python (``\\x1b``).
+    Control characters, which XML cannot hold, are escaped as in Python (``\\x1b``).
     """
-    write_suites([_verdict(result), *(_phase(result, phase) for phase in PHASES)], stream)
+    phase_suites = [_build_phase_suite(result, phase) for phase in PHASES]
+    write_suites([_build_coverage_suite(result), *phase_suites], stream)
 
 
-def _verdict(result: Result) -> ET.Element:
-    """One case: whether enough could be compared; so no report is empty, which CI servers take for success."""
-    lines = [
-        f"{role}: {described(side.source)}, {side.source.path}" for role, side in roles(result)
-    ]
+def _build_coverage_suite(result: Result) -> ET.Element:
+    """Return one case: whether enough could be compared.
+
+    It keeps a report from being empty, which CI servers take for success.
+    """
+    lines = []
+    for role, side in label_sides(result):
+        lines.append(f"{role}: {format_source(side.source)}, {side.source.path}")
     for role, phases in result.coverage.items():
         for phase, figures in phases.items():
             if figures["ops"]:
                 compared = f"{figures['compared']:g} of {figures['ops']:g} ops compared"
                 lines.append(f"{role}, {phase}: {compared}, {percent(figures['share'])}")
-    case = testcase("dumpdiff", "enough could be compared", lines)
+    case = build_case("dumpdiff", "enough could be compared", lines)
     if result.verdict == "inconclusive":
-        ends(case, "error", headline(result), "inconclusive", result.notes)
-    return suite("coverage", [case])
+        set_outcome(case, "error", format_headline(result), "inconclusive", result.notes)
+    return build_suite("coverage", [case])
 
 
-def _phase(result: Result, phase: str) -> ET.Element:
+def _build_phase_suite(result: Result, phase: str) -> ET.Element:
+    """Return the findings of a phase, then the layers of it without a finding."""
     findings = [finding for finding in result.findings if finding.phase == phase]
-    cases = [_failed(finding, believed=result.verdict == "diverged") for finding in findings]
+    is_reliable = result.verdict == "diverged"
+    cases = [_build_finding_case(finding, is_reliable=is_reliable) for finding in findings]
     rows = result.pairs[(result.pairs["phase"] == phase).to_numpy(dtype=bool)]
-    layers = pd.Series([layer_of(scope) for scope in rows["scope"]], dtype=object, index=rows.index)
-    at_fault = {layer_of(finding.scope) for finding in findings}
-    cases += [
-        _layer(phase, str(layer), of_layer)
-        for layer, of_layer in rows.groupby(layers, sort=False)
-        if layer not in at_fault
-    ]
-    return suite(phase, cases)
+    layers = pd.Series(list(map(find_layer, rows["scope"])), dtype=object, index=rows.index)
+    finding_layers = {find_layer(finding.scope) for finding in findings}
+    for layer, layer_rows in rows.groupby(layers, sort=False):
+        if layer not in finding_layers:
+            cases.append(_build_layer_case(phase, str(layer), layer_rows))
+    return build_suite(phase, cases)
 
 
-def layer_of(scope: str) -> str:
-    """The layer, or module outside of layers, that a canonical scope is in.
+def find_layer(scope: str) -> str:
+    """Return the layer of a canonical scope, or its module if it is outside of layers.
 
-    >>> layer_of("layers.1.attention.q"), layer_of("final_norm"), layer_of("")
+    >>> find_layer("layers.1.attention.q"), find_layer("final_norm"), find_layer("")
     ('layers.1', 'final_norm', 'outside of layers')
     """
-    first, _, below = scope.partition(".")
-    number = below.partition(".")[0]
-    return f"{first}.{number}" if number.isdigit() else first or _OUTSIDE
+    module, _, path = scope.partition(".")
+    number_ = path.partition(".")[0]
+    return f"{module}.{number_}" if number_.isdigit() else module or _OUTSIDE
 
 
-def _layer(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element:
+def _build_layer_case(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element:
     states = pairs["state"].value_counts()
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
     errors = pairs["error"].to_numpy(dtype=float)
-    worst = number(float(np.fmax.reduce(errors, initial=0.0)))  # the largest that is a number
-    said = (
-        f"{', '.join(f'{count} {state}' for state, count in states.items())}; largest error {worst}"
-    )
-    case = testcase(f"dumpdiff.{phase}", layer, [said])
+    largest_error = float(np.fmax.reduce(errors, initial=0.0))  # NaN does not count
+    summary = f"{counts}; largest error {number(largest_error)}"
+    case = build_case(f"dumpdiff.{phase}", layer, [summary])
     if set(states.index) - {"agreeing", "incomparable"}:
-        ends(case, "skipped", f"follows from what parts before: {said}")
+        set_outcome(case, "skipped", f"follows from an earlier divergence: {summary}")
     elif "agreeing" not in states.index:
-        ends(case, "skipped", f"nothing could be compared: {said}")
+        set_outcome(case, "skipped", f"nothing could be compared: {summary}")
     return case
 
 
-def _failed(finding: Finding, *, believed: bool) -> ET.Element:
-    """A failed case; a skipped one where the two may not even be dumps of one model."""
-    ops = [
-        names[-1] if names else "nothing" for names in (finding.target_ops, finding.reference_ops)
-    ]
-    slot = f", {finding.slots[0][0]}" if finding.slots else ""
-    case = testcase(
-        f"dumpdiff.{finding.phase}", f"{finding.scope or _OUTSIDE}: {ops[0]} vs {ops[1]}{slot}", ()
+def _build_finding_case(finding: Finding, *, is_reliable: bool) -> ET.Element:
+    """Return a failed case; a skipped one if the two may not even be dumps of one model."""
+    target_op, reference_op = (
+        ops[-1] if ops else "nothing" for ops in (finding.target_ops, finding.reference_ops)
     )
+    slot = f", {finding.slots[0][0]}" if finding.slots else ""
+    name = f"{finding.scope or _OUTSIDE}: {target_op} vs {reference_op}{slot}"
+    case = build_case(f"dumpdiff.{finding.phase}", name, ())
+    confidence = f"confidence {finding.confidence:.0%}"
     lines = [
-        f"finding {finding.rank}, {finding.confidence:.0%} sure, tolerance {number(finding.tolerance)}",
+        f"finding {finding.rank}, {confidence}, tolerance {number(finding.tolerance)}",
         *(f"{role} {line}" for role, line in finding.source.items()),
-        *(f"{name} {number(value)}" for name, value in finding.metrics.items()),
+        *(f"{metric} {number(value)}" for metric, value in finding.metrics.items()),
         *finding.evidence,
         *(f"why ({cause.name}): {cause.text}" for cause in finding.causes),
     ]
-    if believed:
-        ends(case, "failure", finding.title, finding.kind, lines)
+    if is_reliable:
+        set_outcome(case, "failure", finding.title, finding.kind, lines)
     else:
-        ends(
-            case,
-            "skipped",
-            f"not to be relied on, since inconclusive: {finding.title}",
-            finding.kind,
-            lines,
-        )
+        message = f"not reliable, since the result is inconclusive: {finding.title}"
+        set_outcome(case, "skipped", message, finding.kind, lines)
     return case

@@ -1,4 +1,4 @@
-"""The result for an issue or a merge request, as GitHub and GitLab show it: short, the evidence folded away."""
+"""The result as Markdown for an issue or a merge request: short, with the evidence folded."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from ... import __version__
+from ...model.finding import Finding
 from ...model.formatting import number, percent
-from ...model.result import Finding, Result, Side
-from ..formats.markdown import code, comment, details, items, prose, table
-from .summary import described, headline, roles
+from ...model.result import Result, Side
+from ..formats.markdown import (
+    format_code,
+    format_comment,
+    format_details,
+    format_list,
+    format_prose,
+    format_table,
+)
+from .summary import format_headline, format_source, label_sides
 
-_FINDINGS = 10  # in the table
-_EXPLAINED = 3  # of them with all their evidence
-_LISTED = 10  # notes, problems, and lines of evidence
+_MAX_FINDINGS = 10  #: findings in the table
+_MAX_EXPLAINED = 3  #: findings with all their evidence
+_MAX_LINES = 10  #: notes, problems, and lines of evidence
 
 
 def write(result: Result, stream: IO[bytes]) -> None:
@@ -22,115 +30,126 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
 
 def to_markdown(result: Result) -> str:
-    """The report: answer, what was compared, findings, evidence, coverage, what could not be read.
+    """Return the report: answer, dumps, findings, evidence, coverage, problems while reading.
 
     Names from the dumps are code, so that they mention nobody, link nowhere and break no table.
     """
-    return comment(_parts(result))
+    return format_comment(_build_sections(result))
 
 
-def _parts(result: Result) -> Iterator[str]:
-    label, _, answer = headline(result).partition(": ")
-    yield f"**{label[0].upper()}{label[1:]}:** {prose(answer)}"
-    if (first := result.first_divergence) is not None and first.causes:
-        yield f"**Why ({code(first.causes[0].name)}):** {prose(first.causes[0].text)}"
-    yield _compared(result)
+def _build_sections(result: Result) -> Iterator[str]:
+    label, _, answer = format_headline(result).partition(": ")
+    yield f"**{label[0].upper()}{label[1:]}:** {format_prose(answer)}"
+    first = result.first_divergence
+    if first is not None and first.causes:
+        cause = first.causes[0]
+        yield f"**Why ({format_code(cause.name)}):** {format_prose(cause.text)}"
+    yield _format_dumps(result)
     if result.findings:
         if result.verdict == "inconclusive":
-            yield "What parts is listed, but too little was compared to rely on it."
-        yield _findings(result.findings)
-        for finding in result.findings[:_EXPLAINED]:
-            yield details(f"Finding {finding.rank}: evidence", _some(tuple(_evidence(finding))))
-    yield details("Coverage", _coverage(result))
+            yield "The divergences are listed, but too little was compared to rely on them."
+        yield _format_findings(result.findings)
+        for finding in result.findings[:_MAX_EXPLAINED]:
+            evidence = _format_first_lines(tuple(_list_evidence(finding)))
+            yield format_details(f"Finding {finding.rank}: evidence", evidence)
+    yield format_details("Coverage", _format_coverage(result))
     if result.notes:
-        yield details("Notes", _some([prose(note) for note in result.notes]))
-    if problems := [
-        f"{role}: {prose(str(one))}" for role, side in roles(result) for one in side.problems
-    ]:
-        yield details("Problems found while reading", _some(problems))
+        yield format_details("Notes", _format_first_lines(list(map(format_prose, result.notes))))
+    problems = []
+    for role, side in label_sides(result):
+        problems += [f"{role}: {format_prose(str(problem))}" for problem in side.problems]
+    if problems:
+        yield format_details("Problems found while reading", _format_first_lines(problems))
     yield f"<sub>dumpdiff {__version__}</sub>"
 
 
-def _compared(result: Result) -> str:
-    rows = [(role, _source(side)) for role, side in roles(result)]
+def _format_dumps(result: Result) -> str:
+    rows = [(role, _format_dump(side)) for role, side in label_sides(result)]
     if result.baseline is not None:
-        source, largest = result.baseline.source, number(result.baseline.largest)
-        rows.append(
-            ("baseline", f"{prose(described(source))}: spread up to {largest}, {code(source.path)}")
-        )
-    return table(("side", "dump"), rows)
+        source, spread = result.baseline.source, number(result.baseline.largest)
+        description = f"{format_prose(format_source(source))}: spread up to {spread}"
+        rows.append(("baseline", f"{description}, {format_code(source.path)}"))
+    return format_table(("side", "dump"), rows)
 
 
-def _source(side: Side) -> str:
-    return f"{prose(described(side.source))}: {side.ops} ops, {side.tensors} tensors, {code(side.source.path)}"
+def _format_dump(side: Side) -> str:
+    source = format_prose(format_source(side.source))
+    return f"{source}: {side.ops} ops, {side.tensors} tensors, {format_code(side.source.path)}"
 
 
-def _findings(findings: Sequence[Finding]) -> str:
-    numbers = ("#", "error", "tolerance", "sure")
-    header = ("#", "kind", "module", "target", "reference", "error", "tolerance", "sure")
-    shown = table(header, [_row(finding) for finding in findings[:_FINDINGS]], right=numbers)
-    more = len(findings) - _FINDINGS
-    return shown + (f"\n\n{more} more findings." if more > 0 else "")
+def _format_findings(findings: Sequence[Finding]) -> str:
+    header = ("#", "kind", "module", "target", "reference", "error", "tolerance", "confidence")
+    rows = [_format_row(finding) for finding in findings[:_MAX_FINDINGS]]
+    table = format_table(header, rows, numeric=("#", "error", "tolerance", "confidence"))
+    n_more = len(findings) - _MAX_FINDINGS
+    return table + (f"\n\n{n_more} more findings." if n_more > 0 else "")
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def _format_row(finding: Finding) -> tuple[str, ...]:
     error = number(finding.metrics.get("error", float("nan")))
-    side = "" if finding.side in ("", "unknown") else f" ({finding.side} departs)"
+    side = "" if finding.side in ("", "unknown") else f" (wrong side: {finding.side})"
     return (
         str(finding.rank),
-        f"{finding.kind}, {prose(finding.phase)}{side}",
-        code(finding.scope),
-        _ends(finding.target_ops),
-        _ends(finding.reference_ops),
+        f"{finding.kind}, {format_prose(finding.phase)}{side}",
+        format_code(finding.scope),
+        _format_ends(finding.target_ops),
+        _format_ends(finding.reference_ops),
         error,
         number(finding.tolerance),
         f"{finding.confidence * 100:.0f} %",
     )
 
 
-def _ends(ops: Sequence[str]) -> str:
-    """The op where values part; of a region also where it begins."""
+def _format_ends(ops: Sequence[str]) -> str:
+    """Return the op where values diverge; for a region also the op where it begins."""
     if len(ops) < 2:
-        return code(ops[0]) if ops else "-"
-    return f"{code(ops[0])} to {code(ops[-1])}"
+        return format_code(ops[0]) if ops else "-"
+    return f"{format_code(ops[0])} to {format_code(ops[-1])}"
 
 
-def _evidence(finding: Finding) -> Iterator[str]:
-    yield prose(finding.title)
+def _list_evidence(finding: Finding) -> Iterator[str]:
+    yield format_prose(finding.title)
     if finding.slots:
-        yield f"parts in {', '.join(f'{code(target)} vs {code(reference)}' for target, reference in finding.slots)}"
+        slots = [f"{format_code(target)} vs {format_code(ref)}" for target, ref in finding.slots]
+        yield f"diverges in {', '.join(slots)}"
     if finding.source:
-        yield f"called from {', '.join(f'{code(line)} ({prose(role)})' for role, line in finding.source.items())}"
+        places = []
+        for role, place in finding.source.items():
+            places.append(f"{format_code(place)} ({format_prose(role)})")
+        yield f"called from {', '.join(places)}"
     if finding.metrics:
-        yield ", ".join(
-            f"{name.replace('_', ' ')} {number(value)}" for name, value in finding.metrics.items()
-        )
-    yield from map(prose, finding.evidence)
-    yield from (f"explained by {code(cause.name)}: {prose(cause.text)}" for cause in finding.causes)
+        metrics = finding.metrics.items()
+        yield ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in metrics)
+    yield from map(format_prose, finding.evidence)
+    for cause in finding.causes:
+        yield f"explained by {format_code(cause.name)}: {format_prose(cause.text)}"
     if finding.unexplained:
-        yield f"not explained: {prose(finding.unexplained)}"
+        yield f"not explained: {format_prose(finding.unexplained)}"
 
 
-def _coverage(result: Result) -> str:
-    counts = ("ops", "compared", "healed")
-    rows = [
-        (role, phase, *(f"{figures[name]:g}" for name in counts), percent(figures["share"]))
-        for role, phases in result.coverage.items()
-        for phase, figures in phases.items()
-        if figures["ops"]
+def _format_coverage(result: Result) -> str:
+    count_names = ("ops", "compared", "reconverged")
+    rows = []
+    for role, phases in result.coverage.items():
+        for phase, figures in phases.items():
+            if figures["ops"]:
+                counts = [f"{figures[name]:g}" for name in count_names]
+                rows.append((role, phase, *counts, percent(figures["share"])))
+    header = ("side", "phase", *count_names, "share")
+    table = format_table(header, rows, numeric=(*count_names, "share"))
+    state_counts = result.pairs["state"].value_counts()
+    states = ", ".join(f"{count} {state}" for state, count in state_counts.items())
+    unpaired_counts = result.unmatched["side"].value_counts()
+    unpaired = [
+        f"{unpaired_counts[role]} of the {role}"
+        for role in ("target", "reference")
+        if role in unpaired_counts
     ]
-    shown = table(("side", "phase", *counts, "share"), rows, right=(*counts, "share"))
-    states = ", ".join(
-        f"{count} {state}" for state, count in result.pairs["state"].value_counts().items()
-    )
-    alone = result.unmatched["side"].value_counts()
-    without = ", ".join(
-        f"{alone[role]} of the {role}" for role, _ in roles(result) if role in alone
-    )
-    return f"{shown}\n\nPairs: {states or 'none'}. Ops without a partner: {without or 'none'}."
+    unpaired_summary = ", ".join(unpaired) or "none"
+    return f"{table}\n\nPairs: {states or 'none'}. Ops without a partner: {unpaired_summary}."
 
 
-def _some(lines: Sequence[str]) -> str:
-    """A list of the first lines, which are Markdown already."""
-    more = [f"{len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    return items([*lines[:_LISTED], *more])
+def _format_first_lines(lines: Sequence[str]) -> str:
+    """Return a list of the first lines, which are Markdown already."""
+    n_more = len(lines) - _MAX_LINES
+    return format_list([*lines[:_MAX_LINES], *([f"{n_more} more"] if n_more > 0 else [])])

@@ -1,4 +1,4 @@
-"""The report a person reads in a terminal: the verdict first, the evidence under it."""
+"""The report that a person reads in a terminal: the verdict first, then the evidence."""
 
 from __future__ import annotations
 
@@ -13,230 +13,229 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...model.finding import Finding
 from ...model.formatting import number, percent, printable
-from ...model.result import Baseline, Finding, Result
-from .summary import described, headline, held, roles
+from ...model.result import Baseline, Result
+from .summary import format_headline, format_side, format_source, label_sides
 
-_COLOUR = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
-_FEW = 3  #: problems, notes of a region and the like that are shown without -v
+_COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
+_SHORT = 3  #: problems, and ops of a region, that are shown without -v
 
 
 @dataclass(frozen=True)
 class View:
-    """What of a result is printed. The result itself, its JSON and CSV, and the exit code stay whole."""
+    """Which part of a result is printed.
+
+    It has no effect on other outputs and on the exit code.
+    """
 
     limit: int = 10  #: findings, and with verbose unmatched ops of each side
     phase: str | None = None
     scope: str | None = None  #: a shell pattern on the canonical scope: layers.1.*
-    quiet: bool = False  #: the headline alone
+    quiet: bool = False  #: only the headline
     verbose: bool = False  #: also evidence, learned equivalences, unmatched ops, every problem
 
     def shows(self, phase: str, scope: str) -> bool:
-        """Whether something of this phase and scope is printed."""
-        return self.phase in (None, phase) and (
-            self.scope is None or fnmatchcase(scope, self.scope)
-        )
+        """Return whether something of this phase and scope is printed."""
+        if self.phase not in (None, phase):
+            return False
+        return self.scope is None or fnmatchcase(scope, self.scope)
 
 
 ALL = View()
 
 
 def write(result: Result, console: Console, view: View = ALL) -> None:
-    """Print the report; the first line is the verdict, unbroken however narrow the console is."""
-    console.print(Text(headline(result), style=_COLOUR[result.verdict]), soft_wrap=True)
+    """Print the report; the first line is the verdict, unbroken on any console."""
+    headline = Text(format_headline(result), style=_COLORS[result.verdict])
+    console.print(headline, soft_wrap=True)
     if view.quiet:
         return
     console.print()
-    for role, side in roles(result):
-        console.print(Text.assemble((f"{role:<11}", "bold"), held(side)), soft_wrap=True)
+    for role, side in label_sides(result):
+        _write_dump(role, format_side(side), console)
     if result.baseline is not None:
-        console.print(
-            Text.assemble((f"{'baseline':<11}", "bold"), _baseline(result.baseline)), soft_wrap=True
-        )
-    for part in _parts(result, view):
+        _write_dump("baseline", _format_baseline(result.baseline), console)
+    for part in _build_parts(result, view):
         console.print()
         console.print(part)
 
 
 def write_finding(finding: Finding, console: Console) -> None:
     """Print one finding in full, with everything that explains it."""
-    console.print(
-        Text.assemble((f"finding {finding.rank}: ", "bold"), _finding(finding, View(verbose=True)))
-    )
+    rank = (f"finding {finding.rank}: ", "bold")
+    console.print(Text.assemble(rank, _format_finding(finding, View(verbose=True))))
 
 
-def _parts(result: Result, view: View) -> Iterator[RenderableType]:
+def _write_dump(role: str, description: str, console: Console) -> None:
+    console.print(Text.assemble((f"{role:<11}", "bold"), description), soft_wrap=True)
+
+
+def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
     if result.findings:
-        yield from _findings(result.findings, view)
-    yield _coverage(result, view)
+        yield from _build_findings(result.findings, view)
+    yield _build_coverage(result, view)
     if len(result.unmatched):
-        yield _unmatched(result.unmatched, view)
+        unmatched = _select_unmatched(result.unmatched, view)
+        yield _list_unmatched(unmatched, view) if view.verbose else _count_unmatched(unmatched)
     if view.verbose and result.learned:
-        yield _learned(result)
+        yield _build_learned(result)
     if result.notes:
-        yield _list("notes", result.notes)
+        yield _build_list("notes", result.notes)
     if result.target.problems or result.reference.problems:
-        yield _problems(result, view)
+        yield _build_problems(result, view)
 
 
-def _baseline(baseline: Baseline) -> str:
-    """One line: what the reference's two runs differ by, and where it is."""
-    largest = f"largest {number(baseline.largest)} ({printable(baseline.largest_op)})"
-    spread = f"spread of {baseline.values} values, median {number(baseline.median)}, {largest}"
-    said = spread if baseline.values else "no value of the reference"
-    return f"{described(baseline.source)}: {said}, {printable(baseline.source.path)}"
+def _format_baseline(baseline: Baseline) -> str:
+    """Describe in one line how far the reference's two runs differ, and where."""
+    if baseline.values:
+        largest = f"largest {number(baseline.largest)} ({printable(baseline.largest_op)})"
+        spread = f"spread of {baseline.values} values, median {number(baseline.median)}, {largest}"
+    else:
+        spread = "no value of the reference"
+    return f"{format_source(baseline.source)}: {spread}, {printable(baseline.source.path)}"
 
 
-def _findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
-    wanted = [finding for finding in findings if view.shows(finding.phase, finding.scope)]
-    shown = wanted[: view.limit]
-    if shown:
-        table = _table(
-            "#",
-            "kind",
-            "phase",
-            "finding",
-            "error",
-            "tolerance",
-            "sure",
-            right=("#", "error", "tolerance", "sure"),
-        )
-        for finding in shown:
-            error = number(finding.metrics.get("error", float("nan")))
-            what = _finding(finding, view)
-            sure = f"{finding.confidence * 100:.0f} %"
-            cells = (finding.kind, finding.phase, what, error, number(finding.tolerance), sure)
-            table.add_row(str(finding.rank), *cells)
+def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
+    matching_findings = [f for f in findings if view.shows(f.phase, f.scope)]
+    printed_findings = matching_findings[: view.limit]
+    if printed_findings:
+        numeric = ("#", "error", "tolerance", "confidence")
+        header = ("#", "kind", "phase", "finding", "error", "tolerance", "confidence")
+        table = _build_table(*header, numeric=numeric)
+        for finding in printed_findings:
+            table.add_row(
+                str(finding.rank),
+                finding.kind,
+                finding.phase,
+                _format_finding(finding, view),
+                number(finding.metrics.get("error", float("nan"))),
+                number(finding.tolerance),
+                f"{finding.confidence * 100:.0f} %",
+            )
         yield table
-    if len(shown) < len(findings):
-        yield Text(
-            f"{len(shown)} of {len(findings)} findings shown"
-            + (
-                f", {len(findings) - len(wanted)} are of another phase or scope"
-                if len(wanted) < len(findings)
-                else ""
-            )
-            + (
-                f", {len(wanted) - len(shown)} are beyond --limit {view.limit}"
-                if len(shown) < len(wanted)
-                else ""
-            )
-        )
+    if len(printed_findings) < len(findings):
+        message = f"{len(printed_findings)} of {len(findings)} findings shown"
+        n_filtered = len(findings) - len(matching_findings)
+        if n_filtered:
+            message += f", {n_filtered} are of another phase or scope"
+        n_beyond = len(matching_findings) - len(printed_findings)
+        if n_beyond:
+            message += f", {n_beyond} are beyond --limit {view.limit}"
+        yield Text(message)
 
 
-def _finding(finding: Finding, view: View) -> Text:
-    """The title, then in full what the title does not already say: names are there to be copied."""
+def _format_finding(finding: Finding, view: View) -> Text:
+    """Return the title, then what it does not say, in full: names are there to be copied."""
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
         lines.append(f"scope: {finding.scope}")
     for role, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
         if any(op not in finding.title for op in ops):
-            lines.append(f"{role}: {', '.join(ops if view.verbose else _ends(ops))}")
+            lines.append(f"{role}: {', '.join(ops if view.verbose else _shorten_ops(ops))}")
     if finding.slots:
-        lines.append(
-            f"slots: {', '.join(f'{target} vs {reference}' for target, reference in finding.slots)}"
-        )
+        slots = [f"{target} vs {reference}" for target, reference in finding.slots]
+        lines.append(f"slots: {', '.join(slots)}")
     if finding.source:
-        lines.append(
-            f"source: {', '.join(f'{role} {line}' for role, line in finding.source.items())}"
-        )
-    lines += _why(finding, view)
+        sources = [f"{role} {line}" for role, line in finding.source.items()]
+        lines.append(f"source: {', '.join(sources)}")
+    lines += _list_causes(finding, view)
     if view.verbose:
-        lines.append(
-            ", ".join(f"{name} {number(value)}" for name, value in finding.metrics.items())
-        )
-        lines.append(f"evidence: {'; '.join(finding.evidence)}")
-    first, *rest = (printable(line) for line in lines)
-    return Text.assemble((first, "bold"), *(f"\n{line}" for line in rest), overflow="fold")
+        metrics = [f"{name} {number(value)}" for name, value in finding.metrics.items()]
+        lines += [", ".join(metrics), f"evidence: {'; '.join(finding.evidence)}"]
+    title, *details = map(printable, lines)
+    return Text.assemble((title, "bold"), *(f"\n{line}" for line in details), overflow="fold")
 
 
-def _why(finding: Finding, view: View) -> list[str]:
-    """The best cause, all of them with -v; or why there is none."""
+def _list_causes(finding: Finding, view: View) -> list[str]:
+    """Return the best cause, all of them with -v; or why there is none."""
     if finding.unexplained:
         return [f"why: {finding.unexplained}"]
-    shown = finding.causes if view.verbose else finding.causes[:1]
-    return [
-        f"{'why' if i == 0 else 'or'} ({cause.name}): {cause.text}" for i, cause in enumerate(shown)
-    ]
+    causes = finding.causes if view.verbose else finding.causes[:1]
+    lines = []
+    for index, cause in enumerate(causes):
+        word = "why" if index == 0 else "or"
+        lines.append(f"{word} ({cause.name}): {cause.text}")
+    return lines
 
 
-def _ends(ops: Sequence[str]) -> list[str]:
-    """A region's two ends are what one has to look at; what lies between is counted."""
-    if len(ops) <= _FEW:
+def _shorten_ops(ops: Sequence[str]) -> list[str]:
+    """Return a region's two ends and the number of ops between them."""
+    if len(ops) <= _SHORT:
         return list(ops)
     return [ops[0], f"... {len(ops) - 2} more ...", ops[-1]]
 
 
-def _coverage(result: Result, view: View) -> Table:
-    counts = ("ops", "compared", "healed")
-    table = _table("coverage", "phase", *counts, "share", right=(*counts, "share"))
+def _build_coverage(result: Result, view: View) -> Table:
+    count_names = ("ops", "compared", "reconverged")
+    header = ("coverage", "phase", *count_names, "share")
+    table = _build_table(*header, numeric=(*count_names, "share"))
     for side, phases in result.coverage.items():
         for phase, figures in phases.items():
             if figures["ops"] and view.phase in (None, phase):
-                table.add_row(
-                    side,
-                    phase,
-                    *(f"{figures[name]:g}" for name in counts),
-                    percent(figures["share"]),
-                )
+                counts = [f"{figures[name]:g}" for name in count_names]
+                table.add_row(side, phase, *counts, percent(figures["share"]))
     return table
 
 
-def _unmatched(unmatched: pd.DataFrame, view: View) -> Table:
-    """How many ops of each side have no partner and why; with -v, which."""
-    keep = [
-        view.shows(phase, scope)
-        for phase, scope in zip(unmatched["phase"], unmatched["scope"], strict=True)
-    ]
-    shown = unmatched[keep]
-    if not view.verbose:
-        table = _table("without a partner", "ops", "why", right=("ops",))
-        for (side, reason), count in Counter(
-            zip(shown["side"], shown["reason"], strict=True)
-        ).most_common():
-            table.add_row(side, str(count), _fold(reason))
-        return table
-    table = _table("without a partner", "op", "kind", "phase", "scope", "why")
+def _select_unmatched(unmatched: pd.DataFrame, view: View) -> pd.DataFrame:
+    places = zip(unmatched["phase"], unmatched["scope"], strict=True)
+    return unmatched[[view.shows(phase, scope) for phase, scope in places]]
+
+
+def _count_unmatched(unmatched: pd.DataFrame) -> Table:
+    """Return a table of how many ops of each side have no partner, and why."""
+    table = _build_table("without a partner", "ops", "why", numeric=("ops",))
+    counts = Counter(zip(unmatched["side"], unmatched["reason"], strict=True))
+    for (side, reason), count in counts.most_common():
+        table.add_row(side, str(count), _fold(reason))
+    return table
+
+
+def _list_unmatched(unmatched: pd.DataFrame, view: View) -> Table:
+    """Return a table of the ops of each side without a partner."""
+    table = _build_table("without a partner", "op", "kind", "phase", "scope", "why")
+    columns = ["op", "kind", "phase", "scope", "reason"]
     for side in ("target", "reference"):
-        rows = shown.loc[shown["side"] == side, ["op", "kind", "phase", "scope", "reason"]]
+        rows = unmatched.loc[unmatched["side"] == side, columns]
         for row in rows.head(view.limit).itertuples(index=False):
             table.add_row(side, *(_fold(str(cell)) for cell in row))
-        if len(rows) > view.limit:
-            table.add_row(
-                side, f"... {len(rows) - view.limit} more, --limit {len(rows)} shows them"
-            )
+        n_more = len(rows) - view.limit
+        if n_more > 0:
+            table.add_row(side, f"... {n_more} more, --limit {len(rows)} shows them")
     return table
 
 
-def _learned(result: Result) -> Table:
-    table = _table("learned: target", "reference", "seen", right=("seen",))
-    for same in result.learned:
-        table.add_row(
-            _fold(", ".join(same.target)), _fold(", ".join(same.reference)), str(same.count)
-        )
+def _build_learned(result: Result) -> Table:
+    table = _build_table("learned: target", "reference", "seen", numeric=("seen",))
+    for equivalence in result.learned:
+        target_kinds = _fold(", ".join(equivalence.target))
+        reference_kinds = _fold(", ".join(equivalence.reference))
+        table.add_row(target_kinds, reference_kinds, str(equivalence.count))
     return table
 
 
-def _problems(result: Result, view: View) -> Text:
-    said = [f"{role} {problem}" for role, side in roles(result) for problem in side.problems]
-    shown = said if view.verbose else said[:_FEW]
-    more = [f"... {len(said) - len(shown)} more, -v shows them"] if len(shown) < len(said) else []
-    return _list("problems", [*shown, *more])
+def _build_problems(result: Result, view: View) -> Text:
+    lines: list[str] = []
+    for role, side in label_sides(result):
+        lines += [f"{role} {problem}" for problem in side.problems]
+    if not view.verbose and len(lines) > _SHORT:
+        lines = [*lines[:_SHORT], f"... {len(lines) - _SHORT} more, -v shows them"]
+    return _build_list("problems", lines)
 
 
-def _list(title: str, lines: Sequence[str]) -> Text:
-    return Text.assemble(
-        (title, "bold"), *(f"\n  {printable(line)}" for line in lines), overflow="fold"
-    )
+def _build_list(title: str, lines: Sequence[str]) -> Text:
+    items = (f"\n  {printable(line)}" for line in lines)
+    return Text.assemble((title, "bold"), *items, overflow="fold")
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def _build_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     return table
 
 
 def _fold(text: str) -> Text:
-    """Never markup, never cut: brackets in a name are part of it, and long names go on in the next line."""
+    """Return text that is never markup and never cut; long names go on in the next line."""
     return Text(printable(text), overflow="fold")

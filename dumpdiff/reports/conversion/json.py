@@ -9,13 +9,13 @@ from ..alignment.json import write_document
 from ..weights.json import to_json as comparison_to_json
 
 if TYPE_CHECKING:
-    from ...conversion import Converted
+    from ...conversion import ConversionResult
 
 #: Major: a reader of the old form breaks. Minor: something was added.
 SCHEMA_VERSION = "1.0"
 
 
-def to_json(result: Converted) -> dict[str, Any]:
+def to_json(result: ConversionResult) -> dict[str, Any]:
     """The result as plain dicts, lists, strings and numbers."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -32,19 +32,21 @@ def to_json(result: Converted) -> dict[str, Any]:
                         "name": one.name,
                         "dtype": one.dtype,
                         "shape": list(one.shape),
-                        "source": list(one.source),
+                        "source": list(one.sources),
                     }
                     for one in file.tensors
                 ],
             }
             for file in result.plan.files
         ],
-        "left_out": list(result.plan.left_out),
+        "left_out": list(result.plan.skipped),
         "notes": list(result.plan.notes),
-        "comparison": None if result.checked is None else comparison_to_json(result.checked),
+        "comparison": None
+        if result.verification is None
+        else comparison_to_json(result.verification),
     }
 
 
-def write(result: Converted, stream: IO[bytes]) -> None:
+def write(result: ConversionResult, stream: IO[bytes]) -> None:
     """Write the document, UTF-8."""
     write_document(to_json(result), stream)

@@ -1,1 +1,1 @@
-"""Text formats that several reports write: Markdown and JUnit, with all text escaped."""
+"""What several reports share: JSON, CSV, Markdown, JUnit, and titled blocks of text."""

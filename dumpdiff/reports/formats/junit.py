@@ -1,7 +1,8 @@
-"""Suites of test cases for a CI server, in the form that Jenkins, GitLab and Azure read.
+"""JUnit reports for a CI server, in the form that Jenkins, GitLab and Azure read.
 
-``testsuites``, ``testsuite`` and ``testcase`` with ``failure``, ``error``, ``skipped`` and ``system-out``, as in the
-schema of Jenkins' xUnit plugin (junit-10.xsd). What XML cannot hold, control characters say, is escaped as in Python.
+The elements are ``testsuites``, ``testsuite`` and ``testcase`` with ``failure``, ``error``,
+``skipped`` and ``system-out``, as in the schema of Jenkins' xUnit plugin (junit-10.xsd). Control
+characters, which XML cannot hold, are escaped as in Python.
 """
 
 from __future__ import annotations
@@ -15,61 +16,68 @@ from ...model.formatting import printable
 
 Outcome = Literal["failure", "error", "skipped"]
 
+_TOTALS = ("tests", "failures", "errors", "skipped")
+_TOTAL_OF_OUTCOME: Mapping[str, str] = {
+    "failure": "failures",
+    "error": "errors",
+    "skipped": "skipped",
+}
+
 
 def write_suites(suites: Sequence[ET.Element], stream: IO[bytes]) -> None:
-    """Write those suites that have a case, as UTF-8; equal suites give equal bytes."""
-    root = _counted(
-        ET.Element("testsuites", name="dumpdiff"), [suite for suite in suites if len(suite)]
-    )
+    """Write the suites that have a case, as UTF-8; equal suites give equal bytes."""
+    filled_suites = [suite for suite in suites if len(suite)]
+    root = _add_children(ET.Element("testsuites", name="dumpdiff"), filled_suites)
     ET.indent(root)
     ET.ElementTree(root).write(stream, encoding="utf-8", xml_declaration=True)
     stream.write(b"\n")
 
 
-def suite(name: str, cases: Sequence[ET.Element]) -> ET.Element:
-    """Cases under a name, with their totals."""
-    return _counted(ET.Element("testsuite", name=name), cases)
+def build_suite(name: str, cases: Sequence[ET.Element]) -> ET.Element:
+    """Return a suite of cases, with their totals."""
+    return _add_children(ET.Element("testsuite", name=name), cases)
 
 
-def testcase(classname: str, name: str, said: Sequence[str]) -> ET.Element:
-    """A case that passed, with what it printed."""
+def build_case(classname: str, name: str, output: Sequence[str]) -> ET.Element:
+    """Return a case that passed, with the lines of its output."""
     case = ET.Element("testcase", classname=printable(classname), name=printable(name), time="0")
-    if said:
-        ET.SubElement(case, "system-out").text = _text(said)
+    if output:
+        ET.SubElement(case, "system-out").text = _join_lines(output)
     return case
 
 
-def ends(
+def set_outcome(
     case: ET.Element, outcome: Outcome, message: str, kind: str = "", lines: Sequence[str] = ()
 ) -> None:
-    """How a case ended, unless it passed; it stands before what the case printed."""
+    """Set the outcome of a case that did not pass; the element comes before the case's output."""
     element = ET.Element(str(outcome), message=printable(message))
     if kind:
         element.set("type", kind)
-    element.text = _text(lines)
+    element.text = _join_lines(lines)
     case.insert(0, element)
 
 
-def _counted(element: ET.Element, children: Sequence[ET.Element]) -> ET.Element:
-    """The element with its children and their totals."""
+def _add_children(element: ET.Element, children: Sequence[ET.Element]) -> ET.Element:
+    """Add suites or cases and their totals to an element, and return it."""
     totals: Counter[str] = Counter()
     for child in children:
-        if child.tag == "testcase":
-            totals["tests"] += 1
-            totals.update({_COUNTS[part.tag]: 1 for part in child if part.tag in _COUNTS})
-        else:
-            totals.update({name: int(child.get(name, 0)) for name in _TOTALS})
+        totals.update(_count_case(child) if child.tag == "testcase" else _read_totals(child))
     for name in _TOTALS:
-        if (element.tag, name) != ("testsuites", "skipped"):  # the schema has none there
+        if (element.tag, name) != ("testsuites", "skipped"):  # the schema has no such attribute
             element.set(name, str(totals[name]))
     element.set("time", "0")
     element.extend(children)
     return element
 
 
-_TOTALS = ("tests", "failures", "errors", "skipped")
-_COUNTS: Mapping[str, str] = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+def _count_case(case: ET.Element) -> dict[str, int]:
+    outcomes = {_TOTAL_OF_OUTCOME[child.tag] for child in case if child.tag in _TOTAL_OF_OUTCOME}
+    return {"tests": 1} | dict.fromkeys(outcomes, 1)
 
 
-def _text(lines: Sequence[str]) -> str | None:
+def _read_totals(suite: ET.Element) -> dict[str, int]:
+    return {name: int(suite.get(name, 0)) for name in _TOTALS}
+
+
+def _join_lines(lines: Sequence[str]) -> str | None:
     return "\n".join(printable(line) for line in lines) or None

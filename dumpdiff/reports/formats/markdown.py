@@ -1,7 +1,8 @@
-"""Pieces of GitHub and GitLab flavoured Markdown in which text from a dump stays text.
+"""Markdown for GitHub and GitLab in which text from a dump stays text.
 
-Both turn ``@name`` into a mention, ``#2`` into a link, ``:tada:`` into a picture and ``$x$`` into a formula, after
-they have rendered backslashes away; none of it happens in code. So whatever is no plain word or number becomes code.
+Both turn ``@name`` into a mention, ``#2`` into a link, ``:tada:`` into a picture and ``$x$`` into a
+formula, after they have removed backslashes. None of this happens in code, so everything that is
+not a plain word or number becomes code.
 """
 
 from __future__ import annotations
@@ -12,87 +13,96 @@ from collections.abc import Iterable, Sequence
 from ...model.formatting import printable
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
-#: A word, number or sign as sentences have them. A long hexadecimal word can be a link to a commit.
+#: A word, number or sign of a sentence. A long hexadecimal word can be a link to a commit.
 _PLAIN = re.compile(
     rf"(?![0-9a-f]{{7,40}}$)(?:[A-Za-z]+(?:[-'][A-Za-z]+)*[0-9]{{0,2}}|{_NUMBER}|[-=%/])"
 )
-_BULLET = re.compile(
-    r"[-=]|[0-9]+[.)]"
-)  # at the start of a line the sign of a list, or of a heading
-_WORD = re.compile(
-    r"(\(?)(.+?)([,.;:]?)", re.DOTALL
-)  # an opening bracket, what it is about, punctuation
-_NAME, _SENTENCE = 240, 1500  # characters that are shown of one
-_ROOM = 60_000  # characters: one comment on GitHub holds 65,536
+#: What makes a list or a heading at the start of a line.
+_BULLET = re.compile(r"[-=]|[0-9]+[.)]")
+#: An opening bracket, the word itself, punctuation.
+_WORD = re.compile(r"(\(?)(.+?)([,.;:]?)", re.DOTALL)
+_MAX_NAME, _MAX_SENTENCE = 240, 1500  #: characters that are shown of one
+_MAX_COMMENT = 60_000  #: characters: a comment on GitHub holds 65,536
 
 
-def comment(parts: Iterable[str]) -> str:
-    """Parts that are Markdown already, as one text that fits into a comment; of those that do not it says so."""
-    said: list[str] = []
-    for part in parts:
-        room = _ROOM - sum(map(len, said))
-        said.append(part if len(part) < room else "*Left out here: too long for one comment.*")
-    return "\n\n".join(said) + "\n"
+def format_comment(sections: Iterable[str]) -> str:
+    """Join sections of Markdown into a text that fits into one comment.
+
+    A section that does not fit is replaced by a note.
+    """
+    included_sections: list[str] = []
+    for section in sections:
+        room = _MAX_COMMENT - sum(map(len, included_sections))
+        fits = len(section) < room
+        included_sections.append(section if fits else "*Omitted: too long for one comment.*")
+    return "\n\n".join(included_sections) + "\n"
 
 
-def code(text: str, longest: int = _NAME) -> str:
-    """Text as code, on one line, cut in its middle if longer; '' stays ''."""
-    said = shortened(printable(text), longest)
-    if not said:
+def format_code(text: str, limit: int = _MAX_NAME) -> str:
+    """Format text as code on one line, with its middle cut out if it is longer; '' stays ''."""
+    shown_text = shorten(printable(text), limit)
+    if not shown_text:
         return ""
-    if not set(said) & set("`|\\") and said == said.strip():
-        return f"`{said}`"
-    # A backtick would end the code; in a table a bar would end the cell, and backslashes count there as well.
-    return (
-        f"<code>{''.join(c if c.isalnum() or c in ' ./-' else f'&#{ord(c)};' for c in said)}</code>"
-    )
+    if not set(shown_text) & set("`|\\") and shown_text == shown_text.strip():
+        return f"`{shown_text}`"
+    # A backtick would end the code. In a table a bar would end the cell, and backslashes count.
+    return f"<code>{''.join(map(_escape_character, shown_text))}</code>"
 
 
-def prose(text: str) -> str:
-    """A sentence: plain words and numbers as they are, every name in it as code; its middle cut out if it is long."""
-    first, *others = shortened(printable(text), _SENTENCE).split() or [""]
-    return " ".join(
-        [code(first) if _BULLET.fullmatch(first) else _word(first), *map(_word, others)]
-    ).strip()
+def _escape_character(character: str) -> str:
+    is_safe = character.isalnum() or character in " ./-"
+    return character if is_safe else f"&#{ord(character)};"
 
 
-def _word(word: str) -> str:
-    """A word without spaces; '' stays ''."""
-    found = _WORD.fullmatch(word)
-    if found is None:
-        return code(word)
-    before, name, after = found.groups()
-    if name.count(")") > name.count("(") and name.endswith(
-        ")"
-    ):  # it belongs to a bracket that was opened outside
-        name, after = name[:-1], f"){after}"
-    return f"{before}{name if _PLAIN.fullmatch(name) else code(name)}{after}"
+def format_prose(text: str) -> str:
+    """Format a sentence: plain words and numbers unchanged, every name in it as code.
+
+    The middle of a long sentence is cut out.
+    """
+    first, *other_words = shorten(printable(text), _MAX_SENTENCE).split() or [""]
+    first_word = format_code(first) if _BULLET.fullmatch(first) else _format_word(first)
+    return " ".join([first_word, *map(_format_word, other_words)]).strip()
 
 
-def shortened(text: str, longest: int) -> str:
-    """Both ends of a text that is longer than that, since names differ at either."""
-    return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
+def _format_word(word: str) -> str:
+    """Format a word without spaces; '' stays ''."""
+    match = _WORD.fullmatch(word)
+    if match is None:
+        return format_code(word)
+    bracket, name, punctuation = match.groups()
+    if name.count(")") > name.count("(") and name.endswith(")"):
+        # The closing bracket belongs to one that was opened in an earlier word.
+        name, punctuation = name[:-1], f"){punctuation}"
+    return f"{bracket}{name if _PLAIN.fullmatch(name) else format_code(name)}{punctuation}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """A table of cells that are Markdown already; columns in ``right`` hold numbers."""
-    rule = ["--:" if name in right else ":--" for name in header]
+def shorten(text: str, limit: int) -> str:
+    """Return a text, or both ends of it if it is longer, since names differ at either end."""
+    return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-limit // 2 :]}"
+
+
+def format_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = ()
+) -> str:
+    """Format a table of cells that are Markdown already; ``numeric`` columns are right-aligned."""
+    rule = ["--:" if name in numeric else ":--" for name in header]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
 
 
-def block(lines: Iterable[str]) -> str:
-    """Lines for a shell, to be copied as they are."""
-    said = [printable(line) for line in lines]
-    longest = max((len(ticks) for line in said for ticks in re.findall("`+", line)), default=0)
+def format_shell_block(lines: Iterable[str]) -> str:
+    """Format lines for a shell, to be copied as they are."""
+    commands = [printable(line) for line in lines]
+    backticks = re.findall("`+", "\n".join(commands))
+    longest = max(map(len, backticks), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}sh", *said, fence])
+    return "\n".join([f"{fence}sh", *commands, fence])
 
 
-def details(summary: str, body: str) -> str:
-    """Something to unfold; ``summary`` is a few plain words."""
+def format_details(summary: str, body: str) -> str:
+    """Format a section that can be unfolded; ``summary`` is a few plain words."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
-def items(lines: Iterable[str]) -> str:
-    """A list of lines that are Markdown already."""
+def format_list(lines: Iterable[str]) -> str:
+    """Format a list of lines that are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)

@@ -1,7 +1,7 @@
-"""What a page is made of besides its data: own styles and scripts, and the chart library uPlot.
+"""Styles and scripts of a page: those of this package, and the chart library uPlot.
 
-uPlot (MIT licence) draws axes, scales and zoom in 120 kB. Its files come with the package uplot-python and are read
-without importing it; measured against the alternatives in docs/report.md.
+uPlot (MIT license) draws axes, scales and zoom in 120 kB. Its files come with the package
+uplot-python and are read without importing it. docs/report.md compares it with the alternatives.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from pathlib import Path
 
 from ...model.errors import DumpError
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _UPLOT = {"uPlot.js": "uplot/static/uPlot.iife.js", "uPlot.css": "uplot/static/uPlot.min.css"}
 
-TEMPLATES = _HERE / "templates"
+TEMPLATES = _FOLDER / "templates"
 
 
 def check_installed() -> None:
-    """Raise DumpError with the command that helps if what only the HTML report needs is not installed."""
+    """Check that the packages that only an HTML report needs are installed.
+
+    Raises DumpError with the command that installs them.
+    """
     try:
         import jinja2  # noqa: F401
 
@@ -29,10 +32,10 @@ def check_installed() -> None:
         ) from None
 
 
-def text(name: str) -> str:
-    """A script or style: ``uPlot.js`` and ``uPlot.css`` of the library, any other of this package."""
-    if name not in _UPLOT:
-        return (_HERE / "static" / name).read_text(encoding="utf-8")
-    return Path(str(distribution("uplot-python").locate_file(_UPLOT[name]))).read_text(
-        encoding="utf-8"
-    )
+def read_asset(name: str) -> str:
+    """Read a script or style: ``uPlot.js``, ``uPlot.css``, or a file below ``static``."""
+    if name in _UPLOT:
+        file = Path(str(distribution("uplot-python").locate_file(_UPLOT[name])))
+    else:
+        file = _FOLDER / "static" / name
+    return file.read_text(encoding="utf-8")

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from ...model.formatting import printable
 from ...run_settings.checklist import Answer, Checklist, State
-from .sections import Part, Rows, document, write_headline
+from .sections import Block, TableBlock, build_document, write_headline
 
 _MARKS = {
     "holds": "[x]",
     "fails": "[!]",
     "advice": "[~]",
-    "unknown": "[?]",
+    "inconclusive": "[?]",
     "open": "[ ]",
     "unused": "[-]",
 }
@@ -25,19 +25,19 @@ _COLOUR = {
     "holds": "green",
     "fails": "bold red",
     "advice": "yellow",
-    "unknown": "yellow",
+    "inconclusive": "yellow",
     "open": "",
     "unused": "dim",
 }
 _WORDS = {
     "fails": "**fails**: ",
     "advice": "*advised*: ",
-    "unknown": "*cannot be told*: ",
+    "inconclusive": "*inconclusive*: ",
     "unused": "*not in these models*: ",
 }
 _AMISS: Mapping[State, str] = {
     "fails": "fails",
-    "unknown": "cannot be told",
+    "inconclusive": "inconclusive",
     "advice": "advised while aligning",
 }
 _LEGEND = "   ".join(
@@ -48,7 +48,7 @@ _LEGEND = "   ".join(
             "holds",
             "fails",
             "advised while aligning",
-            "cannot be told",
+            "inconclusive",
             "to tick off",
             "not in these models",
         ),
@@ -62,7 +62,7 @@ def write(
     checklist: Checklist, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
     """Print every item by section with its mark; evidence where something is not as it should be, or ``verbose``."""
-    write_headline(checklist.stage(), console)
+    write_headline(checklist.to_stage(), console)
     if quiet:
         return
     for title, answers in _sections(checklist):
@@ -79,11 +79,11 @@ def write(
     console.print(Text(_LEGEND, style="dim"))
 
 
-def parts(checklist: Checklist) -> Iterator[Part]:
+def build_blocks(checklist: Checklist) -> Iterator[Block]:
     """What is not as it should be, or cannot be told, with what is known of it; not what is left to tick off."""
     for state, title in _AMISS.items():
-        answers = checklist.having(state)
-        yield Rows(
+        answers = checklist.select_answers(state)
+        yield TableBlock(
             title,
             ("what is known",),
             tuple((one.item.ask, "; ".join(one.evidence)) for one in answers),
@@ -92,7 +92,7 @@ def parts(checklist: Checklist) -> Iterator[Part]:
 
 def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:
     """Write task lists in Markdown: ticked what holds, the rest with what is known of it."""
-    lines = [f"# Checklist: {printable(checklist.stage().headline)}", ""]
+    lines = [f"# Checklist: {printable(checklist.to_stage().headline)}", ""]
     for title, answers in _sections(checklist):
         lines += [f"## {title}", ""]
         for answer in answers:
@@ -115,13 +115,13 @@ def _sections(checklist: Checklist) -> Iterator[tuple[str, list[Answer]]]:
 def _evidence(answer: Answer, verbose: bool) -> tuple[str, ...]:
     if verbose:
         return answer.evidence
-    return answer.evidence[:_FEW] if answer.state in ("fails", "advice", "unknown") else ()
+    return answer.evidence[:_FEW] if answer.state in ("fails", "advice", "inconclusive") else ()
 
 
 def to_json(checklist: Checklist) -> dict[str, Any]:
     """The checklist as plain data."""
-    return document(
-        checklist.stage(),
+    return build_document(
+        checklist.to_stage(),
         items=[
             {
                 "item": answer.item.name,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...model.arrays import AnyArray
 from ...training_logs import Curves, LogComparison
-from ...training_logs.comparison import rates
+from ...training_logs.comparison import align_rates
 from ...training_logs.migration_standard import MEAN_ABSOLUTE
 
 _WIDTH, _NARROW = 960, 560  #: pixels of a drawing of its own, and of one beside others
@@ -46,19 +46,19 @@ class Panel:
 
 def write_svg(comparison: LogComparison, stream: IO[bytes]) -> None:
     """Write all drawings below each other, as one file with its own style. A departure is marked."""
-    drawn = panels(comparison)
+    drawn = build_panels(comparison)
     one = _ABOVE + _HEIGHT + _BELOW
     height = len(drawn) * one + 5
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
-        f"<title>{escape(comparison.stage().headline)}</title><style>{_STYLE}</style>",
+        f"<title>{escape(comparison.to_stage().headline)}</title><style>{_STYLE}</style>",
     ]
     for i, panel in enumerate(drawn):
         parts += _drawn(panel, comparison, i * one + _ABOVE, _WIDTH)
     stream.write("\n".join([*parts, "</svg>\n"]).encode("utf-8"))
 
 
-def figures(comparison: LogComparison) -> tuple[str, ...]:
+def draw_figures(comparison: LogComparison) -> tuple[str, ...]:
     """Each drawing as an ``<svg>`` of class ``curves`` for a page, which styles the classes of its parts."""
     head = f'<svg class="curves" viewBox="0 0 {_NARROW} {_ABOVE + _HEIGHT + _BELOW}" role="img"'
     return tuple(
@@ -69,11 +69,11 @@ def figures(comparison: LogComparison) -> tuple[str, ...]:
                 "</svg>",
             ]
         )
-        for panel in panels(comparison)
+        for panel in build_panels(comparison)
     )
 
 
-def panels(comparison: LogComparison) -> tuple[Panel, ...]:
+def build_panels(comparison: LogComparison) -> tuple[Panel, ...]:
     """Losses; |target - reference| with the limit of the mean; norms; learning rates; those that have a value."""
     return tuple(panel for panel in _panels(comparison) if panel.lines)
 
@@ -96,7 +96,7 @@ def _panels(comparison: LogComparison) -> Iterator[Panel]:
         line = ("distance", steps[seen], distance[seen])
         yield Panel("|target - reference|", [line], logarithmic=True, level=MEAN_ABSOLUTE)
     yield Panel("global norm", both(*_norms(comparison.target), *_norms(comparison.reference)))
-    at, target, reference = rates(comparison.target, comparison.reference)
+    at, target, reference = align_rates(comparison.target, comparison.reference)
     yield Panel("learning rate", both(at, target, at, reference))
 
 
@@ -107,7 +107,7 @@ def _norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
 
 def _drawn(panel: Panel, comparison: LogComparison, top: int, width: int) -> Iterator[str]:
     """The elements of one drawing, its frame ``top`` pixels down."""
-    first, departure = int(comparison.steps[0]), comparison.departure
+    first, departure = int(comparison.steps[0]), comparison.divergence_step
     last = max(int(comparison.steps[-1]), first + 1)
     scale = np.log10 if panel.logarithmic else np.asarray
     drawn = [(name, steps, scale(values)) for name, steps, values in panel.lines]

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from ...model.formatting import number
 from ...training_logs import Curves, LogComparison
-from .sections import Lines, Part, Rows, document, write_stage
+from .sections import Block, ListBlock, TableBlock, build_document, write_stage
 
-_SAID = {"agree": "agrees", "differ": "differs", "unclear": "cannot tell"}
 _SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers", "trainer": "Trainer"}
 _FEW = 5  #: spikes that are named
 
@@ -21,31 +20,31 @@ def write(
 ) -> None:
     """Print every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
     write_stage(
-        comparison.stage(),
-        sides(comparison),
-        parts(comparison, verbose=verbose),
+        comparison.to_stage(),
+        format_sides(comparison),
+        build_blocks(comparison, verbose=verbose),
         console,
         quiet=quiet,
     )
 
 
-def sides(comparison: LogComparison) -> tuple[str, str]:
+def format_sides(comparison: LogComparison) -> tuple[str, str]:
     """What target and reference are, a line each."""
     return _described(comparison.target), _described(comparison.reference)
 
 
-def parts(comparison: LogComparison, *, verbose: bool = False) -> Iterator[Part]:
+def build_blocks(comparison: LogComparison, *, verbose: bool = False) -> Iterator[Block]:
     """Every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
-    checks = tuple((check.name, _SAID[check.verdict], check.said) for check in comparison.checks)
-    yield Rows("criterion", ("", "what was measured"), checks)
-    yield Lines("the difference", tuple(_shape(comparison)))
+    checks = tuple((check.name, check.verdict, check.said) for check in comparison.checks)
+    yield TableBlock("criterion", ("", "what was measured"), checks)
+    yield ListBlock("the difference", tuple(_shape(comparison)))
     if verbose:
         both = zip(comparison.steps, comparison.target_loss, comparison.reference_loss, strict=True)
         steps = tuple(
             (str(step), f"{a:.6f}", f"{b:.6f}", number(abs(a - b))) for step, a, b in both
         )
-        yield Rows("step", ("target", "reference", "difference"), steps)
-    yield Lines("notes", comparison.notes)
+        yield TableBlock("step", ("target", "reference", "difference"), steps)
+    yield ListBlock("notes", comparison.notes)
 
 
 def _described(curves: Curves) -> str:
@@ -56,8 +55,8 @@ def _described(curves: Curves) -> str:
 
 def _shape(comparison: LogComparison) -> Iterator[str]:
     wander, band = comparison.wander, comparison.band
-    if comparison.departure is not None:
-        yield f"grows for good from step {comparison.departure}"
+    if comparison.divergence_step is not None:
+        yield f"grows for good from step {comparison.divergence_step}"
     if len(comparison.steps) >= 16:
         where = "wanders around zero" if wander.around_zero else "leans to one side"
         mean = f"mean {number(wander.bias)} (error {number(wander.error)})"
@@ -75,13 +74,13 @@ def _shape(comparison: LogComparison) -> Iterator[str]:
 def to_json(comparison: LogComparison) -> dict[str, Any]:
     """The comparison as plain data: criteria, shape, and both curves at the common steps."""
     wander = comparison.wander
-    return document(
-        comparison.stage(),
+    return build_document(
+        comparison.to_stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),
         checks=[vars(check) for check in comparison.checks],
-        begins=comparison.begins,
-        departure=comparison.departure,
+        begins=comparison.onset,
+        departure=comparison.divergence_step,
         wander={**vars(wander), "around_zero": wander.around_zero},
         band=None if comparison.band is None else vars(comparison.band),
         spikes=[{"side": side, "step": step} for side, step in comparison.spikes],

@@ -9,9 +9,14 @@ from rich.console import Console
 
 from ...gradient_norms import NormComparison, Norms, Row
 from ...model.formatting import number
-from .sections import Lines, Part, Rows, document, write_stage
+from .sections import Block, ListBlock, TableBlock, build_document, write_stage
 
-_STATES = {"agree": "", "differ": "differs", "unclear": "cannot tell", "coarse": "too few digits"}
+_STATES = {
+    "agree": "",
+    "differ": "differs",
+    "inconclusive": "inconclusive",
+    "coarse": "too few digits",
+}
 _BY = {
     "name": "name",
     "rule": "rule",
@@ -28,38 +33,38 @@ def write(
 ) -> None:
     """Print the verdict, both sides, what the differing norms have in common, and the worst; all with ``verbose``."""
     write_stage(
-        comparison.stage(),
-        sides(comparison),
-        parts(comparison, verbose=verbose),
+        comparison.to_stage(),
+        format_sides(comparison),
+        build_blocks(comparison, verbose=verbose),
         console,
         quiet=quiet,
     )
 
 
-def sides(comparison: NormComparison) -> tuple[str, str]:
+def format_sides(comparison: NormComparison) -> tuple[str, str]:
     """What target and reference are, a line each."""
     return _described(comparison.target), _described(comparison.reference)
 
 
-def parts(comparison: NormComparison, *, verbose: bool = False) -> Iterator[Part]:
+def build_blocks(comparison: NormComparison, *, verbose: bool = False) -> Iterator[Block]:
     """What the differing norms have in common, the worst, what was compared, what is alone; all with ``verbose``."""
-    yield Lines(
+    yield ListBlock(
         "what they have in common",
-        tuple(f"{one.said}. Likely: {one.cause}" for one in comparison.patterns),
+        tuple(f"{one.summary}. Likely: {one.cause}" for one in comparison.patterns),
     )
     rows = comparison.rows if verbose else comparison.rows[:_WORST]
     columns = ("target", "reference", "off by", "allowed", "", "paired by")
-    yield Rows("parameter", columns, tuple(map(_cells, rows)))
+    yield TableBlock("parameter", columns, tuple(map(_cells, rows)))
     left = len(comparison.rows) - len(rows)
-    yield Lines(
+    yield ListBlock(
         "compared", (*_coverage(comparison), *((f"{left} more rows with -v",) if left else ()))
     )
     for role, alone in (
-        ("target", comparison.target_alone),
-        ("reference", comparison.reference_alone),
+        ("target", comparison.target_unpaired),
+        ("reference", comparison.reference_unpaired),
     ):
-        yield Lines(f"of the {role} alone", alone, None if verbose else _ALONE)
-    yield Lines("notes", comparison.notes)
+        yield ListBlock(f"of the {role} alone", alone, None if verbose else _ALONE)
+    yield ListBlock("notes", comparison.notes)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -77,16 +82,20 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _described(side: Norms) -> str:
     step = f", step {side.step}" if side.step is not None else ""
     kind = "squares" if side.squared else "roots"
-    printed = f", global norm {side.total:.6g} printed" if side.total == side.total else ""
-    together = f"{len(side)} norms, together {side.sum:.6g}{printed}"
-    return f"{side.source}{step}: {together}; {kind} ({side.because}); {side.path}"
+    printed = (
+        f", global norm {side.global_norm:.6g} printed"
+        if side.global_norm == side.global_norm
+        else ""
+    )
+    together = f"{len(side)} norms, together {side.combined_norm:.6g}{printed}"
+    return f"{side.source}{step}: {together}; {kind} ({side.squared_reason}); {side.path}"
 
 
 def _coverage(comparison: NormComparison) -> list[str]:
     first, second = (f"{100 * share:.3g} %" for share in comparison.coverage)
     lines = [
         f"{len(comparison.rows)} pairs: {first} of the target's parameters, {second} of the reference's",
-        f"allowed for rounding: {number(comparison.allowed)}{_doubt(comparison)}; what digits leave open besides",
+        f"allowed for rounding: {number(comparison.agree_limit)}{_doubt(comparison)}; what digits leave open besides",
     ]
     if comparison.factor != 1:
         lines.append(f"differences are those that remain after the factor {comparison.factor:.6g}")
@@ -98,8 +107,8 @@ def _doubt(comparison: NormComparison) -> str:
     if comparison.precision:
         return f" ({comparison.precision})"
     unsure = (
-        f"; up to {number(comparison.noise)} cannot be told"
-        if comparison.noise > comparison.allowed
+        f"; up to {number(comparison.differ_limit)} cannot be told"
+        if comparison.differ_limit > comparison.agree_limit
         else ""
     )
     return f"{unsure} (precision unknown, see --precision)"
@@ -107,19 +116,19 @@ def _doubt(comparison: NormComparison) -> str:
 
 def to_json(comparison: NormComparison) -> dict[str, Any]:
     """The comparison as plain data: every row, what is alone, patterns."""
-    return document(
-        comparison.stage(),
+    return build_document(
+        comparison.to_stage(),
         target=_side(comparison.target),
         reference=_side(comparison.reference),
-        allowed=comparison.allowed,
-        noise=comparison.noise,
+        allowed=comparison.agree_limit,
+        noise=comparison.differ_limit,
         precision=comparison.precision,
         factor=comparison.factor,
         coverage={"target": comparison.coverage[0], "reference": comparison.coverage[1]},
         patterns=[vars(pattern) for pattern in comparison.patterns],
         rows=[vars(row) for row in comparison.rows],
-        alone={"target": comparison.target_alone, "reference": comparison.reference_alone},
-        ambiguous=comparison.ambiguous,
+        alone={"target": comparison.target_unpaired, "reference": comparison.reference_unpaired},
+        ambiguous=comparison.n_ambiguous,
         notes=comparison.notes,
     )
 
@@ -131,8 +140,8 @@ def _side(side: Norms) -> dict[str, Any]:
         "step": side.step,
         "norms": len(side),
         "squared": side.squared,
-        "because": side.because,
-        "global_norm": side.total,
-        "together": side.sum,
+        "because": side.squared_reason,
+        "global_norm": side.global_norm,
+        "together": side.combined_norm,
         "precision": side.precision,
     }

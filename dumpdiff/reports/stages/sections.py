@@ -23,12 +23,11 @@ from ...model.stage import Stage
 #:   1.0  first published form
 SCHEMA_VERSION = "1.0"
 
-COLOUR = {"agree": "bold green", "differ": "bold red", "unclear": "bold yellow"}
-SPOKEN = {"agree": "agree", "differ": "differ", "unclear": "cannot tell"}
+COLORS = {"agree": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableBlock:
     """A table; its title heads the first column."""
 
     title: str
@@ -37,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Lines:
+class ListBlock:
     """Sentences under a title."""
 
     title: str
@@ -45,13 +44,13 @@ class Lines:
     few: int | None = None  #: so many are shown where there is little room, None: all
 
 
-Part = Rows | Lines
+Block = TableBlock | ListBlock
 
 
 def write_stage(
     stage: Stage,
     sides: tuple[str, str] | None,
-    parts: Iterable[Part],
+    parts: Iterable[Block],
     console: Console,
     *,
     quiet: bool = False,
@@ -62,13 +61,13 @@ def write_stage(
         return
     if sides is not None:
         write_sides(console, *sides)
-    write_parts(console, parts)
+    write_blocks(console, parts)
 
 
 def write_headline(stage: Stage, console: Console) -> None:
     """The first line: what was looked at, the verdict, and what it rests on."""
-    line = f"{stage.name} {SPOKEN[stage.verdict]}: {stage.headline}"
-    console.print(Text(printable(line), style=COLOUR[stage.verdict]), soft_wrap=True)
+    line = f"{stage.name} {stage.verdict}: {stage.headline}"
+    console.print(Text(printable(line), style=COLORS[stage.verdict]), soft_wrap=True)
 
 
 def write_sides(console: Console, target: str, reference: str) -> None:
@@ -78,10 +77,10 @@ def write_sides(console: Console, target: str, reference: str) -> None:
         console.print(Text.assemble((f"{role:<11}", "bold"), printable(said)), soft_wrap=True)
 
 
-def write_parts(console: Console, parts: Iterable[Part]) -> None:
+def write_blocks(console: Console, parts: Iterable[Block]) -> None:
     """Tables and lists, a blank line before each; nothing of those that are empty."""
     for part in parts:
-        if isinstance(part, Rows):
+        if isinstance(part, TableBlock):
             _write_table(console, part.title, part.columns, part.rows)
         else:
             _write_list(console, part.title, part.lines, part.few)
@@ -115,7 +114,7 @@ def _write_list(
         console.print(Text(f"  ... {len(lines) - limit} more, -v shows them"))
 
 
-def document(stage: Stage, **parts: Any) -> dict[str, Any]:
+def build_document(stage: Stage, **parts: Any) -> dict[str, Any]:
     """The JSON of a stage: what all stages have, and what is its own."""
     return {
         "schema_version": SCHEMA_VERSION,

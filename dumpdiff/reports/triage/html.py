@@ -8,14 +8,14 @@ from typing import IO
 
 from ...diagnosis.decision import LEADS, SYMPTOMS
 from ...diagnosis.evidence import STAGES
-from ...diagnosis.outcome import Triaged
-from ...diagnosis.places import Place, answers
+from ...diagnosis.outcome import TriageResult
+from ...diagnosis.places import Place, answer_places
 from ..page.renderer import Page, render
-from ..stages.curves import figures
-from ..stages.sections import SPOKEN, Rows
+from ..stages.curves import draw_figures
+from ..stages.sections import TableBlock
 from .markdown import to_markdown
-from .norm_bars import WIDTH, bars
-from .sections import NOT_GIVEN, conclusion, sections, symptom
+from .norm_chart import WIDTH, draw_norm_chart
+from .sections import NOT_GIVEN, build_conclusion, build_sections, format_symptom
 
 _SCRIPTS = ("unpack.js", "elements.js", "hash.js", "frame.js", "triage.js")
 _BARS = 40  #: parameters whose norms are drawn
@@ -27,7 +27,7 @@ class Step:
     """One stage in the strip of all."""
 
     name: str
-    state: str  #: a class of the style sheet: agree, differ, unclear, absent
+    state: str  #: a class of the style sheet: agree, differ, inconclusive, absent
     spoken: str
     said: str  #: what it found, or why it was not looked at
 
@@ -52,33 +52,32 @@ class Branch:
     leaves: tuple[Leaf, ...]
 
 
-def write(triaged: Triaged, stream: IO[bytes]) -> None:
+def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     """Write the page; the same triage gives the same bytes.
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(page(triaged)))
+    stream.write(render(build_page(triaged)))
 
 
-def page(triaged: Triaged) -> Page:
+def build_page(triaged: TriageResult) -> Page:
     """The page of a triage."""
     evidence, decision = triaged.evidence, triaged.decision
     answer, _, said = decision.headline.partition(": ")
     context = {
         "triaged": triaged,
         "decision": decision,
-        "spoken": SPOKEN,
         "answer": answer,
         "said": said,
-        "symptom": symptom(triaged),
-        "reasons": {part.title: part.lines for part in conclusion(triaged)},
+        "symptom": format_symptom(triaged),
+        "reasons": {part.title: part.lines for part in build_conclusion(triaged)},
         "steps": tuple(_steps(triaged)),
         "tree": tuple(_tree(triaged)),
-        "sections": sections(evidence),
-        "is_rows": lambda part: isinstance(part, Rows),
+        "sections": build_sections(evidence),
+        "is_rows": lambda part: isinstance(part, TableBlock),
         "most": _SHOWN,
-        "curves": () if evidence.logs is None else tuple(map(_markup, figures(evidence.logs))),
-        "bars": None if evidence.norms is None else bars(evidence.norms.rows[:_BARS]),
+        "curves": () if evidence.logs is None else tuple(map(_markup, draw_figures(evidence.logs))),
+        "bars": None if evidence.norms is None else draw_norm_chart(evidence.norms.rows[:_BARS]),
         "width": WIDTH,
     }
     return Page(
@@ -95,19 +94,17 @@ def page(triaged: Triaged) -> Page:
     )
 
 
-def _steps(triaged: Triaged) -> Iterator[Step]:
+def _steps(triaged: TriageResult) -> Iterator[Step]:
     stages = {stage.name: stage for stage in triaged.evidence.stages}
     for name in STAGES:
         if name in stages:
-            yield Step(
-                name, stages[name].verdict, SPOKEN[stages[name].verdict], stages[name].headline
-            )
+            yield Step(name, stages[name].verdict, stages[name].verdict, stages[name].headline)
         else:
             yield Step(name, "absent", NOT_GIVEN, triaged.evidence.skipped.get(name, ""))
 
 
-def _tree(triaged: Triaged) -> Iterator[Branch]:
-    known = answers(triaged.evidence)
+def _tree(triaged: TriageResult) -> Iterator[Branch]:
+    known = answer_places(triaged.evidence)
     for shown, places in LEADS.items():
         leaves = (known[place] for place in places)
         yield Branch(
@@ -116,7 +113,7 @@ def _tree(triaged: Triaged) -> Iterator[Branch]:
             leaves=tuple(
                 Leaf(leaf.place, "absent", "not looked at", "", "")
                 if leaf.verdict == "unseen"
-                else Leaf(leaf.place, leaf.verdict, SPOKEN[leaf.verdict], leaf.said, leaf.by)
+                else Leaf(leaf.place, leaf.verdict, leaf.verdict, leaf.said, leaf.by)
                 for leaf in leaves
             ),
         )

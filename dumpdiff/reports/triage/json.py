@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from ... import __version__
 from ...diagnosis.evidence import Evidence
-from ...diagnosis.outcome import Triaged
+from ...diagnosis.outcome import TriageResult
 from ..alignment import json as dumps_json
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import json as weights_json
@@ -19,7 +19,7 @@ from ..weights import json as weights_json
 SCHEMA_VERSION = "1.0"
 
 
-def to_json(triaged: Triaged) -> dict[str, Any]:
+def to_json(triaged: TriageResult) -> dict[str, Any]:
     """All of it as plain data; under ``results`` each stage in the form of its own command's JSON."""
     decision = triaged.decision
     return {
@@ -34,7 +34,7 @@ def to_json(triaged: Triaged) -> dict[str, Any]:
     }
 
 
-def write(triaged: Triaged, stream: IO[bytes]) -> None:
+def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     """Write the document, UTF-8; the same triage gives the same bytes."""
     dumps_json.write_document(to_json(triaged), stream)
 

@@ -6,42 +6,51 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from ... import __version__
-from ...diagnosis.outcome import Triaged
-from ..formats.markdown import block, comment, details, items, prose, shortened, table
-from ..stages.sections import SPOKEN, Lines, Part
-from .sections import Section, conclusion, overview, sections
+from ...diagnosis.outcome import TriageResult
+from ..formats.markdown import (
+    format_comment,
+    format_details,
+    format_list,
+    format_prose,
+    format_shell_block,
+    format_table,
+    shorten,
+)
+from ..stages.sections import Block, ListBlock
+from .sections import Section, build_conclusion, build_overview, build_sections
 
 _SHOWN = 10  # rows of a table, and lines of a list
 _LINE = 240  # characters of what a stage found
 
 
-def write(triaged: Triaged, stream: IO[bytes]) -> None:
+def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     """Write the report as UTF-8."""
     stream.write(to_markdown(triaged).encode("utf-8", errors="backslashreplace"))
 
 
-def to_markdown(triaged: Triaged) -> str:
+def to_markdown(triaged: TriageResult) -> str:
     """The report, short enough for one comment. Names from dumps and paths are code, so that they do nothing."""
-    return comment(_parts(triaged))
+    return format_comment(_parts(triaged))
 
 
-def _parts(triaged: Triaged) -> Iterator[str]:
+def _parts(triaged: TriageResult) -> Iterator[str]:
     decision = triaged.decision
     answer, _, said = decision.headline.partition(": ")
-    yield f"**{prose(answer[:1].upper() + answer[1:])}{':' if said else ''}** {prose(said)}".rstrip()
+    yield f"**{format_prose(answer[:1].upper() + answer[1:])}{':' if said else ''}** {format_prose(said)}".rstrip()
     for advice in triaged.advice:
-        yield f"Next: {prose(advice.why)}"
+        yield f"Next: {format_prose(advice.why)}"
         if advice.commands:
-            yield block(advice.commands)
-    yield table(
-        ("stage", "", "what it found"), [_state(row) for row in overview(triaged.evidence).rows]
+            yield format_shell_block(advice.commands)
+    yield format_table(
+        ("stage", "", "what it found"),
+        [_state(row) for row in build_overview(triaged.evidence).rows],
     )
-    for part in conclusion(triaged):
-        yield details(part.title.capitalize(), _lines(part))
-    for section in sections(triaged.evidence):
+    for part in build_conclusion(triaged):
+        yield format_details(part.title.capitalize(), _lines(part))
+    for section in build_sections(triaged.evidence):
         if section.stage.verdict != "agree" and section.parts:
-            yield details(
-                f"{section.stage.name.capitalize()}: {SPOKEN[section.stage.verdict]}",
+            yield format_details(
+                f"{section.stage.name.capitalize()}: {section.stage.verdict}",
                 _section(section),
             )
     yield f"<sub>dumpdiff {__version__}</sub>"
@@ -49,7 +58,11 @@ def _parts(triaged: Triaged) -> Iterator[str]:
 
 def _section(section: Section) -> str:
     sides = zip(("target", "reference"), section.sides or (), strict=False)
-    compared = [items(f"{role}: {prose(said)}" for role, said in sides)] if section.sides else []
+    compared = (
+        [format_list(f"{role}: {format_prose(said)}" for role, said in sides)]
+        if section.sides
+        else []
+    )
     return "\n\n".join([*compared, *map(_part, section.parts)])
 
 
@@ -58,20 +71,20 @@ def _state(row: Sequence[str]) -> tuple[str, ...]:
     name, state, said = row
     return (
         name,
-        f"**{state}**" if state == SPOKEN["differ"] else state,
-        prose(shortened(said, _LINE)),
+        f"**{state}**" if state == "differ" else state,
+        format_prose(shorten(said, _LINE)),
     )
 
 
-def _part(part: Part) -> str:
-    if isinstance(part, Lines):
-        return f"{prose(part.title)}:\n\n{_lines(part)}"
-    rows = [tuple(prose(cell) for cell in row) for row in part.rows[:_SHOWN]]
-    return table((prose(part.title), *part.columns), rows) + _more(part.rows)
+def _part(part: Block) -> str:
+    if isinstance(part, ListBlock):
+        return f"{format_prose(part.title)}:\n\n{_lines(part)}"
+    rows = [tuple(format_prose(cell) for cell in row) for row in part.rows[:_SHOWN]]
+    return format_table((format_prose(part.title), *part.columns), rows) + _more(part.rows)
 
 
-def _lines(part: Lines) -> str:
-    return items(map(prose, part.lines[:_SHOWN])) + _more(part.lines)
+def _lines(part: ListBlock) -> str:
+    return format_list(map(format_prose, part.lines[:_SHOWN])) + _more(part.lines)
 
 
 def _more(all_: Sequence[object]) -> str:

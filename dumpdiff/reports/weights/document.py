@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...weight_comparison import Checked, Pair, WeightsResult
-from ...weight_comparison.summary import headline, told
-from ..alignment.html.heat_map import Cell, Grid, grid
+from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
+from ...weight_comparison.summary import format_headline, group_mistakes
+from ..alignment.html.heat_map import Cell, HeatMap, build_heat_map
 from ..page.packed_tables import Table
 from ..page.renderer import Page
-from .text import size
+from .text import format_size
 
 RELATIONS: Mapping[str, str] = {
     "identical": "every bit, in one dtype",
@@ -30,18 +30,18 @@ _EXAMPLES = 20  #: parameters of one mistake that stand below it
 _EXPERT = re.compile(r"(?<=\bexperts\.)\d+")
 
 
-def page(result: WeightsResult) -> Page:
+def build_page(result: WeightsResult) -> Page:
     """The page of a result."""
-    wrong, said = told(result.mistakes), headline(result)
+    wrong, said = group_mistakes(result.mistakes), format_headline(result)
     row = {id(pair): row for row, pair in enumerate(result.pairs)}
     context = {
         "result": result,
-        "headline": said if result.verdict == "same" else said.partition(": ")[2],
+        "headline": said if result.verdict == "agree" else said.partition(": ")[2],
         "facts": tuple(
             (name, say(result.target), say(result.reference)) for name, say in _FACTS.items()
         ),
         "relations": RELATIONS,
-        "counts": Counter(map(state, result.pairs)),
+        "counts": Counter(map(get_state, result.pairs)),
         "wrong": tuple(
             (one, tuple((row[id(pair)], pair) for pair in one.pairs[:_EXAMPLES]))
             for one in wrong[:_SHOWN]
@@ -56,44 +56,44 @@ def page(result: WeightsResult) -> Page:
             )
             if names
         ),
-        "grids": layers(result.pairs),
+        "grids": build_layer_maps(result.pairs),
     }
     return Page(
         title=f"{_TITLES[result.verdict]}: two checkpoints compared",
         template="weights.html",
         context=context,
-        tables={"parameters": parameters(result.pairs)},
+        tables={"parameters": build_parameters_table(result.pairs)},
         styles=("page.css", "comparison.css", "weights.css"),
         scripts=_SCRIPTS,
     )
 
 
-_TITLES = {"same": "same weights", "differ": "different weights", "inconclusive": "inconclusive"}
+_TITLES = {"agree": "same weights", "differ": "different weights", "inconclusive": "inconclusive"}
 
-_FACTS: Mapping[str, Callable[[Checked], str]] = {
+_FACTS: Mapping[str, Callable[[CheckpointSummary], str]] = {
     "path": lambda side: side.path,
     "format": lambda side: side.format,
     "names": lambda side: side.family,
-    "size": lambda side: f"{side.tensors:,} tensors, {size(side.bytes)}",
+    "size": lambda side: f"{side.tensors:,} tensors, {format_size(side.bytes)}",
 }
 
 
-def state(pair: Pair) -> str:
+def get_state(pair: Pair) -> str:
     """The relation, where a mistake outweighs a relation that holds after it is undone."""
     return pair.relation if pair.mistake is None else "different"
 
 
-def scope(pair: Pair) -> str:
+def get_map_cell(pair: Pair) -> str:
     """The cell of the map that a parameter belongs to: all experts of a layer share one."""
     return _EXPERT.sub("*", pair.path)
 
 
-def parameters(pairs: Sequence[Pair]) -> Table:
+def build_parameters_table(pairs: Sequence[Pair]) -> Table:
     """Every field of every pair as a column, in the order of the result."""
     texts = {
         "parameter": [pair.path for pair in pairs],
-        "scope": [scope(pair) for pair in pairs],
-        "state": [state(pair) for pair in pairs],
+        "scope": [get_map_cell(pair) for pair in pairs],
+        "state": [get_state(pair) for pair in pairs],
         "target": [pair.target for pair in pairs],
         "reference": [pair.reference for pair in pairs],
         "target_dtype": [pair.dtypes[0] for pair in pairs],
@@ -120,20 +120,20 @@ def parameters(pairs: Sequence[Pair]) -> Table:
     )
 
 
-def layers(pairs: Sequence[Pair]) -> tuple[Grid, ...]:
+def build_layer_maps(pairs: Sequence[Pair]) -> tuple[HeatMap, ...]:
     """The map: the worst relation of every component of every layer; none if there is nothing to show."""
     cells: dict[str, list[Pair]] = {}
     for pair in pairs:
-        cells.setdefault(scope(pair), []).append(pair)
+        cells.setdefault(get_map_cell(pair), []).append(pair)
     return (
-        (grid("", {name: _cell(name, members) for name, members in cells.items()}),)
+        (build_heat_map("", {name: _cell(name, members) for name, members in cells.items()}),)
         if cells
         else ()
     )
 
 
 def _cell(name: str, members: Sequence[Pair]) -> Cell:
-    counts = Counter(map(state, members))
+    counts = Counter(map(get_state, members))
     said = ", ".join(f"{counts[relation]} {relation}" for relation in RELATIONS if counts[relation])
     worst = next(relation for relation in reversed(tuple(RELATIONS)) if counts[relation])
     return Cell(worst, False, f"{name}: {worst if len(members) == 1 else said}")

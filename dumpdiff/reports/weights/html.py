@@ -6,7 +6,7 @@ from typing import IO
 
 from ...weight_comparison import WeightsResult
 from ..page.renderer import render
-from .document import page
+from .document import build_page
 
 
 def write(result: WeightsResult, stream: IO[bytes]) -> None:
@@ -14,4 +14,4 @@ def write(result: WeightsResult, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(page(result)))
+    stream.write(render(build_page(result)))

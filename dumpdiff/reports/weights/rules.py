@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...rulebook import load_rules
-from ...rulebook.scope_suggestions import missing_lines
-from ...rulebook.suggestions import plain_comment, scope_lines
+from ...rulebook.scope_suggestions import infer_scope_lines
+from ...rulebook.suggestions import escape_comment, format_scope_section
 from ...weight_comparison import WeightsResult
 
 _HEAD = """\
@@ -24,9 +24,11 @@ def rules_of(result: WeightsResult, rules: Sequence[str | Path]) -> str:
     """The text of a rule file, or of a comment alone; ``rules`` are the files the result was made with."""
     book = load_rules(rules)
     pairs = result.correspondence.items()
-    wanted = Counter(line for ours, theirs in pairs for line in missing_lines(ours, theirs, book))
-    lines = list(scope_lines(wanted))
+    wanted = Counter(
+        line for ours, theirs in pairs for line in infer_scope_lines(ours, theirs, book)
+    )
+    lines = list(format_scope_section(wanted))
     head = _HEAD.format(
-        target=plain_comment(result.target.path), reference=plain_comment(result.reference.path)
+        target=escape_comment(result.target.path), reference=escape_comment(result.reference.path)
     )
     return head + ("\n" + "\n".join(lines) + "\n" if lines else _NOTHING)

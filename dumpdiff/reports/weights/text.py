@@ -11,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...model.formatting import number, percent, printable
-from ...weight_comparison import Checked, Pair, WeightsResult
-from ...weight_comparison.summary import headline, told
-from ..stages.sections import Lines, write_parts, write_sides
+from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
+from ...weight_comparison.summary import format_headline, group_mistakes
+from ..stages.sections import COLORS, ListBlock, write_blocks, write_sides
 
-_COLOUR = {"same": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
 _FEW = 20  #: lines of a kind that are shown without -v
 
 
@@ -23,11 +22,13 @@ def write(
     result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
     """Print the report; the first line is the answer, unbroken however narrow the console is."""
-    console.print(Text(printable(headline(result)), style=_COLOUR[result.verdict]), soft_wrap=True)
+    console.print(
+        Text(printable(format_headline(result)), style=COLORS[result.verdict]), soft_wrap=True
+    )
     if quiet:
         return
-    write_sides(console, *sides(result))
-    write_parts(console, parts(result, verbose=verbose))
+    write_sides(console, *format_sides(result))
+    write_blocks(console, build_blocks(result, verbose=verbose))
     console.print()
     console.print(_summary(result))
     if verbose:
@@ -35,37 +36,37 @@ def write(
         console.print(_table(result.pairs))
 
 
-def sides(result: WeightsResult) -> tuple[str, str]:
+def format_sides(result: WeightsResult) -> tuple[str, str]:
     """What target and reference are, a line each."""
     return _side(result.target), _side(result.reference)
 
 
-def _side(side: Checked) -> str:
-    held = f"{side.tensors} tensors, {size(side.bytes)}"
+def _side(side: CheckpointSummary) -> str:
+    held = f"{side.tensors} tensors, {format_size(side.bytes)}"
     return f"{side.format}, {side.family} names: {held}, {printable(side.path)}"
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Bytes as a person says them: MB, GB from a tenth of one on."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
 
 
-def parts(result: WeightsResult, *, verbose: bool = False) -> Iterator[Lines]:
+def build_blocks(result: WeightsResult, *, verbose: bool = False) -> Iterator[ListBlock]:
     """What is wrong, once for all layers, what is missing, and what is to be known besides."""
     few = None if verbose else _FEW
     if result.layer_shift is not None:
         step = result.layer_shift
         said = f"layer i of the target holds layer i {'+' if step > 0 else '-'} {abs(step)} of the reference"
-        yield Lines("layers", (said,))
+        yield ListBlock("layers", (said,))
     wrong = (
-        f"{one.what}{f' ({len(one.pairs)} parameters)' if len(one.pairs) > 1 else ''}: {one.said}"
-        for one in told(result.mistakes)
+        f"{one.parameter}{f' ({len(one.pairs)} parameters)' if len(one.pairs) > 1 else ''}: {one.message}"
+        for one in group_mistakes(result.mistakes)
     )
-    yield Lines("wrong", tuple(wrong), few)
-    yield Lines("missing in the target", result.missing, few)
-    yield Lines("not in the reference", result.unknown, few)
-    yield Lines("notes", result.notes, few)
-    yield Lines("problems", tuple(map(str, result.problems)), few)
+    yield ListBlock("wrong", tuple(wrong), few)
+    yield ListBlock("missing in the target", result.missing, few)
+    yield ListBlock("not in the reference", result.unknown, few)
+    yield ListBlock("notes", result.notes, few)
+    yield ListBlock("problems", tuple(map(str, result.problems)), few)
 
 
 def _summary(result: WeightsResult) -> Text:

@@ -1,20 +1,26 @@
-"""Values that follow from several options, by family, and when a row means anything."""
+"""Values that follow from several options, per framework family, and the conditions under which a row has an effect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..row_value import Reading
+from ..row_value import SettingsLookup
 from ..settings import Framework
 from . import megatron, mindformers
-from .conditions import CONDITIONS, OF_BOTH
+from .conditions import BOTH_SIDES, CONDITIONS
 
-__all__ = ["CONDITIONS", "OF_BOTH", "derivation"]
+__all__ = ["BOTH_SIDES", "CONDITIONS", "find_derivation"]
 
 
-def derivation(name: str, framework: Framework) -> Callable[[Reading], Any] | None:
-    """The function of that name for the framework's family; None where the plain value is meant."""
+def find_derivation(name: str, framework: Framework) -> Callable[[SettingsLookup], Any] | None:
+    """Return the function ``derive_<name>`` of the framework's family, None if it has none.
+
+    ``name`` is the field ``derive`` of a row of ``rules/settings.yaml``. A family without such a
+    function writes the value in one option.
+    """
+    if not name:
+        return None
     family = mindformers if framework == "mindformers" else megatron
-    found: Callable[[Reading], Any] | None = getattr(family, name, None) if name else None
-    return found
+    function: Callable[[SettingsLookup], Any] | None = getattr(family, f"derive_{name}", None)
+    return function

@@ -1,69 +1,71 @@
-"""When a row means anything: what other rows must say for it.
+"""The conditions under which a row has an effect: values that other rows must have.
 
-Each condition takes one side's values by row, None where a value cannot be told, and returns whether the row means
-something there; None if that cannot be told either.
+Each condition takes the values of one side by row. It returns whether the row has an effect there, None if that
+is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..row_value import Seen
+from ..row_value import RowValue
 
-Side = Mapping[str, Seen]
-Condition = Callable[[Side], bool | None]
-
-
-def _asks(row: str, means: Callable[[object], bool]) -> Condition:
-    def condition(side: Side) -> bool | None:
-        seen = side[row]
-        return None if seen.how == "unknown" else means(seen.value)
-
-    return condition
+SideValues = Mapping[str, RowValue]
+Condition = Callable[[SideValues], bool | None]
 
 
-def _is_known(row: str) -> Condition:
+def _test_row(row: str, predicate: Callable[[object], bool]) -> Condition:
+    def test(side: SideValues) -> bool | None:
+        row_value = side[row]
+        return None if row_value.how == "unknown" else predicate(row_value.value)
+
+    return test
+
+
+def _test_known(row: str) -> Condition:
     return lambda side: side[row].how != "unknown"
 
 
-def _any(*conditions: Condition) -> Condition:
-    def condition(side: Side) -> bool | None:
-        answers = [ask(side) for ask in conditions]
-        return True if True in answers else None if None in answers else False
+def _combine_any(*conditions: Condition) -> Condition:
+    def test(side: SideValues) -> bool | None:
+        answers = [condition(side) for condition in conditions]
+        if True in answers:
+            return True
+        return None if None in answers else False
 
-    return condition
+    return test
 
 
 _FROM_SCRATCH: Condition = lambda side: side["load"].how != "set"  # noqa: E731
 
 CONDITIONS: Mapping[str, Condition] = {
-    "learned_positions": _asks("position_embedding", lambda value: value == "learned_absolute"),
-    "rotary": _asks(
+    "learned_positions": _test_row("position_embedding", lambda value: value == "learned_absolute"),
+    "rotary": _test_row(
         "position_embedding",
         lambda value: value not in ("learned_absolute", "none", "relative", "alibi"),
     ),
-    "rope_scaling": _asks("rope_scaling", bool),
+    "rope_scaling": _test_row("rope_scaling", bool),
     "random_weights": _FROM_SCRATCH,
-    "random_draws": _any(
-        _FROM_SCRATCH, _asks("hidden_dropout", bool), _asks("attention_dropout", bool)
+    "random_draws": _combine_any(
+        _FROM_SCRATCH, _test_row("hidden_dropout", bool), _test_row("attention_dropout", bool)
     ),
-    "plain_attention": _asks("flash_attention", lambda value: not value),
-    "fp16": _asks("compute_dtype", lambda value: value == "float16"),
-    "latent_attention": _asks("latent_attention", bool),
-    "precision_aware_optimizer": _asks("precision_aware_optimizer", bool),
-    "first_last_layers_bf16": _asks("first_last_layers_bf16", bool),
-    "sgd": _asks("optimizer", lambda value: value in ("sgd", "momentum")),
-    "growing_decay": _asks("weight_decay_growth", lambda value: value not in (None, "constant")),
-    "decaying": _asks("schedule", lambda value: value != "constant"),
-    "warming": _asks("warmup_steps", bool),
-    "experts": _asks("experts", bool),
-    "expert_bias": _asks("expert_bias", bool),
-    "capacity": _asks("capacity_factor", bool),
-    "shared_experts": _asks("shared_expert_size", bool),
-    "mtp": _asks("mtp_layers", bool),
-    "split": _is_known("split"),
-    "data_seed": _is_known("data_seed"),
+    "plain_attention": _test_row("flash_attention", lambda value: not value),
+    "fp16": _test_row("compute_dtype", lambda value: value == "float16"),
+    "latent_attention": _test_row("latent_attention", bool),
+    "precision_aware_optimizer": _test_row("precision_aware_optimizer", bool),
+    "first_last_layers_bf16": _test_row("first_last_layers_bf16", bool),
+    "sgd": _test_row("optimizer", lambda value: value in ("sgd", "momentum")),
+    "growing_decay": _test_row("weight_decay_growth", lambda value: value not in (None, "constant")),
+    "decaying": _test_row("schedule", lambda value: value != "constant"),
+    "warming": _test_row("warmup_steps", bool),
+    "experts": _test_row("experts", bool),
+    "expert_bias": _test_row("expert_bias", bool),
+    "capacity": _test_row("capacity_factor", bool),
+    "shared_experts": _test_row("shared_expert_size", bool),
+    "mtp": _test_row("mtp_layers", bool),
+    "split": _test_known("split"),
+    "data_seed": _test_known("data_seed"),
 }
 
-#: Conditions that must hold on both sides; of the others one side is enough.
-OF_BOTH = frozenset({"split", "data_seed"})
+#: Conditions that must hold on both sides. For the others one side is enough.
+BOTH_SIDES = frozenset({"split", "data_seed"})

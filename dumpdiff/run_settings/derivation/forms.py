@@ -1,46 +1,61 @@
-"""Forms that both families write a value in."""
+"""Parsers for values that both families write in the same form."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, TypeVar
 
-from ..row_value import Silent
+from ..row_value import UnknownValueError
 
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
+
+#: Largest repetition in a layer pattern. No model has so many layers; a larger number is an error.
+_MAX_REPEATS = 1000
 
 
-def needed(value: _T | None, what: str) -> _T:
-    """The value, or Silent if there is none."""
+def require(value: _Value | None, name: str) -> _Value:
+    """Return the value. Raises UnknownValueError if it is None; ``name`` says what is not set."""
     if value is None:
-        raise Silent(f"{what} is not set")
+        raise UnknownValueError(f"{name} is not set")
     return value
 
 
-def shares(value: Any) -> tuple[float, ...]:
-    """``969, 30, 1`` as shares that sum to 1."""
+def normalize_shares(value: Any) -> tuple[float, ...]:
+    """Return ``969, 30, 1`` as three shares that sum to 1 (training, validation, test)."""
     parts = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
     try:
-        found = [float(str(part).strip(",")) for part in parts]
+        shares = [float(str(part).strip(",")) for part in parts]
     except ValueError:
-        raise Silent(f"split is {value!r}, expected numbers") from None
-    if not (total := math.fsum(found)) > 0:
-        raise Silent(f"split is {value!r}, expected shares of the data")
-    return tuple(round(share / total, 9) for share in [*found, 0.0, 0.0][:3])
+        raise UnknownValueError(f"split is {value!r}, expected numbers") from None
+    total = math.fsum(shares)
+    if not total > 0:
+        raise UnknownValueError(f"split is {value!r}, expected shares of the data")
+    three_shares = [*shares, 0.0, 0.0][:3]
+    return tuple(round(share / total, 9) for share in three_shares)
 
 
-def layer_pattern(value: Any, layers: int) -> str:
-    """``[0]*3+[1]*58``, a list, or n: every n-th layer from the first."""
+def expand_layer_pattern(value: Any, layers: int) -> str:
+    """Return one digit per layer, 1 for a mixture of experts.
+
+    ``value`` is ``[0]*3+[1]*58``, a list, or n: every n-th layer, starting with the first.
+    """
     if isinstance(value, (list, tuple)):
         return "".join(str(int(item)) for item in value)
     text = str(value).replace(" ", "")
     if text.isdigit() and int(text) > 0:
-        return "".join("1" if i % int(text) == 0 else "0" for i in range(layers))
-    found = ""
+        period = int(text)
+        return "".join(str(int(layer % period == 0)) for layer in range(layers))
+    pattern = ""
     for term in text.strip("()").split("+"):
-        body, _, times = term.partition("*")
+        body, _, repeats = term.partition("*")
         digits = body.strip("[]()").replace(",", "")
-        if not digits.isdigit() or (times and not times.isdigit()) or int(times or 1) > 1000:
-            raise Silent(f"moe-layer-freq is {value!r}, which is not read")
-        found += digits * int(times or 1)
-    return found
+        if not digits.isdigit() or not _is_repeat_count(repeats):
+            raise UnknownValueError(f"moe-layer-freq is {value!r}, which is not supported")
+        pattern += digits * int(repeats or 1)
+    return pattern
+
+
+def _is_repeat_count(text: str) -> bool:
+    if not text:
+        return True
+    return text.isdigit() and int(text) <= _MAX_REPEATS

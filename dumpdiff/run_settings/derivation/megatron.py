@@ -1,7 +1,7 @@
-"""What follows from several options of Megatron-LM and Megatron-SWIFT, as ``validate_args`` of Megatron-LM has it.
+"""Values that follow from several options of Megatron-LM and Megatron-SWIFT, by ``validate_args`` of Megatron-LM.
 
-One function per row of ``rules/settings.yaml`` that says ``derive``, of its name. Each raises
-:class:`~dumpdiff.triage.settings.reading.Silent` where too little is set.
+``derive_<name>`` belongs to the rows of ``rules/settings.yaml`` with ``derive: <name>``. Each function raises
+:class:`~dumpdiff.run_settings.row_value.UnknownValueError` if too little is set.
 """
 
 from __future__ import annotations
@@ -9,308 +9,335 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..row_value import Reading, Silent
-from .forms import layer_pattern, needed, shares
+from ..row_value import SettingsLookup, UnknownValueError
+from .forms import expand_layer_pattern, normalize_shares, require
+
+#: With SwiGLU, Megatron-LM rounds the default width of the feed-forward layer down to a multiple of this.
+_SWIGLU_MULTIPLE = 64
 
 
-def implementation(r: Reading) -> str:
-    """Core models, unless the older ones are asked for."""
-    if r.is_set("use-mcore-models") and r.boolean("use-mcore-models"):
+def derive_implementation(lookup: SettingsLookup) -> str:
+    """Return 'core', or 'legacy' if the older models are set."""
+    if lookup.is_set("use-mcore-models") and lookup.get_boolean("use-mcore-models"):
         return "core"
-    return "legacy" if r.boolean("use-legacy-models") else "core"
+    return "legacy" if lookup.get_boolean("use-legacy-models") else "core"
 
 
-def ffn_hidden_size(r: Reading) -> int:
-    """4 h; with SwiGLU 2/3 of that, rounded down to a multiple of 64 (Megatron-LM validate_args)."""
-    size = r.integer("ffn-hidden-size")
+def derive_ffn_hidden_size(lookup: SettingsLookup) -> int:
+    """Return the width of the feed-forward layer: 4 h if it is not set, 2/3 of that with SwiGLU."""
+    size = lookup.get_integer("ffn-hidden-size")
     if size is not None:
         return size
-    hidden = needed(r.integer("hidden-size"), "hidden-size")
-    return int(4 * hidden * 2 / 3) // 64 * 64 if r.boolean("swiglu") else 4 * hidden
+    hidden_size = require(lookup.get_integer("hidden-size"), "hidden-size")
+    if lookup.get_boolean("swiglu"):
+        return int(4 * hidden_size * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
+    return 4 * hidden_size
 
 
-def head_dim(r: Reading) -> int:
-    """Hidden size over heads if nothing else is set."""
-    size = r.integer("kv-channels")
+def derive_head_dim(lookup: SettingsLookup) -> int:
+    """Return the size of a head: hidden size / heads if it is not set."""
+    size = lookup.get_integer("kv-channels")
     if size is not None:
         return size
-    return needed(r.integer("hidden-size"), "hidden-size") // needed(
-        r.integer("num-attention-heads"), "the heads"
-    )
+    hidden_size = require(lookup.get_integer("hidden-size"), "hidden-size")
+    return hidden_size // require(lookup.get_integer("num-attention-heads"), "the heads")
 
 
-def query_groups(r: Reading) -> int:
-    """The heads unless grouped-query attention is on: without it num-query-groups is ignored."""
-    if r.boolean("group-query-attention"):
-        return needed(r.integer("num-query-groups"), "num-query-groups")
-    return needed(r.integer("num-attention-heads"), "num-attention-heads")
+def derive_query_groups(lookup: SettingsLookup) -> int:
+    """Return the number of key-value heads.
+
+    It is the number of heads unless grouped-query attention is on; num-query-groups is ignored without it.
+    """
+    if lookup.get_boolean("group-query-attention"):
+        return require(lookup.get_integer("num-query-groups"), "num-query-groups")
+    return require(lookup.get_integer("num-attention-heads"), "num-attention-heads")
 
 
-def grouped_queries(r: Reading) -> bool:
-    """Whether several heads share their keys; a switch with as many groups as heads changes nothing."""
-    return query_groups(r) != r.integer("num-attention-heads")
+def derive_grouped_queries(lookup: SettingsLookup) -> bool:
+    """Return whether several heads share their keys; with as many groups as heads the switch has no effect."""
+    return derive_query_groups(lookup) != lookup.get_integer("num-attention-heads")
 
 
-def position_embedding(r: Reading) -> str:
-    """``--use-rotary-position-embeddings`` stands for the type 'rope'; ``--no-position-embedding`` for none."""
-    if r.is_set("use-rotary-position-embeddings") and r.boolean("use-rotary-position-embeddings"):
+def derive_position_embedding(lookup: SettingsLookup) -> str:
+    """Return the type of position embedding.
+
+    ``--use-rotary-position-embeddings`` means 'rope', ``--no-position-embedding`` means none.
+    """
+    rotary = "use-rotary-position-embeddings"
+    if lookup.is_set(rotary) and lookup.get_boolean(rotary):
         return "rope"
-    kind = r.text("position-embedding-type") or "none"
-    if (
-        kind == "learned_absolute"
-        and r.is_set("no-position-embedding")
-        and not r.boolean("no-position-embedding")
-    ):
-        return "none"
+    kind = lookup.get_text("position-embedding-type") or "none"
+    if kind == "learned_absolute" and lookup.is_set("no-position-embedding"):
+        if not lookup.get_boolean("no-position-embedding"):
+            return "none"
     return kind
 
 
-def qkv_bias(r: Reading) -> bool:
-    """A bias of all linear layers is one of query, key and value too."""
-    return r.boolean("disable-bias-linear") or r.boolean("add-qkv-bias")
+def derive_qkv_bias(lookup: SettingsLookup) -> bool:
+    """Return whether query, key and value have a bias; a bias of all linear layers includes them."""
+    return lookup.get_boolean("disable-bias-linear") or lookup.get_boolean("add-qkv-bias")
 
 
-def vocabulary(r: Reading) -> int:
-    """Rows of the embedding: the tokenizer's, filled up to a multiple of make-vocab-size-divisible-by x TP."""
-    if r.is_set("padded-vocab-size"):
-        return needed(r.integer("padded-vocab-size"), "padded-vocab-size")
-    size = needed(r.integer("vocab-size"), "vocab-size (the tokenizer decides)")
-    multiple = (r.integer("make-vocab-size-divisible-by") or 1) * (
-        r.integer("tensor-model-parallel-size") or 1
-    )
+def derive_vocabulary(lookup: SettingsLookup) -> int:
+    """Return the rows of the embedding.
+
+    They are the tokenizer's, padded to a multiple of make-vocab-size-divisible-by x tensor parallel.
+    """
+    if lookup.is_set("padded-vocab-size"):
+        return require(lookup.get_integer("padded-vocab-size"), "padded-vocab-size")
+    size = require(lookup.get_integer("vocab-size"), "vocab-size (the tokenizer decides)")
+    divisor = lookup.get_integer("make-vocab-size-divisible-by") or 1
+    multiple = divisor * (lookup.get_integer("tensor-model-parallel-size") or 1)
     return multiple * math.ceil(size / multiple)
 
 
-def activation(r: Reading) -> str:
-    """silu for --swiglu, else relu2, gelu (tanh form: --openai-gelu) or gelu."""
+def derive_activation(lookup: SettingsLookup) -> str:
+    """Return silu for --swiglu, else squared_relu, gelu_tanh (--openai-gelu) or gelu."""
     for option, name in (
         ("swiglu", "silu"),
         ("squared-relu", "squared_relu"),
         ("openai-gelu", "gelu_tanh"),
     ):
-        if r.boolean(option):
+        if lookup.get_boolean(option):
             return name
     return "gelu"
 
 
-def gated(r: Reading) -> bool:
-    """Only --swiglu makes the unit gated."""
-    return r.boolean("swiglu")
+def derive_gated_linear_unit(lookup: SettingsLookup) -> bool:
+    """Return whether the feed-forward layer is gated, which only --swiglu sets."""
+    return lookup.get_boolean("swiglu")
 
 
-def untied(r: Reading) -> bool:
-    """Whether the output layer has a weight of its own."""
-    return r.boolean("untie-embeddings-and-output-weights")
+def derive_untied_embeddings(lookup: SettingsLookup) -> bool:
+    """Return whether the output layer has its own weight."""
+    return lookup.get_boolean("untie-embeddings-and-output-weights")
 
 
-def compute_dtype(r: Reading) -> str:
-    """bf16, fp16 or neither."""
-    if r.boolean("bf16"):
+def derive_compute_dtype(lookup: SettingsLookup) -> str:
+    """Return the dtype of --bf16, --fp16 or neither."""
+    if lookup.get_boolean("bf16"):
         return "bfloat16"
-    return "float16" if r.boolean("fp16") else "float32"
+    return "float16" if lookup.get_boolean("fp16") else "float32"
 
 
-def gradient_dtype(r: Reading) -> str:
-    """--bf16 turns accumulation in fp32 on by itself, unless gradients are reduced in bf16."""
-    computed = compute_dtype(r)
-    if r.boolean("accumulate-allreduce-grads-in-fp32"):
+def derive_gradient_dtype(lookup: SettingsLookup) -> str:
+    """Return the dtype of accumulated gradients.
+
+    --bf16 turns accumulation in float32 on, unless gradients are reduced in bfloat16.
+    """
+    compute_dtype = derive_compute_dtype(lookup)
+    if lookup.get_boolean("accumulate-allreduce-grads-in-fp32"):
         return "float32"
-    if computed == "bfloat16":
-        reduced = r.is_set("grad-reduce-in-bf16") and r.boolean("grad-reduce-in-bf16")
-        return "bfloat16" if reduced else "float32"
-    return computed
+    if compute_dtype != "bfloat16":
+        return compute_dtype
+    if lookup.is_set("grad-reduce-in-bf16") and lookup.get_boolean("grad-reduce-in-bf16"):
+        return "bfloat16"
+    return "float32"
 
 
-def weight_dtype(r: Reading) -> str:
-    """The optimizer keeps weights in float32, whatever the model computes in."""
-    main = r.dtype("main-params-dtype") if r.is_set("main-params-dtype") else None
-    return main or "float32"
+def derive_weight_dtype(lookup: SettingsLookup) -> str:
+    """Return the dtype of the optimizer's weights: float32 whatever the model computes in, if it is not set."""
+    dtype = lookup.get_dtype("main-params-dtype") if lookup.is_set("main-params-dtype") else None
+    return dtype or "float32"
 
 
-def softmax_dtype(r: Reading) -> str:
-    """float32 on demand, or with query-key layer scaling; else the model's."""
-    if r.boolean("attention-softmax-in-fp32") or r.boolean("apply-query-key-layer-scaling"):
+def derive_softmax_dtype(lookup: SettingsLookup) -> str:
+    """Return float32 if it is set, or with query-key layer scaling; else the model's dtype."""
+    if lookup.get_boolean("attention-softmax-in-fp32"):
         return "float32"
-    return compute_dtype(r)
+    if lookup.get_boolean("apply-query-key-layer-scaling"):
+        return "float32"
+    return derive_compute_dtype(lookup)
 
 
-def rotary_dtype(r: Reading) -> str:
-    """Fused: float32. Unfused: sine and cosine are cast to the model's dtype before they multiply."""
-    return "float32" if r.boolean("no-rope-fusion") else compute_dtype(r)
+def derive_rotary_dtype(lookup: SettingsLookup) -> str:
+    """Return the dtype of the rotary embedding.
+
+    Fused: float32. Unfused: sine and cosine are cast to the model's dtype before the multiplication.
+    """
+    return "float32" if lookup.get_boolean("no-rope-fusion") else derive_compute_dtype(lookup)
 
 
-def router_dtype(r: Reading) -> str:
-    """The model's dtype if none is set."""
-    name = r.text("moe-router-dtype")
-    if name in (None, "none"):
-        return compute_dtype(r)
-    return needed(r.dtype("moe-router-dtype"), "moe-router-dtype")
+def derive_router_dtype(lookup: SettingsLookup) -> str:
+    """Return the dtype of the router: the model's if none is set."""
+    if lookup.get_text("moe-router-dtype") in (None, "none"):
+        return derive_compute_dtype(lookup)
+    return require(lookup.get_dtype("moe-router-dtype"), "moe-router-dtype")
 
 
-def betas(r: Reading) -> tuple[float | None, ...]:
-    """Both decay rates of the moments."""
-    return r.number("adam-beta1"), r.number("adam-beta2")
+def derive_betas(lookup: SettingsLookup) -> tuple[float | None, ...]:
+    """Return both decay rates of Adam."""
+    return lookup.get_number("adam-beta1"), lookup.get_number("adam-beta2")
 
 
-def clip_grad(r: Reading) -> float:
-    """0 is no clipping."""
-    return r.number("clip-grad") or 0.0
+def derive_clip_grad(lookup: SettingsLookup) -> float:
+    """Return the norm at which gradients are clipped, 0 if they are not."""
+    return lookup.get_number("clip-grad") or 0.0
 
 
-def learning_rate(r: Reading) -> float:
-    """The peak."""
-    return needed(r.number("lr"), "lr")
+def derive_learning_rate(lookup: SettingsLookup) -> float:
+    """Return the peak learning rate."""
+    return require(lookup.get_number("lr"), "lr")
 
 
-def schedule(r: Reading) -> str:
-    """The form of the decay."""
-    return needed(r.text("lr-decay-style"), "lr-decay-style")
+def derive_schedule(lookup: SettingsLookup) -> str:
+    """Return the form of the decay."""
+    return require(lookup.get_text("lr-decay-style"), "lr-decay-style")
 
 
-def decay_steps(r: Reading) -> int:
-    """The steps of the training if none are set."""
-    steps = r.integer("lr-decay-iters")
-    if steps is None:
-        samples = r.integer("lr-decay-samples")
-        return samples // global_batch(r) if samples is not None else train_iterations(r)
-    return steps
-
-
-def warmup_steps(r: Reading) -> int:
-    """A fraction is one of the steps of the decay."""
-    fraction = r.number("lr-warmup-fraction")
-    if fraction:
-        return int(fraction * decay_steps(r))
-    if r.is_set("lr-warmup-samples") and (samples := r.integer("lr-warmup-samples")):
-        return samples // global_batch(r)
-    return r.integer("lr-warmup-iters") or 0
-
-
-def data_parallel(r: Reading) -> int:
-    """World size over tensor, pipeline and context parallel; the world size is the launcher's."""
-    if r.is_set("data-parallel-size"):
-        return needed(r.integer("data-parallel-size"), "data-parallel-size")
-    world = r.integer("world-size") if r.is_set("world-size") else None
-    split = math.prod(
-        r.integer(f"{kind}-size") or 1
-        for kind in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
-    )
-    ranks = needed(world, "the world size (nproc_per_node x nnodes)")
-    if ranks % split:
-        raise Silent(
-            f"{ranks} processes cannot be split into {split} parts by tensor, pipeline and context parallel"
-        )
-    return ranks // split
-
-
-def sequence_parallel(r: Reading) -> bool:
-    """Without tensor parallel it is turned off."""
-    return r.boolean("sequence-parallel") and (r.integer("tensor-model-parallel-size") or 1) > 1
-
-
-def optimizer_parallel(r: Reading) -> bool:
-    """The distributed optimizer shards its states over data parallel."""
-    return r.boolean("use-distributed-optimizer")
-
-
-def flash_attention(r: Reading) -> bool:
-    """``auto``, ``flash`` and ``fused`` do not hold the matrix of scores; needs Transformer Engine."""
-    if r.is_set("use-flash-attn") and r.boolean("use-flash-attn"):
-        return True
-    return (
-        r.text("attention-backend") in ("auto", "flash", "fused")
-        and r.text("transformer-impl") != "local"
-    )
-
-
-def global_batch(r: Reading) -> int:
-    """Samples of one step: micro batch x data parallel if it is not set."""
-    size = (
-        r.integer("global-batch-size")
-        if r.is_set("global-batch-size") or r.settings.framework == "swift"
-        else None
-    )
-    if size is not None:
-        return size
-    return needed(r.integer("micro-batch-size"), "micro-batch-size") * data_parallel(r)
-
-
-def train_samples(r: Reading) -> int:
-    """Iterations x global batch if it is not set."""
-    samples = r.integer("train-samples")
-    return (
-        samples
-        if samples is not None
-        else needed(r.integer("train-iters"), "train-iters") * global_batch(r)
-    )
-
-
-def train_iterations(r: Reading) -> int:
-    """Samples over global batch if it is not set."""
-    steps = r.integer("train-iters")
+def derive_decay_steps(lookup: SettingsLookup) -> int:
+    """Return the steps of the decay: those of the training if none are set."""
+    steps = lookup.get_integer("lr-decay-iters")
     if steps is not None:
         return steps
-    return needed(
-        r.integer("train-samples"), "neither train-iters nor train-samples"
-    ) // global_batch(r)
+    samples = lookup.get_integer("lr-decay-samples")
+    if samples is not None:
+        return samples // derive_global_batch(lookup)
+    return derive_train_iterations(lookup)
 
 
-def seq_length(r: Reading) -> int:
-    """Tokens of a sample."""
-    return needed(r.integer("seq-length", "encoder-seq-length", "max-length"), "seq-length")
+def derive_warmup_steps(lookup: SettingsLookup) -> int:
+    """Return the steps of the warmup; a fraction is a fraction of the decay's steps."""
+    fraction = lookup.get_number("lr-warmup-fraction")
+    if fraction:
+        return int(fraction * derive_decay_steps(lookup))
+    if lookup.is_set("lr-warmup-samples"):
+        samples = lookup.get_integer("lr-warmup-samples")
+        if samples:
+            return samples // derive_global_batch(lookup)
+    return lookup.get_integer("lr-warmup-iters") or 0
 
 
-def split(r: Reading) -> Any:
-    """The shares of training, validation and test data, scaled to sum to 1."""
-    return shares(r.raw("split"))
+def derive_data_parallel(lookup: SettingsLookup) -> int:
+    """Return world size / (tensor x pipeline x context parallel); the launcher sets the world size."""
+    if lookup.is_set("data-parallel-size"):
+        return require(lookup.get_integer("data-parallel-size"), "data-parallel-size")
+    world_size = lookup.get_integer("world-size") if lookup.is_set("world-size") else None
+    model_ranks = 1
+    for kind in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel"):
+        model_ranks *= lookup.get_integer(f"{kind}-size") or 1
+    n_ranks = require(world_size, "the world size (nproc_per_node x nnodes)")
+    if n_ranks % model_ranks:
+        raise UnknownValueError(
+            f"{n_ranks} processes cannot be split into {model_ranks} parts by tensor, pipeline and"
+            " context parallel"
+        )
+    return n_ranks // model_ranks
 
 
-def experts(r: Reading) -> int | None:
-    """None without a mixture; a mixture of one is none."""
-    count = r.integer("num-experts")
+def derive_sequence_parallel(lookup: SettingsLookup) -> bool:
+    """Return whether sequences are split, which needs tensor parallel."""
+    if not lookup.get_boolean("sequence-parallel"):
+        return False
+    return (lookup.get_integer("tensor-model-parallel-size") or 1) > 1
+
+
+def derive_optimizer_parallel(lookup: SettingsLookup) -> bool:
+    """Return whether optimizer states are sharded over data parallel."""
+    return lookup.get_boolean("use-distributed-optimizer")
+
+
+def derive_flash_attention(lookup: SettingsLookup) -> bool:
+    """Return whether attention is computed without the matrix of scores in memory.
+
+    That are the backends ``auto``, ``flash`` and ``fused`` of Transformer Engine.
+    """
+    if lookup.is_set("use-flash-attn") and lookup.get_boolean("use-flash-attn"):
+        return True
+    if lookup.get_text("attention-backend") not in ("auto", "flash", "fused"):
+        return False
+    return lookup.get_text("transformer-impl") != "local"
+
+
+def derive_global_batch(lookup: SettingsLookup) -> int:
+    """Return the samples of one step: micro batch x data parallel if they are not set."""
+    if lookup.is_set("global-batch-size") or lookup.settings.framework == "swift":
+        size = lookup.get_integer("global-batch-size")
+        if size is not None:
+            return size
+    micro_batch = require(lookup.get_integer("micro-batch-size"), "micro-batch-size")
+    return micro_batch * derive_data_parallel(lookup)
+
+
+def derive_train_samples(lookup: SettingsLookup) -> int:
+    """Return the samples of the training: iterations x global batch if they are not set."""
+    samples = lookup.get_integer("train-samples")
+    if samples is not None:
+        return samples
+    return require(lookup.get_integer("train-iters"), "train-iters") * derive_global_batch(lookup)
+
+
+def derive_train_iterations(lookup: SettingsLookup) -> int:
+    """Return the steps of the training: samples / global batch if they are not set."""
+    steps = lookup.get_integer("train-iters")
+    if steps is not None:
+        return steps
+    samples = require(
+        lookup.get_integer("train-samples"), "neither train-iters nor train-samples"
+    )
+    return samples // derive_global_batch(lookup)
+
+
+def derive_seq_length(lookup: SettingsLookup) -> int:
+    """Return the tokens of a sample."""
+    length = lookup.get_integer("seq-length", "encoder-seq-length", "max-length")
+    return require(length, "seq-length")
+
+
+def derive_split(lookup: SettingsLookup) -> Any:
+    """Return the shares of training, validation and test data, which sum to 1."""
+    return normalize_shares(lookup.get_raw("split"))
+
+
+def derive_experts(lookup: SettingsLookup) -> int | None:
+    """Return the number of experts, None without a mixture; one expert is no mixture."""
+    count = lookup.get_integer("num-experts")
     return count if count is not None and count > 1 else None
 
 
-def moe_layers(r: Reading) -> str:
-    """Which layers are mixtures, as a text of 0 and 1."""
-    return layer_pattern(
-        r.raw("moe-layer-freq"), needed(r.integer("num-layers", "encoder-num-layers"), "the layers")
-    )
+def derive_moe_layers(lookup: SettingsLookup) -> str:
+    """Return one digit per layer, 1 for a mixture of experts."""
+    frequency = lookup.get_raw("moe-layer-freq")
+    layers = require(lookup.get_integer("num-layers", "encoder-num-layers"), "the layers")
+    return expand_layer_pattern(frequency, layers)
 
 
-def topk_normalised(r: Reading) -> bool:
-    """The chosen scores sum to 1 unless softmax came before the choice; a sigmoid's are divided by their sum."""
-    return r.text("moe-router-score-function") == "sigmoid" or not r.boolean(
-        "moe-router-pre-softmax"
-    )
+def derive_topk_normalized(lookup: SettingsLookup) -> bool:
+    """Return whether the scores of the chosen experts sum to 1.
+
+    They do unless softmax is applied before the choice. Sigmoid scores are divided by their sum.
+    """
+    if lookup.get_text("moe-router-score-function") == "sigmoid":
+        return True
+    return not lookup.get_boolean("moe-router-pre-softmax")
 
 
-def moe_ffn_hidden_size(r: Reading) -> int:
-    """That of the dense layers if it is not set."""
-    size = r.integer("moe-ffn-hidden-size")
-    return size if size is not None else ffn_hidden_size(r)
+def derive_moe_ffn_hidden_size(lookup: SettingsLookup) -> int:
+    """Return the width of an expert: that of the dense layers if it is not set."""
+    size = lookup.get_integer("moe-ffn-hidden-size")
+    return size if size is not None else derive_ffn_hidden_size(lookup)
 
 
-def shared_expert_size(r: Reading) -> int | None:
-    """The width of all shared experts together."""
-    return r.integer("moe-shared-expert-intermediate-size")
+def derive_shared_expert_size(lookup: SettingsLookup) -> int | None:
+    """Return the width of all shared experts together, None without shared experts."""
+    return lookup.get_integer("moe-shared-expert-intermediate-size")
 
 
-def router_scaling(r: Reading) -> float:
-    """No factor is a factor of 1."""
-    return r.number("moe-router-topk-scaling-factor") or 1.0
+def derive_router_scaling(lookup: SettingsLookup) -> float:
+    """Return the factor of the router's scores, 1 if none is set."""
+    return lookup.get_number("moe-router-topk-scaling-factor") or 1.0
 
 
-def z_loss(r: Reading) -> float:
-    """No coefficient is a coefficient of 0."""
-    return r.number("moe-z-loss-coeff") or 0.0
+def derive_z_loss(lookup: SettingsLookup) -> float:
+    """Return the coefficient of the z-loss, 0 if none is set."""
+    return lookup.get_number("moe-z-loss-coeff") or 0.0
 
 
-def mtp_layers(r: Reading) -> int:
-    """None is 0."""
-    return r.integer("mtp-num-layers") or 0
+def derive_mtp_layers(lookup: SettingsLookup) -> int:
+    """Return the number of layers for multi-token prediction, 0 if none is set."""
+    return lookup.get_integer("mtp-num-layers") or 0
 
 
-def recompute(r: Reading) -> bool:
-    """Whether anything is computed twice."""
-    return r.text("recompute-granularity") not in (None, "none")
+def derive_recompute(lookup: SettingsLookup) -> bool:
+    """Return whether anything is recomputed."""
+    return lookup.get_text("recompute-granularity") not in (None, "none")

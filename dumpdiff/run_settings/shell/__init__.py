@@ -5,7 +5,7 @@
 ['torchrun', '--nproc_per_node', '8', 'train.py']
 """
 
-from .script import Call, Script, commands
+from .script import Call, Script, read_script
 from .words import Word
 
-__all__ = ["Call", "Script", "Word", "commands"]
+__all__ = ["Call", "Script", "Word", "read_script"]

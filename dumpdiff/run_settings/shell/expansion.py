@@ -77,7 +77,7 @@ def _held(items: Sequence[Item], certain: bool) -> list[Item]:
     )
 
 
-def unknown(source: str, line: int, quoted: bool) -> Piece:
+def make_opaque_piece(source: str, line: int, quoted: bool) -> Piece:
     """What only a shell, its environment or its caller could tell."""
     return Piece(source, line, quoted, opaque=True)
 
@@ -96,7 +96,7 @@ def expand(parts: Sequence[Part], variables: Variables, split: bool = True) -> l
     return [item for field in fields for item in _split(field)] if split else list(fields)
 
 
-def words_of(items: Sequence[Item]) -> list[Word]:
+def build_words(items: Sequence[Item]) -> list[Word]:
     """Items as words; one without any piece is none."""
     return [_joined(item, True) for item in items if item]
 
@@ -130,7 +130,9 @@ def _variable(part: Variable, variables: Variables) -> list[list[Piece]]:
         if part.operator[-1:] in ("-", "="):
             return [list(_pieces(part.argument, variables, part.quoted))]
         return (
-            [[]] if variables.has(part.name) else [[unknown(part.source, part.line, part.quoted)]]
+            [[]]
+            if variables.has(part.name)
+            else [[make_opaque_piece(part.source, part.line, part.quoted)]]
         )
     quoted = [[replace(piece, quoted=part.quoted) for piece in item] for item in items]
     if part.index == "@" or (part.index == "*" and not part.quoted):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model.errors import DumpError
-from .expansion import Item, Variables, evaluate, expand, words_of
-from .words import Literal, Part, Token, Word, tokens
+from .expansion import Item, Variables, evaluate, expand, build_words
+from .words import Literal, Part, Token, Word, tokenize
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DECLARES = {"export", "declare", "typeset", "local", "readonly"}
@@ -126,7 +126,7 @@ class _Interpreter:
                 ]
                 own.append((name, value, append))
                 continue
-            words += words_of(expand(token.parts, self.variables))
+            words += build_words(expand(token.parts, self.variables))
         while words and (words[0].text in _IGNORED_FIRST or _is_option_of_prefix(words)):
             words.pop(0)
         declares = bool(words) and words[0].text in _DECLARES
@@ -155,12 +155,14 @@ class _Interpreter:
             for key in sorted(self.exported)
             if self.variables.has(key)
         }
-        environment |= {key: word for key, value in own.items() for word in words_of([value])[:1]}
+        environment |= {
+            key: word for key, value in own.items() for word in build_words([value])[:1]
+        }
         self.calls.append(Call(tuple(words), environment, certain, line))
         return name != "false"
 
 
-def commands(text: str) -> Script:
+def read_script(text: str) -> Script:
     """Read a script.
 
     Raises DumpError if it is longer than any script (1 MiB), or if it expands or nests further than any.
@@ -171,7 +173,7 @@ def commands(text: str) -> Script:
         )
     interpreter = _Interpreter()
     try:
-        interpreter.run(tokens(text))
+        interpreter.run(tokenize(text))
     except RecursionError:
         raise DumpError(
             "expansions within expansions without end; expected a launch script"

@@ -255,6 +255,6 @@ def _stripped(parts: list[Part]) -> Iterator[Part]:
             yield part
 
 
-def tokens(text: str) -> list[Token]:
+def tokenize(text: str) -> list[Token]:
     """The tokens of a script; comments, heredocs and line continuations are gone."""
     return list(_Scanner(text.replace("\r\n", "\n")).tokens())

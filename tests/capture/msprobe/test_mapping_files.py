@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from traces import aligned, shipped
+from traces import align_traces, load_shipped_rules
 
 import dumpdiff
 from dumpdiff import api
@@ -177,7 +177,7 @@ def test_an_api_mapping_adds_what_it_pairs_rightly(compared, same) -> None:
 def made(trace: Callable[[str], Trace]) -> Callable[..., MsprobeMapping]:
     """``made("pt_none", "pt_none", "cell")``: the mapping of two shipped dumps."""
     return lambda target, reference, *options: msprobe_mapping(
-        aligned(trace(target), trace(reference)), shipped(), *options
+        align_traces(trace(target), trace(reference)), load_shipped_rules(), *options
     )
 
 

@@ -38,4 +38,4 @@ def test_megatrons_layer_begins_with_the_attentions_output_and_is_fused(
     order = sorted(range(len(wrong)), key=place)
     comparison = compare(bare(wrong, order, digits=5, squared=True), pt)
     assert wrongly_paired(comparison, wrong, order) == 0
-    assert (comparison.pattern, comparison.patterns[0].layer) == ("layer", 1)
+    assert (comparison.pattern_kind, comparison.patterns[0].layer) == ("layer", 1)

@@ -17,7 +17,7 @@ def test_norms_of_other_sizes_are_never_paired(ms: Norms, pt: Norms) -> None:
     sizes = replace(bare(ms, order), sizes=ms.sizes[order])
     comparison = compare(times(sizes, lambda path: 1.0), pt)
     by_name = {
-        RULES.parameter(name): size for name, size in zip(pt.names, pt.sizes.tolist(), strict=True)
+        RULES.resolve_parameter(name): size for name, size in zip(pt.names, pt.sizes.tolist(), strict=True)
     }
     for found in comparison.rows:
         assert sizes.sizes[int(found.target[1:]) - 1] == by_name[found.path]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.gradient_norms import Norms, compare
-from dumpdiff.gradient_norms.side import norms_of
+from dumpdiff.gradient_norms.side import build_norms
 from gradient_norms.sides import fused, row
 
 
@@ -28,13 +28,13 @@ def test_the_squares_of_parts_sum_to_that_of_the_whole(ms: Norms, pt: Norms, nam
 
 
 def test_experts_one_by_one_are_the_parts_of_a_stack() -> None:
-    one = norms_of(
+    one = build_norms(
         "a",
         "",
         tuple(f"layers.0.mlp.experts.{n}.gate_up_proj.weight" for n in range(3)),
         np.array([1.0, 2.0, 2.0]),
     )
-    stack = norms_of("b", "", ("layers.0.mlp.experts.gate_up_proj.weight",), np.array([3.0]))
+    stack = build_norms("b", "", ("layers.0.mlp.experts.gate_up_proj.weight",), np.array([3.0]))
     comparison = compare(replace(one, squared=False), replace(stack, squared=False))
     assert (comparison.verdict, comparison.rows[0].by, comparison.rows[0].relative) == (
         "agree",

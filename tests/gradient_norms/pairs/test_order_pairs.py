@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from dumpdiff.gradient_norms import Norms, compare
-from dumpdiff.gradient_norms.side import norms_of
+from dumpdiff.gradient_norms.side import build_norms
 from gradient_norms.sides import RULES, bare, decayed_first, depth, times, wrongly_paired
 
 
 def test_lists_in_one_order_are_paired_in_it(ms: Norms, pt: Norms) -> None:
     order = range(len(ms))
     in_order = [
-        pt.names.index(next(n for n in pt.names if RULES.parameter(n) == RULES.parameter(m)))
+        pt.names.index(next(n for n in pt.names if RULES.resolve_parameter(n) == RULES.resolve_parameter(m)))
         for m in ms.names
     ]
     comparison = compare(bare(ms), bare(pt, in_order))
@@ -26,7 +26,7 @@ def test_an_order_holds_where_half_of_the_norms_differ(ms: Norms, pt: Norms) -> 
     random = np.random.default_rng(0)
     wrong = times(ms, lambda path: 1.05 + 0.3 * random.random() if depth(path) <= 1 else 1.0)
     comparison = compare(bare(wrong, order, digits=5, squared=True), pt)
-    assert (comparison.verdict, comparison.pattern, wrongly_paired(comparison, ms, order)) == (
+    assert (comparison.verdict, comparison.pattern_kind, wrongly_paired(comparison, ms, order)) == (
         "differ",
         "layer",
         0,
@@ -44,24 +44,24 @@ def test_modules_of_a_layer_may_stand_in_another_order(ms: Norms) -> None:
     order = sorted(
         range(len(ms)),
         key=lambda i: (
-            depth(RULES.parameter(ms.names[i])),
-            "attention.out" not in RULES.parameter(ms.names[i]),
+            depth(RULES.resolve_parameter(ms.names[i])),
+            "attention.out" not in RULES.resolve_parameter(ms.names[i]),
         ),
     )
-    in_order = sorted(range(len(ms)), key=lambda i: depth(RULES.parameter(ms.names[i])))
+    in_order = sorted(range(len(ms)), key=lambda i: depth(RULES.resolve_parameter(ms.names[i])))
     assert compare(bare(ms, order), bare(ms, in_order)).verdict == "agree"
 
 
 def test_a_weight_without_a_gradient_takes_the_place_that_is_left(ms: Norms) -> None:
     cut = times(ms, lambda path: 0.0 if path == "layers.2.mlp.gate_proj.weight" else 1.0)
-    paths = [RULES.parameter(name) for name in ms.names]
+    paths = [RULES.resolve_parameter(name) for name in ms.names]
     order = list(range(len(ms)))
     gate, up = (paths.index(f"layers.2.mlp.{module}.weight") for module in ("gate_proj", "up_proj"))
     order[gate], order[up] = up, gate
-    bare_cut = norms_of("list.txt", "a list", (), cut.values[order], squared=False)
+    bare_cut = build_norms("list.txt", "a list", (), cut.values[order], squared=False)
     comparison = compare(bare_cut, bare(ms))
-    (differing,) = comparison.of_state("differ")
+    (differing,) = comparison.select_rows("differ")
     assert (differing.target, differing.reference) == (f"#{up + 1}", f"#{gate + 1}")
-    assert comparison.stage().headline.startswith(
+    assert comparison.to_stage().headline.startswith(
         f"no gradient on the target for #{up + 1}/#{gate + 1}"
     )

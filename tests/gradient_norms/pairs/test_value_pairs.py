@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.gradient_norms import Norms, compare, read_norms
-from dumpdiff.gradient_norms.side import norms_of
+from dumpdiff.gradient_norms.side import build_norms
 from dumpdiff.model.errors import DumpError
 from gradient_norms.sides import MEGATRON, MINDFORMERS
 
@@ -24,8 +24,8 @@ def test_equal_norms_could_be_exchanged_and_are_counted(ms: Norms) -> None:
     values[5] = values[30]
     order = np.random.default_rng(0).permutation(len(ms))
     one, other = (
-        norms_of("list.txt", "a list", (), of, squared=False) for of in (values[order], values)
+        build_norms("list.txt", "a list", (), of, squared=False) for of in (values[order], values)
     )
     comparison = compare(one, other)
-    assert (comparison.verdict, comparison.ambiguous) == ("agree", 2)
+    assert (comparison.verdict, comparison.n_ambiguous) == ("agree", 2)
     assert "for 2 of them others would fit as well" in comparison.notes

@@ -20,7 +20,7 @@ def test_a_dump_holds_the_gradient_of_every_parameter(
     dump: Callable[[str], Path], name: str, count: int, framework: str
 ) -> None:
     norms = read_norms(dump(name))
-    assert (len(norms), norms.named, norms.squared, norms.step) == (count, True, False, 1)
+    assert (len(norms), norms.has_names, norms.squared, norms.step) == (count, True, False, 1)
     assert (norms.source, norms.precision) == (f"gradients in a dump of {framework}", "float32")
 
 

@@ -13,8 +13,8 @@ from gradient_norms.sides import MEGATRON, MINDFORMERS, text
 @pytest.mark.parametrize("step", range(4, 10))
 def test_squares_sum_to_the_square_of_the_global_norm(step: int) -> None:
     norms = read_norms(MINDFORMERS, step)
-    assert norms.sum == pytest.approx(norms.total, rel=1e-6)
-    assert norms.because.endswith(f"their sum is the square of the global norm {norms.total:g}")
+    assert norms.combined_norm == pytest.approx(norms.global_norm, rel=1e-6)
+    assert norms.squared_reason.endswith(f"their sum is the square of the global norm {norms.global_norm:g}")
 
 
 @pytest.mark.parametrize(("given", "squared"), [((0.09, 0.16), True), ((0.3, 0.4), False)])
@@ -27,7 +27,7 @@ def test_the_global_norm_tells_squares_from_roots(
     )
     assert norms.squared is squared
     assert norms.values == pytest.approx([0.3, 0.4])
-    assert ("although that form prints the other" in norms.because) is not squared
+    assert ("although that form prints the other" in norms.squared_reason) is not squared
 
 
 def test_a_list_that_was_clipped_is_put_right(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_list_that_was_clipped_is_put_right(tmp_path: Path) -> None:
     norms = read_norms(text(tmp_path, f"{said[0]}print torch local norm:{said[3]}"))
     assert norms.notes == ("they were taken after clipping to 1: undone by 1.4e0",)
     assert norms.values == pytest.approx(read_norms(MEGATRON).values, rel=0.25, abs=1e-3)
-    assert norms.sum == pytest.approx(1.418, rel=1e-4)
+    assert norms.combined_norm == pytest.approx(1.418, rel=1e-4)
 
 
 def test_norms_that_are_less_than_the_global_one_are_some_of_them(tmp_path: Path) -> None:

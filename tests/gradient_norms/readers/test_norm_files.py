@@ -19,7 +19,7 @@ def test_files_of_mindspore_are_one_norm_each(tmp_path: Path) -> None:
     ):
         np.save(folder / f"local_norm__{name}_float32_{number}.npy", np.float32(value))
     first = read_norms(tmp_path)
-    assert (first.names, first.given.tolist(), first.squared) == (
+    assert (first.names, first.raw_values.tolist(), first.squared) == (
         ("b.weight", "a.weight"),
         [1.5, 0.5],
         False,

@@ -15,7 +15,7 @@ from results import FINDING, RSQRT, make, pairs
 from dumpdiff import align
 from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment import junit
-from dumpdiff.reports.alignment.junit import layer_of
+from dumpdiff.reports.alignment.junit import find_layer
 
 #: Attributes an element must have, those it may have, and its children (junit-10.xsd of Jenkins' xUnit plugin).
 FORM = {
@@ -166,7 +166,7 @@ def test_equal_results_give_equal_bytes() -> None:
     ],
 )
 def test_a_layer_is_where_a_scope_is(scope: str, layer: str) -> None:
-    assert layer_of(scope) == layer
+    assert find_layer(scope) == layer
 
 
 def test_the_demo(dump: Callable[[str], Path]) -> None:

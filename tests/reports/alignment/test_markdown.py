@@ -11,7 +11,8 @@ import pytest
 from results import BACKWARD, BASELINE, FINDING, RSQRT, make
 
 from dumpdiff import align
-from dumpdiff.model.result import Cause, Result
+from dumpdiff.model.result import Result
+from dumpdiff.model.finding import Cause
 from dumpdiff.reports.alignment.markdown import to_markdown, write
 
 from ..pages import Page

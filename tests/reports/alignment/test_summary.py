@@ -9,30 +9,30 @@ from results import make
 
 from dumpdiff.model.formatting import number, percent, printable
 from dumpdiff.model.trace import Source
-from dumpdiff.reports.alignment.summary import described, headline
+from dumpdiff.reports.alignment.summary import format_source, format_headline
 
 
 def test_diverged_names_the_first_divergence() -> None:
-    assert headline(make()) == (
+    assert format_headline(make()) == (
         "first divergence: layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
         "relative L2 3.1e-2, inputs agree to 2e-7"
     )
 
 
 def test_aligned_says_how_much_was_compared() -> None:
-    said = headline(make(verdict="aligned", findings=()))
+    said = format_headline(make(verdict="aligned", findings=()))
     assert said == "aligned: 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"
 
 
 def test_inconclusive_says_why_and_blames_nobody() -> None:
-    said = headline(
+    said = format_headline(
         make(verdict="inconclusive", notes=("only 3% of the target's forward ops", "bridged: 2"))
     )
     assert said == "inconclusive: only 3% of the target's forward ops"
 
 
 def test_nothing_compared_is_said() -> None:
-    said = headline(
+    said = format_headline(
         make(verdict="inconclusive", findings=(), coverage={}, notes=(), noise_floor=float("nan"))
     )
     assert said == "inconclusive: nothing compared"
@@ -71,4 +71,4 @@ def test_an_escape_sequence_in_a_name_stays_visible() -> None:
 
 def test_a_source_is_one_phrase() -> None:
     source = Source("/d", "ptdbg", "6.0, api_stack", "pytorch", step=0, rank=3)
-    assert described(source) == "pytorch, ptdbg, 6.0, api_stack, step 0, rank 3"
+    assert format_source(source) == "pytorch, ptdbg, 6.0, api_stack, step 0, rank 3"

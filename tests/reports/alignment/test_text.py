@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment import text as report
-from dumpdiff.reports.alignment.summary import headline
+from dumpdiff.reports.alignment.summary import format_headline
 
 
 def printed(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
@@ -31,11 +31,11 @@ def printed(result: Result, width: int = 160, terminal: bool = False, **view: ob
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
 def test_the_first_line_is_the_verdict_however_narrow(verdict: str, width: int) -> None:
     result = make(verdict=verdict)
-    assert printed(result, width).splitlines()[0] == headline(result)
+    assert printed(result, width).splitlines()[0] == format_headline(result)
 
 
 def test_quiet_prints_the_first_line_alone() -> None:
-    assert printed(make(), quiet=True) == headline(make()) + "\n"
+    assert printed(make(), quiet=True) == format_headline(make()) + "\n"
 
 
 def test_then_comes_a_line_for_each_side_however_narrow() -> None:
@@ -114,7 +114,7 @@ def test_a_filter_says_what_it_hides_and_leaves_the_verdict(
 ) -> None:
     said = printed(make(), **view)
     assert told in said
-    assert said.splitlines()[0] == headline(make())
+    assert said.splitlines()[0] == format_headline(make())
 
 
 def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff.reports.alignment.summary import printable
-from dumpdiff.reports.formats.markdown import code, prose, shortened, table
+from dumpdiff.reports.formats.markdown import format_code, format_prose, shorten, format_table
 
 from ..pages import Page
 
@@ -38,12 +38,12 @@ def outside_of_code(markdown: str) -> str:
     ],
 )
 def test_a_name_is_code(text: str, markdown: str) -> None:
-    assert code(text) == markdown
+    assert format_code(text) == markdown
 
 
 @given(st.text(min_size=1, max_size=100))
 def test_any_name_is_shown_as_it_is_on_one_line(text: str) -> None:
-    markdown = code(text)
+    markdown = format_code(text)
     assert shown(markdown) == printable(text)
     assert "\n" not in markdown
     assert "|" not in markdown
@@ -59,7 +59,7 @@ def test_any_name_is_shown_as_it_is_on_one_line(text: str) -> None:
     ],
 )
 def test_words_and_numbers_stay_as_they_are(text: str) -> None:
-    assert prose(text) == text
+    assert format_prose(text) == text
 
 
 @pytest.mark.parametrize(
@@ -79,30 +79,30 @@ def test_words_and_numbers_stay_as_they_are(text: str) -> None:
     ],
 )
 def test_names_in_a_sentence_are_code(text: str, markdown: str) -> None:
-    assert prose(text) == markdown
+    assert format_prose(text) == markdown
 
 
 @given(st.text(max_size=200))
 def test_nothing_outside_of_code_means_anything(text: str) -> None:
-    assert not set(outside_of_code(prose(text))) & set("@#$`*_<>[]!|~\\&{}\n")
+    assert not set(outside_of_code(format_prose(text))) & set("@#$`*_<>[]!|~\\&{}\n")
 
 
 @given(st.text(max_size=200))
 def test_a_reader_of_markdown_sees_the_same_text_and_nothing_but_code(text: str) -> None:
     for before, after in (("", ""), ("- ", ""), ("| a |\n| :-- |\n| ", " |")):
-        page = Page(f"{before}{prose(text)}{after}")
+        page = Page(f"{before}{format_prose(text)}{after}")
         assert page.tags <= {"p", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
         assert page.tags & {"ul", "li"} == ({"ul", "li"} if before == "- " else set())
         assert page.text.split()[before.count("a") :] == printable(text).split()
 
 
 def test_both_ends_of_a_long_name_are_kept() -> None:
-    assert shortened("a" * 300 + "b" * 300, 20) == "a" * 10 + " ... " + "b" * 10
-    assert len(code("x" * 10_000)) < 300
+    assert shorten("a" * 300 + "b" * 300, 20) == "a" * 10 + " ... " + "b" * 10
+    assert len(format_code("x" * 10_000)) < 300
 
 
 def test_a_table_has_a_rule_and_numbers_on_the_right() -> None:
     assert (
-        table(("op", "error"), [("`a`", "1")], right=("error",))
+        format_table(("op", "error"), [("`a`", "1")], right=("error",))
         == "| op | error |\n| :-- | --: |\n| `a` | 1 |"
     )

@@ -7,11 +7,10 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
-from training_logs.written import megatron
+from training_logs.log_lines import format_megatron_log
 
-from dumpdiff.reports.stages.curves import figures, write_svg
-from dumpdiff.training_logs import LogComparison, compare
-from dumpdiff.training_logs import megatron as megatron_format
+from dumpdiff.reports.stages.curves import draw_figures, write_svg
+from dumpdiff.training_logs import LogComparison, compare, megatron
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +22,7 @@ def drawn(comparison: LogComparison) -> ElementTree.Element:
 
 
 def comparison(target: np.ndarray, reference: np.ndarray) -> LogComparison:
-    sides = [megatron_format.parse(megatron(loss), "a.log") for loss in (target, reference)]
+    sides = [megatron.parse(format_megatron_log(loss), "a.log") for loss in (target, reference)]
     assert sides[0] is not None
     assert sides[1] is not None
     return compare(sides[0], sides[1])
@@ -62,7 +61,7 @@ def test_a_departure_is_marked_in_every_drawing() -> None:
     marks = [
         line for line in drawn(found).iter(f"{SVG}line") if line.attrib["class"] == "departure"
     ]
-    assert found.departure == 201
+    assert found.divergence_step == 201
     assert len(marks) == 4
 
 
@@ -78,7 +77,7 @@ def test_a_spike_of_a_long_run_is_not_thinned_away() -> None:
 def test_a_few_steps_are_dots_too_and_none_lies_outside() -> None:
     loss = np.array([6.5, 6.1])
     sides = [
-        megatron_format.parse(megatron(values), "a.log")
+        megatron.parse(format_megatron_log(values), "a.log")
         for values in (loss, np.append(loss, [5.9, 5.7]))
     ]
     assert None not in sides
@@ -90,7 +89,7 @@ def test_a_few_steps_are_dots_too_and_none_lies_outside() -> None:
 
 def test_each_drawing_alone_is_an_element_of_a_page() -> None:
     loss = np.linspace(8, 2, 50)
-    pieces = [ElementTree.fromstring(piece) for piece in figures(comparison(loss + 0.001, loss))]
+    pieces = [ElementTree.fromstring(piece) for piece in draw_figures(comparison(loss + 0.001, loss))]
     assert [piece.attrib["aria-label"] for piece in pieces] == [
         "loss", "|target - reference|", "global norm", "learning rate",
     ]  # fmt: skip

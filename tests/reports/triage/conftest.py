@@ -10,7 +10,7 @@ from optimizers.saved import train
 
 from dumpdiff import api
 from dumpdiff.diagnosis.case import Case, Run
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
@@ -34,11 +34,11 @@ def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) 
 
 
 @pytest.fixture(scope="session")
-def triaged(case: Case) -> Triaged:
+def triaged(case: Case) -> TriageResult:
     return api.triage(case)
 
 
 @pytest.fixture(scope="session")
-def bare(case: Case) -> Triaged:
+def bare(case: Case) -> TriageResult:
     """The same runs of which only weights are given: all other stages had nothing to look at."""
     return api.triage(Case(Run(weights=case.target.weights), Run(weights=case.reference.weights)))

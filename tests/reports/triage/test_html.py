@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from dumpdiff.diagnosis.advice import Advice
 from dumpdiff.diagnosis.decision import RuledOut
 from dumpdiff.diagnosis.evidence import STAGES
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.model.stage import Stage
 from dumpdiff.reports.triage import html
 from dumpdiff.reports.triage.markdown import to_markdown
@@ -21,18 +21,18 @@ from ..alignment.html.test_page import HOSTILE, policy
 from ..browser import Browser
 
 
-def written(triaged: Triaged) -> bytes:
+def written(triaged: TriageResult) -> bytes:
     stream = io.BytesIO()
     html.write(triaged, stream)
     return stream.getvalue()
 
 
 @pytest.fixture(scope="module")
-def page(triaged: Triaged) -> bytes:
+def page(triaged: TriageResult) -> bytes:
     return written(triaged)
 
 
-def test_the_answer_comes_first(browser: Browser, triaged: Triaged, page: bytes) -> None:
+def test_the_answer_comes_first(browser: Browser, triaged: TriageResult, page: bytes) -> None:
     browser.open(page)
     assert browser.find(".verdict").text == "DIFFER · FORWARD"
     assert browser.find("h1").text == "The forward pass differs"
@@ -47,7 +47,7 @@ def test_the_answer_comes_first(browser: Browser, triaged: Triaged, page: bytes)
 def test_the_strip_has_every_stage_and_leads_to_it(browser: Browser, page: bytes) -> None:
     browser.open(page)
     assert tuple(browser.texts(".strip strong")) == STAGES
-    assert browser.texts(".strip .unclear small") == ["cannot tell"]
+    assert browser.texts(".strip .inconclusive small") == ["inconclusive"]
     assert not browser.run("document.getElementById('stage-weights').open")
     browser.find('.strip a[href="#stage-weights"]').click()
     browser.until("document.getElementById('stage-weights').open")
@@ -90,7 +90,7 @@ def test_curves_and_bars_are_drawn(browser: Browser, page: bytes) -> None:
 
 
 def test_commands_and_the_report_can_be_copied(
-    browser: Browser, triaged: Triaged, page: bytes
+    browser: Browser, triaged: TriageResult, page: bytes
 ) -> None:
     browser.open(page)
     browser.driver.execute_cdp_cmd(
@@ -121,7 +121,7 @@ def test_keys_walk_through_the_stages(browser: Browser, page: bytes) -> None:
     assert browser.texts(".finding.target") == []
 
 
-def test_what_was_not_given_is_no_link(browser: Browser, bare: Triaged) -> None:
+def test_what_was_not_given_is_no_link(browser: Browser, bare: TriageResult) -> None:
     browser.open(written(bare))
     assert browser.find(".verdict").text == "CANNOT TELL"
     assert browser.texts(".strip .absent small") == ["not given"] * (len(STAGES) - 1)
@@ -150,7 +150,7 @@ def test_paper_shows_everything_unfolded(browser: Browser, page: bytes) -> None:
     assert browser.run("[...document.querySelectorAll('details')].every(one => one.open)")
 
 
-def test_hostile_text_stays_text(browser: Browser, triaged: Triaged) -> None:
+def test_hostile_text_stays_text(browser: Browser, triaged: TriageResult) -> None:
     evidence = triaged.evidence
     assert evidence.weights is not None
     weights = replace(
@@ -178,7 +178,7 @@ def test_hostile_text_stays_text(browser: Browser, triaged: Triaged) -> None:
         assert shown in browser.find(place).get_property("textContent")
 
 
-def test_one_closed_file_of_little_size(triaged: Triaged, page: bytes) -> None:
+def test_one_closed_file_of_little_size(triaged: TriageResult, page: bytes) -> None:
     assert written(triaged) == page
     assert policy(page.decode())["default-src"] == ["'none'"]
     assert b" style=" not in page

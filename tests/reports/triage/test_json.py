@@ -8,13 +8,13 @@ from typing import Any
 
 from dumpdiff import reports
 from dumpdiff.diagnosis.evidence import STAGES
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.reports.stages import logs, norms, optimizer, settings
 from dumpdiff.reports.triage import json as triage_json
 from dumpdiff.reports.weights import json as weights_json
 
 
-def written(triaged: Triaged) -> dict[str, Any]:
+def written(triaged: TriageResult) -> dict[str, Any]:
     stream = io.BytesIO()
     triage_json.write(triaged, stream)
     document: dict[str, Any] = json.loads(stream.getvalue())
@@ -27,7 +27,7 @@ def plain(document: dict[str, Any]) -> Any:
     return json.loads(stream.getvalue())
 
 
-def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: Triaged) -> None:
+def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: TriageResult) -> None:
     document = written(triaged)
     assert document["schema_version"] == "1.0"
     conclusion = document["conclusion"]
@@ -39,7 +39,7 @@ def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: Triaged) 
     assert document["case"]["target"]["dump"] == triaged.case.target.dump
 
 
-def test_every_stage_is_as_its_own_command_has_it(triaged: Triaged) -> None:
+def test_every_stage_is_as_its_own_command_has_it(triaged: TriageResult) -> None:
     document, evidence = written(triaged), triaged.evidence
     assert tuple(stage["name"] for stage in document["stages"]) == STAGES
     assert set(document["results"]) == (set(STAGES) - {"forward", "backward"}) | {"dumps"}
@@ -55,9 +55,9 @@ def test_every_stage_is_as_its_own_command_has_it(triaged: Triaged) -> None:
         assert document["results"][name] == plain(one)
 
 
-def test_what_was_not_given_is_there_with_the_reason(bare: Triaged) -> None:
+def test_what_was_not_given_is_there_with_the_reason(bare: TriageResult) -> None:
     document = written(bare)
     assert set(document["results"]) == {"weights"}
     assert set(document["skipped"]) == set(STAGES) - {"weights"}
     assert document["skipped"]["logs"] == "no training log of the target and the reference"
-    assert document["conclusion"]["outcome"] == "unclear"
+    assert document["conclusion"]["outcome"] == "inconclusive"

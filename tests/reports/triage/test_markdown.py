@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from dumpdiff.diagnosis.advice import Advice
 from dumpdiff.diagnosis.evidence import STAGES
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.reports.triage.markdown import to_markdown
 
 from ..pages import Page
 
 
-def test_the_answer_then_what_to_do_then_every_stage(triaged: Triaged) -> None:
+def test_the_answer_then_what_to_do_then_every_stage(triaged: TriageResult) -> None:
     said = to_markdown(triaged)
     assert said.startswith("**The forward pass differs:** `layers.1.post_attention_norm`, ")
     text = Page(said).text
@@ -26,7 +26,7 @@ def test_the_answer_then_what_to_do_then_every_stage(triaged: Triaged) -> None:
     assert "| weights | agree | " in said
 
 
-def test_what_agrees_is_not_unfolded_further(triaged: Triaged) -> None:
+def test_what_agrees_is_not_unfolded_further(triaged: TriageResult) -> None:
     said = to_markdown(triaged)
     for summary in ("Because", "Ruled out", "Logs: differ", "Forward: differ", "Optimizer: differ"):
         assert f"<summary>{summary}</summary>" in said
@@ -34,11 +34,11 @@ def test_what_agrees_is_not_unfolded_further(triaged: Triaged) -> None:
     assert "<summary>Settings" not in said
 
 
-def test_tables_are_tables(triaged: Triaged) -> None:
+def test_tables_are_tables(triaged: TriageResult) -> None:
     assert {"table", "details", "pre"} <= Page(to_markdown(triaged)).tags
 
 
-def test_hostile_text_does_nothing(bare: Triaged) -> None:
+def test_hostile_text_does_nothing(bare: TriageResult) -> None:
     name = "</details> @team #2 |x| ![a](http://b) <script>a</script> $x$"
     told = replace(
         bare,
@@ -52,7 +52,7 @@ def test_hostile_text_does_nothing(bare: Triaged) -> None:
     assert "cat '```\\n# heading'" in page.text
 
 
-def test_it_fits_into_one_comment(triaged: Triaged) -> None:
+def test_it_fits_into_one_comment(triaged: TriageResult) -> None:
     many = tuple(f"layers.{i}.{'x' * 400}" for i in range(1000))
     decision = replace(
         triaged.decision, evidence=many, also=many, missing=many, headline="h" * 9000

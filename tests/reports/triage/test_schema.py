@@ -12,15 +12,13 @@ import pytest
 from schemas import TRIAGE, check
 
 from dumpdiff.batches import batch, checks, relation
-from dumpdiff.cli.triage import EXIT_CODES
 from dumpdiff.diagnosis import case as cases
 from dumpdiff.diagnosis import places, symptom
 from dumpdiff.diagnosis.evidence import STAGES
-from dumpdiff.diagnosis.outcome import Triaged
+from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.gradient_norms import pairs, patterns, row
-from dumpdiff.model import stage
-from dumpdiff.optimizers import clip_factor, groups, rule
-from dumpdiff.optimizers import comparison as optimizer_comparison
+from dumpdiff.model.verdict import OUTCOME_EXIT_CODES, Verdict
+from dumpdiff.optimizers import gradient_scaling, groups, rule
 from dumpdiff.reports.conversion import json as convert_json
 from dumpdiff.reports.stages import optimizer, sections
 from dumpdiff.reports.triage import json as triage_json
@@ -36,11 +34,11 @@ RESULTS = ("settings", "checklist", "data", "logs", "norms", "weights", "dumps",
 
 
 @pytest.fixture(scope="module")
-def document(triaged: Triaged) -> dict[str, Any]:
+def document(triaged: TriageResult) -> dict[str, Any]:
     return written(triaged)
 
 
-def written(triaged: Triaged) -> dict[str, Any]:
+def written(triaged: TriageResult) -> dict[str, Any]:
     stream = io.BytesIO()
     triage_json.write(triaged, stream)
     found: dict[str, Any] = json.loads(stream.getvalue())
@@ -72,7 +70,7 @@ def test_a_triage_of_all_stages_follows_it(document: dict[str, Any]) -> None:
     assert set(document["results"]) == set(RESULTS)
 
 
-def test_a_triage_of_one_stage_follows_it(bare: Triaged) -> None:
+def test_a_triage_of_one_stage_follows_it(bare: TriageResult) -> None:
     check(written(bare))
 
 
@@ -110,27 +108,26 @@ def test_an_unknown_word_is_refused(document: dict[str, Any]) -> None:
     ("path", "words"),
     [
         (("stage",), STAGES),
-        (("verdict",), get_args(stage.Verdict)),
+        (("verdict",), get_args(Verdict)),
         (("place",), get_args(places.Place)),
         (("cause",), get_args(places.Cause)),
         (("conclusion", "symptom"), get_args(symptom.Symptom)),
-        (("conclusion", "outcome"), tuple(EXIT_CODES)),
+        (("conclusion", "outcome"), tuple(OUTCOME_EXIT_CODES)),
         (("settings", "settings", "[]", "state"), get_args(settings.State)),
         (("settings", "settings", "[]", "effect"), get_args(table.Effect)),
         (("settings_side", "framework"), get_args(Framework)),
-        (("setting_seen", "how"), get_args(row_value.How)),
+        (("setting_seen", "how"), get_args(row_value.ValueOrigin)),
         (("checklist", "items", "[]", "state"), get_args(checklist.State)),
         (("data", "findings", "[]", "state"), get_args(checks.State)),
         (("data", "relation"), get_args(relation.Kind)),
         (("data_side", "kind"), get_args(batch.Kind)),
-        (("logs", "begins"), get_args(log_comparison.Begins)),
+        (("logs", "begins"), get_args(log_comparison.Onset)),
         (("norms", "rows", "[]", "state"), get_args(row.State)),
         (("norms", "rows", "[]", "by"), get_args(pairs.By)),
         (("norms", "patterns", "[]", "kind"), get_args(patterns.Kind)),
-        (("weights", "verdict"), get_args(weights.Verdict)),
         (("relation",), get_args(weights.Relation)),
-        (("moved_state",), (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.STILL)),
-        (("fit", "gradients"), (clip_factor.NOTHING, clip_factor.GLOBAL, clip_factor.EACH, clip_factor.FACTOR, clip_factor.FREE)),
+        (("moved_state",), (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.UNMOVED)),
+        (("fit", "gradients"), (gradient_scaling.UNSCALED, gradient_scaling.GLOBAL_NORM, gradient_scaling.TENSOR_NORM, gradient_scaling.ONE_FACTOR, gradient_scaling.STEP_FACTORS)),
     ],
     ids="/".join,
 )  # fmt: skip
@@ -149,7 +146,7 @@ def test_the_exit_code_of_every_outcome_is_told() -> None:
     told = DEFINITIONS["conclusion"]["properties"]["outcome"]["description"].replace(
         " (the place is not known)", ""
     )
-    assert ", ".join(f"{outcome} {code}" for outcome, code in EXIT_CODES.items()) in told
+    assert ", ".join(f"{outcome} {code}" for outcome, code in OUTCOME_EXIT_CODES.items()) in told
 
 
 def test_what_a_case_may_have_is_known() -> None:
@@ -159,11 +156,6 @@ def test_what_a_case_may_have_is_known() -> None:
 
 def test_what_the_optimizer_says_of_two_runs_and_of_one() -> None:
     states = enum_at("moved_state")
-    assert enum_at("optimizer", "verdict") == [
-        optimizer_comparison.SAME,
-        optimizer_comparison.DIFFERENT,
-        optimizer_comparison.UNTOLD,
-        *states,
-    ]
+    assert enum_at("optimizer", "verdict") == [*get_args(Verdict), *states]
     aspects = (rule.CORRECTION, rule.DECAY_KIND, rule.EPSILON_PLACE, rule.MOMENTUM_KIND, rule.SCALE)
     assert DEFINITIONS["fit"]["properties"]["aspects"]["propertyNames"]["enum"] == list(aspects)

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 import dumpdiff.api
 from dumpdiff.reports.weights import html as weights_html
-from dumpdiff.reports.weights.document import layers
+from dumpdiff.reports.weights.document import build_layer_maps
 from dumpdiff.weight_comparison import WeightsResult
 
 from ..alignment.html.test_page import HOSTILE, policy
@@ -150,7 +150,7 @@ def test_the_experts_of_a_layer_share_a_cell(result: WeightsResult) -> None:
         for i in range(9)
     ]
     pairs[4] = replace(pairs[4], relation="noise")
-    ((layer, (cell,)),) = layers(pairs)[0].rows
+    ((layer, (cell,)),) = build_layer_maps(pairs)[0].rows
     assert (layer, cell.level if cell else "") == ("layers.0", "noise")
     assert cell is not None
     assert cell.words == "layers.0.mlp.experts.*.up_proj.weight: 8 identical, 1 noise"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.run_settings.shell import commands
+from dumpdiff.run_settings.shell import read_script
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 def words(script: str) -> list[str]:
     """The words of the last 'train'; what the script does not say is in angle brackets."""
-    call = [call for call in commands(script).calls if call.words[0].text == "train"][-1]
+    call = [call for call in read_script(script).calls if call.words[0].text == "train"][-1]
     return [word.text if word.known else f"<{word.text}>" for word in call.words]
 
 
@@ -74,7 +74,7 @@ def test_a_branch_that_may_run_leaves_its_words_unknown() -> None:
 
 def test_a_command_in_a_branch_that_may_run_is_uncertain_and_one_that_cannot_is_left_out() -> None:
     script = 'if [ -z "$X" ]; then train a; fi\nif [ 1 = 2 ]; then train b; fi\ntrain c'
-    assert [(call.words[-1].text, call.certain) for call in commands(script).calls] == [
+    assert [(call.words[-1].text, call.certain) for call in read_script(script).calls] == [
         ("a", False),
         ("c", True),
     ]
@@ -82,14 +82,14 @@ def test_a_command_in_a_branch_that_may_run_is_uncertain_and_one_that_cannot_is_
 
 def test_words_know_the_line_where_they_are_written() -> None:
     script = 'LR=1\nA=(\n  --x 1\n  --lr $LR\n)\nB="--y 2 \\\n  --z 3"\ntrain ${A[@]} $B'
-    lines = [(word.text, word.line) for word in commands(script).calls[-1].words]
+    lines = [(word.text, word.line) for word in read_script(script).calls[-1].words]
     assert lines == [
         ("train", 8), ("--x", 3), ("1", 3), ("--lr", 4), ("1", 1), ("--y", 6), ("2", 6), ("--z", 7), ("3", 7),
     ]  # fmt: skip
 
 
 def test_the_environment_of_a_command_is_what_is_exported_and_what_stands_before_it() -> None:
-    (call,) = commands("export A=1 B=x\nC=no\nD=4 \\\nE=5 train").calls
+    (call,) = read_script("export A=1 B=x\nC=no\nD=4 \\\nE=5 train").calls
     assert {name: word.text for name, word in call.environment.items()} == {
         "A": "1",
         "B": "x",
@@ -99,7 +99,7 @@ def test_the_environment_of_a_command_is_what_is_exported_and_what_stands_before
 
 
 def test_files_that_a_script_reads_are_named() -> None:
-    assert [word.text for word in commands("source env.sh\n. ./more.sh\ntrain").sourced] == [
+    assert [word.text for word in read_script("source env.sh\n. ./more.sh\ntrain").sourced] == [
         "env.sh",
         "./more.sh",
     ]
@@ -109,26 +109,26 @@ def test_files_that_a_script_reads_are_named() -> None:
     "script", ['"', "'", "${", "$((", "$(", "A=(", "`", "if", "fi", "((", "<<E", "\\", "a>", "$"]
 )
 def test_a_broken_script_is_no_crash(script: str) -> None:
-    assert commands(script + "\n").sourced == ()
+    assert read_script(script + "\n").sourced == ()
 
 
 def test_a_script_that_grows_without_end_is_refused() -> None:
     doubling = "a=xxxxxxxxxx\n" + "a=$a$a\n" * 60 + "train $a"
     with pytest.raises(DumpError, match="expected a launch script"):
-        commands(doubling)
+        read_script(doubling)
 
 
 @pytest.mark.parametrize("script", ["${a:-" * 5000, "train ${a:-" * 5000])
 def test_expansions_within_expansions_without_end_are_refused(script: str) -> None:
     with pytest.raises(DumpError, match="expected a launch script"):
-        commands(script)
+        read_script(script)
 
 
 @pytest.mark.parametrize("script", ["$((" + "(" * 5000, "if " * 5000, "(" * 5000, "A=(" * 3000])
 def test_brackets_without_end_start_no_training(script: str) -> None:
-    assert all(call.words[0].text != "train" for call in commands(script).calls)
+    assert all(call.words[0].text != "train" for call in read_script(script).calls)
 
 
 def test_a_script_longer_than_any_is_refused() -> None:
     with pytest.raises(DumpError, match="expected a launch script"):
-        commands("#" * (2 << 20))
+        read_script("#" * (2 << 20))

@@ -1,5 +1,5 @@
-"""Norms that a log prints, or that somebody wrote down."""
+"""Norms in text: printed by a log, or written down by a person."""
 
-from .logs import EXPECTED, logs_of, read
+from .logs import EXPECTED, find_logs, read_printed_norms
 
-__all__ = ["EXPECTED", "logs_of", "read"]
+__all__ = ["EXPECTED", "find_logs", "read_printed_norms"]

@@ -1,92 +1,110 @@
-"""Local norms as a log prints them at one place: texts, and what stands beside them."""
+"""Local norms of one step as a log prints them, and the exactness of printed numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ....model.arrays import Floats
-from ....training_logs.numbers import number
+from ....training_logs.log_text import parse_number
 
 #: A printed number, also nan and inf.
 NUMBER = r"[+-]?(?:(?i:nan|inf(?:inity)?)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 
+#: Exponents of the last decimal are limited to this range, which float64 can represent.
+_MIN_EXPONENT, _MAX_EXPONENT = -320, 300
+#: Longer exponents are damage, not numbers.
+_MAX_EXPONENT_DIGITS = 5
+
 
 @dataclass(frozen=True)
 class Block:
-    """The norms of one step. ``names`` and ``sizes`` are empty where none are printed."""
+    """The norms of one step. ``names`` and ``sizes`` are empty if none are printed."""
 
     texts: tuple[str, ...]
     names: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     step: int | None = None
-    place: int = 0  #: characters from the beginning of the log
+    offset: int = 0  #: characters from the beginning of the log
     notes: tuple[str, ...] = ()
 
-    def values(self) -> Floats:
-        """The numbers; NaN for what is none."""
-        return np.array([number(text) for text in self.texts], dtype=float)
+    def parse_values(self) -> Floats:
+        """Return the numbers; NaN for a text that is no number."""
+        return np.array([parse_number(text) for text in self.texts], dtype=float)
 
 
-def by_turns(pairs: Iterator[tuple[str, str]]) -> Iterator[Block]:
-    """Names and texts as steps: the n-th text of each name is of step n."""
-    turns: list[dict[str, str]] = []
-    seen: dict[str, int] = {}
+def split_by_repetition(pairs: Iterable[tuple[str, str]]) -> Iterator[Block]:
+    """Yield a block per step of (name, text) pairs: the n-th text of a name belongs to step n."""
+    steps: list[dict[str, str]] = []
+    counts: dict[str, int] = {}
     for name, text in pairs:
-        turn = seen.get(name, 0)
-        seen[name] = turn + 1
-        if turn == len(turns):
-            turns.append({})
-        turns[turn][name] = text
-    for turn, named in enumerate(turns):
-        yield Block(tuple(named.values()), tuple(named), step=turn + 1)
+        step_index = counts.get(name, 0)
+        counts[name] = step_index + 1
+        if step_index == len(steps):
+            steps.append({})
+        steps[step_index][name] = text
+    for step_index, texts_by_name in enumerate(steps):
+        yield Block(tuple(texts_by_name.values()), tuple(texts_by_name), step=step_index + 1)
 
 
-def rounding_of(texts: Sequence[str]) -> Floats:
-    """Half of the last decimal of each number of one print.
+def estimate_rounding(texts: Sequence[str]) -> Floats:
+    """Return half of the last decimal of each number of one print; 0 for a text that is no number.
 
-    Trailing zeros are dropped by many formats, so a number may be more exact than it looks: of numbers without an
-    exponent either all have as many decimals as the one with most (NumPy), or all as many digits (``%g``), whichever
-    more of them show.
+    Many formats drop trailing zeros, so a number may be more exact than it looks. Numbers without
+    an exponent all have either as many decimals as the one with the most (NumPy), or as many
+    digits (``%g``); the variant that more of the numbers show is chosen.
 
-    >>> rounding_of(["0.7230", "2.4887e-06"]).tolist(), rounding_of(["3.74166", "14", "0.123456"]).tolist()
-    ([5e-05, 5e-11], [5e-06, 5e-05, 5e-07])
+    >>> estimate_rounding(["0.7230", "2.4887e-06"]).tolist()
+    [5e-05, 5e-11]
+    >>> estimate_rounding(["3.74166", "14", "0.123456"]).tolist()
+    [5e-06, 5e-05, 5e-07]
     """
-    parts = [_parts(text) for text in texts]
-    plain = [part for part in parts if part is not None and part[2] is None]
-    decimals = Counter(shown for shown, _, _, _ in plain)
-    digits = Counter(told for _, told, _, _ in plain)
-    most, longest = max(decimals, default=0), max(digits, default=0)
-    by_digits = len(decimals) > 1 and digits[longest] > decimals[most]
-    found = []
-    for part in parts:
-        if part is None:
-            found.append(0.0)
+    numbers = [_count_digits(text) for text in texts]
+    plain_numbers = [number for number in numbers if number is not None and number.exponent is None]
+    decimal_counts = Counter(number.decimals for number in plain_numbers)
+    digit_counts = Counter(number.digits for number in plain_numbers)
+    max_decimals = max(decimal_counts, default=0)
+    max_digits = max(digit_counts, default=0)
+    by_digits = len(decimal_counts) > 1 and digit_counts[max_digits] > decimal_counts[max_decimals]
+    rounding = []
+    for number in numbers:
+        if number is None:
+            rounding.append(0.0)
             continue
-        shown, told, exponent, before = part
-        if exponent is not None:
-            last = exponent - shown
-        elif by_digits and told:
-            last = before - longest
+        if number.exponent is not None:
+            last_decimal = number.exponent - number.decimals
+        elif by_digits and number.digits:
+            last_decimal = number.leading_digits - max_digits
         else:
-            last = -most
-        found.append(0.5 * 10.0 ** max(min(last, 300), -320))
-    return np.array(found, dtype=float)
+            last_decimal = -max_decimals
+        last_decimal = max(min(last_decimal, _MAX_EXPONENT), _MIN_EXPONENT)
+        rounding.append(0.5 * 10.0**last_decimal)
+    return np.array(rounding, dtype=float)
 
 
-def _parts(text: str) -> tuple[int, int, int | None, int] | None:
-    """Decimals, significant digits, the exponent, and digits before the point; None if it is no finite number."""
+class _Digits(NamedTuple):
+    """The digits of a printed number."""
+
+    decimals: int
+    digits: int  #: significant ones
+    exponent: int | None
+    leading_digits: int  #: before the point; negative: zeros after the point
+
+
+def _count_digits(text: str) -> _Digits | None:
+    """Return the digits of a printed number; None if it is no finite number."""
     mantissa, mark, exponent = text.strip().lower().lstrip("+-").partition("e")
     whole, _, fraction = mantissa.partition(".")
-    if not (whole + fraction).isdigit() or len(exponent) > 5:
+    if not (whole + fraction).isdigit() or len(exponent) > _MAX_EXPONENT_DIGITS:
         return None
-    leading = len(whole.lstrip("0")) or -(len(fraction) - len(fraction.lstrip("0")))
-    return (
-        len(fraction),
-        len((whole + fraction).lstrip("0")),
-        int(exponent) if mark else None,
-        leading,
+    leading_zeros = len(fraction) - len(fraction.lstrip("0"))
+    return _Digits(
+        decimals=len(fraction),
+        digits=len((whole + fraction).lstrip("0")),
+        exponent=int(exponent) if mark else None,
+        leading_digits=len(whole.lstrip("0")) or -leading_zeros,
     )

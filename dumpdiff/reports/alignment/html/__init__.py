@@ -1,8 +1,7 @@
-"""The report as one HTML file that needs nothing else: to be opened, mailed, printed.
+"""The result as one self-contained HTML file: to be opened, mailed, printed.
 
-``tables``, ``heat``, ``findings`` (with ``graph`` and ``drawings``) -> what there is to show; ``divergence`` -> the
-page of a result; ``weights`` -> the page of two checkpoints; ``page``, ``pack`` and ``assets`` -> one file of any page,
-they know nothing of results.
+``document`` puts the page together from ``findings`` (with ``dataflow_diagram`` and
+``tensor_charts``), ``heat_map`` and ``tables``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ....model.result import Result
 from ...page.assets import check_installed
 from ...page.renderer import render
 from ..markdown import to_markdown
-from .document import page
+from .document import build_page
 
 __all__ = ["check_installed", "write"]
 
@@ -23,4 +22,4 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(page(result, to_markdown(result))))
+    stream.write(render(build_page(result, to_markdown(result))))

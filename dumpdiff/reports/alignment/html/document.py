@@ -1,108 +1,117 @@
-"""The report on a comparison: what its page says, in which order, and the tables and drawings that go with it."""
+"""The page of a comparison of two dumps: its facts, tables and drawings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ....model.formatting import number, percent
-from ....model.result import Result, Side
+from ....model.result import Baseline, Result, Side
 from ...page.renderer import Page
-from ..summary import headline, place, roles
-from . import tables
-from .findings import shown
-from .heat_map import grids
+from ..summary import format_headline, format_part, label_sides
+from .findings import view_findings
+from .heat_map import build_heat_maps
+from .tables import build_pairs_table, build_unmatched_table
 
 STATES: Mapping[str, str] = {
     "introduced": "inputs agree, the output does not",
     "amplified": "the error grows more than the operator explains",
     "propagated": "an earlier difference, passed on",
     "agreeing": "within the tolerance",
-    "incomparable": "nothing of it could be compared",
+    "incomparable": "no value could be compared",
 }
 
+_STYLES = ("uPlot.css", "page.css", "comparison.css", "alignment.css")
 _SCRIPTS = (
-    "uPlot.js", "unpack.js", "elements.js", "hash.js", "frame.js", "table.js", "dots.js", "network.js", "pair.js",
-    "divergence.js",
-)  # fmt: skip
-_SHOWN = 200  #: findings and problems that the page holds; the JSON has all of them
+    "uPlot.js",
+    "unpack.js",
+    "elements.js",
+    "hash.js",
+    "frame.js",
+    "table.js",
+    "alignment/dots.js",
+    "alignment/network.js",
+    "alignment/pair.js",
+    "alignment.js",
+)
+_MAX_ITEMS = 200  #: findings and problems that the page holds; the JSON has all of them
+_RECORDER_DETAILS = ("version", "device", "task", "level")  #: how a dump was recorded
 
 
-def page(result: Result, markdown: str) -> Page:
-    """The page of a result; ``markdown`` is what its button copies."""
-    findings = tuple(shown(result, _SHOWN))
-    problems = [(role, str(problem)) for role, side in roles(result) for problem in side.problems]
+def build_page(result: Result, markdown: str) -> Page:
+    """Return the page of a result; ``markdown`` is what its button copies."""
+    findings = tuple(view_findings(result, _MAX_ITEMS))
+    problems: list[tuple[str, str]] = []
+    for role, side in label_sides(result):
+        problems += [(role, str(problem)) for problem in side.problems]
+    # Of an inconclusive result the headline is the first note.
+    notes = result.notes[1:] if result.verdict == "inconclusive" else result.notes
     target, reference = result.target.source, result.reference.source
     context = {
         "result": result,
-        "headline": headline(result).partition(": ")[2],
-        "notes": result.notes[1:]
-        if result.verdict == "inconclusive"
-        else result.notes,  # the headline is the first
+        "headline": format_headline(result).partition(": ")[2],
+        "notes": notes,
         "first": findings[0] if findings else None,
-        "shown": findings,
-        "facts": tuple(_facts(result)),
+        "findings": findings,
+        "facts": tuple(_list_facts(result)),
         "states": STATES,
         "counts": result.pairs["state"].value_counts().to_dict(),
-        "grids": grids(result.pairs),
-        "problems": problems[:_SHOWN],
+        "heat_maps": build_heat_maps(result.pairs),
+        "problems": problems[:_MAX_ITEMS],
         "problem_count": len(problems),
-        "about": tuple(_about(result)),
+        "judgment": tuple(_list_judgment(result)),
     }
+    finding_rows = [{"rank": view.finding.rank, "row": view.row} for view in findings]
     return Page(
         title=f"{result.verdict}: {target.framework} and {reference.framework} runs compared",
-        template="divergence.html",
+        template="alignment.html",
         context=context,
-        tables={"pairs": tables.pairs(result), "unmatched": tables.unmatched(result)},
-        data={
-            "markdown": markdown,
-            "findings": [{"rank": one.finding.rank, "row": one.row} for one in findings],
-        },
-        styles=("uPlot.css", "page.css", "comparison.css", "divergence.css"),
+        tables={"pairs": build_pairs_table(result), "unmatched": build_unmatched_table(result)},
+        data={"markdown": markdown, "findings": finding_rows},
+        styles=_STYLES,
         scripts=_SCRIPTS,
     )
 
 
-def _facts(result: Result) -> Iterator[tuple[str, str, str]]:
-    """What was compared: a fact, of the target, of the reference; facts that neither side knows are left out."""
-    for name, said in _SAID.items():
-        values = said(result.target), said(result.reference)
-        if any(values):
-            yield (name, *values)
+def _list_facts(result: Result) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, of the target, of the reference) of every fact that a side knows."""
+    target_facts, reference_facts = _describe_dump(result.target), _describe_dump(result.reference)
+    for name, target_value in target_facts.items():
+        reference_value = reference_facts[name]
+        if target_value or reference_value:
+            yield name, target_value, reference_value
 
 
-_SAID: Mapping[str, Callable[[Side], str]] = {
-    "path": lambda side: side.source.path,
-    "framework": lambda side: side.source.framework,
-    "format": lambda side: f"{side.source.format}, {side.source.era}",
-    "part": lambda side: ", ".join(place(side.source)),
-    "recorded": lambda side: _details(side),
-    "size": lambda side: f"{side.ops:,} ops, {side.tensors:,} tensors",
-}
-
-_TOLD = ("version", "device", "task", "level")  #: details that say how a dump was made
-
-
-def _details(side: Side) -> str:
-    return ", ".join(
-        f"{name} {side.source.details[name]}" for name in _TOLD if side.source.details.get(name)
-    )
+def _describe_dump(side: Side) -> dict[str, str]:
+    source = side.source
+    details = {name: source.details.get(name) for name in _RECORDER_DETAILS}
+    return {
+        "path": source.path,
+        "framework": source.framework,
+        "format": f"{source.format}, {source.era}",
+        "part": ", ".join(format_part(source)),
+        "recorded": ", ".join(f"{name} {value}" for name, value in details.items() if value),
+        "size": f"{side.ops:,} ops, {side.tensors:,} tensors",
+    }
 
 
-def _about(result: Result) -> Iterator[tuple[str, str]]:
-    """How it was judged, in figures."""
-    tolerance = result.pairs["tolerance"].dropna()
-    if len(tolerance):
-        ends = dict.fromkeys((number(tolerance.min()), number(tolerance.max())))
+def _list_judgment(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of the numbers that the verdict depends on."""
+    tolerances = result.pairs["tolerance"].dropna()
+    if len(tolerances):
+        ends = dict.fromkeys((number(tolerances.min()), number(tolerances.max())))
         yield "tolerances", f"{' to '.join(ends)}, by operator, dtype and length of sums"
     if not math.isnan(result.noise_floor):
         yield "noise", f"{number(result.noise_floor)}, the median error of the pairs that agree"
     if "min_coverage" in result.details:
-        yield "coverage wanted", percent(float(result.details["min_coverage"]))
+        yield "required coverage", percent(float(result.details["min_coverage"]))
     if result.baseline is not None:
-        yield (
-            "second run of the reference",
-            result.baseline.unusable
-            or f"spread of {result.baseline.values:,} values, median {number(result.baseline.median)}, "
-            f"largest {number(result.baseline.largest)} ({result.baseline.largest_op}), {result.baseline.source.path}",
-        )
+        yield "second run of the reference", _format_baseline(result.baseline)
+
+
+def _format_baseline(baseline: Baseline) -> str:
+    if baseline.unusable:
+        return baseline.unusable
+    spread = f"spread of {baseline.values:,} values, median {number(baseline.median)}"
+    largest = f"largest {number(baseline.largest)} ({baseline.largest_op})"
+    return f"{spread}, {largest}, {baseline.source.path}"

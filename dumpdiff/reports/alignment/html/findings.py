@@ -1,4 +1,4 @@
-"""Findings as the page shows them: each with its row in the table of pairs, its numbers in words, and its drawings."""
+"""Findings as the page shows them: with their row in the table of pairs, and their drawings."""
 
 from __future__ import annotations
 
@@ -6,96 +6,108 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ....model.finding_context import Closeup
+from ....model.finding import Finding
+from ....model.finding_context import FindingContext
 from ....model.formatting import number
-from ....model.result import Finding, Result
-from .dataflow_drawing import Drawing, draw
-from .tables import row_of, rows_of_ops
-from .tensor_drawings import Bars, Tiles, bars, tiles
+from ....model.result import Result
+from .dataflow_diagram import Diagram, draw_dataflow
+from .tables import find_row, find_rows_of_ops
+from .tensor_charts import DifferenceChart, HistogramChart, draw_difference_map, draw_histogram
 
-_OPEN = 3  #: findings that are unfolded from the start: later ones mostly follow from them
+_MAX_OPEN = 3  #: findings that are unfolded at first: later ones mostly follow from them
+
+#: Formats of the metrics that are not errors.
+_METRIC_FORMATS = {
+    "cosine": ".8g",
+    "norm_ratio": ".6g",
+    "beyond": ".1%",
+    "amplification": ".3g",
+    "float64_ratio": ",.0f",
+    "nonfinite_mismatch": ",.0f",
+    "target_size": ",.0f",
+    "reference_size": ",.0f",
+}
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What lies around a finding."""
+class FindingDrawings:
+    """The drawings of a finding's context."""
 
-    graph: Drawing
-    histogram: Bars | None
-    difference: Tiles | None
+    dataflow: Diagram
+    histogram: HistogramChart | None
+    difference: DifferenceChart | None
     stacks: tuple[tuple[str, str, tuple[str, ...]], ...]  #: side, op, frames
 
 
 @dataclass(frozen=True)
-class Shown:
+class FindingView:
     """A finding, and what the page adds to it."""
 
     finding: Finding
-    row: int  #: of the table of pairs, -1 if none
+    row: int  #: in the table of pairs, -1 if none
     ratio: float  #: error over tolerance
-    open: bool
+    is_open: bool
     metrics: tuple[tuple[str, str], ...]  #: name, value
-    drawn: Drawn | None
+    drawings: FindingDrawings | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ops that its sentences speak of."""
+        """The ops that its sentences name."""
         return (*self.finding.target_ops, *self.finding.reference_ops)
 
     @property
     def place(self) -> str:
-        """Its scope, or else the op that it ends at."""
+        """Its scope, or the op that it ends at if it has none."""
         ends = (self.finding.scope, *self.finding.target_ops[-1:], *self.finding.reference_ops[-1:])
         return next(filter(None, ends), "")
 
 
-def shown(result: Result, most: int) -> Iterator[Shown]:
-    """The first findings of a result, at most so many."""
-    closeups = {closeup.rank: closeup for closeup in result.closeups}
-    rows = rows_of_ops(result.pairs)
-    for finding in result.findings[:most]:
-        closeup = closeups.get(finding.rank)
-        yield Shown(
+def view_findings(result: Result, limit: int) -> Iterator[FindingView]:
+    """Yield the first findings of a result, at most ``limit``."""
+    contexts = {context.rank: context for context in result.finding_contexts}
+    rows = find_rows_of_ops(result.pairs)
+    for finding in result.findings[:limit]:
+        context = contexts.get(finding.rank)
+        error = finding.metrics.get("error", math.nan)
+        yield FindingView(
             finding=finding,
-            row=row_of(finding, result.pairs),
-            ratio=finding.metrics.get("error", math.nan) / finding.tolerance
-            if finding.tolerance
-            else math.nan,
-            open=finding.rank <= _OPEN,
-            metrics=tuple(_metrics(finding)),
-            drawn=None if closeup is None else _drawn(closeup, finding, rows),
+            row=find_row(finding, result.pairs),
+            ratio=error / finding.tolerance if finding.tolerance else math.nan,
+            is_open=finding.rank <= _MAX_OPEN,
+            metrics=tuple(_format_metrics(finding)),
+            drawings=None if context is None else _draw_context(context, finding, rows),
         )
 
 
-def _drawn(closeup: Closeup, finding: Finding, rows: Mapping[str, Mapping[str, int]]) -> Drawn:
+def _draw_context(
+    context: FindingContext, finding: Finding, rows: Mapping[str, Mapping[str, int]]
+) -> FindingDrawings:
+    histogram, difference = context.histogram, context.difference
+    return FindingDrawings(
+        dataflow=draw_dataflow(context, rows),
+        histogram=None if histogram is None else draw_histogram(histogram),
+        difference=None if difference is None else draw_difference_map(difference),
+        stacks=tuple(_list_stacks(context, finding)),
+    )
+
+
+def _list_stacks(
+    context: FindingContext, finding: Finding
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield (side, op, frames) of the finding's ops whose call stack is known."""
     sides = (
-        ("target", closeup.target, finding.target_ops),
-        ("reference", closeup.reference, finding.reference_ops),
+        ("target", context.target, finding.target_ops),
+        ("reference", context.reference, finding.reference_ops),
     )
-    return Drawn(
-        graph=draw(closeup, rows),
-        histogram=None if closeup.histogram is None else bars(closeup.histogram),
-        difference=None if closeup.difference is None else tiles(closeup.difference),
-        stacks=tuple(
-            (side, node.op, tuple(node.stack.splitlines()))
-            for side, around, ops in sides
-            for node in around.nodes
-            if node.op in ops and node.stack
-        ),
-    )
+    for role, neighborhood, ops in sides:
+        for node in neighborhood.nodes:
+            if node.op in ops and node.stack:
+                yield role, node.op, tuple(node.stack.splitlines())
 
 
-#: Numbers that are no errors, and how they are printed.
-_FORMS = {
-    "cosine": ".8g", "norm_ratio": ".6g", "beyond": ".1%", "amplification": ".3g", "float64_ratio": ",.0f",
-    "nonfinite_mismatch": ",.0f", "target_size": ",.0f", "reference_size": ",.0f",
-}  # fmt: skip
-
-
-def _metrics(finding: Finding) -> Iterator[tuple[str, str]]:
+def _format_metrics(finding: Finding) -> Iterator[tuple[str, str]]:
     for name, value in {**finding.metrics, "tolerance": finding.tolerance}.items():
-        if not math.isnan(value):
-            yield (
-                name.replace("_", " "),
-                format(value, _FORMS[name]) if name in _FORMS else number(value),
-            )
+        if math.isnan(value):
+            continue
+        form = _METRIC_FORMATS.get(name)
+        yield name.replace("_", " "), number(value) if form is None else format(value, form)

@@ -1,4 +1,4 @@
-"""The heat map: the worst pair of every component of every layer, as a grid of classes for the style sheet."""
+"""Heat maps: the worst pair of every component of every layer, as classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -10,90 +10,93 @@ import numpy as np
 import pandas as pd
 
 from ....model.formatting import number
-from .tables import ratio
+from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
 
-#: Error over tolerance -> class of the style sheet: two of agreement, six of disagreement, a decade each.
-_STEPS = (0.1, 1.0, 10.0, 1e2, 1e3, 1e4, 1e5)
-NAMES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
+#: Upper limits of error over tolerance of all classes but the last: two classes of agreement, six of
+#: difference, a decade each.
+_LIMITS = (0.1, 1.0, 10.0, 1e2, 1e3, 1e4, 1e5)
+CLASSES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
 
 
 @dataclass(frozen=True)
 class Cell:
     """One component of one layer, in one phase."""
 
-    level: (
-        str  #: class of the style sheet: one of NAMES, or 'none' if no pair of it could be compared
-    )
-    first: bool  #: a divergence begins here
-    words: str  #: the cell said in words
+    css_class: str  #: one of CLASSES, or 'none' if none of its pairs could be compared
+    begins_divergence: bool  #: a divergence begins here
+    tooltip: str
 
 
 @dataclass(frozen=True)
-class Grid:
+class HeatMap:
     """The heat map of one phase."""
 
-    phase: str  #: '' where there are none
-    columns: tuple[
-        str, ...
-    ]  #: components; '' for what belongs to a layer as a whole, residual additions say
-    rows: tuple[
-        tuple[str, tuple[Cell | None, ...]], ...
-    ]  #: layer ('' outside the layers), a cell for each column
+    phase: str  #: '' for a heat map without phases
+    columns: tuple[str, ...]  #: components; '' for a layer as a whole, such as its residual sums
+    #: (layer, a cell for each column); the layer is '' outside the layers
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
 
-def grids(pairs: pd.DataFrame) -> tuple[Grid, ...]:
-    """One grid for each phase that has pairs with a known scope."""
-    known = pairs[pairs["scope"] != ""]
-    table = known[["phase", "scope"]].assign(
-        ratio=ratio(known),
-        parts=~known["state"].isin(("agreeing", "incomparable")),
-        first=known["state"] == "introduced",
+def build_heat_maps(pairs: pd.DataFrame) -> tuple[HeatMap, ...]:
+    """Return one heat map for each phase that has pairs with a known scope."""
+    scoped_pairs = pairs[pairs["scope"] != ""]
+    table = scoped_pairs[["phase", "scope"]].assign(
+        ratio=compute_error_ratio(scoped_pairs),
+        differs=~scoped_pairs["state"].isin(("agreeing", "incomparable")),
+        introduced=scoped_pairs["state"] == "introduced",
     )
-    # in the order of execution, which says more than the alphabet
+    # Cells stay in the order of execution, which says more than the alphabet.
     cells = table.groupby(["phase", "scope"], sort=False).agg(
         worst=("ratio", "max"),
-        parts=("parts", "sum"),
-        pairs=("parts", "size"),
-        first=("first", "any"),
+        n_differing=("differs", "sum"),
+        n_pairs=("differs", "size"),
+        introduced=("introduced", "any"),
     )
-    return tuple(
-        _grid(str(phase), rows.reset_index()) for phase, rows in cells.groupby("phase", sort=False)
-    )
+    heat_maps = []
+    for phase, rows in cells.groupby("phase", sort=False):
+        heat_maps.append(_build_phase_map(str(phase), rows.reset_index()))
+    return tuple(heat_maps)
 
 
-def _grid(phase: str, table: pd.DataFrame) -> Grid:
-    columns = (table[name].tolist() for name in ("scope", "worst", "parts", "pairs", "first"))
-    return grid(phase, {scope: _cell(*figures) for scope, *figures in zip(*columns, strict=True)})
+def _build_phase_map(phase: str, table: pd.DataFrame) -> HeatMap:
+    names = ("scope", "worst", "n_differing", "n_pairs", "introduced")
+    columns = [table[name].tolist() for name in names]
+    cells = {}
+    for scope, worst, n_differing, n_pairs, introduced in zip(*columns, strict=True):
+        cells[scope] = _build_cell(worst, n_differing, n_pairs, introduced)
+    return build_heat_map(phase, cells)
 
 
-def grid(phase: str, by_scope: Mapping[str, Cell]) -> Grid:
-    """Cells by scope (``layers.1.mlp``) as layers by components, components in the order in which they come."""
-    cells = {_place(scope): cell for scope, cell in by_scope.items()}
-    layers = sorted({layer for layer, _ in cells}, key=_by_number)
-    inside = list(dict.fromkeys(column for layer, column in cells if layer))
-    outside = [column for layer, column in cells if not layer]
-    names = (*inside, *(column for column in outside if column not in inside))
-    return Grid(
-        phase,
-        names,
-        tuple((layer, tuple(cells.get((layer, name)) for name in names)) for layer in layers),
-    )
+def build_heat_map(phase: str, cells_by_scope: Mapping[str, Cell]) -> HeatMap:
+    """Arrange cells by scope (``layers.1.mlp``) as layers by components.
+
+    Components come in the order of their first cells, those outside of the layers last.
+    """
+    cells = {_split_scope(scope): cell for scope, cell in cells_by_scope.items()}
+    layers = sorted({layer for layer, _ in cells}, key=_parse_layer_number)
+    inner_components = [component for layer, component in cells if layer]
+    outer_components = [component for layer, component in cells if not layer]
+    components = tuple(dict.fromkeys((*inner_components, *outer_components)))
+    rows = []
+    for layer in layers:
+        rows.append((layer, tuple(cells.get((layer, component)) for component in components)))
+    return HeatMap(phase, components, tuple(rows))
 
 
-def _place(scope: str) -> tuple[str, str]:
-    """Layer and component; the layer is '' outside the layers, the component '' for what belongs to none."""
-    inside = _LAYER.fullmatch(scope)
-    return ("", scope) if inside is None else (inside[1], inside[2] or "")
+def _split_scope(scope: str) -> tuple[str, str]:
+    """Return layer and component; either is '' if the scope has none."""
+    match = _LAYER.fullmatch(scope)
+    return ("", scope) if match is None else (match[1], match[2] or "")
 
 
-def _by_number(layer: str) -> int:
+def _parse_layer_number(layer: str) -> int:
     return int(layer.split(".")[1]) if layer else -1
 
 
-def _cell(worst: float, parts: int, pairs: int, first: bool) -> Cell:
+def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) -> Cell:
     if np.isnan(worst):
-        return Cell("none", first, "nothing could be compared")
-    words = f"{parts} of {pairs} pairs part, at worst {number(worst)} × tolerance"
-    return Cell(NAMES[int(np.searchsorted(_STEPS, worst))], first, words)
+        return Cell("none", introduced, "nothing could be compared")
+    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {number(worst)} × tolerance"
+    return Cell(CLASSES[int(np.searchsorted(_LIMITS, worst))], introduced, tooltip)

@@ -25,7 +25,7 @@ def test_a_line_with_a_name_and_a_number_is_one_in_many_forms(tmp_path: Path, li
         line.format(name=name, value=value) for name, value in pairs.items()
     )
     norms = read_norms(text(tmp_path, said))
-    assert dict(zip(norms.names, norms.given.tolist(), strict=True)) == {
+    assert dict(zip(norms.names, norms.raw_values.tolist(), strict=True)) == {
         k: float(v) for k, v in pairs.items()
     }
 
@@ -59,7 +59,7 @@ def test_a_list_is_read_in_any_form(
     tmp_path: Path, name: str, said: str, names: tuple[str, ...]
 ) -> None:
     norms = read_norms(text(tmp_path, said, name))
-    assert (norms.names, norms.given.tolist()) == (names, [0.5, 0.25])
+    assert (norms.names, norms.raw_values.tolist()) == (names, [0.5, 0.25])
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_table_of_several_steps_holds_each_parameter_once_a_step(
         for name in ("embed", "head")
     ]
     table = text(tmp_path, "\n".join(["step,parameter,grad_norm", *rows]), "a.csv")
-    assert (read_norms(table).step, read_norms(table).given.tolist()) == (1, [0.5, 0.5])
-    assert (read_norms(table, 2).names, read_norms(table, 2).given.tolist()) == (
+    assert (read_norms(table).step, read_norms(table).raw_values.tolist()) == (1, [0.5, 0.5])
+    assert (read_norms(table, 2).names, read_norms(table, 2).raw_values.tolist()) == (
         ("embed", "head"),
         [0.25, 0.25],
     )

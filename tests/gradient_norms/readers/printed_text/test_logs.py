@@ -12,12 +12,12 @@ from gradient_norms.sides import MEGATRON, MINDFORMERS, refused, text
 
 def test_its_step_is_that_of_the_line_below() -> None:
     assert read_norms(MINDFORMERS).step == 4  # the run was resumed
-    assert read_norms(MINDFORMERS, 5).given[0] == 2.0777809e-02
+    assert read_norms(MINDFORMERS, 5).raw_values[0] == 2.0777809e-02
 
 
 def test_steps_that_begin_anew_within_an_epoch_are_counted_on() -> None:
     later = read_norms(MINDFORMERS, 9)
-    assert later.sum == pytest.approx(later.total, rel=1e-6)
+    assert later.combined_norm == pytest.approx(later.global_norm, rel=1e-6)
 
 
 def test_a_step_that_the_log_has_not() -> None:
@@ -37,5 +37,5 @@ def test_logs_of_ranks_with_data_of_their_own_are_told_apart(tmp_path: Path) -> 
     for rank in (0, 1):
         text(tmp_path, f"step:[1] local_norm/wq.weight: 0.{5 + rank}00", f"worker_{rank}.log")
     norms = read_norms(tmp_path)
-    assert norms.given.tolist() == [0.5]
+    assert norms.raw_values.tolist() == [0.5]
     assert "of 1 parameters ranks print other norms" in norms.notes[1]

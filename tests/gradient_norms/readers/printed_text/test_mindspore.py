@@ -37,8 +37,8 @@ def test_the_monitors_lines_hold_roots(tmp_path: Path) -> None:
     ]
     norms = read_norms(text(tmp_path, "\n".join(lines)), 2)
     assert (norms.names, norms.squared, norms.step) == (("fc.weight", "fc.bias"), False, 2)
-    assert norms.given == pytest.approx([0.225, 0.25])
-    assert norms.rounding == pytest.approx([5e-4, 5e-4])
+    assert norms.raw_values == pytest.approx([0.225, 0.25])
+    assert norms.raw_rounding == pytest.approx([5e-4, 5e-4])
 
 
 def test_moments_and_weights_of_the_monitor_are_no_gradients() -> None:
@@ -52,5 +52,5 @@ def test_norms_of_a_parameter_that_repeats_are_of_the_next_step(tmp_path: Path) 
         for value in (0.5, 0.25)
         for name in ("a.weight", "b.bias")
     )
-    assert read_norms(text(tmp_path, said)).given.tolist() == [0.5, 0.5]
-    assert read_norms(text(tmp_path, said), 2).given.tolist() == [0.25, 0.25]
+    assert read_norms(text(tmp_path, said)).raw_values.tolist() == [0.5, 0.5]
+    assert read_norms(text(tmp_path, said), 2).raw_values.tolist() == [0.25, 0.25]

@@ -24,7 +24,7 @@ def written(result: Result) -> bytes:
 def aligned(dump: Callable[[str], Path]) -> Callable[[str, str], Result]:
     """``aligned("ms_graph", "pt_none")``: the result of two shipped dumps with its drawings, made once."""
     return cache(
-        lambda target, reference: dumpdiff.align(dump(target), dump(reference), closeups=True)
+        lambda target, reference: dumpdiff.align(dump(target), dump(reference), finding_contexts=True)
     )
 
 

@@ -11,7 +11,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from dumpdiff.model.result import Result
-from dumpdiff.reports.alignment.summary import headline
+from dumpdiff.reports.alignment.summary import format_headline
 
 from ...browser import Browser
 from .conftest import written
@@ -64,7 +64,7 @@ def test_the_answer_comes_first(browser: Browser, demo: Result, demo_page: bytes
     browser.open(demo_page)
     assert browser.find("h1").text == "First divergence: layers.1.post_attention_norm"
     answer = browser.find("#answer").text
-    assert headline(demo).removeprefix("first divergence: ") in answer.replace("\n", " ")
+    assert format_headline(demo).removeprefix("first divergence: ") in answer.replace("\n", " ")
     assert "Likely cause: epsilon." in answer
     for said in (
         "4.3e-3",
@@ -319,7 +319,7 @@ def test_a_result_without_findings_or_drawings(browser: Browser, verdict: str) -
     result = make(verdict=verdict, findings=())
     browser.open(written(result))
     said = f"{browser.find('.verdict').text}: {browser.find('h1').text}"
-    assert said.lower() == headline(result).lower()
+    assert said.lower() == format_headline(result).lower()
     assert len(browser.texts("#problems li")) == 5
 
 

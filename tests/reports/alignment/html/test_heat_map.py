@@ -7,7 +7,7 @@ import pytest
 from results import pairs
 
 from dumpdiff.model.result import Result
-from dumpdiff.reports.alignment.html.heat_map import Cell, Grid, grids
+from dumpdiff.reports.alignment.html.heat_map import Cell, HeatMap, build_heat_maps
 
 
 def row(
@@ -16,7 +16,7 @@ def row(
     return {"scope": scope, "error": error, "tolerance": 1e-6, "state": state, "phase": phase}
 
 
-def cell(grid: Grid, layer: str, column: str) -> Cell | None:
+def cell(grid: HeatMap, layer: str, column: str) -> Cell | None:
     return dict(grid.rows)[layer][grid.columns.index(column)]
 
 
@@ -30,7 +30,7 @@ def test_rows_are_layers_by_number_and_columns_come_in_order_of_execution() -> N
         "head",
         "",
     )
-    (grid,) = grids(pairs(*(row(scope, 1e-5) for scope in scopes)))
+    (grid,) = build_heat_maps(pairs(*(row(scope, 1e-5) for scope in scopes)))
     assert [layer for layer, _ in grid.rows] == ["", "layers.0", "layers.2", "layers.10"]
     assert grid.columns == ("norm", "attention.q", "", "embedding", "head")
     assert cell(grid, "layers.0", "") is None
@@ -43,14 +43,14 @@ def test_rows_are_layers_by_number_and_columns_come_in_order_of_execution() -> N
      (2, "p6"), (np.inf, "p6"), (np.nan, "none")],
 )  # fmt: skip
 def test_a_cell_is_as_dark_as_its_worst_pair(error: float, level: str) -> None:
-    (grid,) = grids(pairs(row("layers.0.norm", 0.0, "agreeing"), row("layers.1.norm", error)))
+    (grid,) = build_heat_maps(pairs(row("layers.0.norm", 0.0, "agreeing"), row("layers.1.norm", error)))
     found = cell(grid, "layers.1", "norm")
     assert found is not None
     assert found.level == level
 
 
 def test_a_cell_says_what_it_shows() -> None:
-    (grid,) = grids(
+    (grid,) = build_heat_maps(
         pairs(row("layers.0.norm", 2e-3, "introduced"), row("layers.0.norm", 0.0, "agreeing"))
     )
     assert cell(grid, "layers.0", "norm") == Cell(
@@ -59,7 +59,7 @@ def test_a_cell_says_what_it_shows() -> None:
 
 
 def test_every_phase_has_its_own_grid(demo: Result) -> None:
-    forward, backward = grids(demo.pairs)
+    forward, backward = build_heat_maps(demo.pairs)
     assert (forward.phase, backward.phase) == ("forward", "backward")
     begins = [
         f"{layer}.{column}"

@@ -10,8 +10,8 @@ import pytest
 from results import FINDING, make, pairs
 
 from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
-from dumpdiff.reports.alignment.html.tables import pairs as pair_table
-from dumpdiff.reports.alignment.html.tables import ratio, row_of, rows_of_ops, unmatched
+from dumpdiff.reports.alignment.html.tables import build_pairs_table as pair_table
+from dumpdiff.reports.alignment.html.tables import compute_error_ratio, find_row, find_rows_of_ops, build_unmatched_table
 
 BASE = {
     "target_slot": "output.0",
@@ -39,24 +39,24 @@ def table() -> pd.DataFrame:
 
 def test_every_column_that_a_person_can_read_is_there() -> None:
     assert set(pair_table(make())) == {*PAIR_COLUMNS, "ratio"} - {"target", "reference"}
-    assert set(unmatched(make())) == set(UNMATCHED_COLUMNS)
+    assert set(build_unmatched_table(make())) == set(UNMATCHED_COLUMNS)
 
 
 def test_an_op_stands_for_its_worst_output() -> None:
-    assert rows_of_ops(table()) == {"target": {"a": 2, "b": 3}, "reference": {"A": 2}}
+    assert find_rows_of_ops(table()) == {"target": {"a": 2, "b": 3}, "reference": {"A": 2}}
 
 
 def test_a_finding_stands_where_its_slot_parts() -> None:
     finding = replace(
         FINDING, target_ops=("a",), reference_ops=("A",), slots=(("output.1", "output.0"),)
     )
-    assert row_of(finding, table()) == 2
-    assert row_of(replace(finding, slots=()), table()) == 0
-    assert row_of(replace(finding, target_ops=("elsewhere",)), table()) == -1
+    assert find_row(finding, table()) == 2
+    assert find_row(replace(finding, slots=()), table()) == 0
+    assert find_row(replace(finding, target_ops=("elsewhere",)), table()) == -1
 
 
 def test_the_finding_of_the_demo_stands_where_it_is_introduced(demo: Result) -> None:
-    assert demo.pairs["state"].iat[row_of(demo.findings[0], demo.pairs)] == "introduced"
+    assert demo.pairs["state"].iat[find_row(demo.findings[0], demo.pairs)] == "introduced"
 
 
 def test_the_ratio_of_what_is_equal_not_finite_or_not_compared() -> None:
@@ -64,4 +64,4 @@ def test_the_ratio_of_what_is_equal_not_finite_or_not_compared() -> None:
         {"error": 0.0, "tolerance": 0.0}, {"error": 1.0, "tolerance": 0.0}, {"error": np.nan, "tolerance": 1.0},
         {"error": 0.0, "tolerance": 1.0, "nonfinite_mismatch": 2.0}, {"error": 3.0, "tolerance": 2.0},
     )  # fmt: skip
-    assert ratio(table).tolist() == pytest.approx([0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True)
+    assert compute_error_ratio(table).tolist() == pytest.approx([0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True)

@@ -1,0 +1,294 @@
+"""Commands on dump configurations: ``dumpdiff.dump_config.mindspore``, ``.msprobe`` and ``.check``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import readers
+from ..model.errors import DumpError
+from ..model.trace import Trace
+from .pipeline import PathLike
+
+if TYPE_CHECKING:
+    from ..capture.cost_from_dump import Expected
+    from ..capture.mindspore import Target, Violation
+
+__all__ = ["ConfigurationError", "DumpConfig", "check", "mindspore", "msprobe"]
+
+_INPUT_OUTPUT = ("both", "input", "output")  #: position is MindSpore's number for it
+
+
+@dataclass(frozen=True)
+class DumpConfig:
+    """A dump configuration that was checked."""
+
+    #: its content
+    config: Mapping[str, Any]
+    #: the text of the file
+    text: str
+    #: lines to paste into the training script, '' if none are needed
+    script: str = ""
+    #: what the dump will cost, if a dump of a similar run was given
+    cost: Expected | None = None
+
+
+class ConfigurationError(DumpError):
+    """A configuration that MindSpore would refuse, ignore in part, or answer with an empty dump."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        """``violations`` are the broken rules, worst first."""
+        super().__init__("; ".join(map(str, violations)))
+        self.violations = tuple(violations)
+
+
+def mindspore(
+    *,
+    backend: str = "ascend",
+    ms_version: str = "2.10",
+    elsewhere: bool = False,
+    path: str | None = None,
+    net_name: str = "Net",
+    iteration: str = "0",
+    saved_data: str = "tensor",
+    input_output: str = "both",
+    kernels: Sequence[str] = (),
+    set_dump: bool = False,
+    device: str = "0-7",
+    stat: str | None = None,
+    stat_on: str | None = None,
+    stat_precision: str | None = None,
+    op_debug_mode: int = 0,
+    overflow_number: int | None = None,
+    initial_iteration: int | None = None,
+    sample_num: int | None = None,
+    save_kernel_args: bool = False,
+    like: PathLike | None = None,
+) -> DumpConfig:
+    """Return the file that ``MINDSPORE_DUMP_CONFIG`` names, checked.
+
+    docs/dump-config.md describes every field.
+
+    Parameters
+    ----------
+    backend, ms_version
+        For which MindSpore: ``ascend``, ``ascend-ge``, ``gpu`` or ``cpu``, and its version.
+    elsewhere
+        The run is on another machine: do not check the folder of the dump.
+    path
+        Absolute folder of the dump, '' to leave it to ``MS_DIAGNOSTIC_DATA_PATH``; default: ./dump.
+    net_name
+        Folder of the network in the dump.
+    iteration
+        Steps: ``0``, ``5-8``, ``0|5-8`` or ``all``.
+    saved_data
+        ``tensor``, ``statistic`` or ``full``.
+    input_output
+        Tensors of an operator: ``both``, ``input`` or ``output``.
+    kernels
+        Operators to dump; default: all.
+    set_dump
+        Dump only cells that the script marks with ``set_dump``.
+    device
+        Devices: ``0``, ``0,3`` or ``0-7``.
+    stat
+        Names of statistics, separated by commas.
+    stat_on, stat_precision
+        Where statistics are computed (``host`` or ``device``), and how exactly (``high`` or ``low``).
+    op_debug_mode, overflow_number
+        3: dump operators that overflow, at most so many; 4: the operator that raised.
+    initial_iteration
+        Number of the first step.
+    sample_num
+        Number of elements saved from the head and from the tail of a tensor.
+    save_kernel_args
+        Save the attributes of operators.
+    like
+        Dump of a similar run, to estimate the cost.
+
+    Raises
+    ------
+    ConfigurationError
+        If a rule of MindSpore would be broken.
+    DumpError
+        If an option or ``like`` cannot be read.
+    """
+    from ..capture import mindspore as capture
+
+    target = _parse_target(backend, ms_version)
+    statistics = None if stat is None else tuple(name.strip() for name in stat.split(","))
+    options = capture.Options(
+        path=os.path.abspath("dump") if path is None else path,
+        net_name=net_name,
+        iteration=iteration,
+        saved_data=saved_data,
+        input_output=_INPUT_OUTPUT.index(input_output),
+        kernels=tuple(kernels),
+        set_dump=set_dump,
+        devices=_parse_devices(device),
+        op_debug_mode=op_debug_mode,
+        overflow_number=overflow_number,
+        initial_iteration=initial_iteration,
+        statistic_category=statistics,
+        stat_calc_mode=stat_on,
+        device_stat_precision_mode=stat_precision,
+        sample_num=sample_num,
+        save_kernel_args=save_kernel_args,
+    )
+    config = capture.configuration(options, target)
+    violations = capture.check(config, target, here=not elsewhere)
+    if violations:
+        raise ConfigurationError(violations)
+    cost = None
+    if like is not None:
+        from ..capture.cost_from_dump import like_mindspore
+
+        cost = like_mindspore(config, _read_first_part(like), str(like))
+    return DumpConfig(config, capture.text_of(config), cost=cost)
+
+
+def msprobe(
+    *,
+    framework: str,
+    msprobe_version: str = "26.2",
+    script: str = "plain",
+    path: str | None = None,
+    task: str = "statistics",
+    level: str = "mix",
+    step: Sequence[str] = ("0",),
+    rank: Sequence[str] = (),
+    list: Sequence[str] = (),  # the option's name
+    scope: tuple[str, str] | None = None,
+    data_mode: Sequence[str] = ("all",),
+    summary_mode: str = "statistics",
+    tensor_list: Sequence[str] = (),
+    precision: str | None = None,
+    risk_level: str | None = None,
+    like: PathLike | None = None,
+    output: PathLike = "config.json",
+) -> DumpConfig:
+    """Return msprobe's ``config.json``, and the lines that the training script needs.
+
+    Parameters
+    ----------
+    framework
+        ``pytorch`` or ``mindspore``.
+    msprobe_version
+        Version of mindstudio-probe.
+    script
+        Kind of training script: ``plain``, ``megatron`` or ``mindformers``.
+    path
+        Absolute folder of the dump; default: ./dump.
+    task, level
+        msprobe's fields of these names.
+    step, rank
+        Steps and ranks, such as ``0`` or ``5-8``; no step or ``("all",)``: every step; no rank: all.
+    list
+        Only calls whose names contain one of these.
+    scope
+        Only calls between two, by full names.
+    data_mode, summary_mode, tensor_list, precision, risk_level
+        msprobe's fields of these names.
+    like
+        Dump of a similar run, to estimate the cost.
+    output
+        Where the file will be; the lines of the script name it.
+
+    Raises
+    ------
+    DumpError
+        If msprobe would refuse or ignore something, or ``like`` cannot be read.
+    """
+    from ..capture.msprobe import Options, configuration, lines, parse_version, text_of
+
+    options = Options(
+        path=os.path.abspath("dump") if path is None else path,
+        framework=framework,
+        version=parse_version(msprobe_version),
+        task=task,
+        level=level,
+        steps=() if tuple(step) == ("all",) else tuple(step),
+        ranks=tuple(rank),
+        names=tuple(list),
+        scope=scope or (),
+        data_mode=tuple(data_mode),
+        summary_mode=summary_mode,
+        tensor_list=tuple(tensor_list),
+        precision=precision or "",
+        risk_level=risk_level or "",
+    )
+    config = configuration(options)
+    script_lines = lines(os.path.abspath(output), framework, script, options.version)
+    cost = None
+    if like is not None:
+        from ..capture.cost_from_dump import like_msprobe
+
+        cost = like_msprobe(options, _read_first_part(like), str(like))
+    return DumpConfig(config, text_of(config), script_lines, cost)
+
+
+def check(
+    file: PathLike,
+    *,
+    backend: str = "ascend",
+    ms_version: str = "2.10",
+    elsewhere: bool = False,
+    dump: PathLike | None = None,
+) -> Sequence[Violation]:
+    """Return what MindSpore would refuse, ignore, or answer with an empty dump in an existing configuration.
+
+    Parameters
+    ----------
+    file
+        What ``MINDSPORE_DUMP_CONFIG`` names.
+    backend, ms_version, elsewhere
+        As for :func:`mindspore`.
+    dump
+        Earlier dump of the whole network, to check that the kernels are in it.
+
+    Raises
+    ------
+    DumpError
+        If the file or the dump cannot be read.
+    """
+    from ..capture.mindspore import check_file
+    from ..capture.mindspore.kernels import names_in
+
+    names = None
+    if dump is not None:
+        parts = readers.find_parts(dump)
+        part, _ = readers.choose_parts(parts, parts)
+        names = names_in(readers.read_part(part))
+    target = _parse_target(backend, ms_version)
+    return check_file(str(file), target, here=not elsewhere, names=names)
+
+
+def _parse_target(backend: str, ms_version: str) -> Target:
+    """Return the MindSpore that the options name. Raises DumpError for a version that is none, or too old."""
+    from ..capture.mindspore import OLDEST, Target, Version
+
+    version = Version.parse(ms_version)
+    if version < OLDEST:
+        raise DumpError(f"--ms-version {version}: configurations are known from {OLDEST} on")
+    return Target(backend, version)
+
+
+def _parse_devices(text: str) -> tuple[int, ...]:
+    """Turn '0,3' or '0-7' into numbers. Raises DumpError."""
+    devices: list[int] = []
+    try:
+        for part in text.split(",") if text else ():
+            first, _, last = part.partition("-")
+            devices += range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise DumpError(
+            f"--device {text}: write numbers and ranges separated by commas, such as 0,3 or 0-7"
+        ) from None
+    return tuple(devices)
+
+
+def _read_first_part(dump: PathLike) -> Trace:
+    """Read the first part of a dump: one step of one rank is taken for all."""
+    return readers.read_part(readers.find_parts(dump)[0])

@@ -1,0 +1,80 @@
+"""Commands on rules: ``dumpdiff.rules.check``, ``dumpdiff.rules.explain`` and ``dumpdiff.rules.suggest``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..rulebook import Explanation, load_rules
+from .pipeline import PathLike
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..model.result import Result
+
+__all__ = ["check", "explain", "suggest"]
+
+
+def check(*files: PathLike) -> Mapping[str, int]:
+    """Validate the shipped rules and further rule files; return how many rules of each kind there are.
+
+    Raises
+    ------
+    RuleError
+        With file and line, at the first rule that is wrong.
+    """
+    return load_rules(files).count_rules()
+
+
+def explain(*names: str, rules: Sequence[PathLike] = ()) -> Mapping[str, Sequence[Explanation]]:
+    """Return what each name is as a scope, a parameter and an operator, and which rules say so.
+
+    Parameters
+    ----------
+    names
+        Names as they appear in dumps, checkpoints or models.
+    rules
+        Rule files in addition to the shipped rules.
+
+    Raises
+    ------
+    RuleError
+        If a rule file is wrong.
+    """
+    book = load_rules(rules)
+    return {name: book.explain_name(name) for name in names}
+
+
+def suggest(
+    target: PathLike | Result,
+    reference: PathLike | None = None,
+    *,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> str:
+    """Return, as the text of a rule file, what two dumps that mostly agree show and the rules do not know.
+
+    Parameters
+    ----------
+    target, reference
+        Two dumps of one model; or the result of :func:`dumpdiff.align` alone.
+    rules
+        Rule files in addition to the shipped rules.
+
+    Raises
+    ------
+    DumpError
+        If a dump cannot be read.
+    RuleError
+        If a rule file is wrong.
+    """
+    from ..model.result import Result
+    from ..rulebook.suggestions import infer_rule_file
+    from .dumps import align
+
+    book = load_rules(rules)
+    if isinstance(target, Result):
+        return infer_rule_file(target, book)
+    if reference is None:
+        raise TypeError("suggest needs two dumps, or a result")
+    return infer_rule_file(align(target, reference, rules=rules, progress=progress), book)

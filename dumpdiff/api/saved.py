@@ -1,0 +1,84 @@
+"""Results on disk: the complete folder of ``align -o``, and the inputs of a comparison that is to be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..model.errors import DumpError
+from ..model.result import Result
+from ..model.saved_result import SavedResult, read_saved_result
+from ..model.storage import read_result, write_result
+from ..reports.alignment.outputs import is_available, write_file
+from .pipeline import Inputs, PathLike
+
+#: Files of a complete result: for programs, for spreadsheets, for dumpdiff itself, for people.
+RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = (
+    "result.json",
+    "pairs.csv",
+    "complete.npz",
+    "report.html",
+)
+
+
+def save_folder(result: Result, folder: Path) -> None:
+    """Write the complete result into ``folder``, made if absent; the page only if its libraries are installed.
+
+    Raises DumpError that names the file if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_result(result, folder / COMPLETE)
+        write_file(result, "json", folder / RESULT_JSON)
+        write_file(result, "csv", folder / PAIRS_CSV)
+        if is_available("html"):
+            write_file(result, "html", folder / REPORT_HTML)
+    except OSError as error:
+        raise DumpError(
+            f"{error.filename or folder}: cannot be written ({error.strerror})"
+        ) from error
+
+
+def load_folder(folder: Path) -> Result:
+    """Read a complete result. Raises DumpError if there is none in the folder."""
+    return read_result(folder / COMPLETE)
+
+
+def read_saved(result: PathLike) -> SavedResult:
+    """Read what a saved result says of its inputs, from a folder or from a JSON file. Raises DumpError."""
+    path = Path(result)
+    return read_saved_result(path / RESULT_JSON if path.is_dir() else path)
+
+
+def restore_inputs(
+    saved: SavedResult,
+    target: PathLike | None,
+    reference: PathLike | None,
+    rules: Sequence[PathLike],
+) -> Inputs:
+    """Return the inputs of a saved result; its dumps may have moved to ``target`` and ``reference``.
+
+    Raises DumpError that names the dump that is missing, and the option that says where it is.
+    """
+    paths = []
+    for role, given_path, saved_path in (
+        ("target", target, saved.target),
+        ("reference", reference, saved.reference),
+    ):
+        path = saved_path if given_path is None else given_path
+        if not Path(path).exists():
+            raise DumpError(
+                f"{path}: the {role} dump is missing; say where it is now with --{role} PATH"
+            )
+        paths.append(path)
+    return Inputs(
+        paths[0],
+        paths[1],
+        saved.step,
+        saved.rank,
+        saved.graph,
+        saved.baseline,
+        (*saved.rules, *rules),
+        saved.weights_target,
+        saved.weights_reference,
+    )

@@ -1,0 +1,177 @@
+"""Commands on checkpoints: ``dumpdiff.weights.compare`` and ``dumpdiff.weights.convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..rulebook import load_rules
+from .pipeline import PathLike
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..conversion import ConversionResult
+    from ..conversion.canonical import FusionLayout
+    from ..conversion.plan import Framework
+    from ..weight_comparison import WeightsResult
+
+__all__ = ["compare", "convert"]
+
+
+def compare(
+    target: PathLike,
+    reference: PathLike,
+    *,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> WeightsResult:
+    """Return whether two checkpoints hold the same weights, and what is wrong with those that differ.
+
+    Memory stays within a few hundred megabytes, whatever the size of the checkpoints.
+
+    Parameters
+    ----------
+    target, reference
+        Checkpoint under test, and the trusted one: any two formats, layouts and splits.
+    rules
+        Rule files in addition to the shipped rules.
+
+    Raises
+    ------
+    DumpError
+        If a checkpoint cannot be read.
+    RuleError
+        If a rule file is wrong.
+    """
+    from .. import checkpoints
+    from ..weight_comparison import compare as compare_checkpoints
+
+    book = load_rules([Path(file) for file in rules])
+    opened = (checkpoints.open(target), checkpoints.open(reference))
+    return compare_checkpoints(*opened, book, progress)
+
+
+def convert(
+    source: PathLike,
+    to: Framework,
+    output: PathLike | None = None,
+    *,
+    plan: bool = False,
+    resume: bool = False,
+    verify: bool = True,
+    dtype: str | None = None,
+    legacy: bool = False,
+    like: PathLike | None = None,
+    model_type: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    transformer_impl: str = "local",
+    true_vocab_size: int | None = None,
+    make_vocab_size_divisible_by: int = 128,
+    padded_vocab_size: int | None = None,
+    heads: int | None = None,
+    query_groups: int | None = None,
+    experts: int | None = None,
+    swiglu: bool | None = None,
+    bias: bool | None = None,
+    from_qkv: FusionLayout | None = None,
+    from_gate_up: FusionLayout | None = None,
+    qkv: FusionLayout = "grouped",
+    gate_up: FusionLayout = "interleaved",
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> ConversionResult:
+    """Write a checkpoint as another framework has it, and compare what was written with the source.
+
+    Parameters
+    ----------
+    source
+        Anything that :func:`compare` reads.
+    to
+        ``megatron``, ``huggingface`` or ``mindspore``.
+    output
+        Folder to write, new or empty.
+    plan
+        Return what would become what, and write nothing.
+    resume
+        Continue an interrupted conversion of the same source with the same options.
+    verify
+        Compare the written checkpoint with the source.
+    dtype
+        Round to ``float32``, ``float16`` or ``bfloat16``; default: keep each dtype.
+    legacy
+        Use the older names: before Megatron-core, before MindSpore Transformers 1.5.
+    like
+        Checkpoint whose names are used.
+    model_type
+        Hugging Face model type; default: derived from the source.
+    tp, pp
+        Megatron: tensor-parallel ranks and pipeline stages.
+    transformer_impl
+        Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts differently.
+    true_vocab_size
+        Rows of the source's embedding without padding.
+    make_vocab_size_divisible_by, padded_vocab_size
+        Megatron: padding of the vocabulary.
+    heads, query_groups, experts, swiglu
+        Numbers of the model that the source does not state.
+    bias
+        Whether linear layers have biases (zeros where the source has none); default: as in the source.
+    from_qkv, from_gate_up
+        MindSpore source: order of fused rows.
+    qkv, gate_up
+        MindSpore target: order of fused rows.
+    rules
+        Rule files in addition to the shipped rules.
+
+    Raises
+    ------
+    DumpError
+        If something cannot be read, converted or written.
+    RuleError
+        If a rule file is wrong.
+    """
+    from .. import checkpoints
+    from ..conversion import SourceOptions, TargetOptions, plan_conversion
+    from ..conversion import convert as convert_checkpoint
+
+    book = load_rules([Path(file) for file in rules])
+    opened = checkpoints.open(source)
+    example = None if like is None else checkpoints.open(like)
+    source_options = SourceOptions(
+        heads=heads,
+        groups=query_groups,
+        experts=experts,
+        vocabulary=true_vocab_size,
+        qkv=from_qkv,
+        gate_up=from_gate_up,
+        gated=swiglu,
+    )
+    target_options = TargetOptions(
+        framework=to,
+        legacy=legacy,
+        tensor=tp,
+        stages=pp,
+        divisible_by=make_vocab_size_divisible_by,
+        padded_vocabulary=padded_vocab_size,
+        transformer_engine=transformer_impl == "transformer_engine",
+        qkv=qkv,
+        gate_up=gate_up,
+        bias=bias,
+        dtype=dtype,
+        model_type=model_type,
+    )
+    if plan or output is None:
+        return plan_conversion(opened, source_options, target_options, book, example)
+    return convert_checkpoint(
+        opened,
+        Path(output),
+        source_options,
+        target_options,
+        book,
+        like=example,
+        resume=resume,
+        verify=verify,
+        progress=progress,
+    )

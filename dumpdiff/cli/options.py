@@ -1,0 +1,52 @@
+"""Options that several commands share, so that they have one name and one meaning everywhere."""
+
+from __future__ import annotations
+
+import click
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+NUMBER = click.IntRange(min=0)
+COUNT = click.IntRange(min=1)
+
+rules = click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="YAML rules or msprobe mappings to add; may be repeated.",
+)
+more_rules = click.option(
+    "--rules",
+    metavar="FILE",
+    multiple=True,
+    help="Rules in addition to those of the result; may be repeated.",
+)
+moved_target = click.option(
+    "--target", metavar="DUMP", help="Where the target's dump is now.  [default: where it was]"
+)
+moved_reference = click.option(
+    "--reference",
+    metavar="DUMP",
+    help="Where the reference's dump is now.  [default: where it was]",
+)
+json_file = click.option(
+    "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."
+)
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
+target_version = click.option(
+    "--target-version",
+    metavar="X.Y",
+    default="",
+    help="Version of the target's framework, where defaults changed.",
+)
+reference_version = click.option(
+    "--reference-version", metavar="X.Y", default="", help="Version of the reference's framework."
+)
+target_config = click.option(
+    "--target-config",
+    metavar="FILE",
+    help="config.json of the target's model, if its structure is taken from there.",
+)
+reference_config = click.option(
+    "--reference-config", metavar="FILE", help="config.json of the reference's model."
+)

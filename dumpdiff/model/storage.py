@@ -1,0 +1,161 @@
+"""A complete result in one file: everything that reports are made from, so that they can be made without the dumps.
+
+The file is a NumPy archive (``.npz``) without pickled objects: columns of numbers as arrays, columns of names and the
+rest of the result as JSON. It can come from anyone: nothing in it is executed, and what does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .arrays import AnyArray
+from .errors import DumpError
+from .result import Result
+
+#: Changes when an older dumpdiff could not read the file, or this one an older file.
+FORMAT = 1
+
+_TABLES = ("pairs", "unmatched")
+_NOT_STORED = ("backend", "explainer")
+_MEMBER = "result"  #: of the archive: all but the tables, as JSON
+
+
+def write_result(result: Result, file: Path) -> None:
+    """Write the complete result, without its backend, to ``file``. Raises OSError if that fails."""
+    arrays: dict[str, AnyArray] = {}
+    for table_name in _TABLES:
+        arrays |= _encode_table(getattr(result, table_name), table_name)
+    document = {
+        field.name: _to_plain(getattr(result, field.name))
+        for field in dataclasses.fields(result)
+        if field.name not in (*_TABLES, *_NOT_STORED)
+    }
+    arrays[_MEMBER] = _encode_json({"format": FORMAT, "result": document})
+    with file.open("wb") as stream:
+        np.savez_compressed(stream, **typing.cast(Any, arrays))
+
+
+def read_result(file: Path) -> Result:
+    """Read what :func:`write_result` wrote. Raises DumpError if the file is missing, damaged, or of another format."""
+    expected = f"{file}: expected a complete result, as dumpdiff align -o FOLDER writes it"
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            document = _decode_json(archive[_MEMBER])
+            if document["format"] != FORMAT:
+                raise DumpError(
+                    f"{expected}, of format {FORMAT}, found format {document['format']}"
+                )
+            tables = {name: _decode_table(archive, name) for name in _TABLES}
+        fields = {**document["result"], **tables}
+        return typing.cast(Result, _from_plain(Result, fields))
+    except FileNotFoundError as error:
+        raise DumpError(f"{expected}, found no such file") from error
+    except OSError as error:
+        raise DumpError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise DumpError(f"{expected}, found something else") from error
+
+
+def _encode_table(table: pd.DataFrame, name: str) -> dict[str, AnyArray]:
+    """Columns of numbers as they are; columns of objects (names, shapes) as JSON."""
+    columns = [str(column) for column in table.columns]
+    arrays: dict[str, AnyArray] = {f"{name}/columns": _encode_json(columns)}
+    for column in columns:
+        values = table[column].to_numpy()
+        is_object = values.dtype == object
+        key = f"{name}/{'json' if is_object else 'array'}/{column}"
+        arrays[key] = _encode_json(values.tolist()) if is_object else values
+    return arrays
+
+
+def _decode_table(archive: Mapping[str, AnyArray], name: str) -> pd.DataFrame:
+    columns: dict[str, Any] = {}
+    for column in _decode_json(archive[f"{name}/columns"]):
+        if f"{name}/array/{column}" in archive:
+            columns[column] = archive[f"{name}/array/{column}"]
+        else:
+            values = [_to_tuple(value) for value in _decode_json(archive[f"{name}/json/{column}"])]
+            cells = np.fromiter(values, dtype=object, count=len(values))
+            columns[column] = pd.Series(cells, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _to_tuple(value: Any) -> Any:
+    """Shapes are tuples; JSON has lists only."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _encode_json(value: Any) -> AnyArray:
+    text = json.dumps(value, default=_to_number)
+    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+
+
+def _decode_json(array: AnyArray) -> Any:
+    return json.loads(array.tobytes().decode("utf-8"))
+
+
+def _to_number(value: Any) -> Any:
+    """NumPy's scalars as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be stored in a result")
+
+
+def _to_plain(value: Any) -> Any:
+    """Dataclasses as mappings, to any depth."""
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: _to_plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.name not in _NOT_STORED
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(item) for item in value]
+    return value
+
+
+def _from_plain(kind: Any, value: Any) -> Any:
+    """Build a value of the annotated type ``kind`` from plain data. Raises TypeError or ValueError if it does not fit."""
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _from_plain(hints[name], item) for name, item in value.items()})
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"expected a list, found {type(value).__name__}")
+        kinds: Sequence[Any] = arguments
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            kinds = [arguments[0]] * len(value)
+        return tuple(_from_plain(*pair) for pair in zip(kinds, value, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (inner,) = [argument for argument in arguments if argument is not types.NoneType]
+        return _from_plain(inner, value)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: _from_plain(arguments[1], item) for key, item in value.items()}
+    if kind is float:
+        return float(value)
+    if origin is typing.Literal and value not in arguments:
+        raise ValueError(f"expected one of {arguments}, found {value!r}")
+    return value

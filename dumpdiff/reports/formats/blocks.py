@@ -1,0 +1,76 @@
+"""Titled tables and lists as data, so that a terminal, a page and Markdown show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...model.formatting import printable
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table; its title is the header of the first column."""
+
+    title: str
+    columns: tuple[str, ...]  #: headers of the other columns
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ListBlock:
+    """Sentences under a title."""
+
+    title: str
+    lines: tuple[str, ...]
+    limit: int | None = None  #: lines that a terminal shows, None: all
+
+
+Block = TableBlock | ListBlock
+
+
+def write_sides(console: Console, target: str, reference: str) -> None:
+    """Print what the two sides are, one line each, after a blank line."""
+    console.print()
+    for role, description in (("target", target), ("reference", reference)):
+        line = Text.assemble((f"{role:<11}", "bold"), printable(description))
+        console.print(line, soft_wrap=True)
+
+
+def write_blocks(console: Console, blocks: Iterable[Block]) -> None:
+    """Print tables and lists, with a blank line before each; empty ones are omitted."""
+    for block in blocks:
+        if isinstance(block, TableBlock):
+            _write_table(console, block.title, block.columns, block.rows)
+        else:
+            _write_list(console, block.title, block.lines, block.limit)
+
+
+def _write_table(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    if not rows:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in (title, *columns):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
+    console.print()
+    console.print(table)
+
+
+def _write_list(console: Console, title: str, lines: Sequence[str], limit: int | None) -> None:
+    if not lines:
+        return
+    console.print()
+    console.print(Text(title, style="bold"))
+    for line in lines[:limit]:
+        console.print(Text(f"  {printable(line)}", overflow="fold"), soft_wrap=True)
+    if limit is not None and len(lines) > limit:
+        console.print(Text(f"  ... {len(lines) - limit} more, -v shows them"))

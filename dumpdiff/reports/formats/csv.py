@@ -1,0 +1,41 @@
+"""CSV for spreadsheets: RFC 4180, UTF-8, and no cell that a spreadsheet would run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+#: What makes a spreadsheet take a text cell for a formula (OWASP, "CSV Injection"). The apostrophe
+#: itself is escaped too, so that removing one leading apostrophe always gives the recorded text.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+_NEEDS_QUOTES = re.compile('[,"\r\n]').search  #: RFC 4180: what puts a cell in quotes
+
+
+def format_rows(rows: Iterable[Sequence[object]]) -> bytes:
+    """Format rows of any values as CSV; lines end with CR LF."""
+    return encode_lines(",".join(map(format_cell, row)) for row in rows)
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """Return lines of finished cells as UTF-8; lines end with CR LF."""
+    text = "".join(f"{line}\r\n" for line in lines)
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def format_cell(value: Any) -> str:
+    """Format one cell.
+
+    A missing value is ''; text that looks like a formula gets a leading apostrophe.
+    """
+    if isinstance(value, str):
+        text = f"'{value}" if value.startswith(_FORMULA_STARTS) else value
+    elif pd.isna(value):
+        text = ""
+    else:
+        text = str(value)
+    if _NEEDS_QUOTES(text):
+        return '"' + text.replace('"', '""') + '"'
+    return text

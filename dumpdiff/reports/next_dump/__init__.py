@@ -1,1 +1,0 @@
-"""Reports on the dump to record next."""
