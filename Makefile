@@ -1,6 +1,8 @@
 # make demo   find the fault in a shipped pair of real dumps
 # make test   run all tests; records fresh dumps with MindSpore and PyTorch, opens reports in Chromium (installed as root)
 # make lint   style, format and types
+# make docs   the site, built strictly, in site/
+# make reference   writes the generated pages of docs/ again
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.
 
@@ -9,33 +11,32 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test test-pairing test-around browser lint benchmark-localise clean
+.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
-	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv --html $(DEMO)/report.html'
+	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result'
 	@# The pair holds a fault, so the right exit code is 1 (diverged); any other, 0 included, is a failed demo.
-	@$(BIN)/dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch \
-	  --json $(DEMO)/result.json --csv $(DEMO)/pairs.csv --html $(DEMO)/report.html; \
+	@$(BIN)/dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result; \
 	status=$$?; if [ $$status -ne 1 ]; then echo "demo: exit code $$status, expected 1" >&2; exit 1; fi
 	@echo
-	@echo 'The fault put in: layers.1.post_norm of the MindSpore side has eps 1e-2 for 1e-5.'
-	@echo 'Dumps:   $(CURDIR)/$(DEMO)/demo_mindspore and demo_pytorch'
-	@echo 'Result:  $(CURDIR)/$(DEMO)/result.json'
-	@echo 'Pairs:   $(CURDIR)/$(DEMO)/pairs.csv'
-	@echo 'Report:  $(CURDIR)/$(DEMO)/report.html'
+	@echo 'The injected fault: layers.1.post_norm of the MindSpore side has eps 1e-2 in place of 1e-5.'
+	@echo 'Dumps:    $(CURDIR)/$(DEMO)/demo_mindspore and demo_pytorch'
+	@echo 'Result:   $(CURDIR)/$(DEMO)/result/result.json'
+	@echo 'Pairs:    $(CURDIR)/$(DEMO)/result/pairs.csv'
+	@echo 'Report:   $(CURDIR)/$(DEMO)/result/report.html'
 
-# Two halves at once, since half of the time a recording framework keeps one core busy; the second is all that the
-# first is not. Each prints when it ends.
+# Two halves at the same time, because a framework that records a dump keeps one core busy half of the time. The second
+# half is everything that is not in the first. Each prints when it ends.
 test: .venv/test.stamp browser
-	@$(MAKE) --no-print-directory -j2 -O test-pairing test-around
+	@$(MAKE) --no-print-directory -j2 -O test-dump-path test-others
 
-PAIRING := $(addprefix tests/,acceptance alignment causes divergence comparison graph)
+DUMP_PATH := $(addprefix tests/,acceptance alignment causes divergence comparison graph)
 
-test-pairing:
-	$(BIN)/python -m pytest --no-skip $(PAIRING)
+test-dump-path:
+	$(BIN)/python -m pytest --no-skip $(DUMP_PATH)
 
-test-around:
-	$(BIN)/python -m pytest --no-skip $(addprefix --ignore=,$(PAIRING))
+test-others:
+	$(BIN)/python -m pytest --no-skip $(addprefix --ignore=,$(DUMP_PATH))
 
 # The tests of the report need a real browser. Where it is missing and nothing can be installed, they say so and fail.
 browser:
@@ -49,11 +50,18 @@ lint: .venv/lint.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/docs.stamp
+	$(BIN)/mkdocs build --strict --quiet
+
+reference: .venv/test.stamp
+	cd docs/generate && ../../$(BIN)/python dump_config.py > ../dump-config.md
+	cd docs/generate && ../../$(BIN)/python commands.py > ../commands.md
+
 benchmark-localise: .venv/test.stamp
 	$(BIN)/python benchmarks/localise --write
 
 clean:
-	rm -rf .venv $(DEMO)
+	rm -rf .venv $(DEMO) site
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
@@ -69,6 +77,10 @@ clean:
 
 .venv/lint.stamp: .venv/test.stamp
 	$(PIP) install -e '.[test,lint]'
+	@touch $@
+
+.venv/docs.stamp: .venv/core.stamp
+	$(PIP) install -e '.[html,docs]'
 	@touch $@
 
 $(DEMO)/unpacked.stamp: fixtures/data/demo_mindspore.tar.xz fixtures/data/demo_pytorch.tar.xz

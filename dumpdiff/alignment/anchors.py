@@ -105,7 +105,7 @@ def pair_by_support(matching: Matching, candidates: Candidates) -> bool:
 
     Support counts what is already paired with each other around two classes: producers of equal
     kind, inputs of the producers, and outputs of the consumers. A candidate wins only if it has
-    some support and no rival on either side has as much.
+    some support and no rival on either side has as much. Returns whether any pair was added.
     """
     is_open = matching.classes_t[candidates.target] < 0
     is_open &= matching.classes_r[candidates.reference] < 0
@@ -209,7 +209,8 @@ def _is_forward_end(flow: Flow, value: int) -> bool:
     producer = int(flow.producers[value])
     if producer < 0 or flow.phases[producer] != FORWARD:
         return False
-    return all(flow.phases[op] != FORWARD for op in flow.consumers[value])
+    consumer_phases = {flow.phases[op] for op in flow.consumers[value]}
+    return FORWARD not in consumer_phases
 
 
 def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
@@ -218,7 +219,7 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
     Both must be within 5 % and ten times closer than any other candidate of either side. Many
     tensors of one size may be close by chance. So unless the runs are known to have diverged, the
     producers must have an input in common; in the optimizer it must be an input that both outputs
-    are near to.
+    are near to. Returns whether any pair was added.
     """
     unpaired_t, unpaired_r = _find_unpaired_classes(matching)
     prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)

@@ -55,11 +55,11 @@ def find_fused_groups(matching: Matching, rules: Rules) -> tuple[FusedGroup, ...
     reference = _Side(matching.reference, matching.classes_r, is_target=False)
     weight_groups = []
     for whole_side, part_side in ((target, reference), (reference, target)):
-        for whole, parts in _iterate_fused_leaves(whole_side, part_side, rules):
-            if _has_size_of_parts(whole_side.flow, whole, part_side.flow, parts):
-                group = FusedGroup((whole,), parts)
+        for fused_class, parts in _iterate_fused_leaves(whole_side, part_side, rules):
+            if _has_size_of_parts(whole_side.flow, fused_class, part_side.flow, parts):
+                group = FusedGroup((fused_class,), parts)
                 if whole_side is reference:
-                    group = FusedGroup(parts, (whole,))
+                    group = FusedGroup(parts, (fused_class,))
                 weight_groups.append(group)
     disjoint_groups = _select_disjoint(weight_groups)
     related_groups = [
@@ -79,7 +79,7 @@ def _iterate_fused_leaves(
         part_classes = _index_unpaired_names(part_side, column, rules)
         for value in np.flatnonzero((whole_side.partners < 0) & (names != "")).tolist():
             for part_names in rules.split_path(rules.resolve_parameter(names[value])):
-                if all(name in part_classes for name in part_names):
+                if part_classes.keys() >= set(part_names):
                     yield value, tuple(part_classes[name] for name in part_names)
     yield from _iterate_leaves_by_consumers(whole_side, part_side)
 
@@ -91,10 +91,12 @@ def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str
     return {rules.resolve_parameter(names[v]) or names[v]: v for v in unpaired_classes}
 
 
-def _has_size_of_parts(whole_flow: Flow, whole: int, part_flow: Flow, parts: Sequence[int]) -> bool:
+def _has_size_of_parts(
+    whole_flow: Flow, fused_class: int, part_flow: Flow, parts: Sequence[int]
+) -> bool:
     """Return whether there are several parts whose sizes add up to that of the whole."""
     total = sum(part_flow.sizes[part] for part in parts)
-    return len(parts) > 1 and int(whole_flow.sizes[whole]) == int(total)
+    return len(parts) > 1 and int(whole_flow.sizes[fused_class]) == int(total)
 
 
 def _iterate_leaves_by_consumers(

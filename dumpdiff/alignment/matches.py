@@ -52,12 +52,12 @@ class Matching:
 
     def can_pair(self, t: int, r: int) -> bool:
         """Return whether both are unpaired, of equal size and, if computed, of the same phase."""
-        if self.classes_t[t] >= 0 or self.classes_r[r] >= 0:
+        is_paired = self.classes_t[t] >= 0 or self.classes_r[r] >= 0
+        if is_paired or self.prints_t.size[t] != self.prints_r.size[r]:
             return False
-        if self.prints_t.size[t] != self.prints_r.size[r]:
-            return False
-        is_leaf = self.producer_t[t] < 0 or self.producer_r[r] < 0
-        return bool(is_leaf or self._phase_t[t] == self._phase_r[r])
+        is_leaf = min(self.producer_t[t], self.producer_r[r]) < 0
+        is_same_phase = self._phase_t[t] == self._phase_r[r]
+        return bool(is_leaf or is_same_phase)
 
     def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
         """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""

@@ -151,11 +151,7 @@ class _Closure:
                 self.dirty_ops[side].update(self._find_half_known_ops(side))
         while self.dirty_ops[0] or self.dirty_ops[1]:
             for signature in sorted(self._fill_buckets(complete)):
-                ops_t = self._list_open_ops(0, signature, complete)
-                ops_r = self._list_open_ops(1, signature, complete)
-                is_single = len(ops_t) == len(ops_r) == 1
-                if ops_t and ops_r and (complete or is_single):
-                    progress |= self._resolve(ops_t, ops_r, complete)
+                progress |= self._resolve(signature, complete)
             if progress and not complete:
                 return True
         return progress
@@ -184,7 +180,9 @@ class _Closure:
         """Yield the unpaired ops that read at least one paired value."""
         partners = self.classes[side]
         for op, reads in enumerate(self.flows[side].reads):
-            if self.ops[side][op] < 0 and any(partners[value] >= 0 for value in reads):
+            if self.ops[side][op] >= 0:
+                continue
+            if any(partners[value] >= 0 for value in reads):
                 yield op
 
     def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
@@ -205,17 +203,28 @@ class _Closure:
         kind, phase = self.kinds[side][op], self.phases[side][op]
         return (kind, phase, tuple(sorted(known_inputs)), n_unknown)
 
-    def _resolve(self, ops_t: list[int], ops_r: list[int], complete: bool) -> bool:
-        """Assign ops of one signature to each other; return whether any were paired.
+    def _resolve(self, signature: Signature, complete: bool) -> bool:
+        """Pair the ops of one signature; return whether any were paired.
+
+        With partial evidence there must be one op on each side.
+        """
+        ops_t = self._list_open_ops(0, signature, complete)
+        ops_r = self._list_open_ops(1, signature, complete)
+        if len(ops_t) == len(ops_r) == 1:
+            level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
+            return self._accept(ops_t[0], ops_r[0], level)
+        if not complete or not ops_t or not ops_r:
+            return False
+        return self._assign(ops_t, ops_r)
+
+    def _assign(self, ops_t: list[int], ops_r: list[int]) -> bool:
+        """Assign several ops of one signature to each other; return whether any were paired.
 
         With equal counts every op gets the partner of the closest output, by order if outputs are
         equally close. With unequal counts only outputs of about equal values are paired.
         """
-        if len(ops_t) > _MAX_CANDIDATES or len(ops_r) > _MAX_CANDIDATES:
+        if max(len(ops_t), len(ops_r)) > _MAX_CANDIDATES:
             return False
-        if len(ops_t) == len(ops_r) == 1:
-            level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
-            return self._accept(ops_t[0], ops_r[0], level)
         # imported here because it takes a quarter of a second and is rarely needed
         from scipy.optimize import linear_sum_assignment
 
@@ -324,17 +333,16 @@ class _Closure:
         unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
         if len(unpaired_t) != len(unpaired_r):
             return []
-        if len(unpaired_t) > 1 and not self._have_equal_distinct_sizes(unpaired_t, unpaired_r):
-            return []
+        if len(unpaired_t) > 1:
+            sizes_t = self.matching.prints_t.size[unpaired_t].tolist()
+            sizes_r = self.matching.prints_r.size[unpaired_r].tolist()
+            if sizes_t != sizes_r or len(set(sizes_t)) < len(sizes_t):
+                return []
         return list(zip(unpaired_t, unpaired_r, strict=True))
-
-    def _have_equal_distinct_sizes(self, values_t: list[int], values_r: list[int]) -> bool:
-        sizes_t = [self.matching.prints_t.size[value] for value in values_t]
-        sizes_r = [self.matching.prints_r.size[value] for value in values_r]
-        return sizes_t == sizes_r and len(set(sizes_t)) == len(sizes_t)
 
     def _mark_consumers(self, t: int, r: int) -> None:
         """Mark the unpaired consumers of two newly paired classes."""
         for side, value in enumerate((t, r)):
+            partners = self.ops[side]
             consumers = self.flows[side].consumers[value]
-            self.dirty_ops[side].update(op for op in consumers if self.ops[side][op] < 0)
+            self.dirty_ops[side].update(op for op in consumers if partners[op] < 0)

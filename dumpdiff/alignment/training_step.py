@@ -115,7 +115,7 @@ def _find_kept_values(flow: Flow, weight: int, gradient: int) -> list[int]:
         is_assigned = any(kinds.iat[op].startswith("Assign") for op in consumers)
         is_read = any(output in is_kept for op in consumers for output in flow.writes[op])
         is_kept[value] |= is_assigned or not is_read
-    kept_values = [value for value, kept in is_kept.items() if kept]
+    kept_values = [value for value in is_kept if is_kept[value]]
     return sorted(kept_values, key=lambda value: int(flow.producers[value]))
 
 

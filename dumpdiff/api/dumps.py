@@ -122,7 +122,7 @@ def align(
     session = Session(comparison, inputs, progress)
     report_progress(progress, "explaining", 0.0)
     findings = session.explain_ranks(result.findings, explained)
-    rule_paths = [str(file) for file in inputs.rules]
+    rule_paths = [str(Path(file).absolute()) for file in inputs.rules]
     result = replace(
         result,
         findings=findings,

@@ -85,7 +85,7 @@ def _name_parameters(
     from .. import checkpoints
     from ..weight_comparison.dump_names import add_parameter_names
 
-    return add_parameter_names(trace, checkpoints.open(checkpoint), progress)
+    return add_parameter_names(trace, checkpoints.open(Path(checkpoint).absolute()), progress)
 
 
 def _measure_baseline(

@@ -197,7 +197,11 @@ def _decode_sample(
     number = sample
     if number is None:
         relation = comparison.relation
-        number = 0 if relation is None or relation.first_difference is None else relation.first_difference[0]
+        number = (
+            0
+            if relation is None or relation.first_difference is None
+            else relation.first_difference[0]
+        )
     texts = {}
     for side, batch in zip(("target", "reference"), batches, strict=True):
         if batch.tokens is not None and number < batch.n_samples:

@@ -22,7 +22,7 @@ def derive_packings(settings: SettingsComparison) -> tuple[Packing, Packing]:
     """How the target and the reference pack; what their settings do not tell is as :data:`DEFAULT` has it."""
     target, reference = (
         _packing(
-            {outcome.setting: getattr(outcome, side).value for outcome in settings.outcomes},
+            {outcome.setting: getattr(outcome, side).value for outcome in settings.rows},
             framework,
         )
         for side, framework in (

@@ -28,7 +28,7 @@ How a dataset is packed is given as one value for both runs, or as TARGET:REFERE
 """
 
 
-def _for_one_or_both(kind: click.ParamType) -> Callable[..., tuple[Any, Any] | None]:
+def _for_one_or_both(kind: Any) -> Callable[..., tuple[Any, Any] | None]:
     """Return a callback that turns an option's ``A`` (for both runs) or ``A:B`` into two values of a click type."""
 
     def convert(

@@ -58,14 +58,16 @@ def explain(
 
     import dumpdiff
 
-    from ..reports.alignment import json, text
+    from ..reports.alignment.json import finding_to_json
+    from ..reports.alignment.text import write_finding
+    from ..reports.formats.json import write_document
 
     with output.show_progress() as progress:
         explained = dumpdiff.explain(
             result, finding, target=target, reference=reference, rules=rules, progress=progress
         )
-    text.write_finding(explained, output.build_console(json_file))
+    write_finding(explained, output.build_console(json_file))
     if json_file is not None:
         with output.open_output(json_file) as stream:
-            json.write_document(json.finding_document(explained), stream)
+            write_document(finding_to_json(explained), stream)
     ctx.exit(0 if explained.causes else 3)

@@ -48,12 +48,12 @@ def inspect(
 
     import dumpdiff
 
-    from ..reports.alignment.json import write_document
-    from ..reports.inspection import text
+    from ..reports import inspection as report
+    from ..reports.formats.json import write_document
 
     inspection = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph)
     console = output.build_console(json_file)
-    text.write(inspection.path, inspection.parts, inspection.trace, console, verbose=verbose)
+    report.write(inspection.path, inspection.parts, inspection.trace, console, verbose=verbose)
     if json_file is not None:
         with output.open_output(json_file) as stream:
             write_document(inspection.to_json(), stream)

@@ -76,8 +76,8 @@ def logs(
     console = output.build_console(json_file, svg_file)
     report.write(comparison, console, quiet=quiet, verbose=verbose)
     if svg_file is not None:
-        from ..reports.stages.curves import write_svg
+        from ..reports.stages import curves
 
         with output.open_output(svg_file) as stream:
-            write_svg(comparison, stream)
+            curves.write(comparison, stream)
     output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))

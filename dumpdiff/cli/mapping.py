@@ -47,7 +47,12 @@ The two dumps are read again; both must be msprobe's.
     help="Kind of mapping.",
 )
 @click.option(
-    "-o", "--output", "file", metavar="FILE", default="-", help="File to write.  [standard output]"
+    "-o",
+    "--output",
+    "output_file",
+    metavar="FILE",
+    default="-",
+    help="File to write.  [standard output]",
 )
 @click.option(
     "--msprobe-version",
@@ -62,7 +67,7 @@ def mapping(
     result: str,
     tool: str,
     kind: Kind,
-    file: str,
+    output_file: str,
     msprobe_version: str | None,
     target: str | None,
     reference: str | None,
@@ -73,7 +78,7 @@ def mapping(
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. Without a mapping,
     msprobe pairs by names and call numbers.
     """
-    check_writable(file)
+    check_writable(output_file)
 
     import dumpdiff
 
@@ -87,7 +92,7 @@ def mapping(
             rules=rules,
             progress=progress,
         )
-    write_text(file, file_mapping.text())
-    if file != "-":
+    write_text(output_file, file_mapping.text())
+    if output_file != "-":
         for note in file_mapping.notes:
             click.echo(note, err=True)

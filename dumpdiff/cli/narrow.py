@@ -61,7 +61,7 @@ def narrow(
     """
     import dumpdiff
 
-    from ..reports.next_dump import text
+    from ..reports import next_dump
 
     with show_progress() as progress:
         plan = dumpdiff.narrow(
@@ -74,4 +74,4 @@ def narrow(
             rules=rules,
             progress=progress,
         )
-    click.echo(text.text(plan), nl=False)
+    click.echo(next_dump.to_text(plan), nl=False)

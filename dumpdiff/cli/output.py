@@ -149,8 +149,8 @@ def finish(
 ) -> None:
     """Write the JSON if it was asked for, and exit with the verdict's code."""
     if json_file is not None:
-        from ..reports.alignment import json
+        from ..reports.formats.json import write_document
 
         with open_output(json_file) as stream:
-            json.write_document(document(), stream)
+            write_document(document(), stream)
     ctx.exit(EXIT_CODES[verdict])

@@ -1,4 +1,8 @@
-"""One framework's checkpoint as another's: canonical parameters, laid out and named as the target has them."""
+"""Conversion of a checkpoint to another framework.
+
+The source is read as canonical parameters, which are laid out and named as the target framework
+expects.
+"""
 
 from .canonical import SourceOptions
 from .pipeline import ConversionResult, convert, plan_conversion

@@ -1,11 +1,11 @@
-"""A checkpoint as canonical parameters, nothing fused, stacked, transposed or split: what every target is made of."""
+"""A checkpoint as canonical parameters: nothing is fused, stacked, transposed or split."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,27 +20,33 @@ from ..weight_comparison.families import (
     MINDFORMERS_LEGACY,
     ModelConfig,
 )
-from ..weight_comparison.groups import is_state, collect_members
+from ..weight_comparison.groups import collect_members, is_state
 from ..weight_comparison.row_permutation import build_fused_order, invert_order, swap_row_axes
 from ..weight_comparison.shards import join_shards
 from ..weight_comparison.whole_model import WholeModel
 from .rows import Rows
 
+#: Order of the rows of a fused weight: by query group, part after part, or row by row in turn.
 FusionLayout = Literal["grouped", "concatenated", "interleaved"]
 
-#: Family -> the turns in which q, k and v lie in one weight, where not by query group; see weights.conventions.
-_QKV: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated", GPT2: "concatenated"}
-#: Family -> the turns of gate and up in a dense layer, where not one after the other. Experts always are.
-_GATE_UP: Mapping[str, FusionLayout] = {MINDFORMERS: "interleaved", MINDFORMERS_LEGACY: "interleaved"}
+#: Family -> layout of q, k and v in one weight, where it is not 'grouped' (docs/weights.md).
+_QKV_LAYOUTS: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated", GPT2: "concatenated"}
+#: Family -> layout of gate and up in a dense layer, where it is not 'concatenated'. In experts it
+#: always is.
+_GATE_UP_LAYOUTS: Mapping[str, FusionLayout] = {
+    MINDFORMERS: "interleaved",
+    MINDFORMERS_LEGACY: "interleaved",
+}
 _FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj)\.(weight|bias)$")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
-_STACK = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
-_MTP = re.compile(r"(^|\.)mtp\.|\.(enorm|hnorm|eh_proj)\.")
+_STACKED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
+_MULTI_TOKEN_PREDICTION = re.compile(r"(^|\.)mtp\.|\.(enorm|hnorm|eh_proj)\.")
+_LAYER_NUMBER = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user says of the source; None for what its files say, or its family does."""
+    """What the user states about the source; None: as its files state it, or as its family does."""
 
     heads: int | None = None
     groups: int | None = None
@@ -53,24 +59,24 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class CanonicalCheckpoint:
-    """The parameters of a model by canonical name, and what is known of it."""
+    """The parameters of a model by canonical name, and its configuration."""
 
     parameters: Mapping[str, Rows]
-    sources: Mapping[str, str]  #: canonical name -> the source's
-    numbers: ModelConfig
+    sources: Mapping[str, str]  #: canonical name -> name in the source
+    config: ModelConfig
     settings: Mapping[str, Any]  #: of the source
     family: str
-    skipped: tuple[str, ...]  #: states of optimizers, counters, tables
+    skipped: tuple[str, ...]  #: tensors that are no weights: optimizer states, counters, tables
     notes: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:
-        """How many."""
-        return _layers(self.parameters)
+        """Number of layers."""
+        return _count_layers(self.parameters)
 
-    def has_parameter(self, ending: str) -> bool:
-        """Whether any parameter's canonical name ends so."""
-        return any(path.endswith(ending) for path in self.parameters)
+    def has_parameter(self, suffix: str) -> bool:
+        """Return whether any parameter's canonical name ends with ``suffix``."""
+        return any(path.endswith(suffix) for path in self.parameters)
 
     @property
     def has_mla(self) -> bool:
@@ -78,218 +84,288 @@ class CanonicalCheckpoint:
         return self.has_parameter(".attention.kv_b.weight")
 
 
-def _layers(paths: Iterable[str]) -> int:
-    return 1 + max(
-        (int(m[1]) for path in paths if (m := re.match(r"layers\.(\d+)\.", path))), default=-1
-    )
+def _count_layers(paths: Iterable[str]) -> int:
+    n_layers = 0
+    for path in paths:
+        match = _LAYER_NUMBER.match(path)
+        if match is not None:
+            n_layers = max(n_layers, int(match[1]) + 1)
+    return n_layers
 
 
-def read_canonical(checkpoint: Checkpoint, rules: Rules, said: SourceOptions) -> CanonicalCheckpoint:
-    """Read names and shapes of a checkpoint; the elements stay where they are.
+def read_canonical(
+    checkpoint: Checkpoint, rules: Rules, options: SourceOptions
+) -> CanonicalCheckpoint:
+    """Return the canonical parameters of a checkpoint. Names and shapes are read, elements are not.
 
-    Raises DumpError for a parameter that no rule knows, or a fused one whose parts cannot be told.
+    Raises DumpError for a parameter that no rule knows, or a fused one whose parts are unknown.
     """
-    side = join_shards(checkpoint, rules)
-    for problem in side.problems[len(checkpoint.problems) :]:
-        raise DumpError(f"{problem.file}: {problem.message}; put the checkpoint right first")
-    numbers = _numbers(side.config, said)
-    side = replace(side, numbers=numbers)
-    found: dict[str, Rows] = {}
+    model = join_shards(checkpoint, rules)
+    for problem in model.problems[len(checkpoint.problems) :]:
+        raise DumpError(f"{problem.file}: {problem.message}; fix the checkpoint first")
+    model = replace(model, config=_override_config(model.config, options))
+    parameters: dict[str, Rows] = {}
     sources: dict[str, str] = {}
-    for member in collect_members(side, side).values():
-        shape = side.tensors[member.name].shape
-        vector = len(shape) < 2 or (member.expert is not None and member.path.endswith(".bias"))
-        _check_known(side, member.name, member.path)
-        whole = Rows.from_matrix(member.matrix, vector)
-        for path, rows in _parts(member.path, whole, side, numbers, said):
-            if path in found:
+    for member in collect_members(model, model).values():
+        n_axes = len(model.tensors[member.name].shape)
+        is_expert_bias = member.expert is not None and member.path.endswith(".bias")
+        _check_convertible(model, member.name, member.path)
+        rows = Rows.from_matrix(member.matrix, n_axes < 2 or is_expert_bias)
+        for path, part in _split_fused(member.path, rows, model, options):
+            if path in parameters:
                 raise DumpError(
                     f"{checkpoint.path}: {member.name} and {sources[path]} are both {path}"
                 )
-            found[path], sources[path] = _halves(path, rows, side.family, numbers), member.label
-    notes = (*map(str, checkpoint.problems), *_notes(side.family, found, sources, said))
-    left = tuple(
-        name for name, tensor in side.tensors.items() if is_state(side.canonical_of(name), tensor)
+            parameters[path] = _convert_rope_pairs(path, part, model)
+            sources[path] = member.label
+    assumptions = _list_assumptions(model.family, parameters, sources, options)
+    parameters = _drop_tied_head(parameters, model.config)
+    parameters = _drop_padding(parameters, model.config)
+    return CanonicalCheckpoint(
+        parameters={path: parameters[path] for path in sorted(parameters, key=_get_natural_key)},
+        sources=sources,
+        config=model.config,
+        settings=checkpoint.settings,
+        family=model.family,
+        skipped=_list_states(model),
+        notes=(*map(str, checkpoint.problems), *assumptions),
     )
-    found = _unpadded(_untied(found, numbers), numbers)
-    found = {path: found[path] for path in sorted(found, key=_natural)}
-    return CanonicalCheckpoint(found, sources, numbers, checkpoint.settings, side.family, left, notes)
 
 
-def _natural(path: str) -> list[tuple[int, str]]:
-    """Names in the order in which people count: layer 10 after layer 9."""
+def _list_states(model: WholeModel) -> tuple[str, ...]:
+    states = []
+    for name, tensor in model.tensors.items():
+        if is_state(model.canonical_of(name), tensor):
+            states.append(name)
+    return tuple(states)
+
+
+def _get_natural_key(path: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers by value: layer 10 after layer 9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
 
 
-def _numbers(numbers: ModelConfig, said: SourceOptions) -> ModelConfig:
-    heads = said.heads or numbers.heads
-    groups = said.groups or (
-        said.heads if said.heads and said.heads != numbers.heads else numbers.groups
-    )
+def _override_config(config: ModelConfig, options: SourceOptions) -> ModelConfig:
+    """Return the configuration with the values that the user stated."""
+    groups = config.groups
+    if options.heads and options.heads != config.heads:
+        groups = options.heads
     return replace(
-        numbers,
-        heads=heads,
-        groups=groups,
-        experts=said.experts or numbers.experts,
-        vocabulary=said.vocabulary or numbers.vocabulary,
+        config,
+        heads=options.heads or config.heads,
+        groups=options.groups or groups,
+        experts=options.experts or config.experts,
+        vocabulary=options.vocabulary or config.vocabulary,
     )
 
 
-def _check_known(side: WholeModel, name: str, path: str) -> None:
-    if _MTP.search(path):
-        raise DumpError(
-            f"{side.checkpoint.path}: {name} belongs to multi-token prediction, which is not converted"
-        )
-    if _STACK.search(path):
-        raise DumpError(
-            f"{side.checkpoint.path}: how many experts does {name} hold? Nothing says so: --experts N"
-        )
+def _check_convertible(model: WholeModel, name: str, path: str) -> None:
+    """Raise DumpError for a tensor that cannot be converted; ``path`` is its canonical name."""
+    file = model.checkpoint.path
+    if _MULTI_TOKEN_PREDICTION.search(path):
+        raise DumpError(f"{file}: {name} belongs to multi-token prediction, which is not converted")
+    if _STACKED_EXPERTS.search(path):
+        raise DumpError(f"{file}: the number of experts in {name} is unknown; give --experts N")
     if path.endswith("_scale_inv"):
         raise DumpError(
-            f"{side.checkpoint.path}: {name} scales 8-bit weights, which are not converted; decode them first"
+            f"{file}: {name} scales 8-bit weights, which are not converted; decode them first"
         )
-    known = side.canonical_of(name) != name or path in side.canonical
-    if not known:
-        raise DumpError(f"{side.checkpoint.path}: no rule knows {name}; name it with --rules FILE")
+    if model.canonical_of(name) == name and path not in model.canonical:
+        raise DumpError(f"{file}: no rule knows {name}; name it with --rules FILE")
 
 
-def _parts(
-    path: str, whole: Rows, side: WholeModel, numbers: ModelConfig, said: SourceOptions
+class _FusedParts(NamedTuple):
+    """The parts of a fused weight, and in how many groups their rows alternate."""
+
+    names: Sequence[str]
+    sizes: Sequence[int]  #: rows of each
+    groups: int
+
+
+def _split_fused(
+    path: str, rows: Rows, model: WholeModel, options: SourceOptions
 ) -> Iterator[tuple[str, Rows]]:
-    """The parameters that one holds, apart."""
-    matched = _FUSED.match(path)
-    if matched is None:
-        yield path, whole
+    """Yield the parameters in a fused weight by canonical name; one that is not fused unchanged."""
+    match = _FUSED.match(path)
+    parts = None
+    if match is not None:
+        parts = _find_fused_parts(path, match[1], match[2], rows, model, options)
+    if match is None or parts is None:
+        yield path, rows
         return
-    stem, module, leaf = matched.groups()
-    if module == "qkv":
-        names, sizes = _qkv_sizes(stem, whole, side, numbers)
-        turns = said.qkv or _QKV.get(side.family, "grouped")
-        groups = (numbers.groups or 1) if turns == "grouped" and len(names) == 3 else 1
-    elif _gated(path, stem, whole, side, said):
-        names, sizes = ("gate_proj", "up_proj"), [whole.shape[0] // 2] * 2
-        turns = said.gate_up or _GATE_UP.get(side.family, "concatenated")
-        groups = sizes[0] if turns == "interleaved" and not _EXPERT.search(path) else 1
-    else:
-        yield path, whole
-        return
-    order = build_fused_order(sizes, groups)
+    order = build_fused_order(parts.sizes, parts.groups)
     if order is None:
         raise DumpError(
-            f"{side.checkpoint.path}: {path} of {sum(sizes)} rows does not divide into {groups} groups"
+            f"{model.checkpoint.path}: {path} of {sum(parts.sizes)} rows does not divide into "
+            f"{parts.groups} groups"
         )
-    places = invert_order(order)
-    starts = np.cumsum([0, *sizes])
-    for name, start, end in zip(names, starts[:-1], starts[1:], strict=True):
-        yield f"{stem}{name}.{leaf}", whole.pick_rows(places[start:end])
+    positions = invert_order(order)
+    start = 0
+    for name, size in zip(parts.names, parts.sizes, strict=True):
+        part = rows.pick_rows(positions[start : start + size])
+        yield f"{match[1]}{name}.{match[3]}", part
+        start += size
 
 
-def _qkv_sizes(
-    stem: str, whole: Rows, side: WholeModel, numbers: ModelConfig
+def _find_fused_parts(
+    path: str, prefix: str, module: str, rows: Rows, model: WholeModel, options: SourceOptions
+) -> _FusedParts | None:
+    """Return the parts of ``qkv`` or ``gate_up_proj``; None for an MLP without a gate."""
+    if module == "qkv":
+        names, sizes = _compute_qkv_sizes(prefix, rows, model)
+        layout = options.qkv or _QKV_LAYOUTS.get(model.family, "grouped")
+        groups = model.config.groups or 1
+        if layout != "grouped" or len(names) != 3:
+            groups = 1
+        return _FusedParts(names, sizes, groups)
+    if not _has_gate(path, prefix, rows, model, options):
+        return None
+    size = rows.shape[0] // 2
+    layout = options.gate_up or _GATE_UP_LAYOUTS.get(model.family, "concatenated")
+    is_interleaved = layout == "interleaved" and not _EXPERT.search(path)
+    return _FusedParts(("gate_proj", "up_proj"), (size, size), size if is_interleaved else 1)
+
+
+def _compute_qkv_sizes(
+    prefix: str, rows: Rows, model: WholeModel
 ) -> tuple[Sequence[str], list[int]]:
-    """What is in a fused qkv, and how many rows of each."""
-    rows, path = whole.shape[0], side.checkpoint.path
-    if (
-        up := side.canonical.get(f"{stem}kv_b.weight")
-    ) is not None:  # MLA: the projections down in one
-        rope = next(
-            (side.checkpoint.settings.get(k) for k in ("qk_rope_head_dim", "qk_pos_emb_head_dim")),
-            None,
-        )
-        down = side.canonical.get(f"{stem}q_norm.weight")
-        latent = side.tensors[up].shape[1]
-        if down is not None:
-            return ("q_a", "kv_a"), [side.tensors[down].size, rows - side.tensors[down].size]
-        if not isinstance(rope, int):
-            raise DumpError(
-                f"{path}: how wide is the rope part of a head? Its config.json must give qk_rope_head_dim"
-            )
-        return ("q", "kv_a"), [rows - latent - rope, latent + rope]
-    heads, groups = numbers.heads, numbers.groups
+    """Return the names and row counts of the parts of a fused qkv."""
+    n_rows, path = rows.shape[0], model.checkpoint.path
+    up_projection = model.canonical.get(f"{prefix}kv_b.weight")
+    if up_projection is not None:
+        return _compute_mla_sizes(prefix, n_rows, model.tensors[up_projection].shape[1], model)
+    heads, groups = model.config.heads, model.config.groups
     if not heads or not groups:
         raise DumpError(
-            f"{path}: how many heads has it? Neither its config.json nor its arguments say: --heads N"
+            f"{path}: the number of heads is unknown: neither config.json nor the arguments of the "
+            "run state it; give --heads N"
         )
-    if heads % groups or rows % (heads + 2 * groups):
+    if heads % groups or n_rows % (heads + 2 * groups):
         raise DumpError(
-            f"{path}: {rows} rows of q, k and v do not divide into {heads} heads and {groups} query groups"
+            f"{path}: {n_rows} rows of q, k and v do not divide into {heads} heads and "
+            f"{groups} query groups"
         )
-    size = rows // (heads + 2 * groups)
+    size = n_rows // (heads + 2 * groups)
     return ("q", "k", "v"), [heads * size, groups * size, groups * size]
 
 
-def _gated(path: str, stem: str, whole: Rows, side: WholeModel, said: SourceOptions) -> bool:
-    """Whether the first matrix of an MLP is gate and up: it has twice the rows that the second has columns."""
-    if _EXPERT.search(path) or said.gated is not None:
-        return said.gated is not False
-    down = side.canonical.get(f"{stem}down_proj.weight")
+def _compute_mla_sizes(
+    prefix: str, n_rows: int, latent_size: int, model: WholeModel
+) -> tuple[Sequence[str], list[int]]:
+    """Return names and row counts of the fused down projections of multi-head latent attention."""
+    q_norm = model.canonical.get(f"{prefix}q_norm.weight")
+    if q_norm is not None:
+        q_latent_size = model.tensors[q_norm].size
+        return ("q_a", "kv_a"), [q_latent_size, n_rows - q_latent_size]
+    settings = model.checkpoint.settings
+    rope_size = settings.get("qk_rope_head_dim")
+    if not isinstance(rope_size, int):
+        raise DumpError(
+            f"{model.checkpoint.path}: the width of the rope part of a head is unknown; "
+            "its config.json must give qk_rope_head_dim"
+        )
+    return ("q", "kv_a"), [n_rows - latent_size - rope_size, latent_size + rope_size]
+
+
+def _has_gate(
+    path: str, prefix: str, rows: Rows, model: WholeModel, options: SourceOptions
+) -> bool:
+    """Return whether the first matrix of an MLP is gate and up.
+
+    It then has twice as many rows as the second matrix has columns.
+    """
+    if options.gated is not None:
+        return options.gated
+    if _EXPERT.search(path):
+        return True
+    down = model.canonical.get(f"{prefix}down_proj.weight")
     if down is None:
         raise DumpError(
-            f"{side.checkpoint.path}: {path} has no down_proj beside it, which says whether it has a gate"
+            f"{model.checkpoint.path}: whether {path} has a gate is unknown, because it has no "
+            "down_proj next to it"
         )
-    shape = side.tensors[down].shape
-    return whole.shape[0] == 2 * (shape[0] if side.family == GPT2 else shape[1])
+    shape = model.tensors[down].shape
+    width = shape[0] if model.family == GPT2 else shape[1]
+    return rows.shape[0] == 2 * width
 
 
-def _halves(path: str, rows: Rows, family: str, numbers: ModelConfig) -> Rows:
-    """q and k with the two halves of each head that RoPE rotates one after the other, as all but Meta's files."""
-    heads = numbers.heads if path.endswith(".attention.q.weight") else numbers.groups
-    if family != META or not path.endswith((".attention.q.weight", ".attention.k.weight")):
+def _convert_rope_pairs(path: str, rows: Rows, model: WholeModel) -> Rows:
+    """Reorder q and k of Meta's files: from RoPE pairs to the two halves of each head.
+
+    All other families have the halves, so their rows are returned unchanged.
+    """
+    is_query = path.endswith(".attention.q.weight")
+    is_key = path.endswith(".attention.k.weight")
+    if model.family != META or not (is_query or is_key):
         return rows
+    heads = model.config.heads if is_query else model.config.groups
     if not heads or rows.shape[0] % (2 * heads):
         raise DumpError(
-            "Meta's files keep q and k in RoPE pairs: how many heads has it? --heads N --query-groups N"
+            "Meta's files keep q and k in RoPE pairs, and the number of heads is unknown; "
+            "give --heads N --query-groups N"
         )
     return rows.pick_rows(swap_row_axes(heads, rows.shape[0] // heads // 2, 2))
 
 
-def _untied(found: dict[str, Rows], numbers: ModelConfig) -> dict[str, Rows]:
-    """Without a head that is a copy of the embedding in a model whose settings say so."""
-    head, table = found.get("head.weight"), found.get("embedding.weight")
-    if not numbers.tied or head is None or table is None or head.shape != table.shape:
-        return found
-    if all(np.array_equal(a, b) for a, b in zip(head.read_chunks(), table.read_chunks(), strict=True)):
-        return {path: rows for path, rows in found.items() if path != "head.weight"}
-    return found
-
-
-def _unpadded(found: dict[str, Rows], numbers: ModelConfig) -> dict[str, Rows]:
-    """Embedding and head with the rows of the vocabulary alone."""
-    true = numbers.vocabulary
-    if true is None:
-        return found
-    made = dict(found)
-    for path in ("embedding.weight", "head.weight", "head.bias"):
-        if path in made and made[path].shape[0] > true:
-            made[path] = made[path].resize(true)
-        elif path in made and made[path].shape[0] < true:
-            raise DumpError(
-                f"{path} has {made[path].shape[0]} rows, less than a vocabulary of {true}"
-            )
-    return made
-
-
-def _notes(
-    family: str, found: Mapping[str, Rows], sources: Mapping[str, str], said: SourceOptions
-) -> Iterator[str]:
-    """What was taken for granted since no file says it."""
-    if family not in (MINDFORMERS, MINDFORMERS_LEGACY):
-        return
-    for parts, given, option in (
-        (
-            ("attention.q", "attention.k"),
-            said.qkv,
-            "q, k and v were read by query group; --from-qkv concatenated",
-        ),
-        (
-            ("mlp.gate_proj", "mlp.up_proj"),
-            said.gate_up,
-            "gate and up were read in turns; --from-gate-up concatenated",
-        ),
+def _drop_tied_head(parameters: dict[str, Rows], config: ModelConfig) -> dict[str, Rows]:
+    """Drop a head that is a copy of the embedding, if the settings say that the two are tied."""
+    head, embedding = parameters.get("head.weight"), parameters.get("embedding.weight")
+    if not config.tied or head is None or embedding is None:
+        return parameters
+    if head.shape != embedding.shape:
+        return parameters
+    for head_chunk, embedding_chunk in zip(
+        head.read_chunks(), embedding.read_chunks(), strict=True
     ):
-        pairs = (
-            [sources.get(f"layers.{layer}.{part}.weight") for part in parts]
-            for layer in range(_layers(found))
+        if not np.array_equal(head_chunk, embedding_chunk):
+            return parameters
+    remaining = dict(parameters)
+    del remaining["head.weight"]
+    return remaining
+
+
+def _drop_padding(parameters: dict[str, Rows], config: ModelConfig) -> dict[str, Rows]:
+    """Resize embedding and head to the vocabulary. Raises DumpError if they have fewer rows."""
+    vocabulary = config.vocabulary
+    if vocabulary is None:
+        return parameters
+    resized = dict(parameters)
+    for path in ("embedding.weight", "head.weight", "head.bias"):
+        if path not in resized:
+            continue
+        n_rows = resized[path].shape[0]
+        if n_rows < vocabulary:
+            raise DumpError(f"{path} has {n_rows} rows, less than a vocabulary of {vocabulary}")
+        if n_rows > vocabulary:
+            resized[path] = resized[path].resize(vocabulary)
+    return resized
+
+
+def _list_assumptions(
+    family: str, parameters: Mapping[str, Rows], sources: Mapping[str, str], options: SourceOptions
+) -> list[str]:
+    """Return a note for each layout that was assumed because no file states it."""
+    if family not in (MINDFORMERS, MINDFORMERS_LEGACY):
+        return []
+    n_layers = _count_layers(parameters)
+    notes = []
+    if options.qkv is None and _are_fused("attention.q", "attention.k", sources, n_layers):
+        notes.append(
+            "q, k and v were read by query group; use --from-qkv concatenated if they are "
+            "concatenated"
         )
-        if given is None and any(one is not None and one == other for one, other in pairs):
-            yield f"{option} if they lie one after the other"
+    if options.gate_up is None and _are_fused("mlp.gate_proj", "mlp.up_proj", sources, n_layers):
+        notes.append(
+            "gate and up were read as interleaved rows; use --from-gate-up concatenated if they "
+            "are concatenated"
+        )
+    return notes
+
+
+def _are_fused(module: str, other: str, sources: Mapping[str, str], n_layers: int) -> bool:
+    """Return whether two modules of any layer come from the same tensor of the source."""
+    for layer in range(n_layers):
+        source = sources.get(f"layers.{layer}.{module}.weight")
+        if source is not None and source == sources.get(f"layers.{layer}.{other}.weight"):
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""The names of a checkpoint that is there, such as one of a hand-written model just initialised, as a target."""
+"""The names of an existing checkpoint as a target, such as one of a newly initialized model."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from .rows import OutputTensor
 from .target_layout import Fusion, TargetLayout
 
 
-def build_layout(side: WholeModel, qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
-    """Every canonical parameter under the name that it has there; q, k, v and gate, up fused where they are there.
+def build_layout(example: WholeModel, qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
+    """Return the layout of an example: its names, with q, k, v and gate, up fused as in it.
 
-    The layouts of what is fused are as given, if the names are those of MindSpore Transformers, else one after the
-    other.
+    Fused parts are laid out as given if the names are those of MindSpore Transformers, else
+    concatenated.
     """
-    known = {
+    names = {
         path: name
-        for path, name in side.canonical.items()
-        if not is_state(path, side.tensors[name])
+        for path, name in example.canonical.items()
+        if not is_state(path, example.tensors[name])
     }
-    modules = {path.split(".")[-2] for path in known if "." in path}
-    turns = (qkv, gate_up) if side.family == MINDFORMERS else ("concatenated", "concatenated")
+    modules = {path.split(".")[-2] for path in names if "." in path}
+    if example.family != MINDFORMERS:
+        qkv = gate_up = "concatenated"
     fusions = []
     if "qkv" in modules:
-        fusions.append(Fusion("qkv", ("q", "k", "v"), turns[0]))
+        fusions.append(Fusion("qkv", ("q", "k", "v"), qkv))
     if "gate_up_proj" in modules:
-        fusions.append(Fusion("gate_up_proj", ("gate_proj", "up_proj"), turns[1]))
-    return TargetLayout(f"{side.checkpoint.path.name}", "", {}, {}, fusions=tuple(fusions), exact=known)
+        fusions.append(Fusion("gate_up_proj", ("gate_proj", "up_proj"), gate_up))
+    return TargetLayout(
+        example.checkpoint.path.name, "", {}, {}, fusions=tuple(fusions), exact=names
+    )
 
 
-def check_against_example(side: WholeModel, tensors: Iterable[OutputTensor]) -> None:
-    """Raise DumpError unless the tensors are all that the example has, in its shapes."""
-    made = {tensor.name: tensor.shape for tensor in tensors}
-    for name in side.canonical.values():
-        shape = side.tensors[name].shape
-        if name not in made:
+def check_against_example(example: WholeModel, tensors: Iterable[OutputTensor]) -> None:
+    """Raise DumpError unless the example's tensors are all written, in its shapes."""
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    for name in example.canonical.values():
+        expected_shape = example.tensors[name].shape
+        if name not in shapes:
+            raise DumpError(f"{example.checkpoint.path}: {name} has no counterpart in the source")
+        if shapes[name] != expected_shape:
             raise DumpError(
-                f"{side.checkpoint.path}: {name} is there, and nothing of the source becomes it"
-            )
-        if made[name] != shape:
-            raise DumpError(
-                f"{side.checkpoint.path}: {name} is {list(shape)} there, the source's {list(made[name])}"
+                f"{example.checkpoint.path}: {name} is {list(expected_shape)}, "
+                f"but {list(shapes[name])} in the source"
             )

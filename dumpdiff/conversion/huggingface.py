@@ -1,7 +1,7 @@
-"""Hugging Face transformers: the names of its files, by kind of model.
+"""Names of Hugging Face transformers, by model type.
 
-Sources: transformers models/{llama,qwen2,qwen3,gpt2,mixtral,qwen3_moe,deepseek_v3}/modeling_*.py, and
-conversion_mapping.py for where files differ from memory; pytorch_utils.py for Conv1D.
+Sources: transformers models/{llama,qwen2,qwen3,gpt2,mixtral,qwen3_moe,deepseek_v3}/modeling_*.py,
+and conversion_mapping.py for where files differ from memory; pytorch_utils.py for Conv1D.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
-_MLP = {f"mlp.{module}": f"mlp.{module}" for module in ("gate_proj", "up_proj", "down_proj")}
+_MLP = {f"mlp.{part}": f"mlp.{part}" for part in ("gate_proj", "up_proj", "down_proj")}
 _LLAMA = {
     "input_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -35,11 +35,11 @@ _MIXTRAL = {
     "mlp.experts.{}.down_proj": "block_sparse_moe.experts.{}.w2",
 }
 _SHARED = {
-    part: part
-    for part in (f"mlp.shared_experts.{name}" for name in ("gate_proj", "up_proj", "down_proj"))
+    f"mlp.shared_experts.{part}": f"mlp.shared_experts.{part}"
+    for part in ("gate_proj", "up_proj", "down_proj")
 }
 _QWEN2_SHARED = {
-    **{part: part.replace("experts", "expert") for part in _SHARED},
+    **{module: module.replace("experts", "expert") for module in _SHARED},
     "mlp.shared_gate": "mlp.shared_expert_gate",
 }
 _DEEPSEEK = {
@@ -70,8 +70,8 @@ _GPT2_MODEL = {
     "head": "lm_head",
 }
 
-#: What a kind of model adds to Llama's names.
-_ADDED: Mapping[str, Mapping[str, str]] = {
+#: model_type -> names that it adds to those of Llama.
+_ADDITIONS: Mapping[str, Mapping[str, str]] = {
     "llama": {},
     "mistral": {},
     "qwen2": {},
@@ -84,14 +84,20 @@ _ADDED: Mapping[str, Mapping[str, str]] = {
 }
 #: model_type -> architectures of config.json.
 CLASSES = {
-    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM", "gpt2": "GPT2LMHeadModel", "mixtral": "MixtralForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "deepseek_v2": "DeepseekV2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
-}  # fmt: skip
+}
 
-#: Kind -> what parameters it alone has, or alone of those that come after it; what fits none is a Llama.
-_SIGNS = (
+#: model_type, and suffixes of parameters that none of the later types has. The default is Llama.
+_CHARACTERISTIC_PARAMETERS = (
     ("gpt2", ("position_embedding.weight",)),
     ("deepseek_v3", (".attention.kv_b.weight",)),
     ("qwen2_moe", (".mlp.router.weight", ".mlp.shared_gate.weight")),
@@ -103,16 +109,19 @@ _SIGNS = (
 
 
 def detect_model_type(model: CanonicalCheckpoint) -> str:
-    """The ``model_type`` that a model's parameters have: as its config says, else by what only one kind has."""
-    said = model.settings.get("model_type")
-    if said in CLASSES:
-        return str(said)
-    return next((kind for kind, signs in _SIGNS if all(map(model.has_parameter, signs))), "llama")
+    """Return the ``model_type`` of a model: from its settings, else by its parameters."""
+    model_type = model.settings.get("model_type")
+    if model_type in CLASSES:
+        return str(model_type)
+    for candidate, suffixes in _CHARACTERISTIC_PARAMETERS:
+        if all(map(model.has_parameter, suffixes)):
+            return candidate
+    return "llama"
 
 
-def build_layout(kind: str) -> TargetLayout:
-    """The names of the files of a kind of :data:`CLASSES`."""
-    if kind == "gpt2":
+def build_layout(model_type: str) -> TargetLayout:
+    """Return the layout of a model type of :data:`CLASSES`."""
+    if model_type == "gpt2":
         return TargetLayout(
             "Hugging Face gpt2",
             "transformer.h.{}.",
@@ -122,5 +131,8 @@ def build_layout(kind: str) -> TargetLayout:
             transposed=frozenset(set(_GPT2) - {"input_norm", "post_attention_norm"}),
         )
     return TargetLayout(
-        f"Hugging Face {kind}", "model.layers.{}.", {**_LLAMA, **_ADDED[kind]}, _LLAMA_MODEL
+        f"Hugging Face {model_type}",
+        "model.layers.{}.",
+        {**_LLAMA, **_ADDITIONS[model_type]},
+        _LLAMA_MODEL,
     )

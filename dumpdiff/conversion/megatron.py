@@ -1,7 +1,8 @@
-"""Megatron-LM: names of Megatron-core with its own layers (local) or Transformer Engine's, and of Megatron before it.
+"""Names of Megatron-core, with local or Transformer Engine layers, and of Megatron before it.
 
 Sources: Megatron-LM megatron/core/models/gpt/gpt_layer_specs.py, core/transformer/{attention,mlp,
-multi_latent_attention}.py, core/transformer/moe/{experts,shared_experts}.py, and megatron/legacy/model.
+multi_latent_attention}.py, core/transformer/moe/{experts,shared_experts}.py, and
+megatron/legacy/model.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
-#: Of one layer, what MindSpore Transformers has from here too.
+#: Names in one layer; MindSpore Transformers has them too.
 BLOCK = {
     "input_norm": "input_layernorm",
     "post_attention_norm": "pre_mlp_layernorm",
@@ -23,7 +24,7 @@ BLOCK = {
     "mlp.shared_experts.gate_up_proj": "mlp.shared_experts.linear_fc1",
     "mlp.shared_experts.down_proj": "mlp.shared_experts.linear_fc2",
 }
-#: Outside of the layers, likewise.
+#: Names outside the layers; MindSpore Transformers has them too.
 MODEL = {
     "embedding": "embedding.word_embeddings",
     "position_embedding": "embedding.position_embeddings",
@@ -45,11 +46,13 @@ _MLA = {
     "attention.k_norm": "self_attention.kv_layernorm",
 }
 _TE_EXPERTS = {
-    f"mlp.experts.{{}}.{module}.{leaf}": f"mlp.experts.{name}.{leaf}{{}}"
-    for module, name in (("gate_up_proj", "linear_fc1"), ("down_proj", "linear_fc2"))
-    for leaf in ("weight", "bias")
+    "mlp.experts.{}.gate_up_proj.weight": "mlp.experts.linear_fc1.weight{}",
+    "mlp.experts.{}.gate_up_proj.bias": "mlp.experts.linear_fc1.bias{}",
+    "mlp.experts.{}.down_proj.weight": "mlp.experts.linear_fc2.weight{}",
+    "mlp.experts.{}.down_proj.bias": "mlp.experts.linear_fc2.bias{}",
 }
-#: Norms that Transformer Engine keeps in the linear that follows them; MLA's input norm and a MoE layer's stay apart.
+#: Norms that Transformer Engine keeps in the linear layer that follows them. The input norm of MLA
+#: and the norm before a MoE layer are modules of their own.
 _TE_INPUT = {
     f"input_norm.{leaf}": f"self_attention.linear_qkv.layer_norm_{leaf}"
     for leaf in ("weight", "bias")
@@ -67,8 +70,11 @@ _QKV = Fusion("qkv", ("q", "k", "v"), "grouped")
 
 
 def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> TargetLayout:
-    """Megatron-core's names for this model."""
-    block = {**_LOCAL, **(_MLA if model.has_mla else {})}
+    """Return the layout of Megatron-core for this model."""
+    down_projections = frozenset({"q_a", "kv_a"})  # of multi-head latent attention
+    block = dict(_LOCAL)
+    if model.has_mla:
+        block |= _MLA
     if transformer_engine:
         block |= _TE_EXPERTS
         block |= _TE_MLA if model.has_mla else _TE_INPUT
@@ -79,8 +85,8 @@ def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> T
         MODEL,
         dense=_TE_MLP if transformer_engine else {},
         fusions=(_QKV, _GATE_UP),
-        replicated=frozenset({"q_a", "kv_a"} if transformer_engine else ()),
-        sharded_by_rows=frozenset(() if transformer_engine else {"q_a", "kv_a"}),
+        replicated=down_projections if transformer_engine else frozenset(),
+        sharded_by_rows=frozenset() if transformer_engine else down_projections,
     )
 
 
@@ -98,7 +104,7 @@ _LEGACY = {
 
 
 def build_legacy_layout() -> TargetLayout:
-    """The names before Megatron-core (``--use-legacy-models``)."""
+    """Return the layout before Megatron-core (``--use-legacy-models``)."""
     return TargetLayout(
         "Megatron before Megatron-core",
         "language_model.encoder.layers.{}.",

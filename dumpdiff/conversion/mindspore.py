@@ -1,7 +1,8 @@
-"""MindSpore Transformers: Megatron-core's names as its models have them from 1.5 on, and those before.
+"""Names of MindSpore Transformers: from 1.5 on (like those of Megatron-core), and before.
 
-Sources: mindformers parallel_core/training_graph/transformer/{attention,mlp,multi_latent_attention}.py,
-moe/ffn.py; models/llama/*.py; research/deepseek3/convert_weight.py of 1.6.
+Sources: mindformers
+parallel_core/training_graph/transformer/{attention,mlp,multi_latent_attention}.py, moe/ffn.py;
+models/llama/*.py; research/deepseek3/convert_weight.py of 1.6.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ _EXPERTS = r".*\.experts\.\d+"
 
 
 def build_core_layout(qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
-    """The names from 1.5 on.
+    """Return the layout from 1.5 on.
 
-    ``qkv`` is 'concatenated' in 1.6 and with ``use_contiguous_weight_layout_attention``, else 'grouped'; ``gate_up`` is
-    'concatenated' in 1.6 and without ``use_interleaved_weight_layout_mlp``, else 'interleaved'. Experts are
-    [E * H, 2I] and [E * I, H] whatever these say; the projections down of MLA lie in one.
+    ``qkv`` is 'concatenated' in 1.6 and with ``use_contiguous_weight_layout_attention``, else
+    'grouped'; ``gate_up`` is 'concatenated' in 1.6 and without
+    ``use_interleaved_weight_layout_mlp``, else 'interleaved'. Experts are always [E * H, 2I] and
+    [E * I, H]. The down projections of MLA are fused.
     """
     return TargetLayout(
         "MindSpore Transformers",
@@ -68,7 +70,10 @@ _LEGACY = {
 
 
 def build_legacy_layout() -> TargetLayout:
-    """The names before 1.5, everything apart; experts of Mixtral and Qwen2-MoE as [E, out, in]."""
+    """Return the layout before 1.5, in which nothing is fused.
+
+    Experts of Mixtral and Qwen2-MoE are [E, out, in].
+    """
     return TargetLayout(
         "MindSpore Transformers before 1.5",
         "model.layers.{}.",

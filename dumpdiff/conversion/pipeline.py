@@ -1,4 +1,4 @@
-"""A conversion from end to end: read what is there, plan, write, and compare what was written with the source."""
+"""A conversion from end to end: read the source, plan, write, and compare the result with it."""
 
 from __future__ import annotations
 
@@ -20,44 +20,53 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What was planned, and written: nothing if ``folder`` is None."""
+    """The plan, and what was written: nothing if ``folder`` is None."""
 
     plan: Plan
     source: Path
     folder: Path | None = None
     n_reused_files: int = 0  #: files that an interrupted conversion had written
-    verification: WeightsResult | None = (
-        None  #: what was written against the source; None if it was not compared
-    )
-    exact: bool = True  #: no dtype was to change, so that every bit must be the source's
+    #: The written checkpoint compared with the source; None if they were not compared.
+    verification: WeightsResult | None = None
+    exact: bool = True  #: no dtype was changed, so every bit must be the source's
 
     @property
     def verified(self) -> bool | None:
-        """Whether all weights are the source's: bit for bit, or rounded once where a dtype was asked for."""
+        """Whether all weights are the source's; None if they were not compared.
+
+        They must be identical bit for bit, or rounded once if a dtype was given.
+        """
         if self.verification is None:
             return None
-        wanted = ("identical",) if self.exact else ("identical", "equal", "rounded")
-        return self.verification.verdict == "agree" and self.verification.relation in wanted
+        relation = self.verification.relation
+        is_allowed = relation == "identical"
+        if not self.exact:
+            is_allowed = relation in ("identical", "equal", "rounded")
+        return is_allowed and self.verification.verdict == "agree"
 
 
 def plan_conversion(
     source: Checkpoint,
-    reading: SourceOptions,
-    wanted: TargetOptions,
+    source_options: SourceOptions,
+    target_options: TargetOptions,
     rules: Rules,
     like: Checkpoint | None = None,
 ) -> ConversionResult:
-    """What would become what. Reads names and shapes alone; raises DumpError for what cannot be converted."""
-    model = read_canonical(source, rules, reading)
+    """Return what would be written. Only names and shapes are read.
+
+    ``like`` is a checkpoint whose names are used. Raises DumpError for what cannot be converted.
+    """
+    model = read_canonical(source, rules, source_options)
     example = None if like is None else join_shards(like, rules)
-    return ConversionResult(build_plan(model, wanted, example), source.path, exact=wanted.dtype is None)
+    plan = build_plan(model, target_options, example)
+    return ConversionResult(plan, source.path, exact=target_options.dtype is None)
 
 
 def convert(
     source: Checkpoint,
     folder: Path,
-    reading: SourceOptions,
-    wanted: TargetOptions,
+    source_options: SourceOptions,
+    target_options: TargetOptions,
     rules: Rules,
     *,
     like: Checkpoint | None = None,
@@ -65,12 +74,19 @@ def convert(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> ConversionResult:
-    """Write a checkpoint as another framework has it, a few megabytes at a time, and compare the two.
+    """Write a checkpoint for another framework, a few megabytes at a time, and compare the two.
 
-    Raises DumpError for what cannot be converted, a folder that is in use, or a file that cannot be written.
+    Raises DumpError for what cannot be converted, a folder that is in use, or a file that cannot be
+    written.
     """
-    say: Progress = progress or (lambda stage, share: None)
-    made = plan_conversion(source, reading, wanted, rules, like)
-    kept = write_plan(made.plan, source, folder, resume, lambda share: say("writing", share))
-    checked = compare(checkpoints.open(folder), source, rules, say) if verify else None
-    return ConversionResult(made.plan, source.path, folder, kept, checked, made.exact)
+    report: Progress = progress or (lambda stage, share: None)
+    planned = plan_conversion(source, source_options, target_options, rules, like)
+    n_reused_files = write_plan(
+        planned.plan, source, folder, resume, lambda share: report("writing", share)
+    )
+    verification = None
+    if verify:
+        verification = compare(checkpoints.open(folder), source, rules, report)
+    return ConversionResult(
+        planned.plan, source.path, folder, n_reused_files, verification, planned.exact
+    )

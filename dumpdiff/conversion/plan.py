@@ -1,4 +1,4 @@
-"""What a conversion will write, before anything is read: files, the tensors in each, and what is taken for granted."""
+"""The plan of a conversion: the files to write and their tensors. No element is read."""
 
 from __future__ import annotations
 
@@ -9,37 +9,44 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from ..checkpoints import megatron as megatron_files
+import numpy as np
+
+from ..checkpoints.elements import RAW_DTYPES, decode
+from ..checkpoints.megatron import TRACKER
 from ..model.errors import DumpError
+from ..weight_comparison.matrix import Matrix
 from ..weight_comparison.whole_model import WholeModel
 from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
-from .biases import add_zero_biases, drop_zero_biases
 from .canonical import CanonicalCheckpoint, FusionLayout
-from .rows import Rows, OutputTensor
-from .target_layout import TargetLayout, shard_parameters, build_tensors
+from .rows import OutputTensor, Rows
+from .target_layout import TargetLayout, build_tensors, shard_parameters
 
 Framework = Literal["megatron", "huggingface", "mindspore"]
-_RELEASE = "release"  #: Megatron's name for the weights of no iteration
+_RELEASE = "release"  #: Megatron's name of the folder for weights that belong to no iteration
 _LAYER = re.compile(r"^layers\.(\d+)\.")
-_VOCABULARY = ("embedding.weight", "head.weight", "head.bias")
+#: Parameters with one row per token of the vocabulary, which are padded.
+_VOCABULARY_PARAMETERS = ("embedding.weight", "head.weight", "head.bias")
+#: Modules that ``--bias`` and ``--no-bias`` are about: the linear layers of attention and MLP.
+_LINEAR_MODULES = frozenset(
+    {"q", "k", "v", "out", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
+)
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What to convert to; the sizes of parallelism and of the padding are Megatron's."""
+    """What to convert to. Sizes of parallelism and padding apply to Megatron only."""
 
     framework: Framework
     legacy: bool = False  #: the framework's older names
-    tensor: int = 1
-    stages: int = 1
+    tensor: int = 1  #: tensor-parallel ranks
+    stages: int = 1  #: pipeline stages
     divisible_by: int = 128
-    padded_vocabulary: int | None = (
-        None  #: rows of the embedding; None: the next multiple of ``divisible_by * tensor``
-    )
+    #: Rows of the embedding; None: the next multiple of ``divisible_by * tensor``.
+    padded_vocabulary: int | None = None
     transformer_engine: bool = False
-    qkv: FusionLayout = "grouped"  #: MindSpore Transformers': as its configuration has it
-    gate_up: FusionLayout = "interleaved"
-    bias: bool | None = None  #: every linear layer with one, or none; None: as the source
+    qkv: FusionLayout = "grouped"  #: of MindSpore Transformers, as its configuration states it
+    gate_up: FusionLayout = "interleaved"  #: likewise
+    bias: bool | None = None  #: every linear layer with a bias, or none; None: as in the source
     dtype: str | None = None
     model_type: str | None = None  #: Hugging Face's model_type
 
@@ -48,14 +55,14 @@ class TargetOptions:
 class File:
     """A file to write: tensors, or a text."""
 
-    name: str  #: below the output folder
+    name: str  #: relative to the output folder
     tensors: tuple[OutputTensor, ...] = ()
     text: str | None = None
     arguments: Mapping[str, Any] | None = None  #: of a torch file of Megatron; None for safetensors
 
     @cached_property
     def size(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of the elements of all tensors."""
         return sum(map(safetensors_writer.compute_size, self.tensors))
 
 
@@ -63,9 +70,9 @@ class File:
 class Plan:
     """Files in the order in which they are written."""
 
-    target: str  #: whose names they have
+    target: str  #: name of the layout
     files: tuple[File, ...]
-    skipped: tuple[str, ...]  #: of the source: states of optimizers, counters, tables
+    skipped: tuple[str, ...]  #: tensors of the source that are no weights
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -74,147 +81,197 @@ class Plan:
         return sum(file.size for file in self.files)
 
 
-def build_plan(model: CanonicalCheckpoint, wanted: TargetOptions, example: WholeModel | None = None) -> Plan:
-    """What would be written; ``example`` is a checkpoint whose names to use in place of the framework's own.
+def build_plan(
+    model: CanonicalCheckpoint, options: TargetOptions, example: WholeModel | None = None
+) -> Plan:
+    """Return what would be written, with the names of ``example`` if there is one.
 
-    Raises DumpError for what the target cannot hold, or cannot be cut so.
+    Raises DumpError for a parameter or a split that the target cannot have.
     """
-    if wanted.bias is not None:
-        change = add_zero_biases if wanted.bias else drop_zero_biases
-        model = replace(model, parameters=change(model.parameters))
-        model = replace(
-            model, sources={path: model.sources.get(path, "zeros") for path in model.parameters}
-        )
-    model = _padded(model, wanted)
-    if wanted.framework == "megatron":
-        target = (
-            megatron.build_legacy_layout() if wanted.legacy else megatron.build_core_layout(model, wanted.transformer_engine)
-        )
-        made = Plan(
-            target.name, tuple(_megatron(model, target, wanted)), model.skipped, model.notes
+    if options.bias is not None:
+        change_biases = _add_zero_biases if options.bias else _drop_zero_biases
+        parameters = change_biases(model.parameters)
+        sources = {path: model.sources.get(path, "zeros") for path in parameters}
+        model = replace(model, parameters=parameters, sources=sources)
+    model = _pad_vocabulary(model, options)
+    if options.framework == "megatron":
+        plan = _plan_megatron(model, options)
+    elif (options.tensor, options.stages) != (1, 1):
+        raise DumpError(
+            f"--tp and --pp are Megatron's; a checkpoint for {options.framework} is not split"
         )
     else:
-        if (wanted.tensor, wanted.stages) != (1, 1):
-            raise DumpError(
-                f"--tp and --pp are Megatron's; a checkpoint for {wanted.framework} is one whole"
-            )
-        made = _whole(model, wanted, example)
-    missing = model_config.list_unknown_settings(model)
-    note = (
-        f"the source does not say {', '.join(missing)}: set them for the target" if missing else ""
-    )
-    return replace(made, notes=(*made.notes, *([note] if note else [])))
+        plan = _plan_safetensors(model, options, example)
+    unknown_settings = model_config.list_unknown_settings(model)
+    if not unknown_settings:
+        return plan
+    note = f"the source does not state {', '.join(unknown_settings)}: set them for the target"
+    return replace(plan, notes=(*plan.notes, note))
 
 
-def _padded(model: CanonicalCheckpoint, wanted: TargetOptions) -> CanonicalCheckpoint:
-    """With as many rows of embedding and head as the target has; the numbers keep how many are meant."""
-    rows = _rows(model, wanted)
-    if not rows:
-        return model
-    numbers = replace(model.numbers, vocabulary=model.parameters["embedding.weight"].shape[0])
-    found = {
-        path: x.resize(rows) if path in _VOCABULARY else x for path, x in model.parameters.items()
-    }
-    return replace(model, parameters=found, numbers=numbers)
+def _add_zero_biases(parameters: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Add a bias of zeros to every linear layer of attention and MLP that has none."""
+    result = dict(parameters)
+    for path, rows in parameters.items():
+        stem, _, leaf = path.rpartition(".")
+        is_linear = leaf == "weight" and stem.split(".")[-1] in _LINEAR_MODULES
+        if is_linear and f"{stem}.bias" not in result:
+            zero = Matrix.from_array(np.zeros(1, RAW_DTYPES[rows.dtype]), rows.dtype)
+            result[f"{stem}.bias"] = Rows(zero, np.full(rows.shape[0], -1), vector=True)
+    return result
 
 
-def _rows(model: CanonicalCheckpoint, wanted: TargetOptions) -> int:
-    """Rows of the embedding to write; 0 if there is none."""
+def _drop_zero_biases(parameters: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Remove the biases of all linear layers. Raises DumpError if one is not zero."""
+    result = {}
+    for path, rows in parameters.items():
+        stem, _, leaf = path.rpartition(".")
+        if leaf != "bias" or stem.split(".")[-1] not in _LINEAR_MODULES:
+            result[path] = rows
+        elif any(decode(chunk, rows.dtype).any() for chunk in rows.read_chunks()):
+            raise DumpError(f"--no-bias: {path} is not zero, so the model needs it")
+    return result
+
+
+def _pad_vocabulary(model: CanonicalCheckpoint, options: TargetOptions) -> CanonicalCheckpoint:
+    """Pad embedding and head to the target's rows; the configuration keeps the true size."""
     if "embedding.weight" not in model.parameters:
-        return 0
-    rows = model.parameters["embedding.weight"].shape[0]
-    step = wanted.divisible_by * wanted.tensor if wanted.framework == "megatron" else 1
-    padded = wanted.padded_vocabulary or -(-rows // step) * step
-    if padded < rows or padded % wanted.tensor:
+        return model
+    vocabulary = model.parameters["embedding.weight"].shape[0]
+    padded = _compute_padded_size(vocabulary, options)
+    parameters = dict(model.parameters)
+    for path in _VOCABULARY_PARAMETERS:
+        if path in parameters:
+            parameters[path] = parameters[path].resize(padded)
+    config = replace(model.config, vocabulary=vocabulary)
+    return replace(model, parameters=parameters, config=config)
+
+
+def _compute_padded_size(vocabulary: int, options: TargetOptions) -> int:
+    """Return the rows of the embedding to write. Raises DumpError for impossible options."""
+    step = options.divisible_by * options.tensor if options.framework == "megatron" else 1
+    padded = options.padded_vocabulary or -(-vocabulary // step) * step
+    if padded < vocabulary or padded % options.tensor:
         raise DumpError(
-            f"--padded-vocab-size {padded}: must be at least {rows} and a multiple of --tp {wanted.tensor}"
+            f"--padded-vocab-size {padded}: must be at least {vocabulary} and a multiple of "
+            f"--tp {options.tensor}"
         )
     return padded
 
 
-def _whole(model: CanonicalCheckpoint, wanted: TargetOptions, example: WholeModel | None) -> Plan:
-    """Safetensors, and the configuration."""
-    kind = wanted.model_type or huggingface.detect_model_type(model)
-    if kind not in huggingface.CLASSES:
-        raise DumpError(f"--model-type {kind}: expected one of {', '.join(huggingface.CLASSES)}")
-    if example is not None:
-        target = existing_names.build_layout(example, wanted.qkv, wanted.gate_up)
-    elif wanted.framework == "huggingface":
-        target = huggingface.build_layout(kind)
-    else:
-        target = mindspore.build_legacy_layout() if wanted.legacy else mindspore.build_core_layout(wanted.qkv, wanted.gate_up)
-    tensors = build_tensors(
-        model.parameters, model.sources, target, model.numbers.groups or 0, wanted.dtype
-    )
+def _plan_safetensors(
+    model: CanonicalCheckpoint, options: TargetOptions, example: WholeModel | None
+) -> Plan:
+    """Plan safetensors files and config.json, for Hugging Face and MindSpore."""
+    model_type = options.model_type or huggingface.detect_model_type(model)
+    if model_type not in huggingface.CLASSES:
+        raise DumpError(
+            f"--model-type {model_type}: expected one of {', '.join(huggingface.CLASSES)}"
+        )
+    target = _choose_layout(model_type, options, example)
+    groups = model.config.groups or 0
+    tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
         existing_names.check_against_example(example, tensors)
-    shards = safetensors_writer.split_into_files(tensors)
-    files = [File(name, tuple(group)) for name, group in shards.items()]
-    if len(shards) > 1:
-        files.append(File("model.safetensors.index.json", text=safetensors_writer.build_index(shards)))
-    said = model_config.build_config(model, kind, wanted.dtype)
+    tensors_by_file = safetensors_writer.split_into_files(tensors)
+    files = [File(name, tuple(content)) for name, content in tensors_by_file.items()]
+    if len(files) > 1:
+        index = safetensors_writer.build_index(tensors_by_file)
+        files.append(File("model.safetensors.index.json", text=index))
     notes = model.notes
-    if said is None:
-        notes = (
-            *notes,
-            "no config.json was written: nothing says how many heads the model has (--heads N)",
-        )
+    config = model_config.build_config(model, model_type, options.dtype)
+    if config is None:
+        note = "no config.json was written, because the number of heads is unknown (--heads N)"
+        notes = (*notes, note)
     else:
-        files.append(File("config.json", text=json.dumps(said, indent=2) + "\n"))
+        files.append(File("config.json", text=json.dumps(config, indent=2) + "\n"))
     return Plan(target.name, tuple(files), model.skipped, notes)
 
 
-def _megatron(model: CanonicalCheckpoint, target: TargetLayout, wanted: TargetOptions) -> Iterator[File]:
-    """A file for each rank, and the tracker."""
-    ranks, stages, layers = wanted.tensor, wanted.stages, model.n_layers
-    groups, heads = model.numbers.groups or 0, model.numbers.heads or 0
-    if layers % stages:
-        raise DumpError(
-            f"--pp {stages}: {layers} layers do not divide into {stages} stages of equal size"
-        )
-    shared = heads if model.has_mla else groups
-    if ranks > 1 and not shared:
-        raise DumpError(
-            "--tp: how many heads has the model? Nothing says so: --heads N --query-groups N"
-        )
-    if shared % ranks:
-        raise DumpError(
-            f"--tp {ranks}: {shared} {'heads' if model.has_mla else 'query groups'} do not divide by it"
-        )
-    padded = (
-        model.parameters["embedding.weight"].shape[0]
-        if "embedding.weight" in model.parameters
-        else 0
+def _choose_layout(
+    model_type: str, options: TargetOptions, example: WholeModel | None
+) -> TargetLayout:
+    if example is not None:
+        return existing_names.build_layout(example, options.qkv, options.gate_up)
+    if options.framework == "huggingface":
+        return huggingface.build_layout(model_type)
+    if options.legacy:
+        return mindspore.build_legacy_layout()
+    return mindspore.build_core_layout(options.qkv, options.gate_up)
+
+
+def _plan_megatron(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
+    """Plan a file for each rank, and the tracker."""
+    if options.legacy:
+        target = megatron.build_legacy_layout()
+    else:
+        target = megatron.build_core_layout(model, options.transformer_engine)
+    files = (*_plan_ranks(model, target, options), File(TRACKER, text=_RELEASE))
+    return Plan(target.name, files, model.skipped, model.notes)
+
+
+def _plan_ranks(
+    model: CanonicalCheckpoint, target: TargetLayout, options: TargetOptions
+) -> Iterator[File]:
+    n_ranks, n_stages = options.tensor, options.stages
+    _check_divisible(model, n_ranks, n_stages)
+    arguments = model_config.build_arguments(
+        model, n_ranks, n_stages, _count_embedding_rows(model), options.transformer_engine
     )
-    said = model_config.build_arguments(model, ranks, stages, padded, wanted.transformer_engine)
-    for stage in range(stages):
-        parameters, sources = _stage(model, stage, stages, layers // stages)
-        for rank in range(ranks):
-            tensors = build_tensors(
-                shard_parameters(parameters, target, rank, ranks), sources, target, groups // ranks, wanted.dtype
-            )
-            place = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if stages > 1 else "")
-            yield File(f"{_RELEASE}/{place}/model_optim_rng.pt", tuple(tensors), arguments=said)
-    yield File(megatron_files.TRACKER, text=_RELEASE)
+    groups = (model.config.groups or 0) // n_ranks
+    for stage in range(n_stages):
+        parameters, sources = _select_stage(model, stage, n_stages)
+        for rank in range(n_ranks):
+            shard = shard_parameters(parameters, target, rank, n_ranks)
+            tensors = build_tensors(shard, sources, target, groups, options.dtype)
+            folder = f"mp_rank_{rank:02d}"
+            if n_stages > 1:
+                folder += f"_{stage:03d}"
+            name = f"{_RELEASE}/{folder}/model_optim_rng.pt"
+            yield File(name, tuple(tensors), arguments=arguments)
 
 
-def _stage(
-    model: CanonicalCheckpoint, stage: int, stages: int, layers: int
+def _check_divisible(model: CanonicalCheckpoint, n_ranks: int, n_stages: int) -> None:
+    """Raise DumpError if the layers do not divide by the stages, or the heads by the ranks."""
+    if model.n_layers % n_stages:
+        raise DumpError(
+            f"--pp {n_stages}: {model.n_layers} layers do not divide into {n_stages} stages of "
+            "equal size"
+        )
+    unit = "heads" if model.has_mla else "query groups"
+    count = (model.config.heads if model.has_mla else model.config.groups) or 0
+    if n_ranks > 1 and not count:
+        raise DumpError("--tp: the number of heads is unknown; give --heads N --query-groups N")
+    if count % n_ranks:
+        raise DumpError(f"--tp {n_ranks}: {count} {unit} do not divide by it")
+
+
+def _count_embedding_rows(model: CanonicalCheckpoint) -> int:
+    embedding = model.parameters.get("embedding.weight")
+    return 0 if embedding is None else embedding.shape[0]
+
+
+def _select_stage(
+    model: CanonicalCheckpoint, stage: int, n_stages: int
 ) -> tuple[dict[str, Rows], dict[str, str]]:
-    """Parameters and their sources of one pipeline stage, its layers numbered from 0."""
+    """Return parameters and sources of one pipeline stage, with layers numbered from 0."""
+    layers_per_stage = model.n_layers // n_stages
     parameters, sources = {}, {}
     for path, rows in model.parameters.items():
-        own = path
-        if (matched := _LAYER.match(path)) is not None:
-            place, local = divmod(int(matched[1]), layers)
-            own = _LAYER.sub(f"layers.{local}.", path)
+        local_path = path
+        match = _LAYER.match(path)
+        if match is not None:
+            path_stage, local_layer = divmod(int(match[1]), layers_per_stage)
+            local_path = _LAYER.sub(f"layers.{local_layer}.", path)
+        elif "embedding" in path:
+            path_stage = 0
         else:
-            place = 0 if "embedding" in path else stages - 1
-        if place == stage:
-            parameters[own], sources[own] = rows, model.sources[path]
-    if (
-        stages > 1 and stage == stages - 1 and "head.weight" not in parameters
-    ):  # tied: the last stage has a copy
+            path_stage = n_stages - 1
+        if path_stage == stage:
+            parameters[local_path], sources[local_path] = rows, model.sources[path]
+    is_last_of_several = n_stages > 1 and stage == n_stages - 1
+    if is_last_of_several and "head.weight" not in parameters:
+        # The head is tied to the embedding: the last stage has a copy.
         parameters["head.weight"] = model.parameters["embedding.weight"]
         sources["head.weight"] = model.sources["embedding.weight"]
     return parameters, sources

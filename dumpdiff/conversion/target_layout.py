@@ -1,24 +1,25 @@
-"""What a family of checkpoints is: names and layouts as data, and how canonical parameters become its tensors."""
+"""Names and layouts of a target framework, and how canonical parameters become its tensors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..model.errors import DumpError
 from ..weight_comparison.row_permutation import build_fused_order
 from ..weight_comparison.shards import COLUMN_PARALLEL, ROW_PARALLEL
 from .canonical import FusionLayout
-from .rows import Rows, OutputTensor, join_rows
+from .rows import OutputTensor, Rows, join_rows
 
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(\w+)$")
-_NUMBER = re.compile(r"(?<=experts\.)\d+")
+_EXPERT_NUMBER = re.compile(r"(?<=experts\.)\d+")
+_FLOATING = ("float64", "float32", "float16", "bfloat16")  #: dtypes that ``--dtype`` changes
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Parts that a family keeps in one weight. ``where`` is a pattern of what stands before them."""
+    """Parts that a family keeps in one weight; ``prefix`` is a pattern of the modules around them."""
 
     fused: str
     parts: tuple[str, ...]
@@ -28,44 +29,41 @@ class Fusion:
 
 @dataclass(frozen=True)
 class TargetLayout:
-    """Names and layouts. Keys are canonical, without layer and leaf; ``{}`` stands for the number of an expert."""
+    """Names and layouts. Keys are canonical module names with ``{}`` for an expert's number."""
 
     name: str
-    layer_prefix: str  #: what stands before a name in layer ``{}``
-    block: Mapping[
-        str, str
-    ]  #: module -> name; a key with a leaf (``.weight``) has the whole name, leaf included
-    model: Mapping[str, str]  #: the same outside of layers
-    dense: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: what ``block`` does not hold for in layers without router
+    layer_prefix: str  #: prefix of all names in layer ``{}``
+    #: module -> name; a key that ends in ``.weight`` or ``.bias`` has the full name of the tensor
+    block: Mapping[str, str]
+    model: Mapping[str, str]  #: the same, outside the layers
+    #: Entries that replace those of ``block`` in layers without a router.
+    dense: Mapping[str, str] = field(default_factory=dict)
     fusions: tuple[Fusion, ...] = ()
     transposed: frozenset[str] = frozenset()  #: written as [in, out]
-    stacked: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: module of experts -> whole name of all of a layer
-    stack_axes: int = 3  #: 2: the first two joined
+    #: module of an expert -> full name of the tensor that stacks all experts of a layer
+    stacked: Mapping[str, str] = field(default_factory=dict)
+    stack_axes: int = 3  #: 2: the first two axes are merged into one
     stack_transposed: bool = False  #: each expert as [in, out]
-    orders: Mapping[str, Callable[[Rows], Rows]] = field(
-        default_factory=dict
-    )  #: rows in another order than canonical
-    replicated: frozenset[str] = frozenset()  #: not cut by tensor parallelism
-    exact: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: canonical name -> name, before all other tables
-    sharded_by_rows: frozenset[str] = (
-        frozenset()
-    )  #: its rows are, besides those of every column-parallel layer
+    replicated: frozenset[str] = frozenset()  #: modules that tensor parallelism does not split
+    #: Full canonical name -> name; looked up before all other tables.
+    exact: Mapping[str, str] = field(default_factory=dict)
+    #: Modules whose rows are split, in addition to all column-parallel layers.
+    sharded_by_rows: frozenset[str] = frozenset()
 
 
-def shard_parameters(parameters: Mapping[str, Rows], target: TargetLayout, rank: int, ranks: int) -> dict[str, Rows]:
-    """What one tensor-parallel rank has of each parameter. Raises DumpError where it does not divide."""
-    if ranks == 1:
+def shard_parameters(
+    parameters: Mapping[str, Rows], target: TargetLayout, rank: int, n_ranks: int
+) -> dict[str, Rows]:
+    """Return the share of one tensor-parallel rank. Raises DumpError if lengths do not divide."""
+    if n_ranks == 1:
         return dict(parameters)
-    return {path: _share(path, rows, target, rank, ranks) for path, rows in parameters.items()}
+    return {
+        path: _shard_parameter(path, rows, target, rank, n_ranks)
+        for path, rows in parameters.items()
+    }
 
 
-def _share(path: str, rows: Rows, target: TargetLayout, rank: int, ranks: int) -> Rows:
+def _shard_parameter(path: str, rows: Rows, target: TargetLayout, rank: int, n_ranks: int) -> Rows:
     module, leaf = path.split(".")[-2:]
     if module in target.replicated:
         return rows
@@ -75,9 +73,17 @@ def _share(path: str, rows: Rows, target: TargetLayout, rank: int, ranks: int) -
         axis = 1
     else:
         return rows
-    if rows.shape[axis] % ranks:
-        raise DumpError(f"{path}: {rows.shape[axis]} does not divide by --tp {ranks}")
-    return rows.take_share(axis, rank, ranks)
+    if rows.shape[axis] % n_ranks:
+        raise DumpError(f"{path}: {rows.shape[axis]} does not divide by --tp {n_ranks}")
+    return rows.take_share(axis, rank, n_ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parameter:
+    """A parameter of the target: canonical, or fused from canonical ones."""
+
+    rows: Rows
+    sources: tuple[str, ...]
 
 
 def build_tensors(
@@ -87,130 +93,156 @@ def build_tensors(
     groups: int,
     dtype: str | None,
 ) -> list[OutputTensor]:
-    """The tensors of a target, fused and stacked, in the order of the parameters.
+    """Return the tensors of a target, fused and stacked, in the order of the parameters.
 
-    ``groups`` are the query groups that q, k and v have here; ``dtype`` is what floating elements become, None for what
-    they are. Raises DumpError for a parameter that the target has no name for.
+    ``groups`` is the number of query groups of q, k and v here. ``dtype`` is the new dtype of
+    floating elements; None keeps each dtype. Raises DumpError for a parameter that the target has
+    no name for.
     """
-    origins: dict[str, tuple[str, ...]] = {path: (sources[path],) for path in parameters}
-    made = dict(parameters)
-    for path, turn in (
-        (path, turn) for path in parameters if (turn := target.orders.get(_module(path)))
-    ):
-        made[path] = turn(made[path])
+    fused = {path: _Parameter(rows, (sources[path],)) for path, rows in parameters.items()}
     for fusion in target.fusions:
-        made, origins = _fused(made, origins, fusion, groups)
+        fused = _fuse_parts(fused, fusion, groups)
+    layers_with_router = set()
+    for path in fused:
+        if path.endswith(".mlp.router.weight"):
+            layers_with_router.add(path.split(".mlp.")[0])
     tensors: dict[str, OutputTensor] = {}
-    routed = {path.split(".mlp.")[0] for path in made if path.endswith(".mlp.router.weight")}
-    for path, rows in made.items():
-        key, name = _name(path, target, routed)
-        stack = target.stacked.get(key)
-        turned = target.stack_transposed if stack else key in target.transposed and not rows.vector
-        shape: tuple[int, ...] = rows.shape[::-1] if turned else rows.shape
-        shape = shape[:1] if rows.vector else shape
-        if stack and name in tensors:
-            one = tensors[name]
-            joint = (one.shape[0] + 1, *shape)
-            tensors[name] = replace(
-                one,
-                shape=joint,
-                parts=(*one.parts, rows),
-                sources=tuple(dict.fromkeys((*one.sources, *origins[path]))),
-            )
-            continue
-        whole = (1, *shape) if stack else shape
-        tensors[name] = OutputTensor(
-            name, _dtype(path, rows.dtype, dtype), whole, (rows,), turned, origins[path]
-        )
-    flat = set(target.stacked.values()) if target.stack_axes == 2 else set()
-    return [
-        replace(t, shape=(t.shape[0] * t.shape[1], *t.shape[2:]))
-        if any(t.name.endswith(s) for s in flat)
-        else t
-        for t in tensors.values()
-    ]
+    stacks = set()
+    for path, parameter in fused.items():
+        key, name = _find_name(path, target, layers_with_router)
+        tensor = _build_tensor(name, key, path, parameter, target, dtype)
+        if key in target.stacked:
+            stacks.add(name)
+            tensor = _stack(tensors.get(name), tensor)
+        tensors[name] = tensor
+    if target.stack_axes == 2:
+        for name in stacks:
+            tensors[name] = _merge_first_axes(tensors[name])
+    return list(tensors.values())
 
 
-def _dtype(path: str, own: str, wanted: str | None) -> str:
-    """What to write: a router's correction is a sum over many steps, and stays as it is."""
-    floating = own in ("float64", "float32", "float16", "bfloat16")
-    return wanted if wanted and floating and not path.endswith("expert_bias") else own
-
-
-def _module(path: str) -> str:
-    matched = _LAYER.match(path)
-    return _NUMBER.sub("{}", matched[2]) if matched else path.rpartition(".")[0]
-
-
-def _name(path: str, target: TargetLayout, routed: set[str]) -> tuple[str, str]:
-    """(key in the tables, name in the target)."""
-    if path in target.exact:
-        return path, target.exact[path]
-    matched = _LAYER.match(path)
-    number = _NUMBER.search(path)
-    expert = number[0] if number else ""
-    if matched is None:
-        module, _, leaf = path.rpartition(".")
-        table, front = target.model, ""
+def _build_tensor(
+    name: str, key: str, path: str, parameter: _Parameter, target: TargetLayout, dtype: str | None
+) -> OutputTensor:
+    rows = parameter.rows
+    if key in target.stacked:
+        transposed = target.stack_transposed
     else:
-        layer, module, leaf = matched.groups()
-        dense = {} if f"layers.{layer}" in routed else target.dense
-        table, front = (
-            {**target.block, **dense} if dense else target.block,
-            target.layer_prefix.format(layer),
-        )
-        module = _NUMBER.sub("{}", module)
-    if (stack := target.stacked.get(module)) is not None and leaf == "weight":
-        return module, front + stack
-    if (whole := table.get(f"{module}.{leaf}")) is not None:
-        return module, front + whole.format(expert)
-    if module in table:
-        return module, f"{front}{table[module].format(expert)}.{leaf}"
-    raise DumpError(
-        f"{target.name} has no name for {path}; convert to another, or leave it out of the source"
+        transposed = key in target.transposed and not rows.vector
+    shape: tuple[int, ...] = rows.shape[::-1] if transposed else rows.shape
+    if rows.vector:
+        shape = shape[:1]
+    output_dtype = _choose_dtype(path, rows.dtype, dtype)
+    return OutputTensor(name, output_dtype, shape, (rows,), transposed, parameter.sources)
+
+
+def _stack(stack: OutputTensor | None, expert: OutputTensor) -> OutputTensor:
+    """Append one expert to the stack of a layer, along a new first axis."""
+    if stack is None:
+        return replace(expert, shape=(1, *expert.shape))
+    return replace(
+        stack,
+        shape=(stack.shape[0] + 1, *expert.shape),
+        parts=(*stack.parts, *expert.parts),
+        sources=_merge_unique(stack.sources, expert.sources),
     )
 
 
-def _fused(
-    made: Mapping[str, Rows], origins: Mapping[str, tuple[str, ...]], fusion: Fusion, groups: int
-) -> tuple[dict[str, Rows], dict[str, tuple[str, ...]]]:
-    """Every set of parts that is complete in one, in the place of its first; the others stay as they are."""
-    first = re.compile(rf"^({fusion.prefix}\.){fusion.parts[0]}\.(\w+)$")
-    found: dict[str, Rows] = {}
-    sources: dict[str, tuple[str, ...]] = {}
-    gone: set[str] = set()
-    for path, rows in made.items():
-        matched = first.match(path)
-        names = [f"{matched[1]}{part}.{matched[2]}" for part in fusion.parts] if matched else []
-        if not names or not all(name in made for name in names):
-            if path not in gone:
-                found[path], sources[path] = rows, origins[path]
+def _merge_unique(*name_lists: Iterable[str]) -> tuple[str, ...]:
+    """Return all names in their order, each once."""
+    return tuple(dict.fromkeys(name for names in name_lists for name in names))
+
+
+def _merge_first_axes(tensor: OutputTensor) -> OutputTensor:
+    first, second, *other_lengths = tensor.shape
+    return replace(tensor, shape=(first * second, *other_lengths))
+
+
+def _choose_dtype(path: str, source_dtype: str, dtype: str | None) -> str:
+    """Return the dtype to write.
+
+    A router's bias correction keeps its dtype, because it is a sum over many steps.
+    """
+    is_kept = source_dtype not in _FLOATING or path.endswith("expert_bias")
+    if dtype is None or is_kept:
+        return source_dtype
+    return dtype
+
+
+def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) -> tuple[str, str]:
+    """Return the key in the tables and the name in the target. Raises DumpError without one."""
+    if path in target.exact:
+        return path, target.exact[path]
+    number_match = _EXPERT_NUMBER.search(path)
+    expert = number_match[0] if number_match else ""
+    layer_match = _LAYER.match(path)
+    if layer_match is None:
+        module, _, leaf = path.rpartition(".")
+        table, prefix = target.model, ""
+    else:
+        layer, module, leaf = layer_match.groups()
+        table = target.block
+        if f"layers.{layer}" not in layers_with_router:
+            table = {**target.block, **target.dense}
+        prefix = target.layer_prefix.format(layer)
+        module = _EXPERT_NUMBER.sub("{}", module)
+    if module in target.stacked and leaf == "weight":
+        return module, prefix + target.stacked[module]
+    full_name = table.get(f"{module}.{leaf}")
+    if full_name is not None:
+        return module, prefix + full_name.format(expert)
+    if module in table:
+        return module, f"{prefix}{table[module].format(expert)}.{leaf}"
+    raise DumpError(
+        f"{target.name} has no name for {path}; convert to another format, or remove it from "
+        "the source"
+    )
+
+
+def _fuse_parts(
+    parameters: Mapping[str, _Parameter], fusion: Fusion, groups: int
+) -> dict[str, _Parameter]:
+    """Join every complete set of parts, in the place of its first; keep all other parameters."""
+    first_part = re.compile(rf"^({fusion.prefix}\.){fusion.parts[0]}\.(\w+)$")
+    result: dict[str, _Parameter] = {}
+    used_paths: set[str] = set()
+    for path, parameter in parameters.items():
+        match = first_part.match(path)
+        part_paths = []
+        if match is not None:
+            part_paths = [f"{match[1]}{part}.{match[2]}" for part in fusion.parts]
+        if match is None or not all(part_path in parameters for part_path in part_paths):
+            if path not in used_paths:
+                result[path] = parameter
             continue
-        parts = [made[name] for name in names]
-        whole = f"{names[0].rpartition('.')[0].rpartition('.')[0]}.{fusion.fused}.{names[0].rpartition('.')[2]}"
-        found[whole] = _in_turns(whole, parts, fusion, groups)
-        sources[whole] = tuple(dict.fromkeys(name for part in names for name in origins[part]))
-        gone.update(names)
-        for name in names:  # parts that stood before the first
-            found.pop(name, None)
-            sources.pop(name, None)
-    return found, sources
+        parts = [parameters[part_path] for part_path in part_paths]
+        fused_path = f"{match[1]}{fusion.fused}.{match[2]}"
+        result[fused_path] = _Parameter(
+            _join_parts(fused_path, [part.rows for part in parts], fusion, groups),
+            _merge_unique(*(part.sources for part in parts)),
+        )
+        used_paths.update(part_paths)
+        for part_path in part_paths:  # parts that came before the first
+            result.pop(part_path, None)
+    return result
 
 
-def _in_turns(whole: str, parts: list[Rows], fusion: Fusion, groups: int) -> Rows:
+def _join_parts(fused_path: str, parts: list[Rows], fusion: Fusion, groups: int) -> Rows:
+    """Return the rows of the parts in the order of the fusion's layout."""
     sizes = [part.shape[0] for part in parts]
     if len({(part.dtype, part.shape[1]) for part in parts}) > 1:
         raise DumpError(
-            f"{whole}: its parts differ in dtype or width, so that they cannot be one weight"
+            f"{fused_path}: its parts differ in dtype or width, so they cannot be one weight"
         )
-    count = {"grouped": groups, "concatenated": 1, "interleaved": min(sizes)}[fusion.layout]
-    if count == 0:
+    n_groups = {"grouped": groups, "concatenated": 1, "interleaved": min(sizes)}[fusion.layout]
+    if n_groups == 0:
         raise DumpError(
-            f"{whole}: how many heads has the model? Nothing says so: --heads N --query-groups N"
+            f"{fused_path}: the number of heads is unknown; give --heads N --query-groups N"
         )
-    order = build_fused_order(sizes, count)
+    order = build_fused_order(sizes, n_groups)
     if order is None:
         raise DumpError(
-            f"{whole}: {' + '.join(map(str, sizes))} rows do not divide into {count} query groups"
+            f"{fused_path}: {' + '.join(map(str, sizes))} rows do not divide into "
+            f"{n_groups} query groups"
         )
     return join_rows(parts, order)

@@ -1,6 +1,7 @@
-"""Writing what ``torch.save`` writes, without torch: a zip with one pickle, and the bytes of each tensor.
+"""Writer of files like those of ``torch.save``: a zip of one pickle and each tensor's bytes.
 
-Read by ``torch.load``: torch/serialization.py, and caffe2/serialize/inline_container.cc for how members are aligned.
+torch is not needed. ``torch.load`` reads them: torch/serialization.py, and
+caffe2/serialize/inline_container.cc for the alignment of members.
 """
 
 from __future__ import annotations
@@ -13,41 +14,49 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.torch_zip import STORAGES
-from .pickle_writer import Call, PythonName, PersistentId, encode_pickle
+from .pickle_writer import Call, PersistentId, PythonName, encode_pickle
 from .rows import OutputTensor
 
-_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
+_STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 _ALIGNMENT = 64  #: bytes
 _DATE = (2011, 1, 1, 0, 0, 0)
-_LOCAL_HEADER, _ZIP64_FIELD = (
-    30,
-    20,
-)  #: bytes of a member's header before its name, and of its field of long sizes
+_LOCAL_HEADER = 30  #: bytes of a member's header before its name
+_ZIP64_FIELD = 20  #: bytes of a member's field of long sizes
+_EXTRA_HEADER = 4  #: bytes before the content of an extra field
 
 
 def write_file(
-    path: Path, tensors: Sequence[OutputTensor], beside: Mapping[str, Any], arguments: Mapping[str, Any],
-    done: Callable[[int], None],
-) -> None:  # fmt: skip
-    """Write ``{"args": Namespace(**arguments), **beside, "model": {name: tensor}}``."""
-    model = {tensor.name: _tensor(number, tensor) for number, tensor in enumerate(tensors)}
+    path: Path,
+    tensors: Sequence[OutputTensor],
+    state: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    report_bytes: Callable[[int], None],
+) -> None:
+    """Write ``{"args": Namespace(**arguments), **state, "model": {name: tensor}}``.
+
+    ``report_bytes`` is called with the size of every chunk.
+    """
+    model = {tensor.name: _describe_tensor(n, tensor) for n, tensor in enumerate(tensors)}
     namespace = Call(PythonName("argparse", Namespace.__name__), (), dict(arguments))
-    saved = {"args": namespace, **beside, "model": model}
+    content = {"args": namespace, **state, "model": model}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        _member(archive, "data.pkl", encode_pickle(saved))
-        _member(archive, "byteorder", b"little")
+        _write_member(archive, "data.pkl", encode_pickle(content))
+        _write_member(archive, "byteorder", b"little")
         for number, tensor in enumerate(tensors):
-            with archive.open(_info(archive, f"data/{number}"), "w", force_zip64=True) as stream:
+            info = _build_member_info(archive, f"data/{number}")
+            with archive.open(info, "w", force_zip64=True) as stream:
                 for chunk in tensor.read_chunks():
                     stream.write(chunk.data)
-                    done(chunk.nbytes)
-        _member(archive, "version", b"3\n")
+                    report_bytes(chunk.nbytes)
+        _write_member(archive, "version", b"3\n")
 
 
-def _tensor(number: int, tensor: OutputTensor) -> Call:
+def _describe_tensor(number: int, tensor: OutputTensor) -> Call:
+    """Return the call that rebuilds a tensor from storage ``number``."""
     strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
-    count = math.prod(tensor.shape)
-    storage = PersistentId(("storage", PythonName("torch", _CLASSES[tensor.dtype]), str(number), "cpu", count))
+    storage_class = PythonName("torch", _STORAGE_CLASSES[tensor.dtype])
+    n_elements = math.prod(tensor.shape)
+    storage = PersistentId(("storage", storage_class, str(number), "cpu", n_elements))
     hooks = Call(PythonName("collections", "OrderedDict"))
     return Call(
         PythonName("torch._utils", "_rebuild_tensor_v2"),
@@ -55,15 +64,15 @@ def _tensor(number: int, tensor: OutputTensor) -> Call:
     )
 
 
-def _member(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    with archive.open(_info(archive, name), "w", force_zip64=True) as stream:
+def _write_member(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    with archive.open(_build_member_info(archive, name), "w", force_zip64=True) as stream:
         stream.write(data)
 
 
-def _info(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    """A member whose bytes begin at a multiple of 64: a field of the header that nobody reads fills the gap."""
+def _build_member_info(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return a member whose bytes are aligned, with an extra field of the header as padding."""
     info = zipfile.ZipInfo(f"archive/{name}", _DATE)
-    begin = archive.start_dir + _LOCAL_HEADER + len(info.filename) + _ZIP64_FIELD + 4
-    gap = -begin % _ALIGNMENT
+    header_size = _LOCAL_HEADER + len(info.filename) + _ZIP64_FIELD + _EXTRA_HEADER
+    gap = -(archive.start_dir + header_size) % _ALIGNMENT
     info.extra = b"FB" + gap.to_bytes(2, "little") + bytes(gap)
     return info

@@ -1,4 +1,7 @@
-"""Writing a plan into a folder: file after file, each whole or not there, so that an interrupted one can go on."""
+"""Writer of a plan into a folder.
+
+Each file is written completely or not at all, so an interrupted conversion can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -13,105 +16,120 @@ from ..model.errors import DumpError
 from . import safetensors_writer, torch_writer
 from .plan import File, Plan
 
-#: Says of a folder that it is being written, and from what; gone when everything is there.
+#: File in a folder that is being written, with a fingerprint of the conversion; removed at the end.
 JOURNAL = ".dumpdiff-convert.json"
-_PART = ".part"
-#: Beside the model in a file of Megatron-LM: megatron/training/checkpointing.py.
-_BESIDE = {"checkpoint_version": 3.0, "iteration": 0}
-#: After so many bytes read, the memory of mapped files is given back.
-_RELEASE = 64 << 20
+_PART_SUFFIX = ".part"
+#: Entries next to the model in a file of Megatron-LM: megatron/training/checkpointing.py.
+_MEGATRON_STATE = {"checkpoint_version": 3.0, "iteration": 0}
+_RELEASE_AFTER = 64 << 20  #: bytes read after which the memory of mapped files is released
 
 
 def check_folder_is_free(folder: Path, resume: bool) -> None:
-    """Raise DumpError if the folder holds anything, unless it is a conversion that was interrupted and goes on."""
+    """Raise DumpError unless the folder is empty or new.
+
+    With ``resume`` it may also hold an interrupted conversion.
+    """
     if folder.exists() and not folder.is_dir():
         raise DumpError(f"{folder}: is a file; give a folder that does not exist yet")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    interrupted = (folder / JOURNAL).is_file()
+    is_interrupted = (folder / JOURNAL).is_file()
     if not resume:
-        hint = "; --resume goes on with it" if interrupted else ""
+        hint = "; --resume continues it" if is_interrupted else ""
         raise DumpError(f"{folder}: exists, nothing is overwritten; give another folder{hint}")
-    if not interrupted:
+    if not is_interrupted:
         raise DumpError(f"{folder}: holds no interrupted conversion; give another folder")
 
 
 def write_plan(
-    plan: Plan, source: Checkpoint, folder: Path, resume: bool, done: Callable[[float], None]
+    plan: Plan,
+    source: Checkpoint,
+    folder: Path,
+    resume: bool,
+    report_share: Callable[[float], None],
 ) -> int:
-    """Write all files of a plan, or with ``resume`` those that are not there yet; how many were.
+    """Write all files of a plan, and return how many of them existed.
 
-    Raises DumpError if the folder is in use (see :func:`check_free`), the interrupted conversion was another one, or
+    Files exist only with ``resume``; they are not written again. Raises DumpError if the folder
+    is in use (see :func:`check_folder_is_free`), the interrupted conversion was another one, or
     something cannot be written.
     """
     check_folder_is_free(folder, resume)
-    journal = json.dumps({"conversion": _fingerprint(plan, source)})
+    journal = folder / JOURNAL
+    content = json.dumps({"conversion": _compute_fingerprint(plan, source)})
     try:
-        if resume and (folder / JOURNAL).is_file():
-            if (folder / JOURNAL).read_text(encoding="utf-8") != journal:
+        if resume and journal.is_file():
+            if journal.read_text(encoding="utf-8") != content:
                 raise DumpError(
                     f"{folder}: the conversion there was of another source or with other options"
                 )
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / JOURNAL).write_text(journal, encoding="utf-8")
-        kept = _files(plan, source, folder, done)
-        (folder / JOURNAL).unlink()
+            journal.write_text(content, encoding="utf-8")
+        n_reused_files = _write_files(plan, source, folder, report_share)
+        journal.unlink()
     except OSError as error:
         raise DumpError(
             f"{error.filename or folder}: cannot be written ({error.strerror})"
         ) from error
-    return kept
+    return n_reused_files
 
 
-def _files(plan: Plan, source: Checkpoint, folder: Path, done: Callable[[float], None]) -> int:
-    """How many files were there already."""
-    written = held = kept = 0
+def _write_files(
+    plan: Plan, source: Checkpoint, folder: Path, report_share: Callable[[float], None]
+) -> int:
+    """Write the files that do not exist, and return how many existed."""
+    n_written = n_held = n_reused_files = 0
 
-    def count(size: int) -> None:
-        nonlocal written, held
-        written, held = written + size, held + size
-        if held > _RELEASE:
-            held = 0
+    def count_bytes(n_bytes: int) -> None:
+        nonlocal n_written, n_held
+        n_written += n_bytes
+        n_held += n_bytes
+        if n_held > _RELEASE_AFTER:
+            n_held = 0
             source.release()
-        done(written / max(1, plan.size))
+        report_share(n_written / max(1, plan.size))
 
     for file in plan.files:
         path = folder / file.name
         if path.is_file():
-            kept += 1
-            count(file.size)
+            n_reused_files += 1
+            count_bytes(file.size)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + _PART)
-        _write(file, part, count)
+        part = path.with_name(path.name + _PART_SUFFIX)
+        _write_file(file, part, count_bytes)
         os.replace(part, path)
-    return kept
+    return n_reused_files
 
 
-def _write(file: File, path: Path, done: Callable[[int], None]) -> None:
+def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> None:
     if file.text is not None:
         path.write_text(file.text, encoding="utf-8")
     elif file.arguments is not None:
-        torch_writer.write_file(path, file.tensors, _BESIDE, file.arguments, done)
+        torch_writer.write_file(path, file.tensors, _MEGATRON_STATE, file.arguments, report_bytes)
     else:
-        safetensors_writer.write_file(path, file.tensors, done)
+        safetensors_writer.write_file(path, file.tensors, report_bytes)
 
 
-def _fingerprint(plan: Plan, source: Checkpoint) -> str:
-    """Of everything that decides which bytes are written."""
-    told = hashlib.sha256()
-    for name in sorted({extent.file for entry in source.entries for extent in entry.extents}):
-        found = (source.root / name).stat()
-        told.update(repr((name, found.st_size, found.st_mtime_ns)).encode())
+def _compute_fingerprint(plan: Plan, source: Checkpoint) -> str:
+    """Return a hash of everything that decides which bytes are written."""
+    digest = hashlib.sha256()
+    source_files = {extent.file for entry in source.entries for extent in entry.extents}
+    for name in sorted(source_files):
+        status = (source.root / name).stat()
+        digest.update(repr((name, status.st_size, status.st_mtime_ns)).encode())
     for file in plan.files:
-        told.update(repr((file.name, file.text, file.arguments)).encode())
+        digest.update(repr((file.name, file.text, file.arguments)).encode())
         for tensor in file.tensors:
-            told.update(
-                repr(
-                    (tensor.name, tensor.dtype, tensor.shape, tensor.sources, tensor.transposed)
-                ).encode()
+            attributes = (
+                tensor.name,
+                tensor.dtype,
+                tensor.shape,
+                tensor.sources,
+                tensor.transposed,
             )
+            digest.update(repr(attributes).encode())
             for rows in tensor.parts:
-                told.update(rows.order.tobytes())
-    return told.hexdigest()
+                digest.update(rows.order.tobytes())
+    return digest.hexdigest()

@@ -23,7 +23,7 @@ _LOGS = (".log", ".out", ".txt", ".jsonl")
 _SAVED = (".safetensors", ".ckpt", ".pt", ".bin")
 
 
-def discover(target: str | Path, reference: str | Path) -> Case:
+def discover_case(target: str | Path, reference: str | Path) -> Case:
     """The case that two folders make, one per run. Raises DumpError for a folder in which nothing is found."""
     return Case(_found(Path(target)), _found(Path(reference)))
 

@@ -72,7 +72,7 @@ def select_settings(evidence: Evidence, *places: Place) -> list[ComparedSetting]
     if evidence.settings is None:
         return []
     shows = load_table().get_first_effect
-    parted = evidence.settings.select_settings("differ", "unsupported", matters=True)
+    parted = evidence.settings.select_rows("differ", "unsupported", matters=True)
     return [row for row in parted if shows(row.setting, row.section) in places]
 
 

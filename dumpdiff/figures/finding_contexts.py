@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..alignment import Alignment
-from ..causes.comparison_index import ValuePair, ComparisonIndex
+from ..causes.comparison_index import ComparisonIndex, ValuePair
 from ..causes.fault_case_builder import load_arrays
 from ..comparison import Comparison
 from ..comparison.layouts import find_common_layout

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
-from ..model.finding_context import Edge, Neighborhood, Node
 from ..model.finding import Finding
+from ..model.finding_context import Edge, Neighborhood, Node
 from ..model.result import Result
 from .dataflow import Link
 from .selection import Flows, Partners, Unit, assign_levels, make_unit, select_nearest

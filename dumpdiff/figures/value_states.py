@@ -44,7 +44,9 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     states[nodes] = result.pairs["state"].to_numpy()
     states[states == "incomparable"] = UNMATCHED
     errors = np.where(states == UNMATCHED, np.nan, comparison.pairs["error"].to_numpy())
-    return _read_side(graph.target_nodes, states, errors), _read_side(graph.reference_nodes, states, errors)
+    return _read_side(graph.target_nodes, states, errors), _read_side(
+        graph.reference_nodes, states, errors
+    )
 
 
 def _read_side(node_of: Ints, states: Objects, errors: Floats) -> ValueStates:

@@ -58,20 +58,26 @@ class NormComparison:
         """
         if self.factor != 1 or self.select_rows("differ"):
             return "differ"
-        agreeing_rows = self.select_rows("agree")
-        compared_share = self._compute_share(agreeing_rows)
-        has_coverage = compared_share >= MIN_COVERAGE and min(self.coverage) >= MIN_COVERAGE
-        return "inconclusive" if self.select_rows("inconclusive") or not has_coverage else "agree"
+        if self.select_rows("inconclusive"):
+            return "inconclusive"
+        coverage = min(*self.coverage, self._compute_agreeing_share())
+        return "agree" if coverage >= MIN_COVERAGE else "inconclusive"
 
     @property
     def pattern_kind(self) -> str:
         """The kind of the first pattern, '' if there is none."""
         return self.patterns[0].kind if self.patterns else ""
 
-    def _compute_share(self, rows: tuple[Row, ...]) -> float:
-        """Return the share of some rows in the sum of squared norms."""
-        total = sum(row.reference_norm**2 for row in self.rows if np.isfinite(row.reference_norm))
-        return sum(row.reference_norm**2 for row in rows) / total if total else 1.0
+    def _compute_agreeing_share(self) -> float:
+        """Return the share of the rows that agree in the sum of squared norms."""
+        total, agreeing = 0.0, 0.0
+        for row in self.rows:
+            if not np.isfinite(row.reference_norm):
+                continue
+            total += row.reference_norm**2
+            if row.state == "agree":
+                agreeing += row.reference_norm**2
+        return agreeing / total if total else 1.0
 
     def to_stage(self) -> Stage:
         """Return the comparison as one stage of a triage."""

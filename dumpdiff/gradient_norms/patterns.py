@@ -160,10 +160,9 @@ def _find_location_patterns(
 ) -> Iterator[Pattern]:
     """Yield patterns of the location of differing parameters in the model."""
     yield from _find_first_of_list(rows)
-    named_rows = [row for row in rows if row.path]
-    differing_rows = [row for row in named_rows if row.state == "differ"]
-    agreeing_rows = [row for row in named_rows if row.state == "agree"]
-    inconclusive_rows = [row for row in named_rows if row.state == "inconclusive"]
+    differing_rows = _select_named_rows(rows, "differ")
+    agreeing_rows = _select_named_rows(rows, "agree")
+    inconclusive_rows = _select_named_rows(rows, "inconclusive")
     inconclusive_rows = [row for row in inconclusive_rows if math.isfinite(row.relative)]
     if not differing_rows:
         return
@@ -181,6 +180,11 @@ def _find_location_patterns(
         if not inconclusive_rows:
             yield from _find_kind_patterns(differing_rows, agreeing_rows)
         yield from _find_layer_patterns(differing_rows, agreeing_rows, inconclusive_rows)
+
+
+def _select_named_rows(rows: Sequence[Row], state: str) -> list[Row]:
+    """Return the rows of one state that have a canonical name."""
+    return [row for row in rows if row.path and row.state == state]
 
 
 def _classify_embedding(difference: float) -> Kind:
@@ -209,10 +213,12 @@ def _has_tied_head(
     differing_rows: Sequence[Row], unpaired: tuple[Sequence[str], Sequence[str]], rules: Rules
 ) -> bool:
     """Whether the embedding differs and only one side has a head that is not paired."""
-    unpaired_paths = [{rules.resolve_parameter(name) for name in names} for names in unpaired]
-    if ("head.weight" in unpaired_paths[0]) == ("head.weight" in unpaired_paths[1]):
-        return False
-    return any(row.path == "embedding.weight" for row in differing_rows)
+    target_paths = set(map(rules.resolve_parameter, unpaired[0]))
+    reference_paths = set(map(rules.resolve_parameter, unpaired[1]))
+    differing_paths = {row.path for row in differing_rows}
+    target_has_head = "head.weight" in target_paths
+    reference_has_head = "head.weight" in reference_paths
+    return target_has_head != reference_has_head and "embedding.weight" in differing_paths
 
 
 def _find_kind_patterns(
@@ -248,33 +254,30 @@ def _find_layer_patterns(
 ) -> Iterator[Pattern]:
     """Yield the layer where the backward pass diverges.
 
-    Unclear norms are no evidence of agreement.
+    Inconclusive norms are no evidence of agreement.
     """
     depths = [row.depth for row in differing_rows if row.depth is not None]
     if not depths:
         return
     top = max(depths)
-    inconclusive_above = _select_by_depth(inconclusive_rows, top + 1, None)
+    inconclusive_above = _select_above(inconclusive_rows, top)
     if top == FIRST_IN_BACKWARD or inconclusive_above:
-        typical = float(np.median([row.relative for row in differing_rows]))
-        reaches_head = top == FIRST_IN_BACKWARD
-        if not reaches_head:
-            worst_above = max(row.relative for row in inconclusive_above)
-            reaches_head = worst_above >= _MIN_CONTRAST * typical
         n_different = len(differing_rows) + len(inconclusive_rows)
-        n_total = n_different + len(agreeing_rows)
-        if reaches_head and n_different >= _MIN_SHARE_OF_ALL * n_total and n_different > 1:
+        differ_everywhere = n_different >= _MIN_SHARE_OF_ALL * (n_different + len(agreeing_rows))
+        if (
+            n_different > 1
+            and differ_everywhere
+            and _reaches_head(differing_rows, inconclusive_above)
+        ):
             yield _build_pattern("everything", "everywhere, including the head or the final norm")
         return
-    rows_below = _select_by_depth(
-        [*differing_rows, *agreeing_rows, *inconclusive_rows], None, top - 1
-    )
-    differing_below = [row for row in rows_below if row.state == "differ"]
+    rows_below = _select_below([*differing_rows, *agreeing_rows, *inconclusive_rows], top)
+    n_differing_below = len(_select_below(differing_rows, top))
     only_top_layer = {row.layer for row in differing_rows} == {top}
-    if rows_below and not differing_below and only_top_layer:
+    if rows_below and not n_differing_below and only_top_layer:
         kinds = _format_names([row.kind for row in differing_rows])
         yield _build_pattern("one-layer", f"only layer {top} differs: {kinds}", top)
-    elif differing_below and len(differing_below) >= _MIN_SHARE_BELOW * len(rows_below):
+    elif n_differing_below and n_differing_below >= _MIN_SHARE_BELOW * len(rows_below):
         summary = f"from layer {top} down to the embedding, those above it agree"
         agreeing_kinds = sorted(row.kind for row in agreeing_rows if row.layer == top)
         if agreeing_kinds:
@@ -282,14 +285,27 @@ def _find_layer_patterns(
         yield _build_pattern("layer", summary, top)
 
 
-def _select_by_depth(rows: Sequence[Row], lowest: int | None, highest: int | None) -> list[Row]:
-    """Return the rows of known depth within both bounds; None is no bound."""
-    selected_rows = []
-    for row in rows:
-        if row.depth is None:
-            continue
-        above_lowest = lowest is None or row.depth >= lowest
-        below_highest = highest is None or row.depth <= highest
-        if above_lowest and below_highest:
-            selected_rows.append(row)
-    return selected_rows
+def _reaches_head(differing_rows: Sequence[Row], inconclusive_above: Sequence[Row]) -> bool:
+    """Whether the head differs, or inconclusive norms near it differ as much as is typical.
+
+    ``inconclusive_above`` are nearer to the head than every differing norm; it is empty only if the
+    head or the final norm differs.
+    """
+    if not inconclusive_above:
+        return True
+    if max(row.depth or 0 for row in differing_rows) == FIRST_IN_BACKWARD:
+        return True
+    differences = [row.relative for row in differing_rows]
+    differences_above = [row.relative for row in inconclusive_above]
+    min_difference = _MIN_CONTRAST * float(np.median(differences))
+    return max(differences_above) >= min_difference
+
+
+def _select_above(rows: Sequence[Row], depth: int) -> list[Row]:
+    """Return the rows that the backward pass reaches before this depth."""
+    return [row for row in rows if row.depth is not None and row.depth > depth]
+
+
+def _select_below(rows: Sequence[Row], depth: int) -> list[Row]:
+    """Return the rows that the backward pass reaches after this depth."""
+    return [row for row in rows if row.depth is not None and row.depth < depth]

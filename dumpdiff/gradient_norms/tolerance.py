@@ -32,6 +32,7 @@ _NOISE_LIMITS = {
     "bfloat16": (2.0**-9, 5e-2),
     "": (1e-5, 5e-2),
 }
+_HALF_PRECISIONS = ("float16", "bfloat16")
 #: A norm cannot be compared if its printed digits leave a larger relative error than this.
 _COARSE = 0.1
 #: A factor between the sides is accepted if this share of the norms has it and is not 1 by itself.
@@ -69,13 +70,15 @@ def choose_precision(target: Norms, reference: Norms, requested_precision: str) 
 
     This is the requested one, else the less exact one of both sides.
     """
-    precisions = [side.precision for side in (target, reference) if side.precision in _NOISE_LIMITS]
-    half_precisions = [name for name in precisions if name in ("bfloat16", "float16")]
     if requested_precision:
         return requested_precision
+    precisions = (target.precision, reference.precision)
+    half_precisions = [name for name in precisions if name in _HALF_PRECISIONS]
     if half_precisions:
         return max(half_precisions, key=unit_roundoff)
-    return "float32" if precisions == ["float32", "float32"] else ""
+    if precisions == ("float32", "float32"):
+        return "float32"
+    return ""
 
 
 def judge_norms(pair_norms: tuple[Floats, Floats, Floats], precision: str) -> Judgement:
@@ -145,9 +148,11 @@ def _find_factor(target: Floats, reference: Floats, relative_rounding: Floats) -
 def accept_vanishing_norms(rows: Sequence[Row]) -> list[Row]:
     """Return the rows, with biases of keys as 'agree' if they are zero except for rounding."""
     rows_by_path = {row.path: row for row in rows}
-    return [
-        replace(row, state="agree") if _is_vanishing(row, rows_by_path) else row for row in rows
-    ]
+    accepted_rows = list(rows)
+    for index, row in enumerate(rows):
+        if _is_vanishing(row, rows_by_path):
+            accepted_rows[index] = replace(row, state="agree")
+    return accepted_rows
 
 
 def _is_vanishing(row: Row, rows_by_path: dict[str, Row]) -> bool:

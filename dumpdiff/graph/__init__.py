@@ -1,7 +1,7 @@
-"""One side at a time: which tensors are the same value, who made it, who reads it.
+"""One side at a time: which tensors are the same value, which op produces it and which ops read it.
 
-``flow_of(trace)`` is the whole package: it completes the statistics, collapses tensors that hold the
-same values into value classes and returns the :class:`Flow` that alignment works on.
+``build_flow(trace)`` is the entry point. It completes the statistics, collapses tensors that hold
+the same values into value classes and returns the :class:`Flow` that the alignment works on.
 """
 
 from .adjoints import Gradients, find_gradients

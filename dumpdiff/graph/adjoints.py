@@ -1,7 +1,8 @@
-"""Which value is the gradient of which: as API dumps record it, else read off the dataflow of the backward pass.
+"""Which value is the gradient of which: recorded in API dumps, else inferred from the dataflow.
 
-Reverse-mode differentiation mirrors the forward pass: what goes back through y = f(x, ...) is computed from the
-gradient of y and from x and y alone, has the size of x, and all that goes back to x from its readers is summed up.
+Reverse-mode differentiation mirrors the forward pass. What flows back through y = f(x, ...) is
+computed from the gradient of y and from x and y alone, and has the size of x. Everything that flows
+back to x from its consumers is added up.
 """
 
 from __future__ import annotations
@@ -14,317 +15,391 @@ from ..model.dtypes import is_floating
 from ..model.trace import BACKWARD, FORWARD
 from .dataflow import Flow
 
-#: Products: what goes back to one factor is computed from the other.
+#: Products: the gradient of one factor is computed from the other.
 _PRODUCTS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
-#: What goes back is the gradient of the output itself, where the sizes are equal.
-_CARRIES = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
-#: Curved: what goes back depends on the input or the output.
-_CURVED = frozenset(
-    {"square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "log", "softmax", "log_softmax", "sigmoid", "silu", "gelu",
-     "tanh", "relu", "abs", "sin", "cos", "erf", "layer_norm", "rms_norm", "batch_norm"}
+#: The gradient of the input is that of the output itself, where the sizes are equal.
+_PASS_THROUGH = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
+#: Nonlinear: the gradient depends on the input or the output.
+_NONLINEAR = frozenset(
+    {"square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "log", "softmax", "log_softmax",
+     "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
+     "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
-#: Ops that it takes at least to go back through one where no single gradient operator does it: a mean divides what it
-#: spreads; softmax is y (dy - sum(y dy)).
-_STEPS = {"mean": 2, "softmax": 4}
-_NEAREST = 12  # values above an output among which a second way from an input is looked for
-_MOST_LABELS = 16  # values that one tensor can be the gradient of: a chain of additions
+#: Backward ops that one of these takes at least where no single gradient operator does it: a mean
+#: divides what it spreads; softmax is y (dy - sum(y dy)).
+_MIN_STEPS = {"mean": 2, "softmax": 4}
+#: Values above an output that are searched for a second way from an input to it.
+_MAX_DETOUR_VALUES = 12
+#: Values that one tensor can be the gradient of: a chain of additions.
+_MAX_LABELS = 16
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of one side, all by value class."""
+    """The gradients of one side, all by value class."""
 
     by_value: dict[int, int]  #: value -> its gradient
-    #: (output, input, whether the input reaches the output in another way too) of an op -> what goes back through it
+    #: (output, input, whether the input reaches the output in another way too) of an op -> the
+    #: gradient that flows back through it
     by_edge: dict[tuple[int, int, bool], int]
 
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
-    """The gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
-    recorded = any(call >= 0 for call in flow.trace.ops["forward"].tolist())
-    return _recorded(flow) if recorded else _inferred(flow, kinds)
+    """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
+    if any(call >= 0 for call in flow.trace.ops["forward"].tolist()):
+        return _collect_recorded_gradients(flow)
+    return _infer_gradients(flow, kinds)
 
 
-def _recorded(flow: Flow) -> Gradients:
-    """Backward records name their call; they give the gradients of its arguments in order, but not of all."""
-    of = dict(flow.recorded_gradients)
-    through: dict[tuple[int, int], int] = {}
-    readers: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    given, made = _arguments(flow, ("input", "parameter")), _arguments(flow, ("output",))
-    sizes = flow.sizes
-    for op, call in enumerate(flow.trace.ops["forward"].tolist()):
-        if call < 0 or not flow.writes[op] or not made[call]:
-            continue
-        inputs, backs = [v for v in given[call] if v >= 0], made[op]
-        for place, back in enumerate(backs):
-            if len(inputs) == len(backs):
-                fitting = inputs[place : place + 1]
-            else:
-                fitting = [value for value in inputs if sizes[value] == sizes[back]]
-            if len(fitting) == 1 and back in flow.writes[op] and sizes[fitting[0]] == sizes[back]:
-                through.setdefault((made[call][0], fitting[0]), back)
-                readers[fitting[0]][back].append(call)
-    for value, ways in readers.items():
-        if of.get(value) in ways and _is_share(flow, ways, of[value]):
-            del of[value]
-    named = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
-    for gradient, name in enumerate(flow.list_column("gradient_of")):
-        if name in named:
-            of.setdefault(named[name], gradient)
-    return _told_apart(flow, of, through)
+def _collect_recorded_gradients(flow: Flow) -> Gradients:
+    """Return the gradients of a dump whose backward records name their forward call.
 
-
-def _is_share(flow: Flow, ways: Mapping[int, Sequence[int]], back: int) -> bool:
-    """Whether what goes back through one of several readers is less than the sum over all of them.
-
-    ``ways``: what goes back -> the calls it goes back through; through a module that holds all the others it is the sum
+    Such a record has the gradients of the call's arguments in order, but not of all arguments.
     """
-    others = [call for other, calls in ways.items() if other != back for call in calls]
-    return all(
-        any(module not in (call, *flow.iterate_enclosing_calls(call)) for call in others)
-        for module in ways[back]
-    )
+    gradient_of = dict(flow.recorded_gradients)
+    by_edge: dict[tuple[int, int], int] = {}
+    # value -> gradient that flows back to it -> the calls it flows back through
+    calls_of: defaultdict[int, defaultdict[int, list[int]]]
+    calls_of = defaultdict(lambda: defaultdict(list))
+    inputs_of = _collect_arguments(flow, ("input", "parameter"))
+    outputs_of = _collect_arguments(flow, ("output",))
+    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
+        if call < 0 or not flow.writes[record] or not outputs_of[call]:
+            continue
+        inputs = [value for value in inputs_of[call] if value >= 0]
+        for value, gradient in _match_inputs_to_gradients(flow, inputs, outputs_of[record]):
+            if gradient in flow.writes[record]:
+                by_edge.setdefault((outputs_of[call][0], value), gradient)
+                calls_of[value][gradient].append(call)
+    for value, gradient_calls in calls_of.items():
+        own_gradient = gradient_of.get(value)
+        if own_gradient is None or own_gradient not in gradient_calls:
+            continue
+        if _is_share(flow, gradient_calls, own_gradient):
+            del gradient_of[value]
+    parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
+    for gradient, name in enumerate(flow.list_column("gradient_of")):
+        if name in parameters:
+            gradient_of.setdefault(parameters[name], gradient)
+    return Gradients(gradient_of, _flag_detours(flow, by_edge))
 
 
-def _arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:
-    """Per op the classes of its floating tensors of these roles, in order; keywords and numbers do not count."""
-    table: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
+def _match_inputs_to_gradients(
+    flow: Flow, inputs: Sequence[int], gradients: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield (input, gradient) of equal size: by position if the counts are equal, else by size."""
+    for position, gradient in enumerate(gradients):
+        candidates = inputs
+        if len(inputs) == len(gradients):
+            candidates = inputs[position : position + 1]
+        fitting = [value for value in candidates if flow.sizes[value] == flow.sizes[gradient]]
+        if len(fitting) == 1:
+            yield fitting[0], gradient
+
+
+def _is_share(flow: Flow, gradient_calls: Mapping[int, Sequence[int]], gradient: int) -> bool:
+    """Return whether a gradient flows back through one of several consumers only.
+
+    Then it is less than the sum over all of them. ``gradient_calls`` maps each gradient to the
+    calls that it flows back through. A gradient that flows back through a module that contains all
+    other calls is the sum.
+    """
+    other_calls = [
+        call
+        for other_gradient, calls in gradient_calls.items()
+        if other_gradient != gradient
+        for call in calls
+    ]
+    return not any(_contains_all(flow, module, other_calls) for module in gradient_calls[gradient])
+
+
+def _contains_all(flow: Flow, module: int, calls: Sequence[int]) -> bool:
+    """Return whether all calls are the module or ran in it."""
+    return all(call == module or module in flow.iterate_enclosing_calls(call) for call in calls)
+
+
+def _collect_arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:
+    """Return per op the classes of its positional floating tensors of these roles, in order."""
+    arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
     columns = (flow.tensors[name].tolist() for name in ("op", "role", "slot", "dtype", "constant"))
-    for value, op, role, slot, dtype, constant in zip(
-        flow.tensor_class.tolist(), *columns, strict=True
-    ):
-        if (
-            role in roles
-            and not constant
-            and slot.rpartition(".")[2].isdigit()
-            and is_floating(dtype)
-        ):
-            table[op].append(value)
-    return table
+    rows = zip(flow.tensor_class.tolist(), *columns, strict=True)
+    for value, op, role, slot, dtype, constant in rows:
+        is_positional = slot.rpartition(".")[2].isdigit()
+        if role in roles and is_positional and not constant and is_floating(dtype):
+            arguments[op].append(value)
+    return arguments
 
 
-def _told_apart(flow: Flow, of: dict[int, int], through: dict[tuple[int, int], int]) -> Gradients:
-    ways = {
-        (output, given, _has_detour(flow, output, given)): back
-        for (output, given), back in through.items()
+def _flag_detours(
+    flow: Flow, by_edge: Mapping[tuple[int, int], int]
+) -> dict[tuple[int, int, bool], int]:
+    """Return the gradients by edge, with the key completed as in :class:`Gradients`."""
+    return {
+        (output, value, _has_detour(flow, output, value)): gradient
+        for (output, value), gradient in by_edge.items()
     }
-    return Gradients(of, ways)
 
 
-def _has_detour(flow: Flow, output: int, given: int) -> bool:
-    """The op that made the output reads something else that was computed from the input: x * sigmoid(x)."""
-    above = [value for value in flow.reads[int(flow.producers[output])] if value != given]
-    for value in above:
-        maker = int(flow.producers[value])
-        if maker >= 0 and given in flow.reads[maker]:
+def _has_detour(flow: Flow, output: int, value: int) -> bool:
+    """Return whether the producer of the output also reads something computed from the value.
+
+    An example is x * sigmoid(x).
+    """
+    todo = [other for other in flow.reads[int(flow.producers[output])] if other != value]
+    for other in todo:
+        producer = int(flow.producers[other])
+        if producer < 0:
+            continue
+        reads = flow.reads[producer]
+        if value in reads:
             return True
-        if maker >= 0 and len(above) < _NEAREST:
-            above += [read for read in flow.reads[maker] if read not in above]
+        if len(todo) < _MAX_DETOUR_VALUES:
+            todo += [read for read in reads if read not in todo]
     return False
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A value on the way back through the op that made ``output``."""
+class _Path:
+    """A value on the way back through the op that produced ``output``."""
 
     output: int
-    steps: int  #: ops since the gradient of the output
-    read: frozenset[int]  #: inputs and output of the op that it was computed from
+    n_steps: int  #: ops since the gradient of the output
+    used_values: frozenset[int]  #: inputs and output of the op that it was computed from
 
 
 @dataclass
 class _Sweep:
-    """One pass over the backward ops in order; labels grow as it goes."""
+    """One pass over the backward ops in order, which labels the values they write."""
 
     flow: Flow
     kinds: Sequence[str]
-    of: dict[int, int] = field(default_factory=dict)
-    through: dict[tuple[int, int], int] = field(default_factory=dict)
-    outputs: defaultdict[int, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  #: what it is a gradient of
-    shares: defaultdict[int, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  #: what it goes back to
-    inside: defaultdict[int, list[_Step]] = field(default_factory=lambda: defaultdict(list))
-    derived: dict[int, frozenset[int]] = field(
-        default_factory=dict
-    )  #: of one forward value alone, on the way
-    summed: set[int] = field(
-        default_factory=set
-    )  #: values whose gradient is a sum that was recorded
-    biased: dict[int, int] = field(default_factory=dict)  #: value -> what it is with a bias added
+    gradient_of: dict[int, int] = field(default_factory=dict)
+    by_edge: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: value -> what it is the gradient of
+    labels: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    #: value -> the values it flows back to, alone or as a term of a sum
+    shares: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    #: value -> the paths back that it is on
+    paths: defaultdict[int, list[_Path]] = field(default_factory=lambda: defaultdict(list))
+    #: value -> the one forward value that it is computed from
+    forward_bases: dict[int, frozenset[int]] = field(default_factory=dict)
+    #: values whose gradient is a recorded sum
+    summed: set[int] = field(default_factory=set)
+    #: value -> the same value with a bias added
+    biased: dict[int, int] = field(default_factory=dict)
 
-    def op(self, op: int) -> None:
+    def label_outputs(self, op: int) -> None:
         """Label what an op of the backward pass writes."""
         reads, writes = self.flow.reads[op], self.flow.writes[op]
-        bases = [self._base(value) for value in reads]
+        bases = [self._find_forward_bases(value) for value in reads]
         if len(bases) == 1 and bases[0] is not None:
-            self.derived.update(dict.fromkeys(writes, bases[0]))
+            self.forward_bases.update(dict.fromkeys(writes, bases[0]))
             return
-        if self.kinds[op] == "add" and self._sum(reads, writes[0]):
+        if self.kinds[op] == "add" and self._label_sum(reads, writes[0]):
             return
-        self._seed(op)
-        ways = list(self._ways(op))
-        done = False
-        for written, ends in self._ends(op, ways):
-            done = True
-            self._goes_back(*ends, written)
-        if not done:
-            for way in ways[:_MOST_LABELS]:
-                for written in writes:
-                    self.inside[written].append(way)
+        self._start_at_weight(op)
+        paths = list(self._continue_paths(op))
+        ends = list(self._find_path_ends(op, paths))
+        for written, output, value in ends:
+            self._set_edge_gradient(output, value, written)
+        if ends:
+            return
+        for path in paths[:_MAX_LABELS]:
+            for written in writes:
+                self.paths[written].append(path)
 
-    def _base(self, value: int) -> frozenset[int] | None:
-        """Forward values that a value is computed from; None for what carries gradients."""
-        maker = int(self.flow.producers[value])
-        if maker < 0 or self.flow.phases[maker] == FORWARD:
+    def _find_forward_bases(self, value: int) -> frozenset[int] | None:
+        """Return the forward values that a value is computed from; None if it carries gradients."""
+        producer = int(self.flow.producers[value])
+        if producer < 0 or self.flow.phases[producer] == FORWARD:
             return frozenset((value,))
-        return self.derived.get(value)
+        return self.forward_bases.get(value)
 
-    def _ways(self, op: int) -> Iterator[_Step]:
-        """The forward ops that an op may be going back through: all else that it reads belongs to them."""
+    def _continue_paths(self, op: int) -> Iterator[_Path]:
+        """Yield the paths that this op may continue, one step longer.
+
+        It may if all else that it reads belongs to the forward op that the path goes back through.
+        """
         reads = self.flow.reads[op]
         for value in reads:
-            known = [_Step(output, 0, frozenset()) for output in self.outputs[value]] + self.inside[
-                value
-            ]
-            for way in known[-_MOST_LABELS:]:
-                maker = self._maker(way.output)
-                if maker < 0:
-                    continue
-                own = {*self.flow.reads[maker], *self.flow.writes[maker]}
-                read = set(way.read)
-                for other in reads:
-                    base = self._base(other)
-                    if base is not None and base <= own:
-                        read |= base
-                    elif other != value and not self._belongs(other, way.output):
-                        break
-                else:
-                    yield _Step(way.output, way.steps + 1, frozenset(read))
+            starts = [_Path(output, 0, frozenset()) for output in self.labels[value]]
+            for path in (starts + self.paths[value])[-_MAX_LABELS:]:
+                used_values = self._find_used_values(path, value, reads)
+                if used_values is not None:
+                    yield _Path(path.output, path.n_steps + 1, used_values)
 
-    def _belongs(self, value: int, output: int) -> bool:
-        return output in self.outputs[value] or any(
-            way.output == output for way in self.inside[value]
-        )
+    def _find_used_values(
+        self, path: _Path, value: int, reads: Sequence[int]
+    ) -> frozenset[int] | None:
+        """Return the forward values that a path has used after an op that reads ``reads``.
 
-    def _maker(self, value: int) -> int:
-        maker = int(self.flow.producers[value])
-        return maker if maker >= 0 and self.flow.phases[maker] == FORWARD else -1
+        None if the op cannot be on the path: it reads something foreign to the forward op.
+        """
+        producer = self._get_forward_producer(path.output)
+        if producer < 0:
+            return None
+        own_values = {*self.flow.reads[producer], *self.flow.writes[producer]}
+        used_values = set(path.used_values)
+        for read in reads:
+            bases = self._find_forward_bases(read)
+            if bases is not None and bases <= own_values:
+                used_values |= bases
+            elif read != value and not self._is_on_path_from(read, path.output):
+                return None
+        return frozenset(used_values)
 
-    def _ends(self, op: int, ways: Sequence[_Step]) -> Iterator[tuple[int, tuple[int, int]]]:
-        """(written value, (output, input)): where the way back through a forward op ends with this op."""
-        carries = {way: self.kinds[self._maker(way.output)] in _CARRIES for way in ways}
-        for way in sorted(ways, key=lambda way: (carries[way], not way.read, way.steps)):
-            taken: set[int] = set()
-            found = []
+    def _is_on_path_from(self, value: int, output: int) -> bool:
+        outputs = [path.output for path in self.paths[value]]
+        return output in self.labels[value] or output in outputs
+
+    def _get_forward_producer(self, value: int) -> int:
+        """Return the forward op that produced a value, -1 if none did."""
+        producer = int(self.flow.producers[value])
+        return producer if producer >= 0 and self.flow.phases[producer] == FORWARD else -1
+
+    def _find_path_ends(self, op: int, paths: Sequence[_Path]) -> Iterator[tuple[int, int, int]]:
+        """Yield (written value, output, input) where a path back through a forward op ends here.
+
+        Paths are tried in order: those that must compute something first, then those that used
+        forward values, then the shorter ones. The first path with an end counts.
+        """
+
+        def rank_path(path: _Path) -> tuple[bool, bool, int]:
+            kind = self.kinds[self._get_forward_producer(path.output)]
+            return kind in _PASS_THROUGH, not path.used_values, path.n_steps
+
+        for path in sorted(paths, key=rank_path):
+            used_inputs: set[int] = set()
+            ends = []
+            inputs = self._find_open_inputs(op, path)
             for written in self.flow.writes[op]:
-                inputs = [x for x in self._inputs(op, way) if x not in taken]
-                fitting = [x for x in inputs if self.flow.sizes[x] == self.flow.sizes[written]]
+                size = self.flow.sizes[written]
+                fitting = [x for x in inputs if x not in used_inputs and self.flow.sizes[x] == size]
                 if fitting:
-                    taken.add(fitting[0])
-                    found.append((written, (way.output, fitting[0])))
-            if found:
-                yield from found
+                    used_inputs.add(fitting[0])
+                    ends.append((written, path.output, fitting[0]))
+            if ends:
+                yield from ends
                 return
 
-    def _inputs(self, op: int, way: _Step) -> list[int]:
-        """Inputs of the forward op that this op may give the gradient of, those that have none yet, in order."""
-        maker = self._maker(way.output)
-        kind, inputs = self.kinds[maker], list(self.flow.reads[maker])
-        fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
-        if (kind in _CURVED and not way.read) or (way.steps < _STEPS.get(kind, 1) and not fused):
+    def _find_open_inputs(self, op: int, path: _Path) -> list[int]:
+        """Return the inputs of the forward op whose gradient this op may give, in order."""
+        producer = self._get_forward_producer(path.output)
+        kind, inputs = self.kinds[producer], list(self.flow.reads[producer])
+        is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
+        if kind in _NONLINEAR and not path.used_values:
+            return []
+        if path.n_steps < _MIN_STEPS.get(kind, 1) and not is_fused:
             return []
         if kind in _PRODUCTS and len(inputs) > 1:
-            inputs = [x for x in inputs if x not in way.read and way.read]
+            if not path.used_values:
+                return []
+            inputs = [value for value in inputs if value not in path.used_values]
         if kind == "sub":
             inputs = inputs[1:]
-        if kind == "add":  # what is as large as the sum has the sum's own gradient
-            inputs = [x for x in inputs if self.flow.sizes[x] != self.flow.sizes[way.output]]
-        return [x for x in inputs if (way.output, x) not in self.through]
+        if kind == "add":  # an input as large as the sum has the gradient of the sum itself
+            size = self.flow.sizes[path.output]
+            inputs = [value for value in inputs if self.flow.sizes[value] != size]
+        return [value for value in inputs if (path.output, value) not in self.by_edge]
 
-    def _goes_back(self, output: int, given: int, gradient: int) -> None:
-        self.through[output, given] = gradient
-        self.through.setdefault((self.biased.get(output, output), given), gradient)
-        self._share(gradient, given)
+    def _set_edge_gradient(self, output: int, value: int, gradient: int) -> None:
+        """Make it the gradient that flows back from an output to an input."""
+        self.by_edge[output, value] = gradient
+        self.by_edge.setdefault((self.biased.get(output, output), value), gradient)
+        self._add_share(gradient, value)
 
-    def _share(self, gradient: int, value: int) -> None:
-        """A gradient goes back to a value: it is the value's own unless it is summed up with others."""
+    def _add_share(self, gradient: int, value: int) -> None:
+        """Let a gradient flow back to a value, and on to what the value was passed through from.
+
+        It is the value's own gradient unless it is added up with others.
+        """
         todo = [value]
         while todo:
             value = todo.pop()
-            if value in self.shares[gradient] or len(self.shares[gradient]) >= _MOST_LABELS:
+            if value in self.shares[gradient] or len(self.shares[gradient]) >= _MAX_LABELS:
                 continue
             self.shares[gradient].append(value)
-            if self._uses(value) > 1 and (self._is_summed(gradient) or value in self.summed):
+            is_term = self._is_summed(gradient) or value in self.summed
+            if is_term and self._count_uses(value) > 1:
                 continue
-            todo += self._settle(gradient, value)
+            todo += self._set_gradient(gradient, value)
 
-    def _settle(self, gradient: int, value: int) -> list[int]:
-        """Make it the gradient of a value; returns the values that it goes back to unchanged."""
-        self.of[value] = gradient
-        self.outputs[gradient].append(value)
-        maker = self._maker(value)
-        if maker < 0 or self.kinds[maker] not in _CARRIES:
+    def _set_gradient(self, gradient: int, value: int) -> list[int]:
+        """Make it the gradient of a value; return the values that it flows back to unchanged."""
+        self.gradient_of[value] = gradient
+        self.labels[gradient].append(value)
+        producer = self._get_forward_producer(value)
+        if producer < 0 or self.kinds[producer] not in _PASS_THROUGH:
             return []
-        reads = self.flow.reads[maker][:1] if self.kinds[maker] == "sub" else self.flow.reads[maker]
-        same = [x for x in reads if self.flow.sizes[x] == self.flow.sizes[gradient]]
-        if len(same) == 1 and len(reads) == 2:
-            self.biased[same[0]] = value
-        return same
+        reads = self.flow.reads[producer]
+        if self.kinds[producer] == "sub":
+            reads = reads[:1]
+        size = self.flow.sizes[gradient]
+        passed_values = [read for read in reads if self.flow.sizes[read] == size]
+        if len(passed_values) == 1 and len(reads) == 2:
+            self.biased[passed_values[0]] = value
+        return passed_values
 
-    def _uses(self, value: int) -> int:
-        return sum(
-            1
-            for op in self.flow.consumers[value]
-            if self.flow.phases[op] == FORWARD and self.flow.writes[op]
-        )
+    def _count_uses(self, value: int) -> int:
+        """Return how many forward ops compute something from a value."""
+        consumers = [op for op in self.flow.consumers[value] if self.flow.writes[op]]
+        return sum(self.flow.phases[op] == FORWARD for op in consumers)
 
     def _is_summed(self, gradient: int) -> bool:
-        return any(
-            self.kinds[op] == "add" and self.flow.phases[op] == BACKWARD and self.flow.writes[op]
-            for op in self.flow.consumers[gradient]
-        )
+        """Return whether a backward addition reads the gradient."""
+        for op in self.flow.consumers[gradient]:
+            is_backward = self.flow.phases[op] == BACKWARD
+            if is_backward and self.kinds[op] == "add" and self.flow.writes[op]:
+                return True
+        return False
 
-    def _sum(self, reads: Sequence[int], written: int) -> bool:
-        """A sum of what goes back to one value is its gradient; true if this is one."""
+    def _label_sum(self, reads: Sequence[int], written: int) -> bool:
+        """Label a sum of gradients that flow back to one value; return whether it is one."""
+        size = self.flow.sizes[written]
         counts: dict[int, int] = defaultdict(int)
-        for value in reads:
-            for given in self.shares[value]:
-                counts[given] += self.flow.sizes[given] == self.flow.sizes[written]
-        best = max(counts, key=lambda given: (counts[given], -given), default=-1)
-        if best < 0 or counts[best] < min(2, len(reads)):
+        for read in reads:
+            for value in self.shares[read]:
+                counts[value] += self.flow.sizes[value] == size
+        summed_value = max(counts, key=lambda value: (counts[value], -value), default=-1)
+        if summed_value < 0 or counts[summed_value] < min(2, len(reads)):
             return False
-        self.summed.add(best)
-        self.shares[written].append(best)
-        for value in self._settle(written, best):
-            self._share(written, value)
+        self.summed.add(summed_value)
+        self.shares[written].append(summed_value)
+        for value in self._set_gradient(written, summed_value):
+            self._add_share(written, value)
         return True
 
-    def _seed(self, op: int) -> None:
-        """Where the chain is broken: beside a weight of one product there stands the gradient of the product."""
-        reads, sizes = self.flow.reads[op], self.flow.sizes
-        if len(reads) != 2 or any(self.outputs[value] or self.inside[value] for value in reads):
+    def _start_at_weight(self, op: int) -> None:
+        """Start a new path where the chain is broken.
+
+        An op that reads a weight of one product only reads the gradient of that product with it.
+        """
+        reads = self.flow.reads[op]
+        if len(reads) != 2 or any(self.labels[value] or self.paths[value] for value in reads):
             return
         for weight, gradient in (reads, reads[::-1]):
-            if self.flow.producers[weight] >= 0 or self._base(gradient) is not None:
+            is_leaf = self.flow.producers[weight] < 0
+            if not is_leaf or self._find_forward_bases(gradient) is not None:
                 continue
-            products = [
-                self.flow.writes[reader][0]
-                for reader in self.flow.consumers[weight]
-                if self.flow.phases[reader] == FORWARD
-                and self.flow.writes[reader]
-                and self.kinds[reader] in _PRODUCTS
-            ]
-            made = [product for product in products if sizes[product] == sizes[gradient]]
-            if len(made) == 1 and made[0] not in self.of:
-                self._share(gradient, made[0])
+            size = self.flow.sizes[gradient]
+            products = [x for x in self._find_products(weight) if self.flow.sizes[x] == size]
+            if len(products) == 1 and products[0] not in self.gradient_of:
+                self._add_share(gradient, products[0])
+
+    def _find_products(self, weight: int) -> list[int]:
+        """Return what forward products compute from a weight."""
+        products = []
+        for op in self.flow.consumers[weight]:
+            is_product = self.kinds[op] in _PRODUCTS and self.flow.phases[op] == FORWARD
+            if is_product and self.flow.writes[op]:
+                products.append(self.flow.writes[op][0])
+        return products
 
 
-def _inferred(flow: Flow, kinds: Sequence[str]) -> Gradients:
+def _infer_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
+    """Return the gradients that the dataflow of the backward pass shows."""
     sweep = _Sweep(flow, kinds)
-    for op, phase in enumerate(flow.phases):
-        if phase == BACKWARD and flow.writes[op] and flow.reads[op]:
-            sweep.op(op)
-    return _told_apart(flow, sweep.of, sweep.through)
+    for op, (reads, writes) in enumerate(zip(flow.reads, flow.writes, strict=True)):
+        if flow.phases[op] == BACKWARD and reads and writes:
+            sweep.label_outputs(op)
+    return Gradients(sweep.gradient_of, _flag_detours(flow, sweep.by_edge))

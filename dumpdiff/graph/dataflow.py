@@ -1,4 +1,4 @@
-"""The dataflow of one side over value classes: who made each value, who reads it, what a gradient depends on."""
+"""The dataflow of one side over value classes: the producer and the consumers of each value."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 #: One row per value class, in order of first appearance; the row number is the class id.
 CLASS_COLUMNS = {
-    "tensor": "id of the tensor that stands for the class: the producer's output, else the first read",
+    "tensor": "id of the tensor that represents it: the producer's output, else the first read",
     "size": "number of elements",
     "max": "", "min": "", "mean": "", "norm": "", "nonfinite": "", "dtype": "of that tensor",
-    "evidence": "0..4: how many of its numbers say something, see classes.evidence",
-    "producer": "op that made it: the first that writes and does not read it; -1 if nothing recorded made it",
+    "evidence": "0..4: how many statistics carry information, see value_classes.count_evidence",
+    "producer": "first op that writes and does not read it; -1 if no recorded op produced it",
     "parameter": "name of the parameter it is, '' if none",
     "gradient_of": "name of the parameter whose gradient it is, '' if none",
-    "phase": "phase of the producer, else of the first reader",
+    "phase": "phase of the producer, else of the first consumer",
 }  # fmt: skip
+
+#: Share of the computed values from which on a dtype counts as one that the run computes in.
+_COMMON_DTYPE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,99 +51,101 @@ class Flow:
     @cached_property
     def consumers(self) -> list[list[int]]:
         """Per class: the ops that read it, in order."""
-        table: list[list[int]] = [[] for _ in range(len(self.classes))]
-        for op, classes in enumerate(self.reads):
-            for value in classes:
-                table[value].append(op)
-        return table
+        consumers: list[list[int]] = [[] for _ in range(len(self.classes))]
+        for op, values in enumerate(self.reads):
+            for value in values:
+                consumers[value].append(op)
+        return consumers
 
     @cached_property
     def coarsest_dtype(self) -> str:
-        """The least exact dtype of at least 5 % of the computed values (float32 at best): what follows errs like it."""
-        made = self.classes.loc[
-            (self.classes["producer"] >= 0) & (self.classes["size"] > 1), "dtype"
-        ]
-        shares = made.value_counts(normalize=True)
-        common = [str(dtype) for dtype, share in shares.items() if share >= 0.05]
-        return max(["float32", *common], key=unit_roundoff)
+        """The coarsest dtype of at least 5 % of the computed values; float32 if all are finer.
+
+        What follows from such values has errors of its size.
+        """
+        is_computed = (self.classes["producer"] >= 0) & (self.classes["size"] > 1)
+        shares = self.classes.loc[is_computed, "dtype"].value_counts(normalize=True)
+        common_dtypes = shares.index[(shares >= _COMMON_DTYPE_SHARE).to_numpy()]
+        return max(["float32", *map(str, common_dtypes)], key=unit_roundoff)
 
     @cached_property
     def graph(self) -> nx.DiGraph:
         """Dataflow between ops, by recorded edges and by equal values; node ids are op ids."""
-        makers = enumerate(self.producers.tolist())
         edges = (
-            (maker, reader)
-            for value, maker in makers
-            if maker >= 0
-            for reader in self.consumers[value]
+            (producer, consumer)
+            for value, producer in enumerate(self.producers.tolist())
+            if producer >= 0
+            for consumer in self.consumers[value]
         )
         return digraph(self.trace.ops, edges)
 
     @cached_property
     def recorded_gradients(self) -> dict[int, int]:
-        """Forward class -> class of its gradient, where backward ops name the forward call they belong to."""
-        forward = self.trace.ops["forward"].to_numpy()[self.tensors["op"]]
-        role = self.tensors["role"].to_numpy()
-        known = self.tensor_class >= 0
-        outputs = self._by_position(
-            np.flatnonzero(known & (role == "output")), self.tensors["op"].to_numpy()
-        )
-        given = self._by_position(
-            np.flatnonzero(known & (role == "input") & (forward >= 0)), forward
-        )
-        pairs: dict[int, int] = {}
-        for place, gradient in given.items():
-            if place in outputs:
-                pairs.setdefault(outputs[place], gradient)
-        return pairs
+        """Forward class -> class of its gradient, where backward ops name their forward call."""
+        ops = self.tensors["op"].to_numpy()
+        calls = self.trace.ops["forward"].to_numpy()[ops]
+        roles = self.tensors["role"].to_numpy()
+        has_class = self.tensor_class >= 0
+        output_rows = np.flatnonzero(has_class & (roles == "output"))
+        gradient_rows = np.flatnonzero(has_class & (roles == "input") & (calls >= 0))
+        outputs = self._index_by_position(output_rows, ops)
+        gradients = self._index_by_position(gradient_rows, calls)
+        gradient_of: dict[int, int] = {}
+        for position, gradient in gradients.items():
+            if position in outputs:
+                gradient_of.setdefault(outputs[position], gradient)
+        return gradient_of
+
+    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
+        """Return (op, position among its inputs or outputs) -> class of some tensor rows.
+
+        ``ops`` has the op of every tensor. A slot without a number is position 0.
+        """
+        classes: dict[tuple[int, int], int] = {}
+        slots = self.tensors["slot"].to_numpy()[rows].tolist()
+        values = self.tensor_class[rows].tolist()
+        for op, slot, value in zip(ops[rows].tolist(), slots, values, strict=True):
+            number = slot.partition(".")[2]
+            position = int(number) if number.isdigit() else 0
+            classes.setdefault((op, position), value)
+        return classes
 
     def iterate_enclosing_calls(self, op: int) -> Iterator[int]:
-        """The module calls that an op ran in, innermost first."""
+        """Yield the module calls that an op ran in, innermost first."""
         parents = self.trace.ops["parent"]
         while (op := int(parents.iat[op])) >= 0:
             yield op
 
-    def _by_position(self, rows: Ints, op: Ints) -> dict[tuple[int, int], int]:
-        """(op, position among its inputs or outputs) -> class of the rows; a slot without a number is position 0."""
-        found: dict[tuple[int, int], int] = {}
-        slots = self.tensors["slot"].to_numpy()[rows].tolist()
-        for call, slot, value in zip(
-            op[rows].tolist(), slots, self.tensor_class[rows].tolist(), strict=True
-        ):
-            number = slot.partition(".")[2]
-            found.setdefault((call, int(number) if number.isdigit() else 0), value)
-        return found
-
     @cached_property
     def row_order(self) -> Ints:
-        """Tensor ids sorted by op; ``row_order[rows[op]:rows[op + 1]]`` are the op's."""
+        """Tensor ids sorted by op, see ``row_offsets``."""
         order: Ints = np.argsort(self.tensors["op"].to_numpy(), kind="stable")
         return order
 
     @cached_property
     def row_offsets(self) -> Ints:
-        """(ops + 1,) offsets into ``row_order``."""
+        """(ops + 1,) where the tensors of each op begin in ``row_order``."""
         counts = np.bincount(self.tensors["op"].to_numpy(), minlength=len(self.trace.ops))
         offsets: Ints = np.concatenate([[0], np.cumsum(counts)])
         return offsets
 
     def get_tensor_ids(self, op: int) -> Ints:
-        """Ids of the op's tensors, in slot order as recorded."""
+        """Return the ids of the op's tensors, in slot order as recorded."""
         ids: Ints = self.row_order[self.row_offsets[op] : self.row_offsets[op + 1]]
         return ids
 
     @cached_property
     def checksums(self) -> list[frozenset[str]]:
-        """Per class the checksums recorded of it: one for each layout in which it appears."""
-        sums: list[set[str]] = [set() for _ in range(len(self.classes))]
-        recorded = self.tensors["hash"].to_numpy()
-        for row in np.flatnonzero((recorded != "") & (self.tensor_class >= 0)).tolist():
-            sums[self.tensor_class[row]].add(recorded[row])
-        return [frozenset(found) for found in sums]
+        """Per class: its recorded checksums, one for each layout in which it appears."""
+        checksums: list[set[str]] = [set() for _ in range(len(self.classes))]
+        hashes = self.tensors["hash"].to_numpy()
+        for row in np.flatnonzero((hashes != "") & (self.tensor_class >= 0)).tolist():
+            checksums[self.tensor_class[row]].add(hashes[row])
+        return list(map(frozenset, checksums))
 
     @cached_property
     def producers(self) -> Ints:
-        """(classes,) op that made each class, -1 if nothing recorded did."""
+        """(classes,) op that produced each class, -1 if no recorded op did."""
         return self.classes["producer"].to_numpy()
 
     @cached_property
@@ -150,7 +155,7 @@ class Flow:
         return phases
 
     def list_column(self, name: str) -> list[Any]:
-        """A column of ``classes`` as a list: for loops, where a frame is a hundred times slower."""
+        """Return a column of ``classes`` as a list; in loops a frame is a hundred times slower."""
         if name not in self._columns:
             self._columns[name] = self.classes[name].tolist()
         return self._columns[name]
@@ -177,13 +182,10 @@ class Flow:
 
     @cached_property
     def is_layout(self) -> Flags:
-        """(ops,) true where an op writes nothing that it does not read: a reshape, transpose or copy."""
-        return np.array(
-            [
-                bool(read) and not written
-                for read, written in zip(self.reads, self.writes, strict=True)
-            ]
-        )
+        """(ops,) true where an op reads, but writes no new value: a reshape, transpose or copy."""
+        has_inputs = np.array([bool(values) for values in self.reads], dtype=bool)
+        has_outputs = np.array([bool(values) for values in self.writes], dtype=bool)
+        return has_inputs & ~has_outputs
 
 
 def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
@@ -191,80 +193,88 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     tensors, problems = complete_statistics(trace, progress)
     updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
     tensor_class = assign_classes(tensors, trace.source.low_precision_statistics, updates)
-    made = _made(trace, tensors)
-    reads, writes = _per_op(len(trace.ops), tensors, tensor_class, made)
-    classes = _class_table(trace, tensors, tensor_class, reads, made)
-    return Flow(trace, tensors, classes, tensor_class, made, reads, writes, problems)
+    is_computed = _flag_computed(trace, tensors)
+    reads, writes = _collect_values_of_ops(len(trace.ops), tensors, tensor_class, is_computed)
+    classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
+    return Flow(trace, tensors, classes, tensor_class, is_computed, reads, writes, problems)
 
 
-def _made(trace: Trace, tensors: pd.DataFrame) -> Flags:
-    """(tensors,) outputs of real ops: parameters, which MindSpore writes as ops of kind Parameter, are no results."""
-    parameters = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    made: Flags = (tensors["role"] == "output").to_numpy() & ~parameters
-    return made
+def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for outputs of ops that compute.
+
+    MindSpore writes parameters as ops of kind Parameter; these compute nothing.
+    """
+    is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
+    is_computed: Flags = (tensors["role"] == "output").to_numpy() & ~is_parameter
+    return is_computed
 
 
-def _per_op(
-    ops: int, tensors: pd.DataFrame, tensor_class: Ints, made: Flags
+def _collect_values_of_ops(
+    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, is_computed: Flags
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    reads: list[dict[int, None]] = [{} for _ in range(ops)]
-    writes: list[dict[int, None]] = [{} for _ in range(ops)]
-    known = np.flatnonzero((tensor_class >= 0) & (made | (tensors["role"] != "output").to_numpy()))
-    rows = zip(
-        tensors["op"].to_numpy()[known].tolist(),
-        tensor_class[known].tolist(),
-        made[known].tolist(),
-        strict=True,
-    )
-    for op, value, output in rows:
-        (writes if output else reads)[op][value] = None
-    fresh = [
-        tuple(value for value in made if value not in read)
-        for read, made in zip(reads, writes, strict=True)
-    ]
-    return tuple(tuple(read) for read in reads), tuple(fresh)
+    """Return per op the classes that it reads, and those that it writes and does not read."""
+    reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
+    writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
+    is_input = (tensors["role"] != "output").to_numpy()
+    rows = np.flatnonzero((tensor_class >= 0) & (is_computed | is_input))
+    ops, values = tensors["op"].to_numpy()[rows].tolist(), tensor_class[rows].tolist()
+    for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):
+        if is_output:
+            writes[op][value] = None
+        else:
+            reads[op][value] = None
+    new_values = []
+    for read_values, written_values in zip(reads, writes, strict=True):
+        new_values.append(tuple(value for value in written_values if value not in read_values))
+    return tuple(map(tuple, reads)), tuple(new_values)
 
 
-def _class_table(
+def _build_class_table(
     trace: Trace,
     tensors: pd.DataFrame,
     tensor_class: Ints,
     reads: tuple[tuple[int, ...], ...],
-    outputs: Flags,
+    is_computed: Flags,
 ) -> pd.DataFrame:
+    """Return the table described by CLASS_COLUMNS."""
     count = int(tensor_class.max(initial=-1)) + 1
-    op = tensors["op"].to_numpy()
-    module = (trace.ops["level"] == "module").to_numpy()
-    known = np.flatnonzero(tensor_class >= 0)
-    made = np.zeros(len(tensors), dtype=bool)
-    rows = known[outputs[known]]
-    made[rows] = [tensor_class[row] not in reads[op[row]] for row in rows.tolist()]
-    # a module call repeats what an op inside it made: prefer the op, then the earliest
-    makers = np.flatnonzero(made)
-    makers = makers[np.lexsort((op[makers], module[op[makers]]))][::-1]
-    producer = np.full(count, -1)
-    producer[tensor_class[makers]] = op[makers]
-    made[makers] = op[makers] == producer[tensor_class[makers]]
-    whole = (tensors["file"] != "").to_numpy()
-    best_last = known[np.lexsort((known, ~whole[known], ~made[known]))][::-1]
-    representative = np.full(count, -1)
-    representative[tensor_class[best_last]] = best_last
-    first = np.full(count, -1)
-    first[tensor_class[known[::-1]]] = known[::-1]
-    table = tensors.iloc[representative][
-        ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
-    ].reset_index(drop=True)
-    table.insert(0, "tensor", representative)
+    ops = tensors["op"].to_numpy()
+    is_module = (trace.ops["level"] == "module").to_numpy()
+    rows = np.flatnonzero(tensor_class >= 0)
+    is_new = np.zeros(len(tensors), dtype=bool)
+    computed_rows = rows[is_computed[rows]]
+    is_new[computed_rows] = [
+        tensor_class[row] not in reads[ops[row]] for row in computed_rows.tolist()
+    ]
+    # a module call repeats what an op inside it produced: prefer the op, then the earliest
+    new_rows = np.flatnonzero(is_new)
+    new_rows = new_rows[np.lexsort((ops[new_rows], is_module[ops[new_rows]]))][::-1]
+    producers = np.full(count, -1)
+    producers[tensor_class[new_rows]] = ops[new_rows]
+    is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
+    # the last assignment wins: sort the producer's output, then tensors with a file, to the end
+    lacks_file = (tensors["file"] == "").to_numpy()
+    best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
+    representatives = np.full(count, -1)
+    representatives[tensor_class[best_last]] = best_last
+    first_rows = np.full(count, -1)
+    first_rows[tensor_class[rows[::-1]]] = rows[::-1]
+    columns = ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
+    table = tensors.iloc[representatives][columns].reset_index(drop=True)
+    table.insert(0, "tensor", representatives)
     table["evidence"] = count_evidence(table)
-    table["producer"] = producer
-    phase = trace.ops["phase"].to_numpy()
-    table["phase"] = np.where(producer >= 0, phase[producer], phase[op[first]]) if count else []
-    for name in ("parameter", "gradient_of"):
-        values = tensors[name].to_numpy()
+    table["producer"] = producers
+    phases = trace.ops["phase"].to_numpy()
+    table["phase"] = (
+        np.where(producers >= 0, phases[producers], phases[ops[first_rows]]) if count else []
+    )
+    for column in ("parameter", "gradient_of"):
+        tensor_names = tensors[column].to_numpy()
+        named_rows = rows[tensor_names[rows] != ""]
+        if column == "parameter" and len(named_rows):
+            # a parameter that the optimizer reads is another value already
+            named_rows = named_rows[phases[ops[named_rows]] == FORWARD]
         names = np.full(count, "", dtype=object)
-        named = known[values[known] != ""]
-        if name == "parameter":  # the optimizer's reading of a parameter is another value already
-            named = named[phase[op[named]] == FORWARD] if len(named) else named
-        names[tensor_class[named[::-1]]] = values[named[::-1]]
-        table[name] = pd.Series(names, dtype=object)
+        names[tensor_class[named_rows[::-1]]] = tensor_names[named_rows[::-1]]
+        table[column] = pd.Series(names, dtype=object)
     return table

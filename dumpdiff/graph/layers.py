@@ -1,7 +1,8 @@
-"""Where in the model an op belongs: from the parameters up and down its dataflow, because printed scopes lie.
+"""The place of each op in the model: found from the parameters up and down its dataflow.
 
-In graph mode 73 of 241 forward ops of a real dump carry another layer's scope, and with a function as top cell
-none has any; the names of the parameters are always right.
+Printed scopes are unreliable. In graph mode 73 of 241 forward ops of a real dump carry the scope of
+another layer, and with a function as top cell no op has a scope. The names of parameters are always
+right.
 """
 
 from __future__ import annotations
@@ -12,130 +13,161 @@ from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
 from .dataflow import Flow
 
-_MOST = 8  # nearest modules that are kept: more have no path in common anyway
+#: Nearest modules that are kept per op; more have no path in common anyway.
+_MAX_MODULES = 8
+#: Paths that name no layer.
+_GENERIC_PATHS = ("layers", "model", "mtp")
 
 
 def locate_ops(flow: Flow, rules: Rules) -> list[str]:
-    """Canonical module path of each op, '' if unknown; 'layers.1.attention' for an op between modules of one layer.
+    """Return the canonical module path of each op, '' if unknown.
 
-    An op that reads a parameter belongs to the parameter's module. One that feeds only the parameters of a single norm
-    belongs to that norm. Others get the longest path that the nearest parameters up and down have in common. Module
-    trees that the recorder itself kept (msprobe's construct.json, module dumps) are taken as they are. A gradient op
-    belongs to its forward op, else to the latest forward value that it reads.
+    An op between the modules of a layer gets a path such as 'layers.1.attention'. An op that reads
+    a parameter belongs to the parameter's module. One that feeds only the parameters of a single
+    norm belongs to that norm. Others get the longest path that the nearest parameters up and down
+    have in common. Module trees that the recorder kept (msprobe's construct.json, module dumps) are
+    used as they are. A gradient op belongs to its forward op, else to the latest forward value that
+    it reads.
     """
-    recorded = _recorded(flow, rules)
-    own = _own(flow, rules)
-    up, down = _nearest(flow, own, forwards=True), _nearest(flow, own, forwards=False)
-    vectors = _vector_modules(flow, rules)
-    found: list[str] = []
-    phase = flow.trace.ops["phase"].tolist()
-    forward = flow.trace.ops["forward"].tolist()
-    producer = flow.classes["producer"].tolist()
-    for op in range(len(phase)):
-        if recorded[op] or own[op]:
-            found.append(recorded[op] or own[op])
-        elif phase[op] == FORWARD and (norm := _norm_of(flow, op, down)) in vectors:
-            found.append(norm)
-        elif phase[op] == FORWARD:
-            found.append(_common([*up[op], *down[op]]))
-        elif forward[op] >= 0:
-            found.append(found[forward[op]])
-        elif phase[op] == BACKWARD:
-            makers = [
-                producer[v]
-                for v in flow.reads[op]
-                if 0 <= producer[v] < len(found) and phase[producer[v]] == FORWARD
-            ]
-            found.append(found[max(makers)] if makers else "")
+    known_paths = _read_recorded_paths(flow, rules)
+    parameter_paths = _find_parameter_paths(flow, rules)
+    modules_above = _find_nearest_modules(flow, parameter_paths, forwards=True)
+    modules_below = _find_nearest_modules(flow, parameter_paths, forwards=False)
+    norms = _find_norms(flow, rules)
+    calls = flow.trace.ops["forward"].tolist()
+    paths: list[str] = []
+    for op, phase in enumerate(flow.phases):
+        known_path = known_paths[op] or parameter_paths[op]
+        if known_path:
+            paths.append(known_path)
+        elif phase == FORWARD:
+            module = _find_only_module_below(flow, op, modules_below)
+            if module not in norms:
+                module = _find_common_path([*modules_above[op], *modules_below[op]])
+            paths.append(module)
+        elif calls[op] >= 0:
+            paths.append(paths[calls[op]])
+        elif phase == BACKWARD:
+            producer = _find_latest_forward_producer(flow, op)
+            paths.append(paths[producer] if producer >= 0 else "")
         else:
-            found.append("")
-    return found
+            paths.append("")
+    return paths
 
 
-def _norm_of(flow: Flow, op: int, down: list[frozenset[str]]) -> str:
-    """The only module that an op feeds; empty if there are more, or if it joins outer values, as a residual does."""
-    if len(down[op]) != 1:
+def _find_latest_forward_producer(flow: Flow, op: int) -> int:
+    """Return the last forward op before an op that produced one of its inputs, -1 if none did."""
+    producers = [int(flow.producers[value]) for value in flow.reads[op]]
+    forward_producers = [
+        producer
+        for producer in producers
+        if 0 <= producer < op and flow.phases[producer] == FORWARD
+    ]
+    return max(forward_producers, default=-1)
+
+
+def _find_only_module_below(flow: Flow, op: int, modules_below: list[frozenset[str]]) -> str:
+    """Return the only module that an op feeds.
+
+    '' if there are several, or if the op joins values from outside, as a residual sum does.
+    """
+    modules = modules_below[op]
+    if len(modules) != 1:
         return ""
-    makers = [int(flow.producers[v]) for v in flow.reads[op] if flow.producers[v] >= 0]
-    joins = len(makers) > 1 and not any(down[maker] == down[op] for maker in makers)
-    return "" if joins else next(iter(down[op]))
+    producers = [flow.producers[value] for value in flow.reads[op] if flow.producers[value] >= 0]
+    input_modules = [modules_below[producer] for producer in producers]
+    is_join = len(producers) > 1 and modules not in input_modules
+    return "" if is_join else next(iter(modules))
 
 
-def _recorded(flow: Flow, rules: Rules) -> list[str]:
-    """Canonical scopes where the recorder hooked real modules; graph-mode scopes do not count."""
+def _read_recorded_paths(flow: Flow, rules: Rules) -> list[str]:
+    """Return canonical scopes where the recorder hooked real modules; not those of graph mode."""
     if flow.trace.source.format == "mindspore":
         return [""] * len(flow.trace.ops)
     return [rules.resolve_scope(scope) if scope else "" for scope in flow.trace.ops["scope"]]
 
 
-def _own(flow: Flow, rules: Rules) -> list[str]:
-    """The module of the parameter that an op reads or whose gradient it makes."""
-    modules = [_module(rules, name) for name in flow.classes["parameter"]]
-    gradients = [_module(rules, name) for name in flow.classes["gradient_of"]]
-    own = []
+def _find_parameter_paths(flow: Flow, rules: Rules) -> list[str]:
+    """Return per op the module of the parameter that it reads or whose gradient it produces."""
+    read_modules = [_get_module(rules, name) for name in flow.classes["parameter"]]
+    gradient_modules = [_get_module(rules, name) for name in flow.classes["gradient_of"]]
+    paths = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        named = [modules[v] for v in reads if modules[v]] or [
-            gradients[v] for v in writes if gradients[v]
-        ]
-        own.append(_common(named) if named else "")
-    return own
+        modules = [read_modules[value] for value in reads]
+        if not any(modules):
+            modules = [gradient_modules[value] for value in writes]
+        paths.append(_find_common_path([module for module in modules if module]))
+    return paths
 
 
-def _module(rules: Rules, parameter: str) -> str:
+def _get_module(rules: Rules, parameter: str) -> str:
+    """Return the canonical path of the module that owns a parameter."""
     if not parameter:
         return ""
     return (rules.resolve_parameter(parameter) or parameter).rpartition(".")[0]
 
 
-def _vector_modules(flow: Flow, rules: Rules) -> set[str]:
-    """Modules all of whose parameters are vectors: norms."""
-    vectors: dict[str, bool] = {}
+def _find_norms(flow: Flow, rules: Rules) -> set[str]:
+    """Return the modules all of whose parameters are vectors."""
+    is_norm: dict[str, bool] = {}
     shapes = flow.tensors["shape"].to_numpy()
     for name, tensor in zip(flow.classes["parameter"], flow.classes["tensor"], strict=True):
-        if name:
-            module, shape = _module(rules, name), shapes[tensor]
-            vectors[module] = vectors.get(module, True) and shape is not None and len(shape) == 1
-    return {module for module, vector in vectors.items() if vector}
+        if not name:
+            continue
+        module, shape = _get_module(rules, name), shapes[tensor]
+        is_vector = shape is not None and len(shape) == 1
+        is_norm[module] = is_norm.get(module, True) and is_vector
+    return {module for module in is_norm if is_norm[module]}
 
 
-def _nearest(flow: Flow, own: list[str], *, forwards: bool) -> list[frozenset[str]]:
-    """Modules of the nearest parameter-reading forward ops: with ``forwards`` those above each op, else those below."""
-    phase = (flow.trace.ops["phase"] == FORWARD).to_numpy() & (
-        flow.trace.ops["level"] == "op"
-    ).to_numpy()
-    producer = flow.classes["producer"].tolist()
-    ops = np.flatnonzero(phase).tolist()
-    near: list[frozenset[str]] = [frozenset()] * len(own)
-    only: dict[str, frozenset[str]] = {}
+def _find_nearest_modules(
+    flow: Flow, parameter_paths: list[str], *, forwards: bool
+) -> list[frozenset[str]]:
+    """Return per op the modules of the nearest forward ops that read parameters.
+
+    With ``forwards`` these are the modules above each op, else those below it.
+    """
+    levels = flow.trace.ops["level"].tolist()
+    is_included = [
+        phase == FORWARD and level == "op" for phase, level in zip(flow.phases, levels, strict=True)
+    ]
+    producers = flow.classes["producer"].tolist()
+    ops = np.flatnonzero(is_included).tolist()
+    nearest_modules: list[frozenset[str]] = [frozenset()] * len(parameter_paths)
+    module_sets: dict[str, frozenset[str]] = {}  # one shared set per module
     for op in ops if forwards else reversed(ops):
         if forwards:
-            neighbours = [producer[v] for v in flow.reads[op] if producer[v] >= 0]
+            neighbors = [producers[value] for value in flow.reads[op] if producers[value] >= 0]
         else:
-            neighbours = [
-                reader for v in flow.writes[op] for reader in flow.consumers[v] if phase[reader]
+            consumers = [
+                consumer for value in flow.writes[op] for consumer in flow.consumers[value]
             ]
-        found = {
-            only.setdefault(own[n], frozenset([own[n]])) if own[n] else near[n]
-            for n in neighbours
-            if n != op
-        }
-        near[op] = (
-            next(iter(found))
-            if len(found) == 1
-            else frozenset(sorted(frozenset().union(*found))[:_MOST])
-        )
-    return near
+            neighbors = [consumer for consumer in consumers if is_included[consumer]]
+        neighbor_modules = set()
+        for neighbor in neighbors:
+            path = parameter_paths[neighbor]
+            if neighbor == op:
+                continue
+            if path:
+                neighbor_modules.add(module_sets.setdefault(path, frozenset([path])))
+            else:
+                neighbor_modules.add(nearest_modules[neighbor])
+        if len(neighbor_modules) == 1:
+            nearest_modules[op] = next(iter(neighbor_modules))
+        else:
+            union: frozenset[str] = frozenset().union(*neighbor_modules)
+            nearest_modules[op] = frozenset(sorted(union)[:_MAX_MODULES])
+    return nearest_modules
 
 
-def _common(paths: list[str]) -> str:
-    """Longest common leading part of dotted paths, '' if that names no layer."""
+def _find_common_path(paths: list[str]) -> str:
+    """Return the longest common leading part of dotted paths, '' if it names no layer."""
     if not paths:
         return ""
-    parts = [path.split(".") for path in paths]
-    shared = []
-    for step in zip(*parts, strict=False):
-        if len(set(step)) > 1:
+    common_steps = []
+    for steps in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(steps)) > 1:
             break
-        shared.append(step[0])
-    common = ".".join(shared)
-    return "" if common in ("layers", "model", "mtp") else common
+        common_steps.append(steps[0])
+    common_path = ".".join(common_steps)
+    return "" if common_path in _GENERIC_PATHS else common_path

@@ -1,7 +1,8 @@
-"""Holes in the record: values that ops read and nothing recorded made, bridged to what they must have come from.
+"""Missing edges: values that ops read and no recorded op produced, and what they come from.
 
-Recorders leave out views, splits, casts, negations and more. By evidence, strongest first: a few functions whose
-result can be told from statistics, then the module tree, then the order of execution.
+Recorders leave out views, splits, casts, negations and more. A missing edge is bridged by evidence,
+strongest first: functions whose result shows in the statistics, then the module tree, then the
+order of execution.
 """
 
 from __future__ import annotations
@@ -14,128 +15,167 @@ from ..model.dtypes import is_discrete, unit_roundoff
 from ..model.trace import FORWARD
 from .dataflow import Flow
 
-_WINDOW = 48  # ops before the first reader that are looked at: a decoder layer or two
-_SAME = 2e-6  # relative: the same numbers summed in another order
-_SHARED = 0.25  # of the run: what is read over a longer stretch is a buffer, not a hole
+#: Ops before the first consumer that are searched: a decoder layer or two.
+_WINDOW = 48
+#: Relative difference of the norms of the same numbers, summed in another order.
+_SUMMATION_ERROR = 2e-6
+#: Share of the run. A value that is read over a longer stretch is a buffer, not a missing edge.
+_MAX_SPAN = 0.25
+#: Roundoffs of the narrower type by which the statistics of a cast may differ.
+_CAST_ROUNDOFFS = 2
+#: A chunk has at least this many elements; fewer share an extreme by chance ...
+_MIN_CHUNK_SIZE = 8
+#: ... and is at least this fraction of the whole.
+_MAX_CHUNKS = 64
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """Where a value without a maker comes from."""
+    """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
     evidence: str  #: rearranged, cast, part, module call, order
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:
-    """Nothing recorded made it, and it is no parameter, mask, shared buffer or batch read before the first op."""
-    if flow.producers[value] >= 0 or flow.list_column("parameter")[value] or not flow.consumers[value]:
+    """Return whether an op must have produced the value, but none was recorded.
+
+    Parameters, masks, shared buffers and what is read before the first op have no producer to miss.
+    """
+    consumers = flow.consumers[value]
+    if flow.producers[value] >= 0 or flow.list_column("parameter")[value] or not consumers:
         return False
-    readers, discrete = flow.consumers[value], is_discrete(str(flow.list_column("dtype")[value]))
-    if discrete or not flow.list_column("evidence")[value] or _parameter_like(flow, value):
+    if is_discrete(str(flow.list_column("dtype")[value])):
         return False
-    phase = flow.phases[readers[0]]
-    same = [op for op in readers if flow.phases[op] == phase]
-    span = (same[-1] - same[0]) / max(1, len(flow.phases))
-    computed_before = any(flow.writes[op] for op in range(max(0, readers[0] - _WINDOW), readers[0]))
-    return computed_before and span < _SHARED
+    if not flow.list_column("evidence")[value] or _is_parameter_like(flow, value):
+        return False
+    first = consumers[0]
+    last = max(op for op in consumers if flow.phases[op] == flow.phases[first])
+    span = (last - first) / max(1, len(flow.phases))
+    preceding_ops = range(max(0, first - _WINDOW), first)
+    return span < _MAX_SPAN and any(flow.writes[op] for op in preceding_ops)
 
 
 def is_graph_input(flow: Flow, value: int) -> bool:
-    """Nothing computed it: a parameter, the batch, a buffer; no hole, and no gradient handed to a backward record."""
-    return (
-        bool(flow.producers[value] < 0)
-        and not is_gradient(flow, value)
-        and not has_missing_producer(flow, value)
-    )
+    """Return whether nothing computed the value: a parameter, the batch, a buffer.
 
-
-def find_bridge(flow: Flow, value: int) -> Bridge | None:
-    """What a hole was most likely computed from; None if the value is no hole or nothing fits."""
-    if not has_missing_producer(flow, value):
-        return None
-    reader = flow.consumers[value][0]
-    before = _recent(flow, reader, value)
-    for how, test in (("rearranged", _rearranged), ("cast", _cast), ("part", _part)):
-        fitting = [other for other in before if test(flow, value, other)]
-        if fitting:
-            return Bridge((fitting[0],), how)
-    if call := _call_inputs(flow, reader, value):
-        return Bridge(call, "module call")
-    return Bridge(before[:1], "order") if before else None
-
-
-def find_enclosing_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
-    """What the innermost module call around the reader was given that was not given the value itself."""
-    return next(
-        (flow.reads[call] for call in flow.iterate_enclosing_calls(reader) if value not in flow.reads[call]),
-        (),
-    )
-
-
-def _recent(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
-    """Values of the reader's phase that were made or read shortly before it, latest first, parameters left out."""
-    found: dict[int, None] = {}
-    for op in range(reader - 1, max(-1, reader - _WINDOW), -1):
-        if flow.phases[op] != flow.phases[reader]:
-            continue
-        for other in (*flow.writes[op], *flow.reads[op]):
-            if other != value and (flow.producers[other] >= 0 or is_gradient(flow, other)):
-                found[other] = None
-    return tuple(found)
+    False for missing edges and for gradients that a backward record was given.
+    """
+    if flow.producers[value] >= 0:
+        return False
+    return not is_gradient(flow, value) and not has_missing_producer(flow, value)
 
 
 def is_gradient(flow: Flow, value: int) -> bool:
-    """Given to a backward record: not made by a recorded op, but computed all the same."""
+    """Return whether the value belongs to the backward pass or the optimizer.
+
+    If no recorded op produced it, a backward record was given it: it was computed all the same.
+    """
     return bool(flow.list_column("phase")[value] != FORWARD)
 
 
-def _rearranged(flow: Flow, value: int, other: int) -> bool:
-    """The same elements in another order or with other signs, as rotating halves makes them: equal size and norm."""
-    a, b = flow.norms[value], flow.norms[other]
-    if flow.sizes[value] != flow.sizes[other] or not (np.isfinite(a) and np.isfinite(b)):
+def find_bridge(flow: Flow, value: int) -> Bridge | None:
+    """Return what a value with a missing producer was most likely computed from.
+
+    None if its producer is not missing or nothing fits.
+    """
+    if not has_missing_producer(flow, value):
+        return None
+    consumer = flow.consumers[value][0]
+    recent_values = _find_recent_values(flow, consumer, value)
+    tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
+    for evidence, fits in tests:
+        for recent_value in recent_values:
+            if fits(flow, value, recent_value):
+                return Bridge((recent_value,), evidence)
+    call_inputs = _find_call_inputs(flow, consumer, value)
+    if call_inputs:
+        return Bridge(call_inputs, "module call")
+    if recent_values:
+        return Bridge(recent_values[:1], "order")
+    return None
+
+
+def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
+    """Return the inputs of the innermost module call around the consumer that lacks the value."""
+    for call in flow.iterate_enclosing_calls(consumer):
+        if value not in flow.reads[call]:
+            return flow.reads[call]
+    return ()
+
+
+def _find_recent_values(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
+    """Return the computed values that ops of the same phase wrote or read shortly before.
+
+    The latest comes first.
+    """
+    recent_values: dict[int, None] = {}
+    for op in range(consumer - 1, max(-1, consumer - _WINDOW), -1):
+        if flow.phases[op] != flow.phases[consumer]:
+            continue
+        for candidate in (*flow.writes[op], *flow.reads[op]):
+            is_computed = flow.producers[candidate] >= 0 or is_gradient(flow, candidate)
+            if is_computed and candidate != value:
+                recent_values[candidate] = None
+    return tuple(recent_values)
+
+
+def _is_rearrangement(flow: Flow, value: int, source: int) -> bool:
+    """Return whether size and norm are equal: other order or signs, as in rotary embeddings."""
+    norm, source_norm = flow.norms[value], flow.norms[source]
+    if flow.sizes[value] != flow.sizes[source]:
         return False
-    return bool(a > 0 and abs(a - b) <= _SAME * b)
-
-
-def _cast(flow: Flow, value: int, other: int) -> bool:
-    """The same elements in another floating type: statistics agree to its roundoff."""
-    types = [str(flow.list_column("dtype")[v]) for v in (value, other)]
-    slack = 2 * max(map(unit_roundoff, types))
-    if types[0] == types[1] or flow.sizes[value] != flow.sizes[other] or slack == 0:
+    if not np.isfinite(norm) or not np.isfinite(source_norm):
         return False
-    pairs = [
-        (flow.list_column(name)[value], flow.list_column(name)[other]) for name in ("max", "min", "norm")
-    ]
-    return all(
-        abs(a - b) <= slack * max(abs(a), abs(b))
-        for a, b in pairs
-        if np.isfinite(a) and np.isfinite(b)
-    )
+    return bool(norm > 0 and abs(norm - source_norm) <= _SUMMATION_ERROR * source_norm)
 
 
-def _part(flow: Flow, value: int, other: int) -> bool:
-    """A chunk: a whole fraction of the elements, a smaller norm, extremes within, and at least one of them shared."""
-    whole, part = flow.sizes[other], flow.sizes[value]
-    if part < 8 or whole <= part or whole % part or whole // part > 64:
+def _is_cast(flow: Flow, value: int, source: int) -> bool:
+    """Return whether the types differ and the statistics agree to the roundoff of the narrower."""
+    dtype = str(flow.list_column("dtype")[value])
+    source_dtype = str(flow.list_column("dtype")[source])
+    slack = _CAST_ROUNDOFFS * max(unit_roundoff(dtype), unit_roundoff(source_dtype))
+    if dtype == source_dtype or flow.sizes[value] != flow.sizes[source] or slack == 0:
+        return False
+    for name in ("max", "min", "norm"):
+        number, source_number = flow.list_column(name)[value], flow.list_column(name)[source]
+        if not np.isfinite(number) or not np.isfinite(source_number):
+            continue
+        if abs(number - source_number) > slack * max(abs(number), abs(source_number)):
+            return False
+    return True
+
+
+def _is_chunk(flow: Flow, value: int, source: int) -> bool:
+    """Return whether the value may be a chunk of the source.
+
+    A chunk is a whole fraction of the elements with a smaller norm and extremes within those of the
+    source, at least one of them equal.
+    """
+    size, source_size = flow.sizes[value], flow.sizes[source]
+    if size < _MIN_CHUNK_SIZE or source_size <= size:
+        return False
+    if source_size % size or source_size // size > _MAX_CHUNKS:
         return False
     high, low = flow.list_column("max"), flow.list_column("min")
-    within = (
-        high[value] <= high[other]
-        and low[value] >= low[other]
-        and flow.norms[value] < flow.norms[other]
-    )
-    return bool(within and (high[value] == high[other] or low[value] == low[other]))
+    is_within = high[value] <= high[source] and low[value] >= low[source]
+    shares_extreme = high[value] == high[source] or low[value] == low[source]
+    return bool(is_within and shares_extreme and flow.norms[value] < flow.norms[source])
 
 
-def _call_inputs(flow: Flow, reader: int, value: int) -> tuple[int, ...]:
-    """What the module call around the reader was given."""
-    call = int(flow.trace.ops["parent"].iat[reader])
-    return flow.reads[call] if call >= 0 and value not in flow.reads[call] else ()
+def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
+    """Return the inputs of the module call around the consumer, none if the value is one."""
+    call = int(flow.trace.ops["parent"].iat[consumer])
+    if call < 0 or value in flow.reads[call]:
+        return ()
+    return flow.reads[call]
 
 
-def _parameter_like(flow: Flow, value: int) -> bool:
-    """A matrix or vector that an op reads beside its first input: a weight of an API record, which names none."""
+def _is_parameter_like(flow: Flow, value: int) -> bool:
+    """Return whether an op reads a matrix or vector, but not as its first input.
+
+    This is a weight in API records, which do not name parameters.
+    """
     shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
     if shape is None or len(shape) > 2:
         return False

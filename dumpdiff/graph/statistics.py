@@ -1,4 +1,4 @@
-"""Statistics of every tensor: as recorded, else from the whole tensor, streamed in blocks."""
+"""Statistics of every tensor: as recorded, else computed from the whole tensor in blocks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from ..model.threads import each
 from ..model.trace import Problem, Trace
 
 STATISTICS = ("max", "min", "mean", "norm")
-_BLOCK = (
-    1 << 16
-)  # elements: 256 KiB of float32, so that all four reductions of a block run in cache
+#: Elements of a block: 256 KiB of float32, so that all four reductions of a block run in cache.
+_BLOCK = 1 << 16
+#: Progress is reported after this many tensors.
+_PROGRESS_STEP = 256
 
 
 def complete_statistics(
     trace: Trace, progress: Callable[[float], None] | None = None
 ) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The tensor table with max, min, mean, norm, size and nonfinite filled in from whole tensors where missing.
+    """Return the tensor table with missing statistics computed from whole tensors, and problems.
 
-    An input whose producer is recorded and has the same size is not read again: the reader verified that both
-    hold the same bytes. Unreadable files become problems and keep NaN.
+    Filled columns are max, min, mean, norm, size and nonfinite. An input whose producer is recorded
+    with the same size is not read again: the reader verified that both hold the same bytes.
+    Unreadable files become problems and their tensors keep NaN.
     """
     tensors = trace.tensors.copy()
-    missing = (tensors["norm"].isna() & tensors["max"].isna() & (tensors["file"] != "")).to_numpy()
-    copies = _copies(tensors, missing)
-    todo = np.flatnonzero(missing & (copies < 0))
-    columns = {
-        name: tensors[name].to_numpy(copy=True) for name in (*STATISTICS, "size", "nonfinite")
-    }
+    lacks_numbers = tensors["norm"].isna() & tensors["max"].isna()
+    is_missing = (lacks_numbers & (tensors["file"] != "")).to_numpy()
+    copies = _find_copies(tensors, is_missing)
+    rows_to_read = np.flatnonzero(is_missing & (copies < 0))
+    names = (*STATISTICS, "size", "nonfinite")
+    columns = {name: tensors[name].to_numpy(copy=True) for name in names}
     problems: list[Problem] = []
 
     def measure(row: int) -> tuple[int, tuple[float, float, float, float, int] | str, int]:
@@ -42,49 +44,53 @@ def complete_statistics(
             return row, str(error), 0
         return row, compute_statistics(array), array.size
 
-    for done, (row, values, size) in enumerate(
-        each(measure, todo.tolist(), columns["size"][todo].tolist())
-    ):
-        if isinstance(values, str):
-            problems.append(Problem(tensors["file"].iat[row], values))
+    measured_rows = each(measure, rows_to_read.tolist(), columns["size"][rows_to_read].tolist())
+    for n_measured, (row, numbers, size) in enumerate(measured_rows):
+        if isinstance(numbers, str):
+            problems.append(Problem(tensors["file"].iat[row], numbers))
             continue
-        for name, value in zip((*STATISTICS, "nonfinite"), values, strict=True):
-            columns[name][row] = value
+        for name, number in zip((*STATISTICS, "nonfinite"), numbers, strict=True):
+            columns[name][row] = number
         columns["size"][row] = size
-        if progress and done % 256 == 0:
-            progress(done / len(todo))
-    copied = np.flatnonzero(missing & (copies >= 0))
+        if progress and n_measured % _PROGRESS_STEP == 0:
+            progress(n_measured / len(rows_to_read))
+    copied_rows = np.flatnonzero(is_missing & (copies >= 0))
     for name, column in columns.items():
-        column[copied] = column[copies[copied]]
+        column[copied_rows] = column[copies[copied_rows]]
         tensors[name] = column
-    known = tensors["max"].notna() & tensors["min"].notna()
-    finite = np.isfinite(tensors["max"]) & np.isfinite(tensors["min"])
-    unknown = tensors["nonfinite"] < 0
-    tensors.loc[unknown & known, "nonfinite"] = (~finite[unknown & known]).astype("int8")
+    _complete_nonfinite(tensors)
     return tensors, tuple(problems)
 
 
-def _copies(tensors: pd.DataFrame, missing: Flags) -> Ints:
-    """For each missing row the row whose statistics it shares, -1 if it must be read itself."""
-    producer = tensors["producer"].to_numpy()
-    size = tensors["size"].to_numpy()
-    has = producer >= 0
-    source = np.where(has, producer, 0)
-    same = (
-        has & missing & (size[source] == size) & (size >= 0) & tensors["trusted"].to_numpy()[source]
-    )
-    same &= ~has[source]  # outputs have no producer: one step is enough
-    return np.where(same, producer, -1)
+def _complete_nonfinite(tensors: pd.DataFrame) -> None:
+    """Set the column nonfinite from the extremes where it is unknown."""
+    has_extremes = tensors["max"].notna() & tensors["min"].notna()
+    is_finite = np.isfinite(tensors["max"]) & np.isfinite(tensors["min"])
+    is_open = has_extremes & (tensors["nonfinite"] < 0)
+    tensors.loc[is_open, "nonfinite"] = (~is_finite[is_open]).astype("int8")
+
+
+def _find_copies(tensors: pd.DataFrame, is_missing: Flags) -> Ints:
+    """Return for each missing row the row whose statistics it shares, -1 if it must be read."""
+    producers = tensors["producer"].to_numpy()
+    sizes = tensors["size"].to_numpy()
+    has_producer = producers >= 0
+    sources = np.where(has_producer, producers, 0)
+    is_copy = has_producer & is_missing & (sizes[sources] == sizes) & (sizes >= 0)
+    is_copy &= tensors["trusted"].to_numpy()[sources]
+    is_copy &= ~has_producer[sources]  # outputs have no producer, so one step is enough
+    return np.where(is_copy, producers, -1)
 
 
 def compute_statistics(array: AnyArray) -> tuple[float, float, float, float, int]:
-    """(max, min, mean, L2 norm, 1 if any element is NaN or Inf else 0) of an array of any shape and dtype.
+    """Return (max, min, mean, L2 norm, 1 if any element is NaN or Inf else 0) of any array.
 
-    NaN is sticky and Inf takes part, as in MindSpore >= 2.3 and PyTorch. Sums are pairwise in the
-    array's precision (at least float32) within blocks of 65,536 elements, and in float64 between blocks.
-    Complex arrays are taken by magnitude. An empty array gives NaN for all and 0.
+    One NaN makes all four NaN and Inf counts as a number, as in MindSpore >= 2.3 and PyTorch.
+    Within blocks of 65,536 elements sums are pairwise in the array's precision (at least float32),
+    between blocks they are in float64. Complex arrays are taken by magnitude. An empty array gives
+    four NaN and 0.
     """
-    flat = _flat(array)
+    flat = _flatten(array)
     if flat.size == 0:
         return (np.nan, np.nan, np.nan, np.nan, 0)
     high, low, total, squares = -np.inf, np.inf, 0.0, 0.0
@@ -95,29 +101,22 @@ def compute_statistics(array: AnyArray) -> tuple[float, float, float, float, int
                 block = np.abs(block)
             if block.dtype not in (np.float32, np.float64):
                 block = block.astype(np.float32 if block.dtype == np.float16 else np.float64)
-            high = np.fmax(high, block.max()) if not np.isnan(high) else high
-            high = np.nan if np.isnan(block.max()) else high
+            high = np.maximum(high, block.max())
             low = min(low, block.min())
             total += float(block.sum())
             squares += float(np.dot(block, block))
-        if (
-            not (np.isfinite(squares) and np.isfinite(total))
-            and np.isfinite(high)
-            and np.isfinite(low)
-        ):
-            wide = (
-                np.abs(flat).astype(np.float64)
-                if np.iscomplexobj(flat)
-                else flat.astype(np.float64)
-            )
+        sums_overflow = not (np.isfinite(squares) and np.isfinite(total))
+        is_finite = bool(np.isfinite(high) and np.isfinite(low))
+        if sums_overflow and is_finite:
+            magnitudes = np.abs(flat) if np.iscomplexobj(flat) else flat
+            wide = magnitudes.astype(np.float64)
             squares, total = float(np.dot(wide, wide)), float(wide.sum())
     if np.isnan(high):
         return (np.nan, np.nan, np.nan, np.nan, 1)
-    nonfinite = int(not (np.isfinite(high) and np.isfinite(low)))
-    return (float(high), float(low), total / flat.size, float(np.sqrt(squares)), nonfinite)
+    norm = float(np.sqrt(squares))
+    return (float(high), float(low), total / flat.size, norm, int(not is_finite))
 
 
-def _flat(array: AnyArray) -> AnyArray:
-    return (
-        array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
-    )
+def _flatten(array: AnyArray) -> AnyArray:
+    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return contiguous.reshape(-1)

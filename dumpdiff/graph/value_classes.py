@@ -1,7 +1,7 @@
 """Value classes: tensors of one side that hold the same numbers, whatever their shape.
 
-Reshape, transpose, copy, residual reuse and parameter reads all vanish into one class, so that two
-frameworks with other layout operators still have the same classes.
+Reshape, transpose, copy, residual reuse and parameter reads all collapse into one class. So two
+frameworks with different layout operators have the same classes.
 """
 
 from __future__ import annotations
@@ -12,162 +12,186 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import MASK, is_integer
 
-_SAME = 1e-6  # mean and norm of the same numbers in another order: float32 summation, or 6 printed digits
-_LOW_PRECISION = {
-    "float16": 2.0**-10,
-    "bfloat16": 2.0**-7,
-}  # where mean and norm were summed in the dtype itself
+#: Relative difference of mean and norm of the same numbers in another order: float32 summation, or
+#: six printed digits.
+_SUMMATION_ERROR = 1e-6
+#: The same where mean and norm were summed in the dtype itself.
+_LOW_PRECISION_ERRORS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+#: Informative statistics (of 4) from which on equal statistics mean equal tensors.
+_MIN_EVIDENCE = 2
+#: Elements below which mean and norm say no more than the extremes.
+_MIN_SIZE_OF_SUMS = 4
+#: Elements below which a constant is an immediate.
+_MIN_CONSTANT_SIZE = 8
+#: Distance to two significant digits up to which a number counts as typed.
+_TYPED_DISTANCE = 1e-5
+#: Takes the place of NaN where rows are grouped by equal numbers.
+_NAN_KEY = 9.87e300
 
 
 def count_evidence(tensors: pd.DataFrame) -> Ints:
-    """How many of a tensor's recorded numbers say something: 0 (nothing: all ones, a mask, a shape) to 4.
+    """Return how many of a tensor's statistics carry information, 0 to 4 per row.
 
-    A number says nothing if it is missing, 0, +-1, not finite, a masking constant (dtypes.MASK) or, for tensors of one
-    repeated value, a copy of another number; numbers a person would type (few digits) count for nothing either.
+    A number carries none if it is missing, not finite, a masking constant (``dtypes.MASK``), one
+    that a person would type (0, 1, few digits) or, in a tensor of one repeated value, a copy of
+    another number. 0 means all ones, a mask, a shape and the like.
     """
-    values = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
+    numbers = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
     with np.errstate(all="ignore"):
-        telling = np.isfinite(values) & (np.abs(values) < MASK) & ~_typed(values)
-        constant = values[:, 0] == values[:, 1]
-    telling[constant, 1:] = False
-    telling[tensors["size"].to_numpy() < 4, 2:] = False
-    counts: Ints = telling.sum(axis=1)
+        is_informative = np.isfinite(numbers) & (np.abs(numbers) < MASK) & ~_flag_typed(numbers)
+        is_constant = numbers[:, 0] == numbers[:, 1]
+    is_informative[is_constant, 1:] = False
+    is_informative[tensors["size"].to_numpy() < _MIN_SIZE_OF_SUMS, 2:] = False
+    counts: Ints = is_informative.sum(axis=1)
     return counts
 
 
-def _typed(values: Floats) -> Flags:
-    """Numbers with at most two significant digits, the kind that stands in source code."""
+def _flag_typed(numbers: Floats) -> Flags:
+    """Return true for numbers of at most two significant digits, as people write in source code."""
     with np.errstate(all="ignore"):
-        magnitude = 10.0 ** (np.floor(np.log10(np.abs(values))) - 1)
-        scaled = values / magnitude
-        typed: Flags = (values == 0) | (np.abs(scaled - np.round(scaled)) < 1e-5)
-    return typed
+        magnitude = 10.0 ** (np.floor(np.log10(np.abs(numbers))) - 1)
+        scaled = numbers / magnitude
+        is_round = np.abs(scaled - np.round(scaled)) < _TYPED_DISTANCE
+        is_typed: Flags = (numbers == 0) | is_round
+    return is_typed
 
 
 def flag_immediates(tensors: pd.DataFrame) -> Flags:
-    """(rows,) true for scalars, shapes, axes and the like: constants of fewer than 8 elements, or of integers."""
-    small = (tensors["size"].to_numpy() < 8) | tensors["dtype"].map(is_integer).to_numpy(dtype=bool)
-    flags: Flags = tensors["constant"].to_numpy() & small
-    return flags
+    """Return (rows,) true for constants of fewer than 8 elements or of integers.
 
-
-def assign_classes(tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None) -> Ints:
-    """The value class of each tensor, 0..n-1 in order of first appearance; -1 for untrusted tensors and immediates.
-
-    ``tensors`` has complete statistics; ``low_precision`` says that mean and norm were computed in the tensor's dtype;
-    ``updates`` (rows,) marks what optimizers read and write. Two tensors are one class if a recorded edge joins them,
-    if their checksums are equal, or if element count, max and min are identical and mean and norm agree to summation
-    order (exactly, for updates: a step may change less). Tensors that say too little (all ones, zeros) are only
-    joined to the latest output that looks the same.
+    These are scalar arguments, shapes, axes and the like.
     """
-    rows = len(tensors)
-    usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
-    joins = [_edges(tensors, usable)]
-    telling = count_evidence(tensors) >= 2
-    exact = np.zeros(rows, dtype=bool) if updates is None else updates
-    joins.append(_equal(tensors, usable & telling, low_precision, exact))
-    joins.append(_hashes(tensors, usable))
-    joins.append(_latest_output(tensors, usable & ~telling))
-    left, right = np.concatenate(joins, axis=1)
-    label = _components(left, right, rows)
-    result = np.full(rows, -1)
-    result[usable] = np.unique(label[usable], return_inverse=True)[1]
-    return result
+    is_small = tensors["size"].to_numpy() < _MIN_CONSTANT_SIZE
+    is_small |= tensors["dtype"].map(is_integer).to_numpy(dtype=bool)
+    is_immediate: Flags = tensors["constant"].to_numpy() & is_small
+    return is_immediate
 
 
-def _components(left: Ints, right: Ints, rows: int) -> Ints:
-    """(rows,) the smallest member of each row's connected component; edges join ``left`` to ``right``.
+def assign_classes(
+    tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None
+) -> Ints:
+    """Return the value class of each tensor, 0..n-1 by first appearance.
 
-    Hooking and pointer jumping (Shiloach and Vishkin, J. Algorithms 3, 1982), here because importing scipy's own
-    takes a tenth of the time of a small comparison.
+    Untrusted tensors and immediates get -1. ``tensors`` has complete statistics. ``low_precision``
+    means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
+    optimizers read and write.
+
+    Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
+    element count, max and min are identical and mean and norm agree to summation order (exactly,
+    for updates, because a step may change less). Tensors without information (all ones, zeros) are
+    only joined to the latest output that looks the same.
     """
-    label = np.arange(rows)
+    n_rows = len(tensors)
+    is_usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
+    is_informative = count_evidence(tensors) >= _MIN_EVIDENCE
+    is_exact = np.zeros(n_rows, dtype=bool) if updates is None else updates
+    joins = [
+        _find_recorded_edges(tensors, is_usable),
+        _find_equal_statistics(tensors, is_usable & is_informative, low_precision, is_exact),
+        _find_equal_checksums(tensors, is_usable),
+        _find_latest_outputs(tensors, is_usable & ~is_informative),
+    ]
+    first_rows, second_rows = np.concatenate(joins, axis=1)
+    labels = _label_components(first_rows, second_rows, n_rows)
+    classes = np.full(n_rows, -1)
+    classes[is_usable] = np.unique(labels[is_usable], return_inverse=True)[1]
+    return classes
+
+
+def _label_components(first_rows: Ints, second_rows: Ints, n_rows: int) -> Ints:
+    """Return (rows,) the smallest member of each row's connected component.
+
+    The edges join ``first_rows`` to ``second_rows``. The method is hooking and pointer jumping
+    (Shiloach and Vishkin, J. Algorithms 3, 1982). It is written out here because importing scipy
+    for it takes a tenth of the time of a small comparison.
+    """
+    labels = np.arange(n_rows)
     while True:
-        hooked = label.copy()
-        low = np.minimum(label[left], label[right])
-        np.minimum.at(hooked, label[left], low)
-        np.minimum.at(hooked, label[right], low)
+        hooked = labels.copy()
+        smaller_labels = np.minimum(labels[first_rows], labels[second_rows])
+        np.minimum.at(hooked, labels[first_rows], smaller_labels)
+        np.minimum.at(hooked, labels[second_rows], smaller_labels)
         while not np.array_equal(hooked, hooked[hooked]):
             hooked = hooked[hooked]
-        if np.array_equal(hooked, label):
-            return label
-        label = hooked
+        if np.array_equal(hooked, labels):
+            return labels
+        labels = hooked
 
 
-def _edges(tensors: pd.DataFrame, usable: Flags) -> Ints:
-    producer = tensors["producer"].to_numpy()
-    read = np.flatnonzero((producer >= 0) & usable)
-    read = read[usable[producer[read]]]
-    return np.stack([read, producer[read]])
+def _find_recorded_edges(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
+    """Return (2, n) inputs and the outputs that the reader joined them to."""
+    producers = tensors["producer"].to_numpy()
+    inputs = np.flatnonzero((producers >= 0) & is_usable)
+    inputs = inputs[is_usable[producers[inputs]]]
+    return np.stack([inputs, producers[inputs]])
 
 
-def _equal(tensors: pd.DataFrame, chosen: Flags, low_precision: bool, exact: Flags) -> Ints:
-    rows = np.flatnonzero(chosen)
+def _find_equal_statistics(
+    tensors: pd.DataFrame, is_chosen: Flags, low_precision: bool, is_exact: Flags
+) -> Ints:
+    """Return (2, n) chosen rows of equal size and extremes whose mean and norm agree."""
+    rows = np.flatnonzero(is_chosen)
     table = tensors.iloc[rows]
-    size, high, low, mean, norm = (
-        table[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm")
-    )
-    exactness = np.full(len(rows), _SAME)
+    names = ("size", "max", "min", "mean", "norm")
+    size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in names)
+    errors = np.full(len(rows), _SUMMATION_ERROR)
     if low_precision:
-        exactness = np.maximum(
-            exactness, table["dtype"].map(_LOW_PRECISION).fillna(0.0).to_numpy(dtype=float)
-        )
-    exactness[exact[rows]] = 0.0
+        dtype_errors = table["dtype"].map(_LOW_PRECISION_ERRORS).fillna(0.0)
+        errors = np.maximum(errors, dtype_errors.to_numpy(dtype=float))
+    errors[is_exact[rows]] = 0.0
     order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(low), np.nan_to_num(high), size))
     a, b = order[:-1], order[1:]
     with np.errstate(all="ignore"):
-        slack = np.where(
-            (exactness[a] > 0) & (exactness[b] > 0), np.maximum(exactness[a], exactness[b]), 0.0
-        )
-        scale = np.maximum(np.abs(high), np.abs(low))
-        same = (size[a] == size[b]) & _both(high, a, b, 0.0) & _both(low, a, b, 0.0)
-        same &= _both(norm, a, b, slack * np.abs(norm[a])) & _both(mean, a, b, slack * scale[a])
-    return np.stack([rows[a[same]], rows[b[same]]])
+        is_inexact = (errors[a] > 0) & (errors[b] > 0)
+        slack = np.where(is_inexact, np.maximum(errors[a], errors[b]), 0.0)
+        scale = np.maximum(np.abs(high), np.abs(low))[a]
+        is_equal = size[a] == size[b]
+        is_equal &= _flag_compatible(high, a, b, 0.0)
+        is_equal &= _flag_compatible(low, a, b, 0.0)
+        is_equal &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
+        is_equal &= _flag_compatible(mean, a, b, slack * scale)
+    return np.stack([rows[a[is_equal]], rows[b[is_equal]]])
 
 
-def _both(values: Floats, a: Ints, b: Ints, slack: Floats | float) -> Flags:
-    """Agree within the slack, or at least one was not recorded."""
-    left, right = values[a], values[b]
-    agree: Flags = (
-        (np.abs(left - right) <= slack) | (left == right) | np.isnan(left) | np.isnan(right)
-    )
-    return agree
+def _flag_compatible(numbers: Floats, a: Ints, b: Ints, slack: Floats | float) -> Flags:
+    """Return true where two rows agree within the slack, or one has no number."""
+    first, second = numbers[a], numbers[b]
+    agrees = (np.abs(first - second) <= slack) | (first == second)
+    compatible: Flags = agrees | np.isnan(first) | np.isnan(second)
+    return compatible
 
 
-def _hashes(tensors: pd.DataFrame, usable: Flags) -> Ints:
-    rows = np.flatnonzero(
-        usable & (tensors["hash"] != "").to_numpy() & (tensors["size"].to_numpy() > 1)
-    )
-    keys = pd.Series(
-        list(zip(tensors["size"].to_numpy()[rows], tensors["hash"].to_numpy()[rows], strict=True))
-    )
+def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
+    """Return (2, n) usable rows of more than one element with equal size and checksum."""
+    sizes, checksums = tensors["size"].to_numpy(), tensors["hash"].to_numpy()
+    rows = np.flatnonzero(is_usable & (checksums != "") & (sizes > 1))
+    keys = pd.Series(list(zip(sizes[rows], checksums[rows], strict=True)))
     codes = pd.factorize(keys)[0] if len(rows) else np.empty(0, dtype=int)
     order = np.argsort(codes, kind="stable")
-    same = codes[order[1:]] == codes[order[:-1]]
-    return np.stack([rows[order[:-1]][same], rows[order[1:]][same]])
+    is_equal = codes[order[1:]] == codes[order[:-1]]
+    return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _latest_output(tensors: pd.DataFrame, chosen: Flags) -> Ints:
-    """An input that says little and whose producer is unknown is the latest output that looks the same."""
-    rows = np.flatnonzero(
-        chosen & (tensors["max"].notna() | (tensors["nonfinite"] == 1)).to_numpy()
-    )
+def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
+    """Return (2, n) chosen inputs without producer, and the latest output that looks the same."""
+    has_numbers = tensors["max"].notna() | (tensors["nonfinite"] == 1)
+    rows = np.flatnonzero(is_chosen & has_numbers.to_numpy())
     table = tensors.iloc[rows]
     keys = [
-        np.nan_to_num(table[name].to_numpy(dtype=float), nan=9.87e300)
+        np.nan_to_num(table[name].to_numpy(dtype=float), nan=_NAN_KEY)
         for name in ("size", "max", "min", "norm")
     ]
     order = np.lexsort((rows, *keys))
-    repeats = np.ones(len(rows), dtype=bool)
+    is_repeat = np.ones(len(rows), dtype=bool)
     for key in keys:
-        repeats[1:] &= key[order[1:]] == key[order[:-1]]
-    repeats[:1] = False
-    group = np.cumsum(~repeats)
-    is_output = (table["role"].to_numpy()[order] == "output") | (
-        table["producer"].to_numpy()[order] >= 0
-    )
-    position = np.where(table["role"].to_numpy()[order] == "output", np.arange(len(rows)), -1)
-    offset = group * (len(rows) + 1)
-    latest = np.maximum.accumulate(position + offset) - offset
-    linked = ~is_output & (latest >= 0)
-    return np.stack([rows[order[linked]], rows[order[latest[linked]]]])
+        is_repeat[1:] &= key[order[1:]] == key[order[:-1]]
+    is_repeat[:1] = False
+    groups = np.cumsum(~is_repeat)
+    is_output = table["role"].to_numpy()[order] == "output"
+    has_producer = table["producer"].to_numpy()[order] >= 0
+    # position of the latest output at or before each row of a group, -1 if there is none
+    positions = np.where(is_output, np.arange(len(rows)), -1)
+    offsets = groups * (len(rows) + 1)
+    latest = np.maximum.accumulate(positions + offsets) - offsets
+    is_linked = ~is_output & ~has_producer & (latest >= 0)
+    return np.stack([rows[order[is_linked]], rows[order[latest[is_linked]]]])

@@ -1,4 +1,4 @@
-"""The outcome of one stage of a triage: the same form for all stages, so that they can be joined."""
+"""The outcome of one stage of a triage, in the same form for all stages."""
 
 from __future__ import annotations
 

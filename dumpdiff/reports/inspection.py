@@ -1,6 +1,7 @@
-"""What one dump is, in figures: as plain data and as lines for a person, for ``dumpdiff inspect``.
+"""The description of a single dump, as plain data and as lines in a terminal.
 
-Everywhere here ``path`` is what was asked about, ``parts`` is all it holds, and ``trace`` is one part, read.
+In all functions ``path`` is what the user named, ``parts`` is everything it holds, and ``trace`` is
+one of these parts, read.
 """
 
 from __future__ import annotations
@@ -19,28 +20,29 @@ from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
 
-#: As for results: major breaks readers of the old form, minor adds.
+#: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
 #:   1.1  process, of a part and of what was read; rank is its number as before
 SCHEMA_VERSION = "1.1"
 
-_FEW = 3  #: problems and parts that are listed without -v
+_SHORT = 3  #: problems and parts that are listed without -v
 
 
 def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, Any]:
-    """The dump as plain data; ``bytes`` is the apparent size of all its files, ``read`` is about ``trace`` alone."""
+    """Return the dump as plain data.
+
+    ``bytes`` is the apparent size of all its files, ``read`` is about ``trace`` alone.
+    """
     source = trace.source
     return {
         "schema_version": SCHEMA_VERSION,
         "path": str(path),
-        "bytes": _bytes_on_disk(Path(path)),
-        "steps": _values(parts, "step"),
-        "ranks": _values(parts, "number"),
-        "graphs": _values(parts, "graph"),
-        "parts": [
-            {**vars(part), "path": str(part.path), "rank": part.rank_or_process} for part in parts
-        ],
+        "bytes": _measure_size(Path(path)),
+        "steps": _list_numbers(part.step for part in parts),
+        "ranks": _list_numbers(part.rank_or_process for part in parts),
+        "graphs": _list_numbers(part.graph for part in parts),
+        "parts": [_convert_part(part) for part in parts],
         "read": {
             "path": source.path,
             "format": source.format,
@@ -50,9 +52,9 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
             "rank": source.number,
             "process": source.process,
             "graph": source.graph,
-            "ops": _ops(trace),
+            "ops": _count_ops(trace),
             "tensors": len(trace.tensors),
-            "whole_tensors": _whole(trace),
+            "whole_tensors": _count_whole_tensors(trace),
             "resolution": source.resolution,
             "low_precision_statistics": source.low_precision_statistics,
             "details": dict(source.details),
@@ -69,65 +71,83 @@ def write(
     *,
     verbose: bool = False,
 ) -> None:
-    """Print the dump, one fact a line; the first says what kind of dump it is."""
+    """Print the dump, one fact per line; the first line is its format."""
     console.print(Text(format_source(trace.source), style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    for name, value in _facts(path, parts, trace):
+    for name, value in _list_facts(path, parts, trace):
         table.add_row(name, Text(printable(value), overflow="fold"))
     console.print(table)
-    for title, items in (("part", parts if len(parts) > 1 else ()), ("problem", trace.problems)):
-        shown = items if verbose else items[:_FEW]
-        for item in shown:
-            console.print(Text(f"{title}: {printable(str(item))}"), soft_wrap=True)
-        if len(shown) < len(items):
-            console.print(Text(f"... {len(items) - len(shown)} more {title}s, -v shows them"))
+    _write_items("part", parts if len(parts) > 1 else (), console, verbose)
+    _write_items("problem", trace.problems, console, verbose)
 
 
-def _facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:
+def _write_items(title: str, items: Sequence[object], console: Console, verbose: bool) -> None:
+    printed_items = items if verbose else items[:_SHORT]
+    for item in printed_items:
+        console.print(Text(f"{title}: {printable(str(item))}"), soft_wrap=True)
+    n_more = len(items) - len(printed_items)
+    if n_more:
+        console.print(Text(f"... {n_more} more {title}s, -v shows them"))
+
+
+def _convert_part(part: Part) -> dict[str, Any]:
+    return {**vars(part), "path": str(part.path), "rank": part.rank_or_process}
+
+
+def _list_facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of everything that is printed as a table."""
     yield "path", str(path)
-    yield "on disk", f"{_bytes_on_disk(Path(path)):,} bytes"
-    for key, name in (
-        ("step", "steps"),
-        ("rank", "ranks"),
-        ("process", "processes"),
-        ("graph", "graphs"),
-    ):
-        numbers = ", ".join(map(str, _values(parts, key)))
-        if numbers or key != "process":
-            yield name, numbers or "not said"
-    phases = ", ".join(f"{count} {phase}" for phase, count in _ops(trace).items() if count)
+    yield "on disk", f"{_measure_size(Path(path)):,} bytes"
+    yield "steps", _format_numbers(part.step for part in parts)
+    yield "ranks", _format_numbers(part.rank for part in parts)
+    if any(part.process is not None for part in parts):
+        yield "processes", _format_numbers(part.process for part in parts)
+    yield "graphs", _format_numbers(part.graph for part in parts)
+    counts = _count_ops(trace)
+    phases = ", ".join(f"{count} {phase}" for phase, count in counts.items() if count)
     yield "ops", f"{len(trace.ops)} ({phases or 'none'})"
-    yield "tensors", f"{len(trace.tensors)}, {_whole(trace)} of them with a file of their own"
-    yield from (
-        (name.replace("_", " "), _said(value)) for name, value in trace.source.details.items()
-    )
+    n_whole = _count_whole_tensors(trace)
+    yield "tensors", f"{len(trace.tensors)}, {n_whole} of them with a file of their own"
+    for name, value in trace.source.details.items():
+        yield name.replace("_", " "), _format_detail(value)
     yield "problems", str(sum(problem.count for problem in trace.problems))
 
 
-def _ops(trace: Trace) -> dict[str, int]:
+def _count_ops(trace: Trace) -> dict[str, int]:
     counts = trace.ops["phase"].value_counts()
     return {phase: int(counts.get(phase, 0)) for phase in PHASES}
 
 
-def _whole(trace: Trace) -> int:
+def _count_whole_tensors(trace: Trace) -> int:
     return int((trace.tensors["file"] != "").sum())
 
 
-def _values(parts: Sequence[Part], key: str) -> list[int]:
-    return sorted({value for part in parts if (value := getattr(part, key)) is not None})
+def _list_numbers(numbers: Iterator[int | None]) -> list[int]:
+    """Return the distinct numbers in ascending order, without unknown ones."""
+    return sorted({number for number in numbers if number is not None})
 
 
-def _said(value: Any) -> str:
-    """A detail of a reader in words: two counts are a part and its whole."""
-    if isinstance(value, (list, tuple)):
-        counts = len(value) == 2 and all(isinstance(item, int) for item in value)
-        return (" of " if counts else ", ").join(map(str, value))
-    return str(value)
+def _format_numbers(numbers: Iterator[int | None]) -> str:
+    return ", ".join(map(str, _list_numbers(numbers))) or "unknown"
 
 
-def _bytes_on_disk(path: Path) -> int:
-    """Apparent size of the file, or of all files below the folder; links are counted as links, not followed."""
+def _format_detail(value: Any) -> str:
+    """Format a detail of a reader: two counts are a number of things and their total."""
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    is_count = len(value) == 2 and all(isinstance(item, int) for item in value)
+    separator = " of " if is_count else ", "
+    return separator.join(map(str, value))
+
+
+def _measure_size(path: Path) -> int:
+    """Return the apparent size in bytes of a file, or of all files below a folder.
+
+    Links count as links and are not followed.
+    """
     if path.is_file():
         return path.stat().st_size
-    below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return sum(file.lstat().st_size for file in below)
+    size = 0
+    for folder, _, names in os.walk(path):
+        size += sum(Path(folder, name).lstat().st_size for name in names)
+    return size

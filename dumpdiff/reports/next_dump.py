@@ -1,4 +1,4 @@
-"""What to dump next, as text to follow: files, lines to paste, commands, costs."""
+"""Instructions for the next dump: files, lines to paste, commands, costs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from ..capture.next_dump import Narrowed, NextDump
 
 
 def to_text(narrowed: Narrowed) -> str:
-    """The whole instruction; commands stand on lines of their own, indented by four."""
-    return "\n".join(_lines(narrowed)) + "\n"
+    """Return the instructions; each command is on a line of its own, indented by four."""
+    return "\n".join(_list_lines(narrowed)) + "\n"
 
 
-def _lines(narrowed: Narrowed) -> Iterator[str]:
+def _list_lines(narrowed: Narrowed) -> Iterator[str]:
     yield "next: whole tensors around"
     for finding in narrowed.findings:
         yield f"  {finding.rank}  {finding.title}"
-    for side in (narrowed.target, narrowed.reference):
-        yield from _side(side)
+    yield from _list_side_lines(narrowed.target)
+    yield from _list_side_lines(narrowed.reference)
     yield ""
     yield "then"
-    yield from (f"    {command}" for command in narrowed.then)
+    for command in narrowed.then:
+        yield f"    {command}"
 
 
-def _side(side: NextDump) -> Iterator[str]:
+def _list_side_lines(side: NextDump) -> Iterator[str]:
     yield ""
-    yield f"{side.role}: {len(side.ops)} ops, {side.cost} a step and rank"
-    yield f"  (whole tensors of everything: {side.of_everything})"
-    yield from (f"    {line}".rstrip() for line in side.how)
+    yield f"{side.role}: {len(side.ops)} ops, {side.cost} per step and rank"
+    yield f"  (whole tensors of all ops: {side.of_everything})"
+    for line in side.how:
+        yield f"    {line}".rstrip()

@@ -1,4 +1,4 @@
-"""Arguments that a run printed or saved: in a log of Megatron-LM or Megatron-SWIFT, or as a mapping."""
+"""Arguments that a run of Megatron-LM or Megatron-SWIFT printed in a log, or saved."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def read_arguments(text: str, path: str, file: str) -> Settings:
     return Settings(path, "swift", "arguments in the log", expanded_values, effective=True)
 
 
-def _read_megatron_block(
-    lines: list[str], begin: int, text: str, path: str, file: str
-) -> Settings:
+def _read_megatron_block(lines: list[str], begin: int, text: str, path: str, file: str) -> Settings:
     values: dict[str, SettingValue] = {}
     for number, line in enumerate(lines[begin + 1 :], begin + 2):
         if _END.search(line):

@@ -1,4 +1,7 @@
-"""The guides' checklists: what can be checked from settings, environment and logs is, the rest is left to tick off."""
+"""The checklists of the precision guides.
+
+Settings, environment and logs answer what they can; the rest is left to a person.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,26 @@ from ..model.stage import Stage
 from ..model.verdict import Verdict
 from ..rulebook.files import find_shipped_root
 from ..training_logs import LogComparison
-from . import SettingsComparison, ComparedSetting, Settings
+from . import ComparedSetting, Settings, SettingsComparison
+from .comparison import format_remainder
 from .row_value import RowValue
 from .settings import FRAMEWORK_NAMES
 from .values import are_equal, format_value
 
-#: holds: checked, and as it should be; fails: the runs differ, or a value is wrong; advice: equal, but not as
-#: recommended while aligning; open: for a person to check; unused: not in these models.
+#: holds: checked, and as it should be; fails: the runs differ, or a value is wrong; advice: equal,
+#: but not as recommended while aligning; open: for a person to check; unused: not in these models.
 State = Literal["holds", "fails", "inconclusive", "advice", "open", "unused"]
 
-#: The worst of several answers is the item's.
-_WORST: tuple[State, ...] = ("fails", "inconclusive", "advice", "holds", "open")
+#: From worst to best: the worst of several answers is that of the item.
+_WORST_FIRST: tuple[State, ...] = ("fails", "inconclusive", "advice", "holds", "open")
+
+#: Answer to "both runs are equal in this" by the state of a setting or a criterion of the logs.
+_ANSWERS: Mapping[str, State] = {
+    "agree": "holds",
+    "differ": "fails",
+    "unsupported": "fails",
+    "inconclusive": "inconclusive",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of one item."""
+    """The state of one item, and what it rests on."""
 
     item: Item
     state: State
@@ -58,153 +70,159 @@ class Checklist:
     answers: tuple[Answer, ...]
 
     def select_answers(self, *states: State) -> list[Answer]:
-        """The answers in these states."""
+        """Return the answers in these states."""
         return [answer for answer in self.answers if answer.state in states]
 
     @property
     def verdict(self) -> Verdict:
-        """differ if an item fails, inconclusive if one that could be checked cannot be told, else agree."""
-        return (
-            "differ"
-            if self.select_answers("fails")
-            else "inconclusive"
-            if self.select_answers("inconclusive")
-            else "agree"
-        )
+        """differ if an item fails, inconclusive if one is, else agree."""
+        if self.select_answers("fails"):
+            return "differ"
+        return "inconclusive" if self.select_answers("inconclusive") else "agree"
 
     def to_stage(self) -> Stage:
-        """The checklist as one stage of a triage."""
-        counts = {state: len(self.select_answers(state)) for state in _WORST}
-        failing, unknown, advised = (
-            self.select_answers("fails"),
-            self.select_answers("inconclusive"),
-            self.select_answers("advice"),
+        """Return the checklist as one stage of a triage."""
+        counts = {state: len(self.select_answers(state)) for state in _WORST_FIRST}
+        failing = self.select_answers("fails")
+        advised = self.select_answers("advice")
+        headline = (
+            f"{counts['holds']} items hold, {counts['advice']} are advised,"
+            f" {counts['inconclusive']} are inconclusive, {counts['open']} are to tick off"
         )
-        first = f"{failing[0].evidence[0]}{_more(len(failing) - 1)}; " if failing else ""
-        said = f"{first}{counts['holds']} items hold, {counts['advice']} are advised, {counts['inconclusive']} are inconclusive"
+        if failing:
+            remainder = format_remainder(len(failing) - 1)
+            headline = f"{failing[0].evidence[0]}{remainder}; {headline}"
         return Stage(
             name="checklist",
             verdict=self.verdict,
-            headline=f"{said}, {counts['open']} are to tick off",
-            evidence=tuple(line for answer in (*failing, *advised) for line in answer.evidence),
-            missing=tuple(line for answer in unknown for line in answer.evidence),
+            headline=headline,
+            evidence=_list_evidence([*failing, *advised]),
+            missing=_list_evidence(self.select_answers("inconclusive")),
         )
+
+
+def _list_evidence(answers: Sequence[Answer]) -> tuple[str, ...]:
+    return tuple(line for answer in answers for line in answer.evidence)
 
 
 def check(
     settings: SettingsComparison | None = None, logs: LogComparison | None = None
 ) -> Checklist:
-    """Answer what two runs' settings and logs can answer; without them everything is left to tick off."""
+    """Answer what the settings and logs of two runs can answer; without them every item is open."""
     titles, items = load_items()
-    return Checklist(titles, tuple(_answer(item, settings, logs) for item in items))
+    return Checklist(titles, tuple(_answer_item(item, settings, logs) for item in items))
 
 
 @cache
 def load_items() -> tuple[Mapping[str, str], tuple[Item, ...]]:
-    """Titles of the sections, and all items, as shipped."""
+    """Return the titles of the sections, and all items, as shipped."""
     with (find_shipped_root() / "checklist.yaml").open(encoding="utf-8") as stream:
         data = yaml.safe_load(stream)
     return data["sections"], tuple(Item(name, **fields) for name, fields in data["items"].items())
 
 
-def _answer(item: Item, settings: SettingsComparison | None, logs: LogComparison | None) -> Answer:
-    found: list[tuple[State, str]] = []
+def _answer_item(
+    item: Item, settings: SettingsComparison | None, logs: LogComparison | None
+) -> Answer:
+    checks: list[tuple[State, str]] = []
     if settings is not None:
-        found += [*_rows(item, settings), *_advice(item, settings)]
+        checks += _check_rows(item, settings)
+        checks += _check_advice(item, settings)
         for side in (settings.target, settings.reference):
-            found += [*_variables(item, side), *_keys(item, side)]
+            checks += _check_variables(item, side)
+            checks += _check_keys(item, side)
     if logs is not None:
-        found += _criteria(item, logs)
-    if not found and settings is not None and _means_nothing(item, settings):
+        checks += _check_logs(item, logs)
+    if not checks and settings is not None and _is_unused(item, settings):
         return Answer(item, "unused")
-    states = {state for state, _ in found}
-    worst: State = next((state for state in _WORST if state in states), "open")
-    # Settings alone cannot tick off what a dump or the data itself must show.
+    states = {state for state, _ in checks}
+    worst: State = next((state for state in _WORST_FIRST if state in states), "open")
+    evidence = tuple(line for state, line in checks if state == worst)
     if item.dump and worst == "holds":
-        return Answer(item, "open", tuple(said for _, said in found))
-    return Answer(item, worst, tuple(said for state, said in found if state == worst))
+        worst = "open"  # settings alone cannot tick off what a dump or the data must show
+    return Answer(item, worst, evidence)
 
 
-def _means_nothing(item: Item, settings: SettingsComparison) -> bool:
-    rows = [outcome.state for outcome in settings.outcomes if outcome.item == item.name]
-    return item.settings and bool(rows) and set(rows) == {"unused"}
+def _is_unused(item: Item, settings: SettingsComparison) -> bool:
+    """Return whether rows of settings answer the item, and none of them has an effect."""
+    if not item.settings:
+        return False
+    states = [row.state for row in settings.rows if row.item == item.name]
+    return set(states) == {"unused"}
 
 
-_STATES: Mapping[str, State] = {
-    "agree": "holds",
-    "differ": "fails",
-    "unsupported": "fails",
-    "inconclusive": "inconclusive",
-}
-
-
-def _rows(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
-    """What the table of settings says; a difference that at most rounds is a matter of advice."""
+def _check_rows(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
+    """Check the rows of settings; a difference that at most rounds is a matter of advice."""
     if not item.settings:
         return
-    for outcome in settings.outcomes:
-        if outcome.item == item.name and outcome.state in _STATES:
-            state = _STATES[outcome.state]
-            if state in ("fails", "inconclusive") and not outcome.matters:
-                if outcome.effect == "none":
-                    continue
-                state = "advice"
-            yield state, outcome.reason
-
-
-def _advice(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
-    """What both runs should have while they are aligned."""
-    rows: dict[str, ComparedSetting] = {outcome.setting: outcome for outcome in settings.outcomes}
-    for name, wanted in item.advise.items():
-        outcome = rows[name]
-        for side, seen in (
-            (settings.target, outcome.target),
-            (settings.reference, outcome.reference),
-        ):
-            if outcome.state == "unused" or seen.how in ("unknown", "absent") or _is(seen, wanted):
-                continue
-            said = f"{name.replace('_', ' ')} is {format_value(seen.value)} in {FRAMEWORK_NAMES[side.framework]}"
-            yield "advice", f"{said}, advised {format_value(wanted)}"
-        if outcome.state == "agree" and _is(outcome.target, wanted):
-            yield "holds", f"{name.replace('_', ' ')} is {format_value(wanted)}"
-
-
-def _is(seen: RowValue, wanted: Any) -> bool:
-    return are_equal(seen.value, wanted)
-
-
-def _variables(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
-    """Variables that a launch script should set; a YAML or a log says nothing about them."""
-    for name, wanted in item.environment.get(side.framework, {}).items():
-        given = side.environment.get(name)
-        if given is not None and not given.doubt:
-            right = str(given.value).lower() == wanted.lower()
-            said = f"{name}={given.value} ({given.place})"
-            yield "holds" if right else "fails", said if right else f"{said}, expected {wanted}"
-        elif "script" in side.source:
-            yield "advice", f"{name} is not set in {side.path}, advised {wanted}"
-
-
-def _keys(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
-    """Keys of a YAML of MindSpore Transformers that should have a value; silence is the default, which is right."""
-    for name, wanted in item.keys.items() if side.framework == "mindformers" else ():
-        given = side.values.get(name)
-        if given is None:
-            yield "holds", f"{name} is not set in {side.path}: {format_value(wanted)} by default"
+    for row in settings.rows:
+        if row.item != item.name or row.state not in _ANSWERS:
             continue
-        right = are_equal(given.value, wanted)
-        said = f"{name} is {format_value(given.value)} ({given.place})"
-        yield (
-            "holds" if right else "fails",
-            said if right else f"{said}, expected {format_value(wanted)}",
-        )
+        state = _ANSWERS[row.state]
+        if state == "holds" or row.matters:
+            yield state, row.reason
+        elif row.effect != "none":
+            yield "advice", row.reason
 
 
-def _criteria(item: Item, logs: LogComparison) -> Iterator[tuple[State, str]]:
+def _check_advice(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
+    """Check the values that both runs should have while they are aligned."""
+    rows = {row.setting: row for row in settings.rows}
+    for name, advised_value in item.advise.items():
+        yield from _check_advised_value(rows[name], advised_value, settings)
+
+
+def _check_advised_value(
+    row: ComparedSetting, advised_value: Any, settings: SettingsComparison
+) -> Iterator[tuple[State, str]]:
+    name, advised = row.setting.replace("_", " "), format_value(advised_value)
+    sides: tuple[tuple[Settings, RowValue], ...] = (
+        (settings.target, row.target),
+        (settings.reference, row.reference),
+    )
+    for side, row_value in sides:
+        if row.state == "unused" or row_value.how in ("unknown", "absent"):
+            continue
+        if not are_equal(row_value.value, advised_value):
+            value = format_value(row_value.value)
+            framework = FRAMEWORK_NAMES[side.framework]
+            yield "advice", f"{name} is {value} in {framework}, advised {advised}"
+    if row.state == "agree" and are_equal(row.target.value, advised_value):
+        yield "holds", f"{name} is {advised}"
+
+
+def _check_variables(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
+    """Check the variables that a launch script should set; only scripts contain them."""
+    for name, expected in item.environment.get(side.framework, {}).items():
+        setting = side.environment.get(name)
+        if setting is not None and not setting.doubt:
+            line = f"{name}={setting.value} ({setting.place})"
+            if str(setting.value).lower() == expected.lower():
+                yield "holds", line
+            else:
+                yield "fails", f"{line}, expected {expected}"
+        elif "script" in side.source:
+            yield "advice", f"{name} is not set in {side.path}, advised {expected}"
+
+
+def _check_keys(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
+    """Check keys of a YAML of MindSpore Transformers; the expected value is the default of each."""
+    if side.framework != "mindformers":
+        return
+    for name, expected_value in item.keys.items():
+        expected = format_value(expected_value)
+        setting = side.values.get(name)
+        if setting is None:
+            yield "holds", f"{name} is not set in {side.path}: {expected} by default"
+            continue
+        line = f"{name} is {format_value(setting.value)} ({setting.place})"
+        if are_equal(setting.value, expected_value):
+            yield "holds", line
+        else:
+            yield "fails", f"{line}, expected {expected}"
+
+
+def _check_logs(item: Item, logs: LogComparison) -> Iterator[tuple[State, str]]:
     for criterion in logs.checks:
         if criterion.name in item.logs:
-            yield _STATES[criterion.verdict], criterion.said
-
-
-def _more(count: int) -> str:
-    return f", and {count} more" if count else ""
+            yield _ANSWERS[criterion.verdict], criterion.said

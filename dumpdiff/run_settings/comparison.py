@@ -1,8 +1,8 @@
-"""Two runs' settings against each other: row by row equal, different, or not to be told, and why."""
+"""The settings of two runs, compared row by row of ``rules/settings.yaml``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,24 +10,27 @@ from ..model.dtypes import unit_roundoff
 from ..model.stage import Stage
 from ..model.verdict import Verdict
 from . import values
-from .derivation import CONDITIONS, OF_BOTH, find_derivation
-from .row_value import ValueOrigin, SettingsLookup, RowValue, UnknownValueError
+from .derivation import BOTH_SIDES, CONDITIONS, find_derivation
+from .row_value import RowValue, SettingsLookup, UnknownValueError, ValueOrigin
 from .settings import FRAMEWORK_NAMES, Settings
 from .table import Effect, Row, Table, load_table
 
-#: unsupported: set on one side, and the other framework has no such option. unused: means nothing in these runs.
+#: unsupported: set on one side, and the other framework has no such option. unused: has no effect
+#: in these runs.
 State = Literal[Verdict, "unsupported", "unused"]
 
-#: Set by launchers, or the name of a class: they are in no row, and nobody misses them.
-_ASIDE = frozenset({"world_size", "rank", "local_rank", "type"})
+#: Keys that belong to no row and are not reported as unread: set by launchers, or the name of a
+#: class.
+_IGNORED_KEYS = frozenset({"world_size", "rank", "local_rank", "type"})
 
-#: Effects that make the runs compute something else; the others only round, or show.
+#: Effects that make the runs compute something else. The others only round differently, or change
+#: no number.
 RESULT_EFFECTS: frozenset[Effect] = frozenset({"numbers", "precision"})
 
 
 @dataclass(frozen=True)
 class ComparedSetting:
-    """One row of the table, for these two runs."""
+    """One row of the table for two runs."""
 
     setting: str
     section: str
@@ -50,241 +53,282 @@ class SettingsComparison:
 
     target: Settings
     reference: Settings
-    outcomes: tuple[ComparedSetting, ...]
-    unread: Mapping[str, tuple[str, ...]]  #: side -> what is set there and stands in no row
+    rows: tuple[ComparedSetting, ...]
+    unread: Mapping[str, tuple[str, ...]]  #: side -> names that are set there and belong to no row
 
-    def select_settings(self, *states: State, matters: bool | None = None) -> list[ComparedSetting]:
-        """The outcomes in these states, all or those whose effect matters (or does not)."""
-        return [o for o in self.outcomes if o.state in states and matters in (None, o.matters)]
+    def select_rows(self, *states: State, matters: bool | None = None) -> list[ComparedSetting]:
+        """Return the rows in these states; ``matters`` selects by whether their effect does."""
+        rows = [row for row in self.rows if row.state in states]
+        if matters is None:
+            return rows
+        return [row for row in rows if row.matters == matters]
 
     @property
     def verdict(self) -> Verdict:
-        """differ if a setting that matters does; inconclusive if one that matters cannot be told; else agree."""
-        if self.select_settings("differ", "unsupported", matters=True):
+        """differ if a setting that matters does, inconclusive if one is, else agree."""
+        if self.select_rows("differ", "unsupported", matters=True):
             return "differ"
-        return "inconclusive" if self.select_settings("inconclusive", matters=True) else "agree"
+        return "inconclusive" if self.select_rows("inconclusive", matters=True) else "agree"
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype that both runs compute in, of two the one that rounds more; '' if it is not known of both."""
-        row = next(outcome for outcome in self.outcomes if outcome.setting == "compute_dtype")
-        if row.target.value is None or row.reference.value is None:
-            return ""
-        return max((str(row.target.value), str(row.reference.value)), key=unit_roundoff)
+        """The compute dtype of both runs, '' if one is unknown; if they differ, the coarser one."""
+        for row in self.rows:
+            if row.setting == "compute_dtype":
+                target, reference = row.target.value, row.reference.value
+                if target is None or reference is None:
+                    return ""
+                return max(str(target), str(reference), key=unit_roundoff)
+        return ""
 
     def to_stage(self) -> Stage:
-        """The comparison as one stage of a triage."""
-        parted, rounding = (
-            self.select_settings("differ", "unsupported", matters=True),
-            self.select_settings("differ", matters=False),
-        )
-        undecided, equal = (
-            self.select_settings("inconclusive", matters=True),
-            self.select_settings("agree"),
-        )
-        said = {
-            "differ": f"{parted[0].reason}{_more(len(parted) - 1)}" if parted else "",
-            "inconclusive": f"{undecided[0].reason}{_more(len(undecided) - 1)}; {len(equal)} settings are equal"
-            if undecided
-            else "",
-            "agree": f"{len(equal)} settings are equal, {len(rounding)} differ that at most round",
-        }[self.verdict]
+        """Return the comparison as one stage of a triage."""
+        differing_rows = self.select_rows("differ", "unsupported", matters=True)
+        undecided_rows = self.select_rows("inconclusive", matters=True)
+        n_equal = len(self.select_rows("agree"))
+        if differing_rows:
+            headline = _summarize_reasons(differing_rows)
+        elif undecided_rows:
+            headline = f"{_summarize_reasons(undecided_rows)}; {n_equal} settings are equal"
+        else:
+            n_rounding = len(self.select_rows("differ", matters=False))
+            headline = f"{n_equal} settings are equal, {n_rounding} differ that at most round"
         return Stage(
             name="settings",
             verdict=self.verdict,
-            headline=said,
-            evidence=tuple(outcome.reason for outcome in parted),
-            missing=tuple(outcome.reason for outcome in undecided),
+            headline=headline,
+            evidence=tuple(row.reason for row in differing_rows),
+            missing=tuple(row.reason for row in undecided_rows),
         )
+
+
+def _summarize_reasons(rows: list[ComparedSetting]) -> str:
+    return f"{rows[0].reason}{format_remainder(len(rows) - 1)}"
+
+
+def format_remainder(count: int) -> str:
+    """Return ', and 3 more', '' for 0."""
+    return f", and {count} more" if count else ""
 
 
 def compare(target: Settings, reference: Settings) -> SettingsComparison:
-    """Every row of ``rules/settings.yaml``, judged for two runs of any of the known frameworks."""
+    """Compare two runs of any of the known frameworks in every row of ``rules/settings.yaml``."""
     table = load_table()
-    sides = [
-        {row.name: _seen(row, settings, table) for row in table.rows}
-        for settings in (target, reference)
-    ]
-    outcomes = tuple(_judge(row, target, reference, *sides) for row in table.rows)
-    unread = {"target": _unread(target, table), "reference": _unread(reference, table)}
-    return SettingsComparison(target, reference, outcomes, unread)
+    target_values = {row.name: _find_row_value(row, target, table) for row in table.rows}
+    reference_values = {row.name: _find_row_value(row, reference, table) for row in table.rows}
+    rows = tuple(
+        _compare_row(row, target, reference, target_values, reference_values) for row in table.rows
+    )
+    unread = {
+        "target": _find_unread_names(target, table),
+        "reference": _find_unread_names(reference, table),
+    }
+    return SettingsComparison(target, reference, rows, unread)
 
 
-def _seen(row: Row, settings: Settings, table: Table) -> RowValue:
-    """One side's value, in the form that both sides are compared in."""
+def _find_row_value(row: Row, settings: Settings, table: Table) -> RowValue:
+    """Return the value of one side in the form in which both sides are compared."""
     names = row.get_names(settings.framework)
     family = "mindformers" if settings.framework == "mindformers" else "megatron"
-    reading = SettingsLookup(settings, table)
+    lookup = SettingsLookup(settings, table)
     derive = find_derivation(row.derive, settings.framework)
     if not names and derive is None:
-        return (
-            RowValue(row.fixed[family], "fixed")
-            if family in row.fixed
-            else RowValue(None, "absent")
-        )
+        if family in row.fixed:
+            return RowValue(row.fixed[family], "fixed")
+        return RowValue(None, "absent")
     try:
-        value = derive(reading) if derive is not None else _plain(row, reading, names)
-    except UnknownValueError as why:
-        return RowValue(None, "unknown", *_evidence(reading), why=str(why))
+        value = derive(lookup) if derive is not None else _read_option(row, lookup, names)
+    except UnknownValueError as error:
+        return RowValue(None, "unknown", tuple(lookup.used), _list_places(lookup), str(error))
     if isinstance(value, str):
         value = row.words.get(value, value)
-    return RowValue(value, _how(row, names, reading), *_evidence(reading))
+    origin = _find_origin(row, lookup, names)
+    return RowValue(value, origin, tuple(lookup.used), _list_places(lookup))
 
 
-def _how(row: Row, names: tuple[str, ...], reading: SettingsLookup) -> ValueOrigin:
-    """A value is set if an option of the row itself was; derived if only others were."""
-    if not reading.used:
+def _find_origin(row: Row, lookup: SettingsLookup, names: tuple[str, ...]) -> ValueOrigin:
+    """Return 'set' if an option of the row itself is set, 'derived' if only others are."""
+    if not lookup.used:
         return "default" if names else "fixed"
-    own = {
-        key for name in names for key in reading.table.list_keys(name, reading.settings.framework)
-    }
-    return "set" if own & reading.used.keys() else "derived"
+    framework = lookup.settings.framework
+    for name in names:
+        if not lookup.used.keys().isdisjoint(lookup.table.list_keys(name, framework)):
+            return "set"
+    return "derived"
 
 
-def _plain(row: Row, reading: SettingsLookup, names: tuple[str, ...]) -> object:
+def _read_option(row: Row, lookup: SettingsLookup, names: tuple[str, ...]) -> object:
     try:
-        raw = reading.get_raw(*names)
+        raw_value = lookup.get_raw(*names)
     except UnknownValueError:
-        if (
-            row.type == "path" and reading.used
-        ):  # what matters is that there is one; places differ anyway
-            return next(iter(reading.used.values())).value
+        if row.type == "path" and lookup.used:
+            # Paths differ between machines; only whether there is one is compared.
+            return next(iter(lookup.used.values())).value
         raise
-    if raw is None:
+    if raw_value is None:
         return None
     try:
-        return values.TYPES[row.type](raw)
+        return values.PARSERS[row.type](raw_value)
     except (TypeError, ValueError, OverflowError):
-        raise UnknownValueError(f"it is {raw!r}, which is no {row.type}") from None
+        raise UnknownValueError(f"it is {raw_value!r}, which is no {row.type}") from None
 
 
-def _evidence(reading: SettingsLookup) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(reading.used), tuple(dict.fromkeys(given.place for given in reading.used.values()))
+def _list_places(lookup: SettingsLookup) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(setting.place for setting in lookup.used.values()))
 
 
-def _judge(
+def _compare_row(
     row: Row,
     target: Settings,
     reference: Settings,
-    ours: Mapping[str, RowValue],
-    theirs: Mapping[str, RowValue],
+    target_values: Mapping[str, RowValue],
+    reference_values: Mapping[str, RowValue],
 ) -> ComparedSetting:
-    first, second = ours[row.name], theirs[row.name]
+    target_value, reference_value = target_values[row.name], reference_values[row.name]
+    state, reason = _judge_row(row, target, reference, target_values, reference_values)
+    return ComparedSetting(
+        row.name, row.section, row.effect, state, target_value, reference_value, reason, row.item
+    )
 
-    def outcome(state: State, reason: str) -> ComparedSetting:
-        return ComparedSetting(
-            row.name, row.section, row.effect, state, first, second, reason, row.item
-        )
 
-    if row.needs and not _needed(row.needs, ours, theirs):
-        return outcome("unused", f"means nothing here ({row.needs.replace('_', ' ')})")
-    if "absent" in (first.how, second.how):
-        return _one_sided(row, outcome, (target, first), (reference, second))
-    if "unknown" in (first.how, second.how):
-        silent = all(
-            seen.how in ("unknown", "default") and not seen.names for seen in (first, second)
+def _judge_row(
+    row: Row,
+    target: Settings,
+    reference: Settings,
+    target_values: Mapping[str, RowValue],
+    reference_values: Mapping[str, RowValue],
+) -> tuple[State, str]:
+    """Return the state of a row and the reason for it."""
+    if row.needs and not _has_effect(row.needs, target_values, reference_values):
+        return "unused", f"means nothing here ({row.needs.replace('_', ' ')})"
+    target_value, reference_value = target_values[row.name], reference_values[row.name]
+    if target_value.how == "absent" and reference_value.how == "absent":
+        return "unused", "neither framework has it"
+    if target_value.how == "absent":
+        return _judge_unsupported(row, reference, reference_value, target)
+    if reference_value.how == "absent":
+        return _judge_unsupported(row, target, target_value, reference)
+    if "unknown" in (target_value.how, reference_value.how):
+        state: State = "inconclusive"
+        if row.effect != "numbers" and not (
+            _is_written(target_value) or _is_written(reference_value)
+        ):
+            state = "unused"
+        sides = "; ".join(
+            (_explain_value(target, target_value), _explain_value(reference, reference_value))
         )
-        state: State = "unused" if silent and row.effect != "numbers" else "inconclusive"
-        return outcome(state, _explain_undecided(row, (target, first), (reference, second)))
+        return state, f"{_format_row_name(row)}: {sides}"
     if row.type == "path":
-        state = "agree" if (first.value is None) == (second.value is None) else "differ"
+        is_equal = (target_value.value is None) == (reference_value.value is None)
     else:
-        state = "agree" if values.are_equal(first.value, second.value) else "differ"
-    return outcome(state, f"{_named(row)}: {_told(target, first)}, {_told(reference, second)}")
-
-
-def _needed(condition: str, ours: Mapping[str, RowValue], theirs: Mapping[str, RowValue]) -> bool:
-    """Whether a row means something; where the condition cannot be told, its own row says so, once."""
-    answers = [CONDITIONS[condition](side) is True for side in (ours, theirs)]
-    return all(answers) if condition in OF_BOTH else any(answers)
-
-
-def _one_sided(
-    row: Row, tell: Callable[[State, str], ComparedSetting], *sides: tuple[Settings, RowValue]
-) -> ComparedSetting:
-    """The framework of one side has no such option: then only a value that asks for something is of interest."""
-    having = [(settings, seen) for settings, seen in sides if seen.how != "absent"]
-    lacking = [settings for settings, seen in sides if seen.how == "absent"]
-    if not having:
-        return tell("unused", "neither framework has it")
-    settings, seen = having[0]
-    if seen.how == "unknown":
-        return tell("inconclusive" if seen.names else "unused", f"{_named(row)}: {seen.why}")
-    reason = f"{_named(row)}: {_told(settings, seen)}; {FRAMEWORK_NAMES[lacking[0].framework]} has no such option"
-    defaults = (
-        load_table().find_default(name, settings) for name in row.get_names(settings.framework)
+        is_equal = values.are_equal(target_value.value, reference_value.value)
+    sides = ", ".join(
+        (_format_row_value(target, target_value), _format_row_value(reference, reference_value))
     )
-    usual = next((default.value for default in defaults if default is not None), None)
-    asks = (
-        seen.how in ("set", "derived")
-        and seen.value not in (None, False, "")
-        and not _same_as(row, seen, usual)
-    )
-    return tell("unsupported" if asks else "unused", reason)
+    return "agree" if is_equal else "differ", f"{_format_row_name(row)}: {sides}"
 
 
-def _same_as(row: Row, seen: RowValue, usual: object) -> bool:
-    if usual is None:
+def _is_written(row_value: RowValue) -> bool:
+    """Return whether a file sets the value, or an option from which it follows."""
+    return row_value.how not in ("unknown", "default") or bool(row_value.names)
+
+
+def _has_effect(
+    condition: str,
+    target_values: Mapping[str, RowValue],
+    reference_values: Mapping[str, RowValue],
+) -> bool:
+    """Return whether a row has an effect.
+
+    It has none if the condition is unknown: then the condition's own row is inconclusive, once.
+    """
+    in_target = CONDITIONS[condition](target_values) is True
+    in_reference = CONDITIONS[condition](reference_values) is True
+    if condition in BOTH_SIDES:
+        return in_target and in_reference
+    return in_target or in_reference
+
+
+def _judge_unsupported(
+    row: Row, settings: Settings, row_value: RowValue, other: Settings
+) -> tuple[State, str]:
+    """Judge a row that the framework of ``other`` does not have.
+
+    It is unsupported if ``settings`` sets it to something other than the default or nothing.
+    """
+    name = _format_row_name(row)
+    if row_value.how == "unknown":
+        return "inconclusive" if row_value.names else "unused", f"{name}: {row_value.why}"
+    value = _format_row_value(settings, row_value)
+    reason = f"{name}: {value}; {FRAMEWORK_NAMES[other.framework]} has no such option"
+    if row_value.how not in ("set", "derived") or row_value.value in (None, False, ""):
+        return "unused", reason
+    if _equals_default(row, settings, row_value):
+        return "unused", reason
+    return "unsupported", reason
+
+
+def _equals_default(row: Row, settings: Settings, row_value: RowValue) -> bool:
+    default_value = None
+    for name in row.get_names(settings.framework):
+        default = load_table().find_default(name, settings)
+        if default is not None:
+            default_value = default.value
+            break
+    if default_value is None:
         return False
     try:
-        return values.are_equal(seen.value, values.TYPES[row.type](usual))
+        return values.are_equal(row_value.value, values.PARSERS[row.type](default_value))
     except (TypeError, ValueError):
         return False
 
 
-def _explain_undecided(row: Row, *sides: tuple[Settings, RowValue]) -> str:
-    said = [
-        f"{FRAMEWORK_NAMES[settings.framework]}: {seen.why}"
-        if seen.how == "unknown"
-        else _told(settings, seen)
-        for settings, seen in sides
-    ]
-    return f"{_named(row)}: {'; '.join(said)}"
+def _explain_value(settings: Settings, row_value: RowValue) -> str:
+    if row_value.how == "unknown":
+        return f"{FRAMEWORK_NAMES[settings.framework]}: {row_value.why}"
+    return _format_row_value(settings, row_value)
 
 
 def format_places(places: tuple[str, ...]) -> str:
-    """Places as a person writes them.
+    """Return places as a person writes them.
 
-    >>> spoken_places(("run.sh:4", "run.sh:9", "more.sh:1"))
+    >>> format_places(("run.sh:4", "run.sh:9", "more.sh:1"))
     'run.sh:4, 9, more.sh:1'
     """
-    files: dict[str, list[str]] = {}
+    lines_of_file: dict[str, list[str]] = {}
     for place in places:
         file, _, line = place.rpartition(":")
-        files.setdefault(file, []).append(line)
-    return ", ".join(
-        f"{file}:{', '.join(lines)}" if file else ", ".join(lines) for file, lines in files.items()
-    )
+        lines_of_file.setdefault(file, []).append(line)
+    texts = []
+    for file, lines in lines_of_file.items():
+        text = ", ".join(lines)
+        texts.append(f"{file}:{text}" if file else text)
+    return ", ".join(texts)
 
 
-def _told(settings: Settings, seen: RowValue) -> str:
-    """``num_layers 32 (run.sh:29)``, or ``32 by default`` with who says so."""
-    value = values.format_value(seen.value)
-    if seen.how == "default":
-        return f"{value} by default of {FRAMEWORK_NAMES[settings.framework]}"
-    if seen.how == "fixed":
-        return f"always {value} in {FRAMEWORK_NAMES[settings.framework]}"
-    return f"{value} ({format_places(seen.places)})"
+def _format_row_value(settings: Settings, row_value: RowValue) -> str:
+    """Return ``32 (run.sh:29)``, or ``32 by default`` with the framework."""
+    value = values.format_value(row_value.value)
+    framework = FRAMEWORK_NAMES[settings.framework]
+    if row_value.how == "default":
+        return f"{value} by default of {framework}"
+    if row_value.how == "fixed":
+        return f"always {value} in {framework}"
+    return f"{value} ({format_places(row_value.places)})"
 
 
-def _named(row: Row) -> str:
+def _format_row_name(row: Row) -> str:
     return row.name.replace("_", " ")
 
 
-def _unread(settings: Settings, table: Table) -> tuple[str, ...]:
-    """What is set and stands in no row: nobody looked at it."""
-    known = {
-        key
-        for row in table.rows
-        for name in row.get_names(settings.framework)
-        for key in table.list_keys(name, settings.framework)
-    }
+def _find_unread_names(settings: Settings, table: Table) -> tuple[str, ...]:
+    """Return the names that are set and belong to no row."""
+    row_keys: set[str] = set()
+    for row in table.rows:
+        for name in row.get_names(settings.framework):
+            row_keys.update(table.list_keys(name, settings.framework))
     return tuple(
         name
         for name in settings.values
-        if name not in known and name.rpartition(".")[2] not in _ASIDE
+        if not (name in row_keys or name.rpartition(".")[2] in _IGNORED_KEYS)
     )
-
-
-def _more(count: int) -> str:
-    return f", and {count} more" if count else ""

@@ -18,7 +18,8 @@ from .mindformers import read_mindformers
 from .model_config import add_model_config
 from .settings import Settings
 
-#: Top-level keys of a YAML of MindSpore Transformers. A YAML with Megatron-SWIFT's options has none of them.
+#: Top-level keys of a YAML of MindSpore Transformers. A YAML with Megatron-SWIFT's options has none
+#: of them.
 _MINDFORMERS_KEYS = {
     "use_legacy",
     "model",
@@ -35,11 +36,13 @@ _HEAD = 4096  #: characters in which a zero byte means a binary file
 def read_settings(path: str | Path, version: str = "", model: str | Path | None = None) -> Settings:
     """Read the settings of one run.
 
-    ``path`` is a YAML of MindSpore Transformers, a launch script (which is never run), a log with the arguments
-    it printed, or arguments saved as JSON. ``version`` is that of the framework, where defaults changed.
-    ``model`` is the config.json of the model (or its folder), for launches that take the structure from it.
+    ``path`` is a YAML of MindSpore Transformers, a launch script (which is never run), a log with
+    the arguments it printed, or arguments saved as JSON. ``version`` is that of the framework,
+    where defaults changed. ``model`` is the config.json of the model (or its folder), for launches
+    that take the structure from it.
 
     Raises DumpError if it is none of these.
+
     """
     file = Path(path)
     if file.is_dir():

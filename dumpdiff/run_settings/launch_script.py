@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from ..model.errors import DumpError
@@ -20,7 +21,8 @@ _WORKERS = re.compile(r"--(?:nproc[-_]per[-_]node|worker[-_]num|num[-_]gpus|num[
 _NODES = re.compile(r"--nnodes")
 _MAX_NESTED = 4  #: scripts in quotes within scripts in quotes
 
-#: Arguments of which a training of Megatron-LM has at least one. Other Python programs have none of them.
+#: Arguments of which a training of Megatron-LM has at least one. Other Python programs have none of
+#: them.
 _TRAINING_ARGUMENTS = {
     "num_layers",
     "micro_batch_size",
@@ -36,13 +38,19 @@ _DEFAULT_MSRUN_WORKERS = "8"
 
 #: Options of run_mindformer.py, and the keys of the YAML that they set.
 _YAML_KEYS = {
-    "use_parallel": "use_parallel", "run_mode": "run_mode", "load_checkpoint": "load_checkpoint", "seed": "seed",
-    "resume_training": "resume_training", "output_dir": "output_dir",  "epochs": "runner_config.epochs",
-    "batch_size": "runner_config.batch_size", "sink_mode": "runner_config.sink_mode",
+    "use_parallel": "use_parallel",
+    "run_mode": "run_mode",
+    "load_checkpoint": "load_checkpoint",
+    "seed": "seed",
+    "resume_training": "resume_training",
+    "output_dir": "output_dir",
+    "epochs": "runner_config.epochs",
+    "batch_size": "runner_config.batch_size",
+    "sink_mode": "runner_config.sink_mode",
     "gradient_accumulation_steps": "runner_config.gradient_accumulation_steps",
     "train_dataset_dir": "train_dataset.data_loader.dataset_dir",
     "train_dataset": "train_dataset.data_loader.dataset_dir",
-}  # fmt: skip
+}
 
 
 def read_launch(text: str, path: Path, file: str) -> Settings:
@@ -61,7 +69,7 @@ def read_launch(text: str, path: Path, file: str) -> Settings:
             trainings.append((call, settings))
     if not trainings:
         raise DumpError(
-            f"{path}: starts no training; expected a launch script (torchrun pretrain_gpt.py,"
+            f"{path}: no training is started in it; expected a launch script (torchrun pretrain_gpt.py,"
             " megatron sft, msrun_launcher.sh), a YAML of MindSpore Transformers, a log with the"
             " run's arguments, or args.json"
         )
@@ -107,7 +115,7 @@ def _find_nested_training(
     """Return the last training of a script in quotes: ``bash -c "torchrun pretrain_gpt.py"``."""
     if PurePosixPath(words[0].text).name not in _SHELLS or depth >= _MAX_NESTED:
         return None
-    for option, script in zip(words[:-1], words[1:], strict=True):
+    for option, script in pairwise(words):
         if option.text != "-c" and not option.text.endswith("lc"):
             continue
         last_training = None
@@ -128,7 +136,8 @@ def _read_megatron(
         return None  # some other program: data preparation, a download
     if "use_checkpoint_args" in values:
         notes.append(
-            f"{file}: --use-checkpoint-args: the checkpoint's arguments override those of the script"
+            f"{file}: --use-checkpoint-args: the checkpoint's arguments override those of the"
+            " script"
         )
     return Settings(
         path=str(path),
@@ -152,7 +161,7 @@ def _read_swift(words: Sequence[Word], call: Call, path: Path, file: str) -> Set
         path=str(path),
         framework="swift",
         source="launch script",
-        values=_add_world_size(values, _multiply_words(workers, nodes), file),
+        values=_add_world_size(values, _compute_world_size(workers, nodes), file),
         environment=read_environment(variables, file),
         notes=tuple(notes),
     )
@@ -161,14 +170,16 @@ def _read_swift(words: Sequence[Word], call: Call, path: Path, file: str) -> Set
 def _read_quoted_mindformers(
     words: Sequence[Word], call: Call, path: Path, file: str
 ) -> Settings | None:
-    """Read ``msrun_launcher.sh "run_mindformer.py --config x.yaml ..." 8``: the command is one quoted word."""
+    """Read ``msrun_launcher.sh "run_mindformer.py ..." 8``: the command is one quoted word."""
     if not words:
         return None
     command = words[0]
-    inner_words: list[Word] = []
-    for inner_call in read_script(command.text).calls:
-        for word in inner_call.words:
-            inner_words.append(Word(word.text, command.line, word.known and command.known))
+    inner_calls = read_script(command.text).calls
+    inner_words = [
+        Word(word.text, command.line, word.known and command.known)
+        for inner_call in inner_calls
+        for word in inner_call.words
+    ]
     workers = words[1] if len(words) > 1 else Word(_DEFAULT_MSRUN_WORKERS, command.line)
     for index, word in enumerate(inner_words):
         if word.text.endswith("run_mindformer.py"):
@@ -180,7 +191,7 @@ def _read_quoted_mindformers(
 def _read_mindformers_command(
     words: Sequence[Word], workers: Word | None, call: Call, path: Path, file: str
 ) -> Settings:
-    """Read the YAML of ``--config``, the named options that override it, and ``--options a.b=c``."""
+    """Read the YAML of ``--config``, named options that override it, and ``--options a.b=c``."""
     values: dict[str, SettingValue] = {}
     config: Word | None = None
     notes: list[str] = []
@@ -209,14 +220,18 @@ def _read_mindformers_command(
 
 
 def _parse_option_value(value: str) -> object:
-    """Return the effective value: ``--options use_clip_grad=True`` sets False (MindSpore Transformers r0.6 to r1.8)."""
+    """Return the effective value of ``--options name=value``.
+
+    ``True`` sets False, as MindSpore Transformers r0.6 to r1.8 reads it.
+    """
     return False if value in ("True", "true", "False", "false") else value
 
 
 def _read_config(config: Word | None, path: Path, file: str) -> Settings:
     if config is None or not config.known:
         raise DumpError(
-            f"{file}: run_mindformer.py has no --config that the script defines; give the YAML itself"
+            f"{file}: run_mindformer.py has no --config that the script defines; give the YAML"
+            " itself"
         )
     for folder in (path.parent, path.parent.parent, Path()):
         yaml_path = folder / config.text
@@ -240,13 +255,19 @@ def _group_arguments(words: Sequence[Word]) -> list[tuple[Word, list[Word]]]:
 
 
 def _find_world_size(launcher: Sequence[Word]) -> Word | None:
-    """Return the number of processes on all nodes by the launcher's options, None if it is not given."""
+    """Return the number of processes on all nodes, None if the launcher's options do not say it."""
     workers = _find_option(launcher, _WORKERS)
     nodes = _find_option(launcher, _NODES)
-    if workers is None and nodes is None and 0 < len(launcher) < 3:
-        if PurePosixPath(launcher[0].text).name.startswith("python"):
-            return Word("1", launcher[0].line)  # python train.py: one process
-    return _multiply_words(workers, nodes)
+    if workers is None and nodes is None and _is_plain_python(launcher):
+        return Word("1", launcher[0].line)
+    return _compute_world_size(workers, nodes)
+
+
+def _is_plain_python(launcher: Sequence[Word]) -> bool:
+    """Return whether the words before the script are ``python`` or ``python -u``: one process."""
+    if not 0 < len(launcher) < 3:
+        return False
+    return PurePosixPath(launcher[0].text).name.startswith("python")
 
 
 def _find_option(words: Sequence[Word], pattern: re.Pattern[str]) -> Word | None:
@@ -264,7 +285,7 @@ def _find_option(words: Sequence[Word], pattern: re.Pattern[str]) -> Word | None
     return value
 
 
-def _multiply_words(workers: Word | None, nodes: Word | None) -> Word | None:
+def _compute_world_size(workers: Word | None, nodes: Word | None) -> Word | None:
     """Return workers x nodes, None if a number is not known."""
     if workers is None:
         return None

@@ -20,7 +20,7 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 class _YamlWalker:
-    """Collects the values of one document; a later value of the same name replaces an earlier one."""
+    """Collects the values of one document; a later value of a name replaces an earlier one."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -83,7 +83,10 @@ def _find_type(node: yaml.MappingNode) -> str:
 
 
 def _iterate_pairs(node: yaml.MappingNode) -> Iterator[tuple[Any, Any]]:
-    """Iterate over keys and values. What ``<<`` merges comes first, so that the node's own keys replace it."""
+    """Iterate over keys and values.
+
+    What ``<<`` merges comes first, so that the node's own keys replace it.
+    """
     own_pairs = []
     for key, value in node.value:
         if key.tag == _MERGE:
@@ -101,7 +104,7 @@ def _iterate_merged_pairs(node: yaml.MappingNode, value: Any) -> Iterator[tuple[
 
 
 def _is_number_text(node: Any) -> bool:
-    """Return whether a value without quotes looks like a number but is a text in YAML 1.1, as 1e-5."""
+    """Return whether a value looks like a number but is a text in YAML 1.1, as 1e-5 is."""
     if not isinstance(node, yaml.ScalarNode) or node.style or node.tag != _TEXT:
         return False
     try:
@@ -112,9 +115,12 @@ def _is_number_text(node: Any) -> bool:
 
 
 def read_mindformers(text: str, file: str, path: Path) -> Settings:
-    """Return the settings of a YAML file. Its ``base_config`` parents in the same folder are read first.
+    """Return the settings of a YAML file.
+
+    Its ``base_config`` parents in the same folder are read first.
 
     Raises DumpError with the line if it is no YAML mapping.
+
     """
     walker = _YamlWalker(file)
     _walk_document(text, file, path, walker, depth=0)

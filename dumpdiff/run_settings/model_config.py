@@ -1,4 +1,7 @@
-"""The ``config.json`` of a model, from which Megatron-SWIFT and core MindSpore Transformers take the structure."""
+"""The structure of a model in its ``config.json``.
+
+Megatron-SWIFT and core models of MindSpore Transformers take it from there.
+"""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 def read_options(
     words: Sequence[Word], file: str, table: Table, underscores: bool
 ) -> tuple[dict[str, SettingValue], list[str]]:
-    """Return options by the argument they set, and notes on what was not understood; the last of two counts.
+    """Return the arguments that options set, and notes on what was not understood.
 
-    ``underscores``: this program writes ``--micro_batch_size`` (Megatron-SWIFT). Megatron-LM's
-    ``--micro-batch-size`` may be cut to an unambiguous beginning. A value that starts with ``-`` is a value
-    if it is a number.
+    If an argument is set twice, the last value counts. ``underscores``: this program writes
+    ``--micro_batch_size`` (Megatron-SWIFT). Megatron-LM's ``--micro-batch-size`` may be cut to an
+    unambiguous beginning. A value that starts with ``-`` is a value if it is a number.
     """
     values: dict[str, SettingValue] = {}
     unread_words: list[Word] = []

@@ -10,8 +10,9 @@ from . import values
 from .settings import FRAMEWORK_NAMES, Settings, SettingValue
 from .table import Table
 
-#: set: written somewhere. derived: follows from something written. default: not written. fixed: the framework
-#: has no option and always does this. unknown: cannot be determined. absent: the framework has no such feature.
+#: set: written somewhere. derived: follows from something written. default: not written. fixed: the
+#: framework has no option and always does this. unknown: cannot be determined. absent: the
+#: framework has no such feature.
 ValueOrigin = Literal["set", "derived", "default", "fixed", "unknown", "absent"]
 _Value = TypeVar("_Value")
 
@@ -108,9 +109,7 @@ class SettingsLookup:
         has_all_values = self.settings.effective or self.settings.model
         option = names[0].replace("-", "_")
         if framework == "swift" and not has_all_values and option in self.table.from_model:
-            raise UnknownValueError(
-                "not set: Megatron-SWIFT takes it from the model's config.json"
-            )
+            raise UnknownValueError("not set: Megatron-SWIFT takes it from the model's config.json")
         for name in names:
             default = self.table.find_default(name, self.settings)
             if default is not None:

@@ -28,8 +28,9 @@ class SettingValue:
 class Settings:
     """The settings of one run.
 
-    ``values`` of the Megatron family have the names of its parsed arguments (``add_bias_linear``, underscores).
-    Those of MindSpore Transformers have their dotted path in the YAML (``model.model_config.num_layers``).
+    ``values`` of the Megatron family have the names of its parsed arguments (``add_bias_linear``,
+    underscores). Those of MindSpore Transformers have their dotted path in the YAML
+    (``model.model_config.num_layers``).
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""``rules/settings.yaml`` as data: which options of the frameworks correspond, and their defaults."""
+"""``rules/settings.yaml`` as data: corresponding options of the frameworks, and defaults."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Table:
         return arguments
 
     def list_keys(self, name: str, framework: Framework) -> tuple[str, ...]:
-        """Return the keys of :attr:`Settings.values` under which a name of a row may be found, best first."""
+        """Return the keys of :attr:`Settings.values` that a name of a row may have, best first."""
         if framework != "mindformers":
             keys = [name.replace("-", "_")]
             for key, effect in self.flags.get(name, {}).items():
@@ -118,10 +118,11 @@ class Table:
     def _list_defaults(self, name: str, settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
         """Return keys, each with the defaults in which to look it up."""
         if settings.framework == "mindformers":
-            is_model_key = name.startswith(("model.", "moe.", "mla."))
-            if not (is_model_key and _is_legacy(settings)):
+            if not name.startswith(("model.", "moe.", "mla.")) or not _is_legacy(settings):
                 return [(name, self.defaults["mindformers"])]
-            return [(name, self.defaults["legacy"])] if _is_llama(settings) else []
+            if _is_llama(settings):
+                return [(name, self.defaults["legacy"])]
+            return []
         layers = ["swift", "megatron"] if settings.framework == "swift" else ["megatron"]
         keys = self.list_keys(name, settings.framework)
         return [(key, self.defaults[layer]) for layer in layers for key in keys]
@@ -133,13 +134,19 @@ def _is_legacy(settings: Settings) -> bool:
 
 
 def _is_llama(settings: Settings) -> bool:
-    """Each legacy model has its own configuration class; the known defaults are those of LlamaConfig."""
+    """Return whether the configuration class of a legacy model is LlamaConfig.
+
+    The defaults of the other classes are not known.
+    """
     setting = settings.values.get("model.model_config.type")
     return setting is None or "llama" in str(setting.value).lower()
 
 
 def _select_default(value: Any, version: str) -> Default:
-    """Return the default of a version; the keys of a mapping are the versions from which each value holds."""
+    """Return the default of a version.
+
+    The keys of a mapping are the versions from which each value holds.
+    """
     if not isinstance(value, dict):
         return Default(value)
     history = ", ".join(f"{default} from {since}" for since, default in value.items())
@@ -183,7 +190,7 @@ def load_table() -> Table:
 
 
 def _build_row(name: str, fields: Mapping[str, Any]) -> Row:
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in fields.items():
         values[key] = tuple(value) if isinstance(value, list) else value
     return Row(name, **values)

@@ -1,4 +1,4 @@
-"""Values in the form in which they are compared: '1e-5' in a script and 1.e-5 in YAML are one number."""
+"""Values in the form in which they are compared: '1e-5' and 1.e-5 are one number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _FALSE, _TRUE = {"false", "0", "no", "off"}, {"true", "1", "yes", "on"}
 _NOTHING = {"", "none", "null"}
 
 
-#: Two numbers are equal within this relative difference: a decimal text keeps fewer digits than a float.
+#: Two numbers are equal within this relative difference: a decimal text keeps fewer digits than a
+#: float.
 _EQUAL_WITHIN = 1e-9
 
 
@@ -54,7 +55,7 @@ def parse_dtype(value: Any) -> str:
 
 
 def parse_text(value: Any) -> str:
-    """Return text in lower case, without quotes and without an enumeration's class (AttnBackend.flash)."""
+    """Return text in lower case, without quotes, and without the class of AttnBackend.flash."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     text = " ".join(map(str, parts)).strip().strip("'\"").lower()
     class_name, dot, member = text.rpartition(".")
@@ -69,7 +70,7 @@ def parse_path(value: Any) -> str:
 
 
 def parse_sequence(value: Any) -> tuple[Any, ...]:
-    """Return the items of a list, or of a text with commas or blanks; numbers where they are numbers."""
+    """Return the items of a list, or of a text with commas or blanks, as numbers if they are."""
     if isinstance(value, (list, tuple)):
         items = list(value)
     else:

@@ -16,7 +16,7 @@ def right_and_wrong(found, clean, phase):
     known = dict(
         zip(clean.classes["target"].tolist(), clean.classes["reference"].tolist(), strict=True)
     )
-    phases = found.target.column("phase")
+    phases = found.target.list_column("phase")
     pairs = [
         (t, r) for t, r in found.classes[["target", "reference"]].itertuples(index=False)
         if phases[t] == phase and t in known and found.target.producers[t] >= 0
@@ -43,7 +43,7 @@ class TestByGradient:
 
     def test_it_says_that_this_is_why(self, pairs):
         _, noisy = pairs
-        phases = np.array(noisy.target.column("phase"), dtype=object)[noisy.classes["target"]]
+        phases = np.array(noisy.target.list_column("phase"), dtype=object)[noisy.classes["target"]]
         evidence = noisy.classes["evidence"].to_numpy()
         assert (evidence[phases == BACKWARD] == "gradient").mean() > 0.5
         assert not (evidence[phases == FORWARD] == "gradient").any()

@@ -18,7 +18,7 @@ class TestValues:
         made = find_value(pairs.target, LINEAR, "output.0")
         assert pairs.pair(made, made, "name", 0.5)
         assert pairs.classes_t[made] == pairs.classes_r[made] == made
-        assert (pairs.why[made], pairs.confidence[made]) == ("name", 0.5)
+        assert (pairs.evidence[made], pairs.confidence[made]) == ("name", 0.5)
 
     def test_have_one_partner_only(self, pairs):
         made, other = (
@@ -31,7 +31,7 @@ class TestValues:
 
     def test_of_other_sizes_are_not_the_same(self, pairs):
         scores = find_value(pairs.target, "Torch.matmul.2.forward", "output.0")
-        assert not pairs.may_pair(find_value(pairs.target, LINEAR, "output.0"), scores)
+        assert not pairs.can_pair(find_value(pairs.target, LINEAR, "output.0"), scores)
 
     def test_made_in_the_forward_pass_are_no_gradients(self, pairs):
         gradient = find_value(
@@ -39,7 +39,7 @@ class TestValues:
         )
         made = find_value(pairs.target, LINEAR, "output.0")
         assert pairs.prints_t.size[made] == pairs.prints_r.size[gradient]
-        assert not pairs.may_pair(made, gradient)
+        assert not pairs.can_pair(made, gradient)
 
     def test_that_nobody_made_may_be_of_any_phase(self, pairs):
         gradient = find_value(
@@ -47,7 +47,7 @@ class TestValues:
             "Module.model.layers.1.self_attn.q_proj.Linear.parameters_grad.0",
             "output.weight",
         )
-        assert pairs.may_pair(find_value(pairs.target, LINEAR, "input.1"), gradient)
+        assert pairs.can_pair(find_value(pairs.target, LINEAR, "input.1"), gradient)
 
 
 class TestOps:
@@ -72,11 +72,11 @@ def test_pairs_by_value_teach_which_kind_is_which(trace):
 def test_pairs_by_anything_else_teach_nothing(trace, pairs):
     made = find_value(pairs.target, LINEAR, "output.0")
     pairs.pair(made, made, "structure", 0.9)
-    assert not pairs.learned()
+    assert not pairs.count_kind_pairs()
 
 
 def test_distance_is_that_of_the_statistics(pairs):
     made = find_value(pairs.target, LINEAR, "output.0")
-    assert pairs.distance(made, made) == 0
-    assert pairs.distance(made, find_value(pairs.target, LINEAR, "input.0")) > 0.1
+    assert pairs.compute_distance(made, made) == 0
+    assert pairs.compute_distance(made, find_value(pairs.target, LINEAR, "input.0")) > 0.1
     assert find_op(pairs.target.trace, LINEAR) == pairs.producer_t[made]

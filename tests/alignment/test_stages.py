@@ -150,7 +150,7 @@ class TestTwoFrameworks:
         table = found.target.trace.ops.iloc[found.ops["target"]]
         chosen = ((table["level"] == "op") & (table["phase"] == "forward")).to_numpy()
         kinds = {
-            (found.kinds_t[t], found.kinds_r[r])
+            (found.target_kinds[t], found.reference_kinds[r])
             for t, r in found.ops[chosen].itertuples(index=False)
         }
         assert {(t, r) for t, r in kinds if t != r} == {("mul", "div")}

@@ -59,4 +59,4 @@ class TestByUpdate:
 
     def test_it_says_that_this_is_why(self, found):
         sides, updates = found
-        assert {sides.why[t] for t in updates} == {"update"}
+        assert {sides.evidence[t] for t in updates} == {"update"}

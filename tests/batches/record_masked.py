@@ -15,7 +15,7 @@ from msprobe.pytorch import PrecisionDebugger
 from torch import nn
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "fixtures"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures"))
 from msprobe_config import write_config
 
 MICRO, SAMPLES, LENGTH, VOCABULARY, PAD = 2, 2, 12, 50, 0

@@ -15,7 +15,7 @@ from dumpdiff.batches import compare, read_batches
 from dumpdiff.batches.dump import is_counting
 from dumpdiff.model.errors import DumpError
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "fixtures"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures"))
 
 import model_spec
 

@@ -44,7 +44,12 @@ def test_help_of_the_group_imports_no_command() -> None:
         "print(*[m for m in sys.modules if m.startswith('dumpdiff.')], file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert set(run.stderr.split()) == {"dumpdiff.cli", "dumpdiff.model", "dumpdiff.model.errors"}
+    assert set(run.stderr.split()) == {
+        "dumpdiff.cli",
+        "dumpdiff.model",
+        "dumpdiff.model.errors",
+        "dumpdiff.model.verdict",
+    }
 
 
 def test_help_names_every_command() -> None:

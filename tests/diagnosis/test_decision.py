@@ -147,7 +147,7 @@ def test_settings_alone_are_a_cause_that_nothing_shows(settings: SettingsOf) -> 
 
 def test_another_dtype_is_precision(settings: SettingsOf) -> None:
     parted = settings("--grad-reduce-in-bf16")
-    assert [row.effect for row in parted.select_settings("differ", matters=True)] == ["precision"]
+    assert [row.effect for row in parted.select_rows("differ", matters=True)] == ["precision"]
     assert decided(*stages(settings="differ", norms="differ"), settings=parted).cause == "precision"
 
 

@@ -14,7 +14,7 @@ RESIDUAL, SILU, LINEAR = (
 
 
 def at(graph, name, slot="output.0"):
-    return int(graph.node_t[find_value(graph.comparison.alignment.target, name, slot)])
+    return int(graph.target_nodes[find_value(graph.comparison.alignment.target, name, slot)])
 
 
 def cancelling(trace, share):

@@ -20,7 +20,7 @@ def joined(target, reference):
 
 def node(graph, name, slot="output.0"):
     """Node of the target's value in a slot."""
-    return int(graph.node_t[find_value(graph.comparison.alignment.target, name, slot)])
+    return int(graph.target_nodes[find_value(graph.comparison.alignment.target, name, slot)])
 
 
 @pytest.mark.parametrize(("target", "reference"), PAIRS)

@@ -55,33 +55,33 @@ class TestADivergence:
     def test_is_introduced_once(self, parted):
         graph, states, flow = parted
         introduced = np.flatnonzero(states.state == "introduced")
-        assert introduced.tolist() == [graph.node_t[find_value(flow, SILU, "output.0")]]
+        assert introduced.tolist() == [graph.target_nodes[find_value(flow, SILU, "output.0")]]
 
     def test_is_propagated_to_what_is_computed_from_it(self, parted, trace):
         graph, states, flow = parted
         changed = {flow.tensor_class[row] for row in find_dependents(trace("pt_none"), SILU)}
         changed -= {find_value(flow, SILU, "output.0")}
-        assert {states.state[graph.node_t[v]] for v in changed} == {"propagated"}
+        assert {states.state[graph.target_nodes[v]] for v in changed} == {"propagated"}
 
     def test_leaves_the_rest_agreeing(self, parted, trace):
         graph, states, flow = parted
         changed = {flow.tensor_class[row] for row in find_dependents(trace("pt_none"), SILU)}
-        rest = [graph.node_t[v] for v in range(len(flow.classes)) if v not in changed]
+        rest = [graph.target_nodes[v] for v in range(len(flow.classes)) if v not in changed]
         assert {states.state[n] for n in rest} == {"agreeing"}
 
     def test_remembers_the_agreement_above_it(self, parted):
         graph, states, flow = parted
-        above = states.above[graph.node_t[find_value(flow, SILU, "output.0")]]
-        assert above.ancestors == (graph.node_t[find_value(flow, GATE, "output.0")],)
-        assert above.worst_agreeing == 0
-        assert not above.parted
-        assert above.between == ()
+        above = states.ancestry[graph.target_nodes[find_value(flow, SILU, "output.0")]]
+        assert above.ancestors == (graph.target_nodes[find_value(flow, GATE, "output.0")],)
+        assert above.worst_agreeing_error == 0
+        assert not above.has_diverged
+        assert above.unpaired_nodes == ()
 
     def test_says_how_far_apart_what_it_was_computed_from_is(self, parted):
         graph, states, flow = parted
-        below = states.above[graph.node_t[find_value(flow, DOWN, "output.0")]]
-        assert below.parted
-        assert below.worst_parted == pytest.approx(0.05, rel=0.01)
+        below = states.ancestry[graph.target_nodes[find_value(flow, DOWN, "output.0")]]
+        assert below.has_diverged
+        assert below.worst_diverged_error == pytest.approx(0.05, rel=0.01)
 
 
 def test_an_error_that_grows_beyond_conditioning_is_amplified(trace):
@@ -175,7 +175,7 @@ class TestNothingToCompare:
             graph.target_nodes[find_value(graph.comparison.alignment.target, masked, "output.0")]
         ]
         reference = graph.comparison.alignment.reference
-        assert above.between == (graph.reference_nodes[find_value(reference, division, "output.0")],)
+        assert above.unpaired_nodes == (graph.reference_nodes[find_value(reference, division, "output.0")],)
         assert (
             graph.reference_nodes[find_value(reference, "Torch.matmul.2.forward", "output.0")] in above.ancestors
         )

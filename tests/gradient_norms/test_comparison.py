@@ -1,13 +1,11 @@
-"""Two sides of real gradients: what is compared, and what the comparison says as a whole."""
+"""The comparison of two sides of real gradients, as a whole."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from dumpdiff.gradient_norms import Norms, compare, read_norms
-from gradient_norms.sides import MEGATRON, times
+from gradient_norms.sides import MEGATRON, scale_norms, select_parameters
 
 
 def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> None:
@@ -17,33 +15,29 @@ def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> Non
         (1.0, 1.0),
         (),
     )
-    assert {found.by for found in comparison.rows} == {"name", "rule"}
-    assert max(found.relative for found in comparison.rows) < 1e-6
+    assert {row.by for row in comparison.rows} == {"name", "rule"}
+    assert max(row.relative for row in comparison.rows) < 1e-6
     assert comparison.to_stage().headline == "48 parameters' gradient norms equal within 8.3e-7"
 
 
-def test_rows_are_ranked_by_how_far_beyond_what_is_allowed(ms: Norms, pt: Norms) -> None:
+def test_rows_are_sorted_by_severity(ms: Norms, pt: Norms) -> None:
     changes = {
         "layers.2.mlp.up_proj.weight": 1.5,
         "head.weight": 1.01,
         "layers.1.attention.q.weight": 1.2,
     }
-    comparison = compare(times(ms, lambda path: changes.get(path, 1.0)), pt)
-    assert [found.path for found in comparison.rows[:3]] == sorted(
+    comparison = compare(scale_norms(ms, lambda path: changes.get(path, 1.0)), pt)
+    assert [row.path for row in comparison.rows[:3]] == sorted(
         changes, key=lambda path: -changes[path]
     )
-    assert [found.state for found in comparison.rows[:4]] == ["differ"] * 3 + ["agree"]
+    assert [row.state for row in comparison.rows[:4]] == ["differ"] * 3 + ["agree"]
 
 
 def test_parameters_without_a_partner_are_listed_and_counted(ms: Norms, pt: Norms) -> None:
-    keep = [i for i, name in enumerate(ms.names) if "norm" not in name]
-    fewer = replace(
-        ms, **{field: getattr(ms, field)[keep] for field in ("given", "rounding", "sizes", "vectors")},
-        names=tuple(ms.names[i] for i in keep),
-    )  # fmt: skip
-    comparison = compare(fewer, pt)
+    indices = [index for index, name in enumerate(ms.names) if "norm" not in name]
+    comparison = compare(select_parameters(ms, indices), pt)
     assert comparison.verdict == "inconclusive"
-    assert (comparison.coverage, len(comparison.reference_alone)) == (
+    assert (comparison.coverage, len(comparison.reference_unpaired)) == (
         (1.0, pytest.approx(30 / 48)),
         18,
     )
@@ -54,14 +48,14 @@ def test_parameters_without_a_partner_are_listed_and_counted(ms: Norms, pt: Norm
     )
 
 
-def test_two_steps_of_one_run_differ_and_their_numbers_are_said() -> None:
+def test_two_steps_of_one_run_differ_and_their_numbers_are_noted() -> None:
     comparison = compare(read_norms(MEGATRON, 1), read_norms(MEGATRON, 2))
     assert comparison.verdict == "differ"
     assert "step 1 of the target is compared with step 2 of the reference" in comparison.notes
-    assert all(found.target == found.reference for found in comparison.rows)
+    assert all(row.target == row.reference for row in comparison.rows)
 
 
-def test_global_norms_stand_beside_the_sums_of_local_ones() -> None:
+def test_printed_global_norms_are_listed_next_to_the_combined_local_norms() -> None:
     assert compare(read_norms(MEGATRON), read_norms(MEGATRON)).format_totals()[0] == (
         "target: 28 local norms, together 1.41822, printed 1.418"
     )

@@ -38,7 +38,7 @@ class TestRecorded:
 
     def test_a_parameter_has_the_gradient_that_is_named_after_it(self, flow):
         side = flow("pt_none")
-        names, gradients_of = side.column("parameter"), side.column("gradient_of")
+        names, gradients_of = side.list_column("parameter"), side.list_column("gradient_of")
         found = {
             names[v]: gradients_of[g]
             for v, g in of(side).by_value.items()

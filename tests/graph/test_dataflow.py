@@ -19,7 +19,7 @@ class TestEveryDump:
     def test_readers_are_the_inverse_of_reads(self, flow, name):
         flow = flow(name)
         assert {(o, v) for o, reads in enumerate(flow.reads) for v in reads} == {
-            (o, v) for v, readers in enumerate(flow.readers) for o in readers
+            (o, v) for v, readers in enumerate(flow.consumers) for o in readers
         }
 
     def test_no_op_writes_what_it_reads(self, flow, name):
@@ -43,8 +43,8 @@ class TestEveryDump:
     def test_every_tensor_belongs_to_its_op(self, flow, name):
         flow = flow(name)
         ops = flow.tensors["op"].to_numpy()
-        assert sum(len(flow.tensors_of(o)) for o in range(len(flow.trace.ops))) == len(ops)
-        assert all((ops[flow.tensors_of(o)] == o).all() for o in range(len(flow.trace.ops)))
+        assert sum(len(flow.get_tensor_ids(o)) for o in range(len(flow.trace.ops))) == len(ops)
+        assert all((ops[flow.get_tensor_ids(o)] == o).all() for o in range(len(flow.trace.ops)))
 
     def test_a_tensor_of_the_class_stands_for_it(self, flow, name):
         flow = flow(name)
@@ -132,14 +132,14 @@ class TestGradients:
         flow = flow("pt_none")
         (made,) = written(flow, "Functional.linear.12.forward")
         given = find_tensor(flow.trace, "Functional.linear.12.backward", "input.0")
-        assert flow.gradients[made] == flow.tensor_class[given]
+        assert flow.recorded_gradients[made] == flow.tensor_class[given]
 
     def test_every_linear_layer_has_one(self, flow):
         flow = flow("pt_none")
         calls = [o for o, kind in enumerate(flow.trace.ops["kind"]) if kind == "Functional.linear"]
         forward = [o for o in calls if flow.phases[o] == "forward"]
         assert len(forward) == 29
-        assert all(flow.writes[o][0] in flow.gradients for o in forward)
+        assert all(flow.writes[o][0] in flow.recorded_gradients for o in forward)
 
 
 class TestChecksums:
@@ -148,10 +148,10 @@ class TestChecksums:
         recorded = flow.trace.tensors["hash"].to_numpy()
         rows = np.flatnonzero((recorded != "") & (flow.tensor_class >= 0))
         assert len(rows) > 500
-        assert all(recorded[row] in flow.hashes[flow.tensor_class[row]] for row in rows)
+        assert all(recorded[row] in flow.checksums[flow.tensor_class[row]] for row in rows)
 
     def test_dumps_without_checksums_have_none(self, flow):
-        assert not any(flow("pt_none").hashes)
+        assert not any(flow("pt_none").checksums)
 
 
 def test_a_value_that_changes_between_write_and_read_is_two_values(trace):

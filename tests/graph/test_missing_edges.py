@@ -12,7 +12,7 @@ LAYER = ("Functional.softmax.1.forward", "Torch.matmul.2.forward", "Tensor.__tru
 
 def holes(flow, phase="forward"):
     found = [value for value in range(len(flow.classes)) if has_missing_producer(flow, value)]
-    return [value for value in found if flow.phases[flow.readers[value][0]] == phase]
+    return [value for value in found if flow.phases[flow.consumers[value][0]] == phase]
 
 
 def punched(trace, name):

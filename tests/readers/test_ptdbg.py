@@ -366,7 +366,7 @@ class TestDamage:
     def test_a_line_beyond_all_measure_is_skipped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(ptdbg_lines, "LONGEST_LINE", 200)
+        monkeypatch.setattr(ptdbg_lines, "MAX_LINE_LENGTH", 200)
         good = ["Tensor.add.0.forward.output", 0, [], "torch.float32", [2], [1.0, 0.0, 0.5, 1.0]]
         read = trace(
             written(

@@ -31,7 +31,7 @@ def settings(framework: Framework = "megatron", version: str = "", **values: Any
 
 def row(name: str, target: Settings, reference: Settings) -> ComparedSetting:
     return next(
-        outcome for outcome in compare(target, reference).outcomes if outcome.setting == name
+        outcome for outcome in compare(target, reference).rows if outcome.setting == name
     )
 
 
@@ -51,24 +51,24 @@ def pair() -> tuple[Settings, Settings]:
 
 def parted(comparison: SettingsComparison) -> set[str]:
     return {
-        outcome.setting for outcome in comparison.select_settings("differ", "unsupported", matters=True)
+        outcome.setting for outcome in comparison.select_rows("differ", "unsupported", matters=True)
     }
 
 
 def test_a_yaml_and_a_script_that_say_the_same_agree(pair: tuple[Settings, Settings]) -> None:
     comparison = compare(*pair)
     assert comparison.verdict == "agree", comparison.to_stage()
-    assert len(comparison.select_settings("agree")) > 60
+    assert len(comparison.select_rows("agree")) > 60
 
 
 def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
     forth, back = compare(*pair), compare(*reversed(pair))
-    assert [o.state for o in forth.outcomes] == [o.state for o in back.outcomes]
+    assert [o.state for o in forth.rows] == [o.state for o in back.rows]
 
 
 def test_a_side_against_itself_never_differs(pair: tuple[Settings, Settings]) -> None:
     for side in (*pair, read_settings(SAMPLES / "qwen_swift.sh")):
-        assert compare(side, side).select_settings("differ", "unsupported") == []
+        assert compare(side, side).select_rows("differ", "unsupported") == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_parallel_settings_round_and_do_not_differ(tmp_path: Path, parallel: str
     target = changed(tmp_path, "llama.yaml", (parallel, parallel.replace("1", "2")))
     comparison = compare(target, read_settings(SAMPLES / "llama_megatron.sh"))
     assert comparison.verdict == "agree"
-    assert len(comparison.select_settings("differ", matters=False)) > 0
+    assert len(comparison.select_rows("differ", matters=False)) > 0
 
 
 def test_an_option_the_other_framework_lacks_is_named_when_it_is_set(

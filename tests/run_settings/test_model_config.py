@@ -18,7 +18,7 @@ def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
     assert compare(alone, alone).verdict == "inconclusive"
     comparison = compare(told, told)
     assert comparison.verdict == "agree", comparison.to_stage()
-    seen = {outcome.setting: outcome.target.value for outcome in comparison.outcomes}
+    seen = {outcome.setting: outcome.target.value for outcome in comparison.rows}
     expected = {
         "layers": 28, "query_groups": 4, "head_dim": 128, "norm_epsilon": 1e-6, "activation": "silu",
         "vocabulary": 152064, "rotary_base": 1e6, "compute_dtype": "bfloat16", "qkv_bias": True,

@@ -213,7 +213,7 @@ def test_options_of_swift_may_stand_in_a_yaml(tmp_path: Path) -> None:
 
 def test_a_script_that_takes_the_structure_from_a_checkpoint_is_noted(tmp_path: Path) -> None:
     settings = written(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --use-checkpoint-args")
-    assert "the checkpoint's arguments overrule those of the script" in settings.notes[0]
+    assert "the checkpoint's arguments override those of the script" in settings.notes[0]
 
 
 def test_arguments_saved_with_a_checkpoint_are_megatron_ones(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
         ("a.sh", "echo hello", "no training is started"),
         ("a.sh", "python convert.py --input x", "no training is started"),
         ("a.sh", 'bash msrun_launcher.sh "run_mindformer.py --config gone.yaml" 8', "there is no gone.yaml"),
-        ("a.sh", "python run_mindformer.py --config $1", "without a --config"),
+        ("a.sh", "python run_mindformer.py --config $1", "has no --config"),
         ("a.yaml", "- 1\n- 2\n", "expected a YAML mapping"),
         ("a.yaml", "a: [1\nb: 2\n", "a.yaml:2: no valid YAML"),
         ("a.yaml", "a: " + "[" * 5000, "a.yaml"),

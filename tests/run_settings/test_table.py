@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.run_settings.derivation import CONDITIONS, OF_BOTH, megatron, mindformers
+from dumpdiff.run_settings.derivation import BOTH_SIDES, CONDITIONS, megatron, mindformers
 from dumpdiff.run_settings.settings import SettingValue, Settings
 from dumpdiff.run_settings.table import Default, Row, load_table
-from dumpdiff.run_settings.values import TYPES
+from dumpdiff.run_settings.values import PARSERS
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 TABLE = load_table()
@@ -50,17 +50,19 @@ def test_every_option_of_megatron_swift_is_in_the_table(option: str) -> None:
 
 @pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
 def test_rows_are_well_formed(row: Row) -> None:
-    assert row.type in TYPES
+    assert row.type in PARSERS
     assert row.effect in ("numbers", "precision", "rounding", "none")
     assert not row.needs or row.needs in CONDITIONS
-    assert not row.derive or hasattr(megatron, row.derive) or hasattr(mindformers, row.derive)
+    if row.derive:
+        function = f"derive_{row.derive}"
+        assert hasattr(megatron, function) or hasattr(mindformers, function)
     assert row.megatron or row.mindformers
     assert all(name.rpartition(".")[0] in TABLE.places for name in row.mindformers)
     assert set(row.fixed) <= {"megatron", "mindformers"}
 
 
 def test_every_derivation_and_every_condition_is_used() -> None:
-    derived = {row.derive for row in TABLE.rows}
+    derived = {f"derive_{row.derive}" for row in TABLE.rows}
     for module in (megatron, mindformers):
         public = [
             name
@@ -71,7 +73,7 @@ def test_every_derivation_and_every_condition_is_used() -> None:
         ]
         assert set(public) <= derived
     assert set(CONDITIONS) == {row.needs for row in TABLE.rows} - {""}
-    assert set(CONDITIONS) >= OF_BOTH
+    assert set(CONDITIONS) >= BOTH_SIDES
 
 
 def test_every_default_belongs_to_a_row() -> None:

@@ -89,17 +89,22 @@ Every field and rule: docs/dump-config.md
     "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
 )
 @click.option(
-    "-o", "--output", "file", default="-", metavar="FILE", help="File to write.  [standard output]"
+    "-o",
+    "--output",
+    "output_file",
+    default="-",
+    metavar="FILE",
+    help="File to write.  [standard output]",
 )
 @click.pass_context
 def mindspore(
-    ctx: click.Context, /, backend: str, ms_version: str, file: str, **choices: Any
+    ctx: click.Context, /, backend: str, ms_version: str, output_file: str, **choices: Any
 ) -> None:
     """Write the file that MINDSPORE_DUMP_CONFIG names.
 
     It holds everything that the version and the backend need, and is checked before it is written.
     """
-    check_writable(file)
+    check_writable(output_file)
 
     import dumpdiff
 
@@ -110,11 +115,11 @@ def mindspore(
     except ConfigurationError as error:
         click.echo("\n".join(map(str, error.violations)), err=True)
         ctx.exit(2)
-    write_text(file, config.text)
-    if file != "-":
+    write_text(output_file, config.text)
+    if output_file != "-":
         click.echo(
-            f"{file}: valid for MindSpore {ms_version} on {backend}; before the training starts: "
-            f'eval "$(dumpdiff env {shlex.quote(file)})"'
+            f"{output_file}: valid for MindSpore {ms_version} on {backend}; before the training starts: "
+            f'eval "$(dumpdiff env {shlex.quote(output_file)})"'
         )
     if config.cost is not None:
         click.echo(config.cost, err=True)

@@ -80,7 +80,7 @@ def compare(
     text.write(result, build_console(*files.values(), rules_out), quiet=quiet, verbose=verbose)
     write_files(result, files, "dumpdiff.reports.weights")
     if rules_out is not None:
-        from ...reports.weights.rules import rules_of
+        from ...reports.weights.rules import to_text
 
-        write_text(rules_out, rules_of(result, rules))
+        write_text(rules_out, to_text(result, rules))
     ctx.exit(EXIT_CODES[result.verdict])

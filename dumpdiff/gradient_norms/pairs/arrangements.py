@@ -85,13 +85,15 @@ def _arrange_decayed_first(items: list[Item]) -> Iterator[list[Item]]:
 
     If only sizes are known, each size may be the largest size of a vector.
     """
-    if all(item.vector_flag >= 0 for item in items):
+    if min(item.vector_flag for item in items) >= 0:
         yield sorted(items, key=lambda item: item.vector_flag)
         return
     sizes = sorted({item.size for item in items})
-    if sizes[0] >= 0 and len(sizes) <= _MAX_SIZES:
-        for largest_vector in sizes[:-1]:
-            yield sorted(items, key=lambda item: item.size <= largest_vector)
+    sizes_known = sizes[0] >= 0
+    if not sizes_known or len(sizes) > _MAX_SIZES:
+        return
+    for largest_vector in sizes[:-1]:
+        yield sorted(items, key=lambda item: item.size <= largest_vector)
 
 
 def _fuse_combinations(items: list[Item], rules: Rules) -> Iterator[list[Item]]:

@@ -58,6 +58,16 @@ class ParameterPairs:
     n_ambiguous: int = 0  #: pairs by value for which another norm would fit as well
 
 
+def collect_paired_indices(pairs: Sequence[ParameterPair]) -> tuple[set[int], set[int]]:
+    """Return the indices of the target's and the reference's parameters that are in a pair."""
+    target_indices: set[int] = set()
+    reference_indices: set[int] = set()
+    for pair in pairs:
+        target_indices.update(pair.target_indices)
+        reference_indices.update(pair.reference_indices)
+    return target_indices, reference_indices
+
+
 @dataclass(frozen=True)
 class Item:
     """A parameter, or the parts of one that the other side may hold fused."""

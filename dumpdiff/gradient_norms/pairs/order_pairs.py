@@ -49,7 +49,7 @@ def match_in_order(lists: ItemLists, scale: float, value_score: float) -> Match 
     """
     if not np.isfinite(compute_elementwise_distances(*lists, scale)).all():
         return None
-    for partners in (_exchange_positions(lists, scale), _assign_nearby(lists, scale)):
+    for partners in (_swap_positions(lists, scale), _assign_nearby(lists, scale)):
         reference_items = [lists[1][position] for position in partners]
         distances = compute_elementwise_distances(lists[0], reference_items, scale)
         near_share = float(np.mean(distances <= NEAR))
@@ -62,7 +62,7 @@ def match_in_order(lists: ItemLists, scale: float, value_score: float) -> Match 
     return None
 
 
-def _exchange_positions(lists: ItemLists, scale: float) -> list[int]:
+def _swap_positions(lists: ItemLists, scale: float) -> list[int]:
     """Return the partner of each position if most norms agree and some changed places.
 
     Norms change places among themselves only if each of them is ten times nearer to its new

@@ -11,7 +11,7 @@ import numpy as np
 from ...model.arrays import Floats
 from ...rulebook import Rules
 from ..norms import Norms
-from .match import ParameterPair, ParameterPairs
+from .match import ParameterPair, ParameterPairs, collect_paired_indices
 from .name_pairs import map_canonical_names, pair_by_name
 from .value_pairs import pair_by_value
 
@@ -126,8 +126,8 @@ def _find_unpaired(
     sides: tuple[Norms, Norms], pairs: Sequence[ParameterPair]
 ) -> tuple[list[int], list[int]]:
     """Return the indices of both sides' parameters that are in no pair."""
-    paired_target = {index for pair in pairs for index in pair.target_indices}
-    paired_reference = {index for pair in pairs for index in pair.reference_indices}
-    target_unpaired = [index for index in range(len(sides[0])) if index not in paired_target]
-    reference_unpaired = [index for index in range(len(sides[1])) if index not in paired_reference]
-    return target_unpaired, reference_unpaired
+    target, reference = sides
+    paired_target, paired_reference = collect_paired_indices(pairs)
+    target_unpaired = set(range(len(target))) - paired_target
+    reference_unpaired = set(range(len(reference))) - paired_reference
+    return sorted(target_unpaired), sorted(reference_unpaired)

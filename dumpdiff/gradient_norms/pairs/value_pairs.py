@@ -22,12 +22,14 @@ from .match import (
     LOOSE,
     MAX_NORMS,
     NEAR,
+    Item,
     ItemLists,
     Match,
     Names,
     ParameterPair,
     ParameterPairs,
     build_items,
+    collect_paired_indices,
     combine_items,
     compute_cost,
     compute_distances,
@@ -95,21 +97,25 @@ def _find_best_match(lists: ItemLists, rules: Rules) -> Match:
     candidates: list[Match] = []
     for arranged_lists in generate_arrangements(lists, rules):
         candidates += [
-            _match_lists(arranged_lists, scale) for scale in _propose_scales(arranged_lists)
+            _match_lists(arranged_lists, scale) for scale in _list_scales(arranged_lists)
         ]
     return max(candidates, key=lambda match: match.score)
 
 
-def _propose_scales(lists: ItemLists) -> Iterator[float]:
+def _list_scales(lists: ItemLists) -> Iterator[float]:
     """Yield logarithms of possible factors between the sides: 0, and that of the combined norms."""
     yield 0.0
-    if len(lists[0]) != len(lists[1]):
+    target_items, reference_items = lists
+    if len(target_items) != len(reference_items):
         return
-    squares = [sum(item.value**2 for item in items) for items in lists]
-    if all(np.isfinite(square) and square > 0 for square in squares):
-        scale = 0.5 * float(np.log(squares[0] / squares[1]))
-        if abs(scale) > NEAR:
-            yield scale
+    target_square = sum(item.value**2 for item in target_items)
+    reference_square = sum(item.value**2 for item in reference_items)
+    squares = np.array([target_square, reference_square])
+    if not np.all(np.isfinite(squares) & (squares > 0)):
+        return
+    scale = 0.5 * float(np.log(target_square / reference_square))
+    if abs(scale) > NEAR:
+        yield scale
 
 
 def _match_lists(lists: ItemLists, scale: float) -> Match:
@@ -220,7 +226,8 @@ def _list_runs(unpaired: Sequence[int]) -> Iterator[tuple[int, ...]]:
     for start in range(len(unpaired)):
         for length in range(2, _MAX_PARTS + 1):
             run = tuple(unpaired[start : start + length])
-            if len(run) == length and run[-1] - run[0] == length - 1:
+            is_consecutive = run[-1] - run[0] == length - 1
+            if len(run) == length and is_consecutive:
                 yield run
 
 
@@ -251,13 +258,17 @@ def _pair_between_neighbors(match: Match, pairs: Sequence[ParameterPair]) -> lis
 
 def _find_unpaired(match: Match, pairs: Sequence[ParameterPair]) -> tuple[list[int], list[int]]:
     """Return the positions of both lists that are in no pair."""
-    paired_target = {index for pair in pairs for index in pair.target_indices}
-    paired_reference = {index for pair in pairs for index in pair.reference_indices}
-    target_positions, reference_positions = [], []
-    for position, item in enumerate(match.lists[0]):
-        if not paired_target.intersection(item.indices):
-            target_positions.append(position)
-    for position, item in enumerate(match.lists[1]):
-        if not paired_reference.intersection(item.indices):
-            reference_positions.append(position)
-    return target_positions, reference_positions
+    paired_target, paired_reference = collect_paired_indices(pairs)
+    target_items, reference_items = match.lists
+    return (
+        _find_unpaired_positions(target_items, paired_target),
+        _find_unpaired_positions(reference_items, paired_reference),
+    )
+
+
+def _find_unpaired_positions(items: Sequence[Item], paired_indices: set[int]) -> list[int]:
+    positions = []
+    for position, item in enumerate(items):
+        if not paired_indices.intersection(item.indices):
+            positions.append(position)
+    return positions

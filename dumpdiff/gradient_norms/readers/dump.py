@@ -85,14 +85,18 @@ def read_dump_norms(path: str, parts: list[Part], step: int | None, rules: Rules
 
 def _select_step(path: str, parts: list[Part], step: int | None) -> list[Part]:
     """Return the parts of a step that counts from 1; all if no step is given or known."""
-    steps = sorted({part.step for part in parts if part.step is not None})
-    if step is None or not steps:
+    parts_by_step: dict[int, list[Part]] = {}
+    for part in parts:
+        if part.step is not None:
+            parts_by_step.setdefault(part.step + 1, []).append(part)
+    if step is None or not parts_by_step:
         return parts
-    if step - 1 not in steps:
+    if step not in parts_by_step:
+        steps = sorted(parts_by_step)
         plural = "s" if len(steps) > 1 else ""
-        listed_steps = ", ".join(str(number + 1) for number in steps[:_MAX_LISTED_STEPS])
+        listed_steps = ", ".join(map(str, steps[:_MAX_LISTED_STEPS]))
         raise DumpError(f"{path}: has no step {step}; it has step{plural} {listed_steps} (from 1)")
-    return [part for part in parts if part.step == step - 1]
+    return parts_by_step[step]
 
 
 def _flag_vector(shape: tuple[int, ...] | None) -> int:

@@ -25,9 +25,11 @@ def find_rank_folders(folder: Path) -> dict[int, Path]:
     subfolders = [subfolder for subfolder in sorted(folder.glob("rank_*")) if subfolder.is_dir()]
     rank_folders: dict[int, Path] = {}
     for candidate in (folder, *subfolders):
-        if any(_FILE.fullmatch(file.name) for file in candidate.glob(_GLOB)):
-            match = _RANK.fullmatch(candidate.name)
-            rank_folders.setdefault(int(match[1]) if match else 0, candidate)
+        if not _list_files(candidate):
+            continue
+        match = _RANK.fullmatch(candidate.name)
+        rank = int(match[1]) if match else 0
+        rank_folders.setdefault(rank, candidate)
     return rank_folders
 
 

@@ -1,4 +1,4 @@
-"""MindSpore framework dumps (``MINDSPORE_DUMP_CONFIG``): npy files, statistic.csv and graphs, joined."""
+"""Reader of MindSpore framework dumps (``MINDSPORE_DUMP_CONFIG``): npy files, statistic.csv and graphs, joined."""
 
 from .reader import FORMAT, find_parts, read_part
 

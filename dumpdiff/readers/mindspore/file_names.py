@@ -1,12 +1,12 @@
-"""How the MindSpore dumper names its files, in every generation.
+"""Parse the names of npy files that MindSpore's dumper writes, of every version.
 
 ``{op type}.{op name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}[.{dtype}].npy``
 
-- ``/`` of the op name became ``--`` up to 2.3.0-rc1, and ``_`` from 2.3.0-rc2 on, where ``\\``, ``.`` and space became
-  ``_`` too. Neither is split again here: ``_`` is not reversible, the graph knows the names.
-- the dtype is there from 2.4.0 on.
-- a name of more than 255 characters is replaced by ``{random number}.npy``, and ``mapping.csv`` in the same folder
-  has ``random,original`` lines without a header.
+- ``/`` of the op name becomes ``--`` up to 2.3.0-rc1. From 2.3.0-rc2 on, ``/``, ``\\``, ``.`` and space
+  become ``_``. Names are not decoded, because ``_`` is not reversible; the graph has the full names.
+- The dtype is part of the name from 2.4.0 on.
+- A name of more than 255 characters is replaced by ``{random number}.npy``, and ``mapping.csv`` in
+  the same folder has ``random,original`` lines without a header.
 """
 
 from __future__ import annotations
@@ -19,58 +19,62 @@ from typing import NamedTuple
 from ...model.errors import DumpError
 
 _NAME = re.compile(
-    r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})\.(?P<time>\d{10,18})"
-    r"\.(?P<io>input|output)\.(?P<slot>\d{1,6})\.(?P<format>[A-Za-z]\w*)(?:\.(?P<dtype>[A-Za-z]\w*))?\.npy",
+    r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})"
+    r"\.(?P<time>\d{10,18})\.(?P<io>input|output)\.(?P<slot>\d{1,6})"
+    r"\.(?P<format>[A-Za-z]\w*)(?:\.(?P<dtype>[A-Za-z]\w*))?\.npy",
     re.ASCII,
 )
-_LONGEST = 4096  #: characters; cell names can be long, no real path is longer
-_ENCODED = str.maketrans(dict.fromkeys("/\\. ", "_"))
-_COUNTER = re.compile(r"-op\d+(?=$|_)")
+_MAX_LENGTH = 4096  #: characters; cell names can be long, but no real path is longer
+_ENCODED_CHARACTERS = str.maketrans(dict.fromkeys("/\\. ", "_"))
+_OP_NUMBER = re.compile(r"-op\d+(?=$|_)")
 
-PARAMETER = "Parameter"  #: the op type under which parameters and graph inputs are written, at the end of the step
+#: Op type of parameters and graph inputs in file names; they are written at the end of the step.
+PARAMETER = "Parameter"
 MAPPING = "mapping.csv"
 
 
 class FileName(NamedTuple):
     """The parts of one file name."""
 
-    kind: str
+    kind: str  #: op type
     name: str  #: encoded op name
-    time: int  #: microseconds since 1970, of this file, not of the op
-    io: str
+    time: int  #: microseconds since 1970 when the file was written (not when the op ran)
+    io: str  #: input or output
     slot: int
     dtype: str  #: '' before 2.4
 
 
 def parse_file_name(name: str) -> FileName | None:
-    """The parts of an .npy file name, None if it is no name of this dumper."""
-    if len(name) > _LONGEST:
+    """Return the parts of an .npy file name, None if the dumper does not write such names."""
+    if len(name) > _MAX_LENGTH:
         return None
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    kind, op, _, _, time, io, slot, _, dtype = found.groups()
+    kind, op, _, _, time, io, slot, _, dtype = match.groups()
     return FileName(kind, op, int(time), io, int(slot), dtype or "")
 
 
 def encode_op_name(name: str) -> str:
-    """The spelling of an op name in file names since 2.3, which is what names are joined on.
+    """Return an op name as file names since 2.3 spell it. Names are joined in this spelling.
 
-    >>> encode("Default/fc-Dense/MatMul-op0"), encode("Default--fc-Dense--MatMul-op0"), encode("layers.0.weight")
-    ('Default_fc-Dense_MatMul-op0', 'Default_fc-Dense_MatMul-op0', 'layers_0_weight')
+    >>> encode_op_name("Default/fc-Dense/MatMul-op0"), encode_op_name("layers.0.weight")
+    ('Default_fc-Dense_MatMul-op0', 'layers_0_weight')
+    >>> encode_op_name("Default--fc-Dense--MatMul-op0")
+    'Default_fc-Dense_MatMul-op0'
     """
-    return name.replace("--", "/").translate(_ENCODED)
+    return name.replace("--", "/").translate(_ENCODED_CHARACTERS)
 
 
 def strip_op_number(encoded: str) -> str:
-    """The op name without its running number: ops of one scope and type share it."""
-    return _COUNTER.sub("", encoded)
+    """Return the op name without its running number, which is the same for ops of one scope and type."""
+    return _OP_NUMBER.sub("", encoded)
 
 
 def read_mapping(folder: Path) -> dict[str, str]:
-    """File name -> the long name it stands for, from the folder's ``mapping.csv``; empty if there is none.
+    """Return file name -> original long name from the folder's ``mapping.csv``; {} without that file.
 
-    Raises DumpError if the file cannot be read.
+    Raises DumpError if ``mapping.csv`` cannot be read.
     """
     path = folder / MAPPING
     if not path.is_file():

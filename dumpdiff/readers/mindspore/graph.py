@@ -1,4 +1,8 @@
-"""One compiled graph as a dataflow of executed ops: files joined, ops renumbered, tuples unfolded."""
+"""Read one compiled MindSpore graph (1.6 to 2.10) as a dataflow of executed ops.
+
+The files are ``graphs/ms_output_trace_code_graph_N.pb`` and ``.ir``. Both are joined, ops get their
+numbers at run time, and tuples are unfolded.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
 _NUMBER = re.compile(r"-op\d+$")
-_MOST_SLOTS = 100_000  #: of one op
+_MAX_SLOTS = 100_000  #: inputs of one op; protects against a damaged graph with nested tuples
 _IR_NAME = re.compile(r"^ +# Fullname with scope: \(([^\n]*)\)$", re.MULTILINE)
 
-#: Nodes that move no data: the runtime never launches them, so nothing of them is dumped.
+#: Nodes that move no data. The runtime never launches them, so nothing of them is dumped.
 _TUPLES = frozenset({"MakeTuple", "MakeList"})
 _ITEMS = frozenset({"TupleGetItem", "ListGetItem"})
 _PASSES_FIRST = frozenset({"Depend", "Load", "Return", "return"})
@@ -40,12 +44,20 @@ _SILENT = frozenset({"UpdateState", "Partial", "Switch", "SwitchLayer", "Call", 
 
 
 class Slot(NamedTuple):
-    """One input of an executed op, after tuples are unfolded; at most one of the first three is set."""
+    """One input of an executed op, after tuples are unfolded.
 
-    op: int = -1  #: which executed op made it
-    output: int = 0  #: which of its outputs
+    It is the output of an op, a parameter or a constant; at most one of the three is set.
+    """
+
+    op: int = -1  #: the executed op that produced it
+    output: int = 0  #: output of that op
     parameter: str = ""
     constant: Input | None = None
+
+    @property
+    def is_op_output(self) -> bool:
+        """Whether an executed op produced it."""
+        return self.op >= 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,8 @@ class GraphOp:
 
     kind: str
     printed_name: str  #: full name in the graph file
-    name: str  #: full name at run time, where it is numbered anew
-    inputs: tuple[Slot | None, ...]  #: None holds a place where nothing is ever dumped
+    name: str  #: full name at run time, with the op's number at run time
+    inputs: tuple[Slot | None, ...]  #: None in places where nothing is ever dumped
     outputs: tuple[Output, ...]
     frames: str
 
@@ -63,6 +75,11 @@ class GraphOp:
     def stack(self) -> tuple[tuple[str, int, str], ...]:
         """The user's frames, innermost first: file, line, code."""
         return parse_user_frames(self.frames)
+
+    @property
+    def op_inputs(self) -> list[Slot]:
+        """The inputs that are outputs of other executed ops."""
+        return [slot for slot in self.inputs if slot is not None and slot.is_op_output]
 
 
 @dataclass(frozen=True)
@@ -72,201 +89,221 @@ class Dataflow:
     ops: Sequence[GraphOp]
     parameters: Mapping[str, Parameter]
     results: frozenset[int]  #: ops whose outputs leave the graph
-    files: tuple[str, ...]  #: base names of the graph files read
+    files: tuple[str, ...]  #: base names of the graph files
 
 
 def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
-    """(op, output) whose memory, when it was dumped, no longer held what the op had computed.
+    """Return the (op, output) pairs whose memory was overwritten before it was dumped.
 
-    Everything of an op is dumped after it ran: an op that updates its inputs leaves its outputs stale, and what it
-    updated may be the output of another op (fp16 training casts a weight up, updates the copy, and casts it down).
+    Everything of an op is dumped after it ran. An op that updates its inputs has stale outputs, and the
+    updated input may be the output of another op (fp16 training casts a weight up, updates the copy, and
+    casts it down).
     """
-    found: set[tuple[int, int]] = set()
+    overwritten: set[tuple[int, int]] = set()
     for number, op in enumerate(flow.ops):
         if not is_in_place(op.kind):
             continue
-        found.update((number, output) for output in range(max(1, len(op.outputs))))
-        updated = find_updated_inputs(op.kind)
-        found.update(
-            (slot.op, slot.output)
-            for at, slot in enumerate(op.inputs)
-            if slot is not None and slot.op >= 0 and updated is not None and at in updated
-        )
-    return frozenset(found)
+        for output in range(max(1, len(op.outputs))):
+            overwritten.add((number, output))
+        updated_inputs = find_updated_inputs(op.kind)
+        if updated_inputs is None:
+            continue
+        for index, slot in enumerate(op.inputs):
+            if slot is not None and slot.is_op_output and index in updated_inputs:
+                overwritten.add((slot.op, slot.output))
+    return frozenset(overwritten)
 
 
 def find_graph_files(folder: Path) -> dict[int, dict[str, Path]]:
-    """Graph id -> {'pb': path, 'ir': path}, in the order of ids; empty if ``folder`` holds no graph file."""
-    found: dict[int, dict[str, Path]] = {}
+    """Return graph id -> {'pb': path, 'ir': path}, ordered by id; {} if ``folder`` holds no graph file."""
+    files: dict[int, dict[str, Path]] = {}
     if folder.is_dir():
         for path in folder.iterdir():
-            name = _FILE.fullmatch(path.name)
-            if name:
-                found.setdefault(int(name[1]), {})[name[2]] = path
-    return dict(sorted(found.items()))
+            match = _FILE.fullmatch(path.name)
+            if match:
+                files.setdefault(int(match[1]), {})[match[2]] = path
+    return dict(sorted(files.items()))
 
 
 def read_dataflow(folder: Path, graph_id: int) -> tuple[Dataflow | None, list[Problem]]:
-    """The dataflow of one graph, None if its files are absent or unusable (then a problem says why)."""
+    """Return the dataflow of one graph, and problems with its files.
+
+    The dataflow is None if the files are missing or unusable; a problem then gives the reason.
+    """
     files = find_graph_files(folder)
     if graph_id not in files:
         return None, []
-    graph, problems = _read(files[graph_id])
+    graph, problems = _read_graph(files[graph_id])
     if graph is None:
         return None, problems
     counters: Counter[str] = Counter()
-    for earlier, paths in files.items():
-        if earlier < graph_id:
-            counters.update(_prefixes(_names(paths, problems)))
-    names = _renumbered([node.name for node in graph.nodes], counters)
-    read = tuple(path.name for path in files[graph_id].values())
-    ops, results = _unfolded(graph, names)
-    return Dataflow(ops, graph.parameters, results, read), problems
+    for earlier_id, paths in files.items():
+        if earlier_id < graph_id:
+            counters.update(_list_numbered_prefixes(_read_names(paths, problems)))
+    names = _renumber_names([node.name for node in graph.nodes], counters)
+    file_names = tuple(path.name for path in files[graph_id].values())
+    ops, results = _unfold_graph(graph, names)
+    return Dataflow(ops, graph.parameters, results, file_names), problems
 
 
-def _read(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]:
+def _read_graph(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]:
     problems: list[Problem] = []
     graphs: dict[str, Graph] = {}
-    for spelling, reader in (("pb", read_pb), ("ir", read_ir)):
-        if spelling in paths:
-            try:
-                graphs[spelling] = reader(paths[spelling])
-            except DumpError as error:
-                problems.append(
-                    Problem(f"graphs/{paths[spelling].name}", str(error).partition(": ")[2])
-                )
+    for suffix, reader in (("pb", read_pb), ("ir", read_ir)):
+        if suffix not in paths:
+            continue
+        try:
+            graphs[suffix] = reader(paths[suffix])
+        except DumpError as error:
+            reason = str(error).partition(": ")[2]
+            problems.append(Problem(f"graphs/{paths[suffix].name}", reason))
     if len(graphs) == 2:
         return merge_graphs(graphs["pb"], graphs["ir"]), problems
     return next(iter(graphs.values()), None), problems
 
 
 def merge_graphs(pb: Graph, ir: Graph) -> Graph:
-    """The nodes of the .pb, with what only the .ir knows: tensor constants, shapes in tuples, what is a weight."""
-    printed = {node.name: node for node in ir.nodes}
-    nodes = [_enriched(node, printed.get(node.name)) for node in pb.nodes]
+    """Return the nodes of the .pb, completed from the .ir.
+
+    Only the .ir has the values of tensor constants, shapes inside tuples, and which parameters are weights.
+    """
+    ir_nodes = {node.name: node for node in ir.nodes}
+    nodes = [_complete_node(node, ir_nodes.get(node.name)) for node in pb.nodes]
     parameters = dict(pb.parameters)
-    if ir.parameters:  # loop variables have a name in the .pb only
+    if ir.parameters:
         for name, parameter in pb.parameters.items():
-            weight = ir.parameters[name].is_weight if name in ir.parameters else False
-            parameters[name] = parameter._replace(weight=weight)
+            # loop variables have a name in the .pb only
+            is_weight = ir.parameters[name].is_weight if name in ir.parameters else False
+            parameters[name] = parameter._replace(is_weight=is_weight)
     return Graph(nodes, parameters)
 
 
-def _enriched(node: Node, printed: Node | None) -> Node:
-    if printed is None or printed.kind != node.kind:
+def _complete_node(node: Node, ir_node: Node | None) -> Node:
+    if ir_node is None or ir_node.kind != node.kind:
         return node
     inputs, outputs = node.inputs, node.outputs
-    if len(printed.inputs) == len(inputs):
-        inputs = tuple(
-            text
-            if said.kind == CONSTANT and said.shape is None and text.kind in {CONSTANT, NOTHING}
-            else said
-            for said, text in zip(inputs, printed.inputs, strict=True)
-        )
-    if len(printed.outputs) == len(outputs):
-        outputs = tuple(
-            Output(said.dtype or text.dtype, said.shape if said.shape is not None else text.shape)
-            for said, text in zip(outputs, printed.outputs, strict=True)
-        )
-    return node._replace(inputs=inputs, outputs=outputs, frames=node.frames or printed.frames)
+    if len(ir_node.inputs) == len(inputs):
+        input_pairs = zip(inputs, ir_node.inputs, strict=True)
+        inputs = tuple(_complete_input(value, ir_value) for value, ir_value in input_pairs)
+    if len(ir_node.outputs) == len(outputs):
+        output_pairs = zip(outputs, ir_node.outputs, strict=True)
+        outputs = tuple(_complete_output(value, ir_value) for value, ir_value in output_pairs)
+    return node._replace(inputs=inputs, outputs=outputs, frames=node.frames or ir_node.frames)
 
 
-def _names(paths: Mapping[str, Path], problems: list[Problem]) -> list[str]:
-    """Only the names of a graph's nodes; an unreadable graph is a problem, for it shifts the numbers after it."""
+def _complete_input(value: Input, ir_value: Input) -> Input:
+    is_unknown_constant = value.kind == CONSTANT and value.shape is None
+    if is_unknown_constant and ir_value.kind in {CONSTANT, NOTHING}:
+        return ir_value
+    return value
+
+
+def _complete_output(output: Output, ir_output: Output) -> Output:
+    shape = output.shape if output.shape is not None else ir_output.shape
+    return Output(output.dtype or ir_output.dtype, shape)
+
+
+def _read_names(paths: Mapping[str, Path], problems: list[Problem]) -> list[str]:
+    """Return the names of a graph's nodes.
+
+    An unreadable graph is a problem, because the numbers of the graphs after it are shifted.
+    """
     try:
         if "pb" in paths:
             return read_pb_names(paths["pb"])
         return _IR_NAME.findall(paths["ir"].read_text(encoding="utf-8", errors="replace"))
     except (DumpError, OSError) as error:
-        problems.append(
-            Problem(
-                f"graphs/{next(iter(paths.values())).name}", f"op numbers may be shifted: {error}"
-            )
-        )
+        file = next(iter(paths.values())).name
+        problems.append(Problem(f"graphs/{file}", f"op numbers may be shifted: {error}"))
         return []
 
 
-def _prefixes(names: Sequence[str]) -> list[str]:
+def _list_numbered_prefixes(names: Sequence[str]) -> list[str]:
     return [_NUMBER.sub("", name) for name in names if _NUMBER.search(name)]
 
 
-def _renumbered(names: Sequence[str], counters: Counter[str]) -> list[str]:
-    """Names as at run time: the n-th node of one scope and type gets ``-op{n}``, counted on through all graphs.
+def _renumber_names(names: Sequence[str], counters: Counter[str]) -> list[str]:
+    """Return the names at run time: the n-th node of one scope and type gets ``-op{n}``.
 
-    On CPU and GPU the graph files are written before MindSpore numbers its nodes anew (graph_compiler.cc,
-    ``ResetNodeId``), the tensors after; taking the printed numbers joins 2 to 14 % of the ops wrongly, without a sign.
+    ``counters`` counts on through all graphs. On CPU and GPU, the graph files are written before MindSpore
+    renumbers its nodes (graph_compiler.cc, ``ResetNodeId``) and the tensors after it. With the printed
+    numbers, 2 to 14 % of the ops would be joined wrongly without any sign of it.
     """
-    result = []
+    runtime_names = []
     for name in names:
         prefix = _NUMBER.sub("", name)
         if prefix == name:
-            result.append(name)
+            runtime_names.append(name)
             continue
-        result.append(f"{prefix}-op{counters[prefix]}")
+        runtime_names.append(f"{prefix}-op{counters[prefix]}")
         counters[prefix] += 1
-    return result
+    return runtime_names
 
 
-_Value = (
-    Slot | None | list["_Value"]
-)  # one tensor, a place nothing is dumped for, or a tuple of such
+#: One tensor, None where nothing is dumped, or a tuple of such values.
+_Value = Slot | None | list["_Value"]
 
 
-def _unfolded(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], frozenset[int]]:
-    """Executed ops only, and which of them the last node returns.
+def _unfold_graph(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], frozenset[int]]:
+    """Return the executed ops, and which of them the last node returns.
 
-    MakeTuple is spread over its reader's slots; TupleGetItem, Depend and Load are looked through.
+    MakeTuple is spread over the slots of its consumer; TupleGetItem, Depend and Load are skipped.
     """
     values: dict[str, _Value] = {}
     ops: list[GraphOp] = []
     for node, name in zip(graph.nodes, names, strict=True):
-        arguments = [_value(said, values) for said in node.inputs]
+        arguments = [_resolve_input(argument, values) for argument in node.inputs]
         if node.kind in _TUPLES:
             values[node.key] = arguments
         elif node.kind in _ITEMS:
-            values[node.key] = _item(arguments)
+            values[node.key] = _get_tuple_item(arguments)
         elif node.kind in _PASSES_FIRST:
             values[node.key] = arguments[0] if arguments else None
         elif node.kind in _SILENT:
             values[node.key] = None
         else:
-            here = len(ops)
-            values[node.key] = (
-                [Slot(here, output) for output in range(len(node.outputs))]
-                if len(node.outputs) > 1
-                else Slot(here)
-            )
-            ops.append(
-                GraphOp(node.kind, node.name, name, _flat(arguments), node.outputs, node.frames)
-            )
-    last = _flat([values[graph.nodes[-1].key]]) if graph.nodes else ()
-    return ops, frozenset(slot.op for slot in last if slot is not None and slot.op >= 0)
+            values[node.key] = _make_output_value(len(ops), len(node.outputs))
+            slots = _flatten_values(arguments)
+            ops.append(GraphOp(node.kind, node.name, name, slots, node.outputs, node.frames))
+    results = _flatten_values([values[graph.nodes[-1].key]]) if graph.nodes else ()
+    result_ops = frozenset(slot.op for slot in results if slot is not None and slot.is_op_output)
+    return ops, result_ops
 
 
-def _value(said: Input, values: Mapping[str, _Value]) -> _Value:
-    if said.kind == NODE:
-        return values.get(said.name)
-    if said.kind == PARAMETER:
-        return Slot(parameter=said.name)
-    return Slot(constant=said) if said.kind == CONSTANT else None
+def _make_output_value(op: int, n_outputs: int) -> _Value:
+    if n_outputs > 1:
+        return [Slot(op, output) for output in range(n_outputs)]
+    return Slot(op)
 
 
-def _item(arguments: Sequence[_Value]) -> _Value:
-    """Element of a tuple: (tuple, index)."""
-    if len(arguments) < 2 or not isinstance(arguments[1], Slot) or arguments[1].constant is None:
+def _resolve_input(argument: Input, values: Mapping[str, _Value]) -> _Value:
+    if argument.kind == NODE:
+        return values.get(argument.name)
+    if argument.kind == PARAMETER:
+        return Slot(parameter=argument.name)
+    return Slot(constant=argument) if argument.kind == CONSTANT else None
+
+
+def _get_tuple_item(arguments: Sequence[_Value]) -> _Value:
+    """Return the element of a tuple for the arguments (tuple, index)."""
+    if len(arguments) < 2:
         return None
-    index = int((arguments[1].constant.values or (0,))[0])
-    whole = arguments[0]
-    if isinstance(whole, list):
-        return whole[index] if -len(whole) <= index < len(whole) else None
-    return whole._replace(output=index) if isinstance(whole, Slot) and whole.op >= 0 else whole
+    container, index_slot = arguments[:2]
+    if not isinstance(index_slot, Slot) or index_slot.constant is None:
+        return None
+    index = int((index_slot.constant.values or (0,))[0])
+    if isinstance(container, list):
+        return container[index] if -len(container) <= index < len(container) else None
+    if isinstance(container, Slot) and container.is_op_output:
+        return container._replace(output=index)
+    return container
 
 
-def _flat(arguments: list[_Value]) -> tuple[Slot | None, ...]:
-    """The slots of an op; not by recursion, since nobody vouches for the depth of the tuples."""
+def _flatten_values(arguments: list[_Value]) -> tuple[Slot | None, ...]:
+    """Return the slots of an op. Works without recursion, because tuples may be nested to any depth."""
     flat: list[Slot | None] = []
     pending: list[_Value] = arguments[::-1]
-    while pending and len(flat) < _MOST_SLOTS:
+    while pending and len(flat) < _MAX_SLOTS:
         value = pending.pop()
         if isinstance(value, list):
             pending += value[::-1]

@@ -1,7 +1,7 @@
-"""Reads ``ms_output_trace_code_graph_N.ir``, the printed form of a compiled graph.
+"""Read ``ms_output_trace_code_graph_N.ir``, the printed form of a compiled MindSpore graph (1.6 to 2.10).
 
-It repeats what the .pb file says, and adds what that leaves out: the values of tensor constants, the shapes
-inside tuples, and which parameters are weights.
+It has the nodes of the .pb file, and what the .pb leaves out: the values of tensor constants, the
+shapes inside tuples, and which parameters are weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _PARAMETER = re.compile(
 _SUBGRAPH = re.compile(r"^subgraph @", re.MULTILINE)
 _NODE = re.compile(r"^  (?P<key>%\w+)\((?P<alias>[^\n]*?)\) = (?P<kind>[\w:.]+)\(", re.MULTILINE)
 _NAME = re.compile(
-    r"(?:Fullname with scope|full_name_with_scope): \((?P<name>[^\n]*)\)|^ +: \((?P<old>[\w./ -]+)\)$",
+    r"(?:Fullname with scope|full_name_with_scope): \((?P<name>[^\n]*)\)"
+    r"|^ +: \((?P<old>[\w./ -]+)\)$",
     re.M,
 )
 _ARROW = " -> ("
@@ -37,17 +38,19 @@ _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf|nan)|True|False"
 )
 _SCALAR_TYPES = {"I": "int", "U": "uint", "F": "float", "BF": "bfloat"}
-_LONGEST_ARGUMENTS = 1_000_000  #: characters
+_MAX_ARGUMENTS_LENGTH = 1_000_000  #: characters between the brackets of one node
+_MAX_TUPLE_TYPES = 10_000  #: elements of one dtype in a printed tuple type
+_CONTAINER_TYPES = {"Tensor", "Tuple", "Ref", "List"}
 
 
 def read_ir(path: Path) -> Graph:
-    """The graph in an .ir file. Raises DumpError if the file is unreadable or holds no node."""
+    """Return the graph in an .ir file. Raises DumpError if the file is unreadable or holds no node."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        nodes, parameters = list(_nodes(text)), dict(_parameters(text))
+        nodes, parameters = list(_parse_nodes(text)), dict(_parse_parameters(text))
     except ValueError as error:
         raise DumpError(f"{path}: not a MindSpore graph (.ir): {error}") from error
     if not nodes:
@@ -55,119 +58,144 @@ def read_ir(path: Path) -> Graph:
     return Graph(nodes, parameters)
 
 
-def _parameters(text: str) -> Iterator[tuple[str, Parameter]]:
-    for found in _PARAMETER.finditer(text):
-        output = (_outputs(found["type"]) or [Output("", None)])[0]
-        rest = found["rest"]
-        weight = "IsWeight: true" in rest if "IsWeight:" in rest else "ref_key=" in found["type"]
-        yield found["name"], Parameter(output.dtype, output.shape, weight)
+def _parse_parameters(text: str) -> Iterator[tuple[str, Parameter]]:
+    for match in _PARAMETER.finditer(text):
+        outputs = _parse_outputs(match["type"])
+        output = outputs[0] if outputs else Output("", None)
+        attributes = match["rest"]
+        if "IsWeight:" in attributes:
+            is_weight = "IsWeight: true" in attributes
+        else:
+            is_weight = "ref_key=" in match["type"]
+        yield match["name"], Parameter(output.dtype, output.shape, is_weight)
 
 
-def _nodes(text: str) -> Iterator[Node]:
-    """Every node; keys of different subgraphs, which all count from %0, are told apart by the subgraph's number."""
-    starts = [found.start() for found in _SUBGRAPH.finditer(text)]
-    found_nodes = list(_NODE.finditer(text))
+def _parse_nodes(text: str) -> Iterator[Node]:
+    """Yield every node.
+
+    Keys start from %0 in every subgraph, so the number of the subgraph is part of the key.
+    """
+    subgraph_starts = [match.start() for match in _SUBGRAPH.finditer(text)]
+    node_matches = list(_NODE.finditer(text))
+    node_starts = [match.start() for match in node_matches]
+    node_ends = [*node_starts[1:], len(text)]
     subgraph = 0
-    for number, found in enumerate(found_nodes):
-        end = found_nodes[number + 1].start() if number + 1 < len(found_nodes) else len(text)
-        while subgraph < len(starts) and starts[subgraph] < found.start():
+    for match, end in zip(node_matches, node_ends, strict=True):
+        while subgraph < len(subgraph_starts) and subgraph_starts[subgraph] < match.start():
             subgraph += 1
-        arguments, after = _arguments(text, found.end(), end)
-        body = text[after:end]
-        name = _NAME.search(body)
+        arguments, arguments_end = _split_arguments(text, match.end(), end)
+        body = text[arguments_end:end]
+        name, frames = _parse_name_and_frames(body)
         yield Node(
-            f"{subgraph}{found['key']}",
-            found["kind"].removeprefix("PrimFunc_"),
-            (name["name"] or name["old"]) if name else "",
-            tuple(_input(argument, subgraph) for argument in arguments),
-            tuple(_outputs(_output_type(body))),
-            "\n".join(reversed(body[name.end() :].splitlines())) if name else "",
+            f"{subgraph}{match['key']}",
+            match["kind"].removeprefix("PrimFunc_"),
+            name,
+            tuple(_parse_input(argument, subgraph) for argument in arguments),
+            tuple(_parse_outputs(_find_output_type(body))),
+            frames,
         )
 
 
-def _arguments(text: str, start: int, end: int) -> tuple[list[str], int]:
-    """The arguments between the bracket opened before ``start`` and its partner, and where that ends."""
-    parts: list[str] = []
-    depth, begin, quoted = 0, start, False
-    for at in range(start, min(end, start + _LONGEST_ARGUMENTS)):
-        char = text[at]
+def _parse_name_and_frames(body: str) -> tuple[str, str]:
+    """Return the full name of a node and its stack as text, innermost frame first; '' if not printed."""
+    match = _NAME.search(body)
+    if match is None:
+        return "", ""
+    frames = "\n".join(reversed(body[match.end() :].splitlines()))
+    return match["name"] or match["old"], frames
+
+
+def _split_arguments(text: str, start: int, end: int) -> tuple[list[str], int]:
+    """Return the arguments up to the bracket that closes the one before ``start``, and where it is closed."""
+    arguments: list[str] = []
+    depth, begin, is_quoted = 0, start, False
+    for position in range(start, min(end, start + _MAX_ARGUMENTS_LENGTH)):
+        char = text[position]
         if char == '"':
-            quoted = not quoted
-        elif quoted:
+            is_quoted = not is_quoted
+        elif is_quoted:
             continue
         elif char in "([{":
             depth += 1
         elif char in ")]}":
             if depth == 0:
-                last = text[begin:at].strip()
-                return parts + ([last] if last else []), at + 1
+                last_argument = text[begin:position].strip()
+                if last_argument:
+                    arguments.append(last_argument)
+                return arguments, position + 1
             depth -= 1
         elif char == "," and depth == 0:
-            parts.append(text[begin:at].strip())
-            begin = at + 1
-    return parts, end
+            arguments.append(text[begin:position].strip())
+            begin = position + 1
+    return arguments, end
 
 
-def _input(argument: str, subgraph: int) -> Input:
+def _parse_input(argument: str, subgraph: int) -> Input:
     if argument.startswith("%para"):
         return Input(PARAMETER, argument.partition("_")[2])
     if argument.startswith("%"):
         return Input(NODE, f"{subgraph}{argument}")
-    tensor = _TENSOR.match(argument)
-    if tensor:
-        shape = tuple(int(size) for size in tensor["shape"].split(",") if size.strip())
-        values = None if "..." in tensor["value"] else _numbers(tensor["value"])
-        complete = values is not None and len(values) == math.prod(shape)
-        return Input(CONSTANT, "", values if complete else None, _dtype(tensor["dtype"]), shape)
+    tensor_match = _TENSOR.match(argument)
+    if tensor_match:
+        return _parse_tensor_constant(tensor_match)
     scalars = _SCALAR.findall(argument)
     if not scalars:
         return Input(NOTHING)
-    values = tuple(value for _, text in scalars for value in _numbers(text))
+    values = tuple(value for _, text in scalars for value in _parse_numbers(text))
     if len(values) != len(scalars):
         return Input(CONSTANT)
     shape = (len(values),) if argument.startswith(("(", "[")) else ()
-    return Input(CONSTANT, "", values, _dtype(scalars[0][0]), shape)
+    return Input(CONSTANT, "", values, _parse_dtype(scalars[0][0]), shape)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(
-        float({"True": "1", "False": "0"}.get(number, number)) for number in _NUMBER.findall(text)
-    )
+def _parse_tensor_constant(match: re.Match[str]) -> Input:
+    shape = tuple(int(extent) for extent in match["shape"].split(",") if extent.strip())
+    values: tuple[float, ...] | None = None
+    if "..." not in match["value"]:  # a long tensor is abbreviated
+        values = _parse_numbers(match["value"])
+        if len(values) != math.prod(shape):
+            values = None
+    return Input(CONSTANT, "", values, _parse_dtype(match["dtype"]), shape)
 
 
-def _dtype(spelling: str) -> str:
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    booleans = {"True": "1", "False": "0"}
+    return tuple(float(booleans.get(number, number)) for number in _NUMBER.findall(text))
+
+
+def _parse_dtype(spelling: str) -> str:
     short = re.fullmatch(r"(BF|[IUF])(\d+)", spelling)
     return normalise(_SCALAR_TYPES[short[1]] + short[2] if short else spelling)
 
 
-def _output_type(body: str) -> str:
+def _find_output_type(body: str) -> str:
     start = body.find(_ARROW)
     return body[start + len(_ARROW) : body.find("\n", start)] if start >= 0 else ""
 
 
-def _outputs(type_text: str) -> list[Output]:
-    """The tensors of a printed type such as ``<Tuple[Tensor[Float32]*2], TupleShape((2, 4), (2, 4))>``."""
-    head, _, tail = type_text.partition("], ")
-    if not tail:
-        head, _, tail = type_text.partition(", ")
+def _parse_outputs(type_text: str) -> list[Output]:
+    """Return the tensors of a printed type.
+
+    Example: ``<Tuple[Tensor[Float32]*2], TupleShape((2, 4), (2, 4))>``.
+    """
+    dtype_text, _, shape_text = type_text.partition("], ")
+    if not shape_text:
+        dtype_text, _, shape_text = type_text.partition(", ")
     dtypes: list[str] = []
-    for name, times in re.findall(r"(\w+)\]*(?:\*(\d+))?(?=[,\]]|$)", head):
-        if name not in {"Tensor", "Tuple", "Ref", "List"}:
-            dtypes += [normalise(name)] * min(int(times or 1), 10_000)
-    shapes = [
-        _shape(found)
-        for found in _SHAPE.finditer(
-            tail.partition(", elements_use_flags")[0].partition("ref_key")[0]
-        )
-    ]
+    for name, repetitions in re.findall(r"(\w+)\]*(?:\*(\d+))?(?=[,\]]|$)", dtype_text):
+        if name not in _CONTAINER_TYPES:
+            dtypes += [normalise(name)] * min(int(repetitions or 1), _MAX_TUPLE_TYPES)
     if "Monad" in type_text or not dtypes:
         return []
+    shape_text = shape_text.partition(", elements_use_flags")[0].partition("ref_key")[0]
+    shapes = [_parse_shape(match) for match in _SHAPE.finditer(shape_text)]
     if len(shapes) != len(dtypes):
         shapes = [None] * len(dtypes)
     return [Output(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
 
 
-def _shape(found: re.Match[str]) -> tuple[int, ...] | None:
-    if found[0] == "NoShape":
+def _parse_shape(match: re.Match[str]) -> tuple[int, ...] | None:
+    if match[0] == "NoShape":
         return ()
-    return validate_shape(int(size) for size in found[1].split(",") if size.strip())
+    extents = [extent for extent in match[1].split(",") if extent.strip()]
+    return validate_shape(int(extent) for extent in extents)

@@ -1,4 +1,4 @@
-"""What a MindSpore graph file says, whichever of its two spellings (.pb or .ir) it was read from."""
+"""The nodes of a compiled MindSpore graph, as the .pb file and the .ir file (MindSpore 1.6 to 2.10) both describe them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ NODE, PARAMETER, CONSTANT, NOTHING = "node", "parameter", "constant", "nothing"
 class Input(NamedTuple):
     """One argument of a node, before tuples are unfolded."""
 
-    kind: str  #: node, parameter, constant, or nothing (monads, None, strings: no tensor)
+    kind: str  #: node, parameter, constant, or nothing (a monad, None, a string: not a tensor)
     name: str = ""  #: key of the node or name of the parameter
-    values: tuple[float, ...] | None = None  #: of a constant, flat; None if the file does not say
+    values: tuple[float, ...] | None = None  #: values of a constant, flat; None if not in the file
     dtype: str = ""
     shape: tuple[int, ...] | None = None
 
 
 class Output(NamedTuple):
-    """One output of a node; tuples are flattened into several."""
+    """One output of a node; a tuple is flattened into several outputs."""
 
     dtype: str
     shape: tuple[int, ...] | None  #: None if unknown or dynamic
 
 
 class Node(NamedTuple):
-    """One node of a graph, in the order of the file, which is topological."""
+    """One node of a graph. Nodes are in the order of the file, which is topological."""
 
-    key: str  #: what other nodes refer to
+    key: str  #: name by which other nodes refer to it
     kind: str  #: the primitive: MatMul
     name: str  #: full name with scope, as printed
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
-    frames: str = ""  #: the recorded stack as text, innermost first
+    frames: str = ""  #: the recorded stack as text, innermost frame first
 
 
 class Parameter(NamedTuple):
@@ -56,7 +56,7 @@ class Graph(NamedTuple):
 _FRAME = re.compile(
     r"In file (?P<file>[^\n]+?)(?::(?P<line>\d+)(?:~\d+)?|\((?P<old>\d+)\))(?:, \d+~\d+)?/(?P<code>.*)/"
 )
-_LIBRARY = (
+_LIBRARY_FOLDERS = (
     "/site-packages/mindspore/",
     "/dist-packages/mindspore/",
     "/mindspore/python/mindspore/",
@@ -67,15 +67,20 @@ _DEFINITION = re.compile(r"\s*(?:def|class|async def) .*:\s*$")
 
 @lru_cache(maxsize=10_000)  # the ops of one source line share their stack
 def parse_user_frames(text: str) -> tuple[tuple[str, int, str], ...]:
-    """(file, line, code) of the user's own calls in a recorded stack, in its order; framework frames are dropped.
+    """Return (file, line, code) of the user's own calls in a recorded stack, in its order.
 
-    A frame that only spans the enclosing ``def`` repeats what the next one says better, and is dropped too.
+    Frames of the framework are dropped. A frame that spans only the enclosing ``def`` is dropped too,
+    because the next frame is more precise.
     """
     frames = []
-    for found in _FRAME.finditer(text):
-        file, code = found["file"], found["code"]
-        base = file.rsplit("/", 1)[-1]
-        library = base in _LIBRARY_FILES or any(folder in file for folder in _LIBRARY)
-        if not library and not _DEFINITION.match(code):
-            frames.append((file, int(found["line"] or found["old"]), code.strip()))
+    for match in _FRAME.finditer(text):
+        file, code = match["file"], match["code"]
+        if not _is_library_file(file) and not _DEFINITION.match(code):
+            frames.append((file, int(match["line"] or match["old"]), code.strip()))
     return tuple(frames)
+
+
+def _is_library_file(file: str) -> bool:
+    if file.rsplit("/", 1)[-1] in _LIBRARY_FILES:
+        return True
+    return any(folder in file for folder in _LIBRARY_FOLDERS)

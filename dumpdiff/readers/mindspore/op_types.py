@@ -1,4 +1,4 @@
-"""What MindSpore's op types and scopes say about an op: its phase, its module path, and which of its tensors lie."""
+"""Properties of MindSpore ops by their type and name: phase, module path, and which tensors are stale."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from functools import lru_cache
 from ...model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 COMMUNICATIONS = frozenset({
-    "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll", "Send", "Receive",
-    "Broadcast", "Reduce", "CollectiveScatter", "CollectiveGather", "Barrier", "BatchISendIRecv", "MuxSend",
-    "MuxReceive", "NeighborExchange", "NeighborExchangeV2", "AllGatherMatmul", "MatmulReduceScatter",
-    "AlltoAllAllGatherBatchMatMul", "_MirrorOperator", "_MirrorMiniStepOperator", "_MirrorMicroStepOperator",
-    "_VirtualDiv", "_AllSwap", "_HostAllGather", "_HostReduceScatter",
+    "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll", "Send",
+    "Receive", "Broadcast", "Reduce", "CollectiveScatter", "CollectiveGather", "Barrier", "BatchISendIRecv",
+    "MuxSend", "MuxReceive", "NeighborExchange", "NeighborExchangeV2", "AllGatherMatmul",
+    "MatmulReduceScatter", "AlltoAllAllGatherBatchMatMul", "_MirrorOperator", "_MirrorMiniStepOperator",
+    "_MirrorMicroStepOperator", "_VirtualDiv", "_AllSwap", "_HostAllGather", "_HostReduceScatter",
 })  # fmt: skip
 _OPTIMIZER = re.compile(
-    r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD|Momentum\w*|Adafactor|WeightScaleApplyMomentum)$"
+    r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD|Momentum\w*"
+    r"|Adafactor|WeightScaleApplyMomentum)$"
 )
 _ASSIGN = frozenset({"Assign", "AssignAdd", "AssignSub"})
 _OPTIMIZER_SCOPE = re.compile(r"(?:^|[/_])(?:\w*optim\w*-\w+|optimizer)(?:[/_]|$)", re.IGNORECASE)
 _OPTIMIZER_STATE = re.compile(
-    r"(?:moment[12v]?|moments|adam_[mv]|exp_avg(?:_sq)?|accum|stat|v_state|m_state)[._]|beta[12]_power$|global_step$"
+    r"(?:moment[12v]?|moments|adam_[mv]|exp_avg(?:_sq)?|accum|stat|v_state|m_state)[._]"
+    r"|beta[12]_power$|global_step$"
 )
-#: How many leading inputs an optimizer op updates in place: the parameter and its states.
-_UPDATED = {
+#: Number of leading inputs that an optimizer op updates in place: the parameter and its states.
+_UPDATED_INPUTS = {
     "Adam": 3,
     "AdamW": 3,
     "AdamWeightDecay": 3,
@@ -32,16 +34,25 @@ _UPDATED = {
     "ApplyMomentum": 2,
     "Momentum": 2,
 }
-_SGD = frozenset({0, 3, 5})  #: SGD(parameters, gradient, learning_rate, accum, momentum, stat)
+#: Updated inputs of SGD(parameters, gradient, learning_rate, accum, momentum, stat).
+_SGD_UPDATED_INPUTS = frozenset({0, 3, 5})
 _BACKWARD_KIND = re.compile(r"(?:Grad|GradExt|GradV\d|Backward|DenseBackward)$")
 _EXPANDED_BACKWARD = re.compile(r"Expand[/_]_\w*?(?:Grad|Backward)")
+_ROOT_SCOPES = {"Default", "Gradients", "recompute_Default", "Recompute_Default"}
 
 
-def is_optimizer(kind: str, scope: str = "", reads: tuple[str, ...] = ()) -> bool:
-    """By its type, by a scope such as ``optimizer-AdamWeightDecay``, or by the optimizer state among what it reads."""
-    if _OPTIMIZER.match(kind) or ("optim" in scope.lower() and _OPTIMIZER_SCOPE.search(scope)):
+def is_optimizer(kind: str, scope: str = "", parameters: tuple[str, ...] = ()) -> bool:
+    """Whether an op belongs to the optimizer.
+
+    Judged by its type, by a scope such as ``optimizer-AdamWeightDecay``, or by an optimizer state among
+    the parameters that it reads.
+    """
+    if _OPTIMIZER.match(kind):
         return True
-    return any(_OPTIMIZER_STATE.search(parameter) for parameter in reads)
+    # the plain search for "optim" is faster than the pattern, and nearly always decides
+    if "optim" in scope.lower() and _OPTIMIZER_SCOPE.search(scope):
+        return True
+    return any(_OPTIMIZER_STATE.search(parameter) for parameter in parameters)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -52,51 +63,66 @@ def is_in_place(kind: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def find_updated_inputs(kind: str) -> frozenset[int] | None:
-    """Slots whose recorded value is that after the update; None if that may be any that is no gradient."""
+    """Return the input slots whose recorded value is the one after the update.
+
+    None if any input except a gradient may be updated.
+    """
     if kind in _ASSIGN or kind.startswith("Inplace"):
         return frozenset({0})
     if kind == "SGD":
-        return _SGD
-    if kind in _UPDATED:
-        return frozenset(range(_UPDATED[kind]))
-    return None if _OPTIMIZER.match(kind) else frozenset()
+        return _SGD_UPDATED_INPUTS
+    if kind in _UPDATED_INPUTS:
+        return frozenset(range(_UPDATED_INPUTS[kind]))
+    if _OPTIMIZER.match(kind):
+        return None
+    return frozenset()
 
 
-def classify_phase(kind: str, name: str, optimizer: bool, after_backward: bool = False) -> str:
-    """The phase of an op; ``after_backward`` says whether it reads, however indirectly, what a backward op wrote.
+def classify_phase(
+    kind: str, name: str, in_optimizer: bool, follows_backward: bool = False
+) -> str:
+    """Return the phase of an op.
 
-    Needed because expanded ops (``Expand/_SumExt/ReduceSum-op3``) do not say for whom they were expanded.
+    ``follows_backward`` says whether the op reads, directly or not, the output of a backward op. It is
+    needed because the name of an expanded op (``Expand/_SumExt/ReduceSum-op3``) does not tell its phase.
     """
     if kind in COMMUNICATIONS:
         return COMMUNICATION
-    if optimizer:
+    if in_optimizer:
         return OPTIMIZER
     if is_recomputed(name):
         return FORWARD
-    return BACKWARD if after_backward or is_backward(kind, name) else FORWARD
+    if follows_backward or is_backward(kind, name):
+        return BACKWARD
+    return FORWARD
 
 
 def is_backward(kind: str, name: str) -> bool:
-    """By name and type alone."""
-    if name.startswith(("Gradients/", "Gradients_")) or "/Grad_" in name or "_Grad_" in name:
+    """Whether name or type alone say that the op belongs to the backward pass."""
+    if name.startswith(("Gradients/", "Gradients_")):
+        return True
+    if "/Grad_" in name or "_Grad_" in name:
         return True
     return _BACKWARD_KIND.search(kind) is not None or _EXPANDED_BACKWARD.match(name) is not None
 
 
 def is_recomputed(name: str) -> bool:
-    """A forward op that the backward pass runs again."""
+    """Whether it is a forward op that the backward pass runs again."""
     return name.startswith(("recompute_Default", "Recompute_Default"))
 
 
 def extract_scope(name: str) -> str:
-    """The module path in a full name; a hint only, for ops called through shared functions carry the first caller's.
+    """Return the module path in a full name. It is only a hint: ops in a shared function have the path
+    of its first caller.
 
-    >>> scope("Gradients/Default/n-Net/fc-Dense/Grad_MatMul/MatMul-op3"), scope("Expand/_SiLU/Mul-op0")
-    ('n-Net/fc-Dense', '')
+    >>> extract_scope("Gradients/Default/n-Net/fc-Dense/Grad_MatMul/MatMul-op3")
+    'n-Net/fc-Dense'
+    >>> extract_scope("Expand/_SiLU/Mul-op0")
+    ''
     """
-    parts = name.split("/")[:-1]
-    if parts[:1] == ["Expand"]:
+    segments = name.split("/")[:-1]
+    if segments[:1] == ["Expand"]:
         return ""
-    while parts and parts[0] in {"Default", "Gradients", "recompute_Default", "Recompute_Default"}:
-        del parts[0]
-    return "/".join(part for part in parts if not part.startswith("Grad_"))
+    while segments and segments[0] in _ROOT_SCOPES:
+        del segments[0]
+    return "/".join(segment for segment in segments if not segment.startswith("Grad_"))

@@ -1,6 +1,7 @@
-"""Reads ``ms_output_trace_code_graph_N.pb``: protobuf wire format of MindSpore's ``debugger.ModelProto``.
+"""Read ``ms_output_trace_code_graph_N.pb``, MindSpore's ``debugger.ModelProto`` in protobuf wire format.
 
-Field numbers are those of ``debug_graph.proto`` (the same from MindSpore 1.6 to 2.10); only what is needed is decoded.
+Field numbers are those of ``debug_graph.proto`` (the same from MindSpore 1.6 to 2.10). Only the needed
+fields are decoded.
 Encoding: https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -15,119 +16,133 @@ from ..npy import validate_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
 
 _DTYPES = {
-    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
-    10: "float16", 11: "float32", 12: "float64", 46: "bfloat16",
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32",
+    9: "uint64", 10: "float16", 11: "float32", 12: "float64", 46: "bfloat16",
 }  # fmt: skip
 _STRING, _TUPLE, _LIST = 13, 31, 32
-_MODEL_GRAPH = 4
-_DEEPEST = 32  #: nesting of tuples in tuples
+_MODEL_GRAPH = 4  #: field of ModelProto
+_GRAPH_NODE, _GRAPH_PARAMETER, _GRAPH_CONSTANT = 1, 3, 5  #: fields of GraphProto
+_NODE_NAME = 8  #: field of NodeProto
+_MAX_DEPTH = 32  #: levels of tuples inside tuples
 
-_Field = tuple[int, int | bytes]
+_Value = int | bytes
+_Field = tuple[int, _Value]
 
 
 def read_pb(path: Path) -> Graph:
-    """The graph in a .pb file. Raises DumpError if the file is unreadable or no such graph."""
+    """Return the graph in a .pb file. Raises DumpError if the file is unreadable or holds no graph."""
     try:
-        data = path.read_bytes()
-        graph = next(
-            value
-            for field, value in _fields(data)
-            if field == _MODEL_GRAPH and isinstance(value, bytes)
-        )
-        return _graph(graph)
-    except OSError as error:
-        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+        return _parse_graph(_read_graph_message(path))
     except (ValueError, IndexError, StopIteration, RecursionError, struct.error) as error:
         raise DumpError(f"{path}: not a MindSpore graph (.pb) or cut short") from error
 
 
 def read_pb_names(path: Path) -> list[str]:
-    """Only the full names of the nodes, in order. Raises DumpError like :func:`read_pb`."""
+    """Return only the full names of the nodes, in order. Raises DumpError like :func:`read_pb`."""
     try:
-        data = path.read_bytes()
-        graph = next(
-            value
-            for field, value in _fields(data)
-            if field == _MODEL_GRAPH and isinstance(value, bytes)
-        )
-        return [_text(dict(_fields(value)).get(8)) for field, value in _fields(graph) if field == 1]
-    except OSError as error:
-        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+        names = []
+        for field, value in _iterate_fields(_read_graph_message(path)):
+            if field == _GRAPH_NODE:
+                names.append(_decode_text(_parse_message(value).get(_NODE_NAME)))
+        return names
     except (ValueError, IndexError, StopIteration) as error:
         raise DumpError(f"{path}: not a MindSpore graph (.pb) or cut short") from error
 
 
-def _fields(data: int | bytes) -> Iterator[_Field]:
-    """(field number, value) of one message; value is an int (varint, fixed) or bytes (everything else)."""
+def _read_graph_message(path: Path) -> bytes:
+    """Return the bytes of the GraphProto. Raises StopIteration if the file has none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
+    return next(
+        value
+        for field, value in _iterate_fields(data)
+        if field == _MODEL_GRAPH and isinstance(value, bytes)
+    )
+
+
+def _parse_message(data: _Value) -> dict[int, _Value]:
+    """Return field number -> value of a message without repeated fields (of these, the last)."""
+    return dict(_iterate_fields(data))
+
+
+def _iterate_fields(data: _Value) -> Iterator[_Field]:
+    """Yield (field number, value) of a message.
+
+    The value is an int for a varint and bytes for every other wire type.
+    """
     if isinstance(data, int):
         raise ValueError("expected a message")
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        wire = key & 7
-        if wire == 2:
-            length, at = _varint(data, at)
-            if at + length > end:
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _parse_varint(data, position)
+        wire_type = key & 7
+        if wire_type == 2:
+            length, position = _parse_varint(data, position)
+            if position + length > end:
                 raise ValueError("cut short")
-            yield key >> 3, data[at : at + length]
-            at += length
-        elif wire == 0:
-            value, at = _varint(data, at)
+            yield key >> 3, data[position : position + length]
+            position += length
+        elif wire_type == 0:
+            value, position = _parse_varint(data, position)
             yield key >> 3, value
-        elif wire in {1, 5}:
-            width = 8 if wire == 1 else 4
-            yield key >> 3, data[at : at + width]
-            at += width
+        elif wire_type in {1, 5}:
+            width = 8 if wire_type == 1 else 4
+            yield key >> 3, data[position : position + width]
+            position += width
         else:
-            raise ValueError(f"wire type {wire}")
+            raise ValueError(f"wire type {wire_type}")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
+def _parse_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the varint at ``position``, and the position after it."""
+    byte = data[position]
     if byte < 128:
-        return byte, at + 1
+        return byte, position + 1
     result, shift = byte & 127, 7
     while True:
-        at += 1
-        byte = data[at]
+        position += 1
+        byte = data[position]
         result |= (byte & 127) << shift
         if byte < 128:
-            return result, at + 1
+            return result, position + 1
         shift += 7
         if shift > 63:
             raise ValueError("varint too long")
 
 
-def _text(value: int | bytes | None) -> str:
+def _decode_text(value: _Value | None) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
-def _graph(data: bytes) -> Graph:
-    nodes: list[bytes] = []
+def _parse_graph(data: bytes) -> Graph:
+    node_messages: list[bytes] = []
     parameters: dict[str, Parameter] = {}
     constants: dict[str, Input] = {}
-    for field, value in _fields(data):
-        if field == 1 and isinstance(value, bytes):
-            nodes.append(value)
-        elif field == 3:
-            said = dict(_fields(value))
-            outputs = _outputs(said[2]) if 2 in said else [Output("", None)]
-            parameters[_text(said.get(1))] = Parameter(
-                *(outputs or [Output("", None)])[0], is_weight=None
-            )
-        elif field == 5:
-            said = dict(_fields(value))
-            constants[_text(said.get(1))] = _constant(said.get(2))
-    return Graph([_node(node, constants, parameters) for node in nodes], parameters)
+    for field, value in _iterate_fields(data):
+        if field == _GRAPH_NODE and isinstance(value, bytes):
+            node_messages.append(value)
+        elif field == _GRAPH_PARAMETER:
+            message = _parse_message(value)
+            outputs = _parse_outputs(message[2]) if 2 in message else []
+            output = outputs[0] if outputs else Output("", None)
+            parameter = Parameter(output.dtype, output.shape, is_weight=None)
+            parameters[_decode_text(message.get(1))] = parameter
+        elif field == _GRAPH_CONSTANT:
+            message = _parse_message(value)
+            constants[_decode_text(message.get(1))] = _parse_constant(message.get(2))
+    nodes = [_parse_node(message, constants, parameters) for message in node_messages]
+    return Graph(nodes, parameters)
 
 
-def _node(data: bytes, constants: dict[str, Input], parameters: dict[str, Parameter]) -> Node:
+def _parse_node(data: bytes, constants: dict[str, Input], parameters: dict[str, Parameter]) -> Node:
     key = kind = name = frames = ""
     inputs: list[Input] = []
     outputs: list[Output] = []
-    for field, value in _fields(data):
+    for field, value in _iterate_fields(data):
         if field == 1:
-            source = _text(dict(_fields(value)).get(1))
+            source = _decode_text(_parse_message(value).get(1))
             if source in constants:
                 inputs.append(constants[source])
             elif source in parameters:
@@ -135,74 +150,91 @@ def _node(data: bytes, constants: dict[str, Input], parameters: dict[str, Parame
             else:
                 inputs.append(Input(NODE, source))
         elif field == 2:
-            key = _text(value)
+            key = _decode_text(value)
         elif field == 3:
-            kind = _text(value)
+            kind = _decode_text(value)
         elif field == 6:
-            outputs += _outputs(value)
-        elif field == 8:
-            name = _text(value)
+            outputs += _parse_outputs(value)
+        elif field == _NODE_NAME:
+            name = _decode_text(value)
         elif field == 9:
-            frames = _text(value)
+            frames = _decode_text(value)
     return Node(key, kind.removeprefix("PrimFunc_"), name, tuple(inputs), tuple(outputs), frames)
 
 
-def _outputs(data: int | bytes, depth: int = 0) -> list[Output]:
-    """The tensors of a type: one, or those of a tuple (whose elements have no shape in this file), flattened."""
-    if depth > _DEEPEST:
+def _parse_outputs(data: _Value, depth: int = 0) -> list[Output]:
+    """Return the tensors of a type: one, or the elements of a tuple, flattened.
+
+    Elements of a tuple have no shape in this file.
+    """
+    if depth > _MAX_DEPTH:
         raise ValueError("tuples nested too deeply")
-    said = dict(_fields(data))
-    if 2 in said:
-        tensor = dict(_fields(said[2]))
-        shape = _shape(tensor[2]) if 2 in tensor else (None if depth else ())
-        return [Output(_dtype(tensor.get(1)), shape)]
-    if 3 in said:
-        return [out for _, element in _fields(said[3]) for out in _outputs(element, depth + 1)]
-    dtype = _dtype(said.get(1))
+    message = _parse_message(data)
+    if 2 in message:
+        tensor = _parse_message(message[2])
+        shape: tuple[int, ...] | None = None if depth else ()
+        if 2 in tensor:
+            shape = _parse_shape(tensor[2])
+        return [Output(_get_dtype(tensor.get(1)), shape)]
+    if 3 in message:
+        outputs: list[Output] = []
+        for _, element in _iterate_fields(message[3]):
+            outputs += _parse_outputs(element, depth + 1)
+        return outputs
+    dtype = _get_dtype(message.get(1))
     return [Output(dtype, ())] if dtype else []
 
 
-def _shape(data: int | bytes) -> tuple[int, ...] | None:
-    return validate_shape(
-        _signed(dict(_fields(dim)).get(1, 0)) for field, dim in _fields(data) if field == 1
-    )
+def _parse_shape(data: _Value) -> tuple[int, ...] | None:
+    dimensions = [value for field, value in _iterate_fields(data) if field == 1]
+    extents = [_parse_message(dimension).get(1, 0) for dimension in dimensions]
+    return validate_shape(_to_signed(extent) for extent in extents)
 
 
-def _dtype(number: int | bytes | None) -> str:
+def _get_dtype(number: _Value | None) -> str:
     return _DTYPES.get(number, "") if isinstance(number, int) else ""
 
 
-def _signed(value: int | bytes) -> int:
+def _to_signed(value: _Value) -> int:
     if not isinstance(value, int):
         raise ValueError("expected a number")
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _constant(data: int | bytes | None) -> Input:
-    """A scalar or a tuple of scalars; tensors come without their values."""
+def _parse_constant(data: _Value | None) -> Input:
+    """Return a scalar or a tuple of scalars; the values of tensors are not in this file."""
     if data is None:
         return Input(CONSTANT)
-    said = list(_fields(data))
-    if not said:
+    fields = list(_iterate_fields(data))
+    if not fields:
         return Input(NOTHING)
-    numbers = dict(said)
-    number = numbers.get(1)
-    if number in {_TUPLE, _LIST}:
-        items = [_constant(value) for field, value in said if field == 18]
-        flat = [item.values[0] for item in items if item.values]
-        if len(flat) != len(items) or not items:
-            return Input(NOTHING) if not items else Input(CONSTANT)
-        return Input(CONSTANT, "", tuple(flat), items[0].dtype, (len(flat),))
-    value = _scalar(numbers)
-    if value is None:
-        return Input(NOTHING if number == _STRING or 7 in numbers else CONSTANT)
-    return Input(CONSTANT, "", (value,), _dtype(number), ())
+    message = dict(fields)
+    dtype_number = message.get(1)
+    if dtype_number in {_TUPLE, _LIST}:
+        return _parse_tuple_constant(fields)
+    value = _parse_scalar(message)
+    if value is not None:
+        return Input(CONSTANT, "", (value,), _get_dtype(dtype_number), ())
+    is_text = dtype_number == _STRING or 7 in message
+    return Input(NOTHING if is_text else CONSTANT)
 
 
-def _scalar(numbers: dict[int, int | bytes]) -> float | None:
-    for field, value in numbers.items():
-        if field in {2, 3, 4}:
-            return float(_signed(value)) if field == 3 else float(value)
+def _parse_tuple_constant(fields: list[_Field]) -> Input:
+    items = [_parse_constant(value) for field, value in fields if field == 18]
+    if not items:
+        return Input(NOTHING)
+    flat_values = [item.values[0] for item in items if item.values]
+    if len(flat_values) != len(items):
+        return Input(CONSTANT)
+    return Input(CONSTANT, "", tuple(flat_values), items[0].dtype, (len(flat_values),))
+
+
+def _parse_scalar(message: dict[int, _Value]) -> float | None:
+    for field, value in message.items():
+        if field == 3:
+            return float(_to_signed(value))
+        if field in {2, 4}:
+            return float(value)
         if field == 5 and isinstance(value, bytes):
             return float(struct.unpack("<f", value)[0])
         if field == 6 and isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""To which part of a training step each op of a compiled graph belongs: by its name, and by what it reads and feeds."""
+"""The phase of each op of a compiled MindSpore graph, from its name and the ops around it."""
 
 from __future__ import annotations
 
@@ -6,54 +6,62 @@ from collections import defaultdict
 
 from ...model.trace import BACKWARD, OPTIMIZER
 from . import op_types
-from .graph import Dataflow
+from .graph import Dataflow, GraphOp
 
-_LOOSE = "loose"  # an expanded op at the end of the backward pass, or within the clipping of gradients: not known yet
+#: Not decided yet: an expanded op at the end of the backward pass, or inside the clipping of gradients.
+_UNDECIDED = "undecided"
 
 
 def assign_phases(flow: Dataflow) -> list[str]:
-    """Phase of every op.
+    """Return the phase of every op.
 
-    What reads a backward op's output belongs to the backward pass too, and so does an expanded op (whose name does not
-    say for whom it was expanded) that only backward ops read. But what is called by no gradient function and feeds
-    nothing but the optimizer, as clipping and unscaling do, belongs to the optimizer.
+    - An op that reads the output of a backward op belongs to the backward pass.
+    - An expanded op (whose name does not tell its phase) whose consumers are all backward ops belongs to
+      the backward pass.
+    - An op that no gradient function calls and that feeds only the optimizer belongs to the optimizer,
+      such as clipping and unscaling of gradients.
     """
-    found, after = _by_inputs(flow)
-    readers: defaultdict[int, set[str]] = defaultdict(set)
-    for number in reversed(range(len(found))):
+    phases, is_backward_by_inputs = _assign_phases_by_inputs(flow)
+    consumer_phases: defaultdict[int, set[str]] = defaultdict(set)
+    for number in reversed(range(len(phases))):
         op = flow.ops[number]
-        if (
-            op.name.startswith("Expand/")
-            and readers[number] == {BACKWARD}
-            and number not in flow.results
-        ):
-            found[number] = BACKWARD
-        elif after[number] and readers[number] and readers[number] <= {OPTIMIZER, _LOOSE}:
-            found[number] = _LOOSE if op.name.startswith("Expand/") else OPTIMIZER
-        for slot in op.inputs:
-            if slot is not None and slot.op >= 0:
-                readers[slot.op].add(found[number])
+        feeds = consumer_phases[number]
+        if _is_expanded(op) and feeds == {BACKWARD} and number not in flow.results:
+            phases[number] = BACKWARD
+        elif is_backward_by_inputs[number] and feeds and feeds <= {OPTIMIZER, _UNDECIDED}:
+            phases[number] = _UNDECIDED if _is_expanded(op) else OPTIMIZER
+        for slot in op.op_inputs:
+            consumer_phases[slot.op].add(phases[number])
     for number, op in enumerate(flow.ops):
-        if found[number] == _LOOSE:
-            within = any(
-                slot is not None and slot.op >= 0 and found[slot.op] == OPTIMIZER
-                for slot in op.inputs
-            )
-            found[number] = OPTIMIZER if within else BACKWARD
-    return found
+        if phases[number] == _UNDECIDED:
+            reads_optimizer = any(phases[slot.op] == OPTIMIZER for slot in op.op_inputs)
+            phases[number] = OPTIMIZER if reads_optimizer else BACKWARD
+    return phases
 
 
-def _by_inputs(flow: Dataflow) -> tuple[list[str], list[bool]]:
-    """Phase by name and by what an op reads; and whether the latter alone put it into the backward pass."""
-    found: list[str] = []
-    alone: list[bool] = []
-    backward: list[bool] = []
+def _is_expanded(op: GraphOp) -> bool:
+    """Whether a compiler pass created the op; its name then does not tell what it was expanded from."""
+    return op.name.startswith("Expand/")
+
+
+def _assign_phases_by_inputs(flow: Dataflow) -> tuple[list[str], list[bool]]:
+    """Return the phase of every op by its name and inputs.
+
+    The second list says which ops are in the backward pass only because of their inputs.
+    """
+    phases: list[str] = []
+    is_backward_by_inputs: list[bool] = []
+    feeds_backward: list[bool] = []  # whether consumers of the op belong to the backward pass
     for op in flow.ops:
-        reads = tuple(slot.parameter for slot in op.inputs if slot is not None and slot.parameter)
-        optimizer = op_types.is_optimizer(op.kind, op_types.extract_scope(op.name), reads)
-        after = any(slot is not None and slot.op >= 0 and backward[slot.op] for slot in op.inputs)
-        found.append(op_types.classify_phase(op.kind, op.name, optimizer, after))
-        named = op_types.is_backward(op.kind, op.name)
-        alone.append(found[-1] == BACKWARD and not named)
-        backward.append((after or named) and not op_types.is_recomputed(op.name))
-    return found, alone
+        parameters = tuple(
+            slot.parameter for slot in op.inputs if slot is not None and slot.parameter
+        )
+        in_optimizer = op_types.is_optimizer(op.kind, op_types.extract_scope(op.name), parameters)
+        follows_backward = any(feeds_backward[slot.op] for slot in op.op_inputs)
+        phase = op_types.classify_phase(op.kind, op.name, in_optimizer, follows_backward)
+        is_backward_by_name = op_types.is_backward(op.kind, op.name)
+        is_backward = follows_backward or is_backward_by_name
+        phases.append(phase)
+        is_backward_by_inputs.append(phase == BACKWARD and not is_backward_by_name)
+        feeds_backward.append(is_backward and not op_types.is_recomputed(op.name))
+    return phases, is_backward_by_inputs

@@ -1,4 +1,4 @@
-"""What one iteration folder holds, whatever it consists of: npy files, a statistic.csv, or both joined."""
+"""Read the records of one iteration folder of a MindSpore dump (all versions): npy files, statistic.csv or both."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"
-_WHOLE, _BLOCK = (
-    192 * 1024,
-    16 * 1024,
-)  #: bytes: files up to the first are compared whole, larger ones by three blocks
-_RERUN_GAP = 1_000_000  #: microseconds; no step pauses that long between two of its files, starting a process takes longer
+#: Bytes. The content of files up to this size is compared completely, of larger files by three blocks.
+_MAX_COMPLETE = 192 * 1024
+_BLOCK = 16 * 1024  #: bytes of one block: at the start, in the middle and at the end
+#: Microseconds. No step pauses so long between two of its files; starting a process takes longer.
+_RERUN_PAUSE = 1_000_000
+#: Share of the first run's records that a later run must repeat to count as the same step again.
+_RERUN_SHARE = 0.9
+_MAX_BAD_HEADERS = 20  #: unreadable npy files after which a folder does not count as a dump
 
 _BITS = re.compile(r"(?:int|float|complex)([1-9]\d{0,2})$")
 
@@ -45,12 +48,10 @@ class Record:
     shape: tuple[int, ...] | None = None
     file: str = ""  #: relative to the folder
     row: int = -1  #: row of the csv
-    content: Hashable = None  #: equal for equal tensors; None if nothing is known of the content
+    content: Hashable = None  #: equal for equal tensors; None if the content is unknown
     occurrence: int = 0
-    has_dtype_in_name: bool = False  #: the file name tells the dtype
-    full_name: str = (
-        ""  #: full name with slashes, where the file name lets it be read back (before 2.3)
-    )
+    has_dtype_in_name: bool = False  #: the file name contains the dtype
+    full_name: str = ""  #: name with slashes, if the file name can be decoded (before 2.3)
 
 
 @dataclass
@@ -65,126 +66,144 @@ class Records:
 
 
 def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
-    """Judged by content: a name of the dumper (or one that mapping.csv translates), and an .npy file behind it."""
-    mapped: dict[str, str] = {}
+    """Whether the folder is a dump of npy files, judged by content.
+
+    At least one file needs a name of the dumper (or one that mapping.csv translates) and a valid header.
+    """
+    mapping: dict[str, str] = {}
     if MAPPING in names:
         try:
-            mapped = read_mapping(folder)
+            mapping = read_mapping(folder)
         except DumpError:
-            mapped = {}
-    tried = 0
+            mapping = {}
+    n_bad_headers = 0
     for name in names:
-        if name.endswith(".npy") and parse_file_name(mapped.get(name, name)) and (folder / name).is_file():
-            try:
-                npy.read_header(folder / name)
-            except DumpError:
-                tried += 1
-                if tried >= 20:
-                    return False
-            else:
-                return True
+        if not name.endswith(".npy") or not parse_file_name(mapping.get(name, name)):
+            continue
+        if not (folder / name).is_file():
+            continue
+        try:
+            npy.read_header(folder / name)
+        except DumpError:
+            n_bad_headers += 1
+            if n_bad_headers >= _MAX_BAD_HEADERS:
+                return False
+        else:
+            return True
     return False
 
 
 def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> Records:
-    """The records of ``folder``, joined with those of ``csv``. Raises DumpError if there is not one."""
+    """Return the records of ``folder``, joined with those of ``csv``. Raises DumpError if there is none."""
     problems: list[Problem] = []
-    from_files = _npy_records(folder, problems) if whole_folder else []
+    npy_records = _read_npy_records(folder, problems) if whole_folder else []
     statistics = None
-    from_csv: list[Record] = []
+    csv_records: list[Record] = []
     if csv is not None:
         try:
-            statistics, found = read_statistic_csv(csv)
-            problems += found
-            from_csv = _csv_records(statistics)
+            statistics, csv_problems = read_statistic_csv(csv)
+            problems += csv_problems
+            csv_records = _list_csv_records(statistics)
         except DumpError as error:
-            if not from_files:
+            if not npy_records:
                 raise
             problems.append(Problem(csv.name, str(error)))
-    if not from_files and not from_csv:
+    if not npy_records and not csv_records:
         raise DumpError(f"{folder}: not one tensor in it can be read")
-    problems += _reruns(from_files or from_csv, folder)
-    places = _by_place(from_files)
-    for place, record in _by_place(from_csv).items():
-        known = places.setdefault(place, record)
-        if known is not record:
-            known.row = record.row
-            known.shape = record.shape if record.shape is not None else known.shape
-    return Records(places, statistics, len(from_files), _era(from_files, statistics), problems)
+    problems += _find_reruns(npy_records or csv_records, folder)
+    places = _index_by_place(npy_records)
+    for place, csv_record in _index_by_place(csv_records).items():
+        record = places.setdefault(place, csv_record)
+        if record is not csv_record:
+            record.row = csv_record.row
+            if csv_record.shape is not None:
+                record.shape = csv_record.shape
+    era = _describe_era(npy_records, statistics)
+    return Records(places, statistics, len(npy_records), era, problems)
 
 
-def _npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
+def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
     try:
-        mapped = read_mapping(folder)
+        mapping = read_mapping(folder)
     except DumpError as error:
-        mapped = {}
+        mapping = {}
         problems.append(Problem(MAPPING, str(error)))
-    records, unknown = [], 0
-    with os.scandir(folder) as entries:  # tells files from links without a look at each
-        linked = {
-            entry.name: entry.is_symlink()
-            for entry in entries
-            if entry.name.endswith(".npy") and entry.is_file()
-        }
-    for name in sorted(linked):
+    records, n_unknown = [], 0
+    is_link = _list_npy_files(folder)
+    for name in sorted(is_link):
         path = os.path.join(folder, name)
-        said = parse_file_name(mapped.get(name, name))
-        if said is None:
-            unknown += 1
+        file_name = parse_file_name(mapping.get(name, name))
+        if file_name is None:
+            n_unknown += 1
             continue
         try:
-            if linked[name]:
+            if is_link[name]:
                 npy.resolve_inside(folder, name)
-            records.append(_npy_record(path, name, said))
+            records.append(_read_npy_record(path, name, file_name))
         except DumpError as error:
             problems.append(Problem(name, str(error).removeprefix(f"{path}: ")))
-    lost = len(set(mapped) - set(linked))
-    if lost:
-        problems.append(Problem(MAPPING, "names a file that is not there", count=lost))
-    if unknown:
-        problems.append(
-            Problem(
-                ".",
-                "an .npy file whose name is not the dumper's and that mapping.csv lacks",
-                count=unknown,
-            )
-        )
+    n_missing = len(set(mapping) - set(is_link))
+    if n_missing:
+        problems.append(Problem(MAPPING, "names a file that is missing", count=n_missing))
+    if n_unknown:
+        message = "the name of an .npy file is not the dumper's, and mapping.csv does not translate it"
+        problems.append(Problem(".", message, count=n_unknown))
     return records
 
 
-def _npy_record(path: str, name: str, said: FileName) -> Record:
+def _list_npy_files(folder: Path) -> dict[str, bool]:
+    """Return the npy files of a folder, and whether each is a link (known without a look at the file)."""
+    is_link = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".npy") and entry.is_file():
+                is_link[entry.name] = entry.is_symlink()
+    return is_link
+
+
+def _read_npy_record(path: str, name: str, file_name: FileName) -> Record:
     try:
         with open(path, "rb", buffering=0) as file:
             length = os.fstat(file.fileno()).st_size
             header = npy.read_open_header(file, length, path)
-            content = _content(file.fileno(), header, length)
+            content = _hash_content(file.fileno(), header)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     dtype = header.dtype
-    if normalise(said.dtype) == "bfloat16":  # Ascend converts on write and names the original
+    if normalise(file_name.dtype) == "bfloat16":  # Ascend converts on write and names the original
         dtype = "bfloat16"
-    record = Record(
-        said.kind, encode_op_name(said.name), said.io, said.slot, said.time, dtype, header.shape, name
+    return Record(
+        file_name.kind,
+        encode_op_name(file_name.name),
+        file_name.io,
+        file_name.slot,
+        file_name.time,
+        dtype,
+        header.shape,
+        name,
+        content=content,
+        has_dtype_in_name=bool(file_name.dtype),
+        full_name=file_name.name.replace("--", "/") if "--" in file_name.name else "",
     )
-    record.content, record.has_dtype_in_name = content, bool(said.dtype)
-    record.full_name = said.name.replace("--", "/") if "--" in said.name else ""
-    return record
 
 
-def _content(file: int, header: npy.Header, length: int) -> Hashable:
-    """Equal for equal data whatever the shape: the bytes' hash, of large files that of three blocks."""
-    count = header.n_elements * header.itemsize
+def _hash_content(file: int, header: npy.Header) -> Hashable:
+    """Return a key that is equal for equal data of any shape: the number of bytes and hashes of bytes.
+
+    The hash is that of all bytes, or of large files that of three blocks.
+    """
+    n_bytes = header.n_elements * header.itemsize
     start = header.offset
-    if count <= _WHOLE:
-        return count, hash(os.pread(file, count, start))
-    middles = (start, start + (count - _BLOCK) // 2, start + count - _BLOCK)
-    return count, *(hash(os.pread(file, _BLOCK, at)) for at in middles)
+    if n_bytes <= _MAX_COMPLETE:
+        return n_bytes, hash(os.pread(file, n_bytes, start))
+    block_starts = (start, start + (n_bytes - _BLOCK) // 2, start + n_bytes - _BLOCK)
+    return n_bytes, *(hash(os.pread(file, _BLOCK, position)) for position in block_starts)
 
 
 def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
-    """The content that a file of these values would have; None if the values or the dtype say too little."""
-    known = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
-    if values is None or not known:
+    """Return the content that a file of these values has; None if values or dtype are insufficient."""
+    is_known_dtype = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
+    if values is None or not is_known_dtype:
         return None
     try:
         data = np.array(values).astype(dtype).tobytes()
@@ -193,79 +212,84 @@ def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
     return len(data), hash(data)
 
 
-def _csv_records(statistics: Statistics) -> list[Record]:
+def _list_csv_records(statistics: Statistics) -> list[Record]:
     columns = zip(
-        statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time, statistics.dtype,
-        statistics.shape, statistics.printed, strict=True,
+        statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time,
+        statistics.dtype, statistics.shape, statistics.printed, strict=True,
     )  # fmt: skip
-    encoded = {name: encode_op_name(name) for name in set(statistics.name)}
+    encoded_names = {name: encode_op_name(name) for name in set(statistics.name)}
     return [
-        Record(kind, encoded[name], io, slot, time, dtype, shape, "", row, printed)
+        Record(kind, encoded_names[name], io, slot, time, dtype, shape, "", row, printed)
         for row, (kind, name, io, slot, time, dtype, shape, printed) in enumerate(columns)
     ]
 
 
-def _by_place(records: list[Record]) -> dict[Place, Record]:
-    """Records by place; the same op recorded again (in a loop, or by a second run) is told apart by its occurrence."""
-    seen: dict[tuple[str, str, int], int] = {}
+def _index_by_place(records: list[Record]) -> dict[Place, Record]:
+    """Return the records by place.
+
+    The same op recorded again (in a loop, or by a second run) gets the next occurrence.
+    """
+    last_occurrence: dict[tuple[str, str, int], int] = {}
     places: dict[Place, Record] = {}
     for record in sorted(records, key=attrgetter("time")):
         slot = (record.name, record.io, record.slot)
-        seen[slot] = occurrence = seen.get(slot, -1) + 1
-        record.occurrence = occurrence
+        occurrence = last_occurrence.get(slot, -1) + 1
+        last_occurrence[slot] = record.occurrence = occurrence
         places[(*slot, occurrence)] = record
     return places
 
 
-def _reruns(records: list[Record], folder: Path) -> list[Problem]:
-    """A second process that wrote into the same folder: everything is there again after a pause."""
+def _find_reruns(records: list[Record], folder: Path) -> list[Problem]:
+    """Report a second process that wrote into the same folder: after a pause, everything is recorded again."""
     times = np.array([record.time for record in records], dtype=np.int64)
-    ordered = np.sort(times)
-    pauses = np.flatnonzero(np.diff(ordered) > _RERUN_GAP)
+    sorted_times = np.sort(times)
+    pauses = np.flatnonzero(np.diff(sorted_times) > _RERUN_PAUSE)
     if len(pauses) == 0:
         return []
-    run_of = np.searchsorted(ordered[pauses + 1], times, side="right").tolist()
+    run_of = np.searchsorted(sorted_times[pauses + 1], times, side="right").tolist()
     runs: defaultdict[int, set[tuple[str, str, int]]] = defaultdict(set)
     for run, record in zip(run_of, records, strict=True):
         runs[run].add((record.name, record.io, record.slot))
-    first = runs[0]
-    again = sum(1 for run, slots in runs.items() if run and len(slots & first) >= 0.9 * len(first))
-    if not again:
+    first_run = runs.pop(0)
+    min_repeated = _RERUN_SHARE * len(first_run)
+    n_reruns = sum(len(slots & first_run) >= min_repeated for slots in runs.values())
+    if not n_reruns:
         return []
-    return [
-        Problem(
-            ".",
-            f"the same step was recorded {again + 1} times into {folder.name}; its ops are told apart by '#2'",
-        )
-    ]
+    message = (
+        f"the same step was recorded {n_reruns + 1} times into {folder.name}; "
+        "the ops of later recordings have '#2' in their names"
+    )
+    return [Problem(".", message)]
 
 
 def count_elements(record: Record, statistics: Statistics | None) -> int:
-    """Number of elements, -1 if unknown."""
+    """Return the number of elements, -1 if unknown."""
     if record.shape is not None:
         return math.prod(record.shape)
-    if statistics is None or record.row < 0 or statistics.bytes[record.row] < 0:
+    if statistics is None or record.row < 0:
+        return -1
+    n_bytes = statistics.bytes[record.row]
+    if n_bytes < 0:
         return -1
     if record.dtype == "bool":
-        return statistics.bytes[record.row]
+        return n_bytes
     bits = _BITS.search(record.dtype)
-    return statistics.bytes[record.row] * 8 // int(bits[1]) if bits else -1
+    return n_bytes * 8 // int(bits[1]) if bits else -1
 
 
-def _npy_era(files: list[Record]) -> str:
-    if any(record.full_name for record in files):
-        return "npy files of before 2.3 ('--' for '/')"
-    return (
-        "npy files of 2.4 or newer"
-        if any(record.has_dtype_in_name for record in files)
-        else "npy files of before 2.4"
-    )
-
-
-def _era(files: list[Record], statistics: Statistics | None) -> str:
-    said = []
-    if files:
-        said.append(_npy_era(files))
+def _describe_era(npy_records: list[Record], statistics: Statistics | None) -> str:
+    """Return in words which versions of MindSpore write such files."""
+    eras = []
+    if npy_records:
+        eras.append(_describe_npy_era(npy_records))
     if statistics is not None:
-        said.append(statistics.era)
-    return ", ".join(said)
+        eras.append(statistics.era)
+    return ", ".join(eras)
+
+
+def _describe_npy_era(records: list[Record]) -> str:
+    if any(record.full_name for record in records):
+        return "npy files of before 2.3 ('--' for '/')"
+    if any(record.has_dtype_in_name for record in records):
+        return "npy files of 2.4 or newer"
+    return "npy files of before 2.4"

@@ -100,8 +100,10 @@ def _list_nested_leaves(name: str, value: Any, depth: int = 0) -> Iterator[str]:
     """Yield the leaves in a value. Empty lists and objects have none; None is a leaf."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         file = value.get("data_name")
-        has_file = isinstance(file, str) and file not in ("", "-1")
-        yield _get_file_stem(file) if has_file else name
+        if isinstance(file, str) and file not in ("", "-1"):
+            yield _get_file_stem(file)
+        else:
+            yield name
     elif value is None:
         yield name
     elif isinstance(value, (dict, list)) and depth < _MAX_DEPTH:

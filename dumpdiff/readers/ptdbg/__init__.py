@@ -1,4 +1,4 @@
-"""ptdbg_ascend dumps: JSON Lines in files called .pkl, of every era."""
+"""Reader of ptdbg_ascend dumps (0.1 to 6.0): PyTorch calls, one JSON list per line in a ``.pkl`` file."""
 
 from .reader import FORMAT, find_parts, read_part
 

@@ -1,4 +1,4 @@
-"""From the lines of a ptdbg_ascend dump to calls: which records belong to one call, and which repeat one."""
+"""Group the lines of a ptdbg_ascend dump (0.1 to 6.0) into calls, and find the records that repeat a call."""
 
 from __future__ import annotations
 
@@ -8,90 +8,120 @@ from dataclasses import dataclass
 from ..stack_frames import NOWHERE, Site
 from .lines import Call, Damage, Record, StackLine, parse_name
 
+_MAX_SHOWN_NAME = 80  #: characters of an unknown name in a message
+
 
 @dataclass(frozen=True)
 class CallGroups:
-    """Calls in order (the op's id is the row), and the records of tensors in order with the call of each."""
+    """Calls in order (a call's index is its op id), and the records of tensors with the call of each."""
 
     calls: list[Call]
-    names: list[str]  #: of calls; '#2' for the second that a name stands for
-    sites: list[Site]  #: of calls
+    names: list[str]  #: names of the calls; '#2' for the second call of one name
+    sites: list[Site]  #: call sites of the calls
     forward: list[int]  #: the forward call of each gradient call, -1 if unknown
     records: list[Record]
     ops: list[int]  #: the call of each record
     slots: list[str]
     roles: list[str]
-    ambiguous: frozenset[str]  #: names of several different records, which have one tensor file
+    ambiguous: frozenset[str]  #: names of several different records, which share one tensor file
 
 
 def group_lines(lines: Iterable[Record | StackLine], damage: Damage) -> CallGroups:
-    """The calls that the lines make up; lines that name no call are counted in ``damage``.
+    """Group the lines into calls; lines whose name is not that of a call are counted in ``damage``.
 
-    A name with a call index is used once, so the n-th record of it is of the n-th process that wrote the file: call
-    '#n', dropped if it holds nothing but what the first holds. Names without index (2022) are shared by all calls of an
-    API: there a slot that comes again starts the next call.
+    A process uses a name with a call index once, so the n-th record of such a name is from the n-th
+    process that wrote the file. It belongs to call '#n', which is dropped if it equals the first call.
+    Names without an index (2022) are shared by all calls of an API; a slot that is repeated starts the
+    next call.
     """
-    calls: list[Call] = []
-    numbers: list[int] = []  #: of calls: n of '#n'
-    ids: dict[tuple[str, int], int] = {}
-    sites: dict[int, Site] = {}
-    seen: dict[str, list[Record]] = {}
-    current: dict[str, int] = {}
-    rows: list[tuple[int, str, str, Record]] = []
+    collector = _CallCollector()
+    for line in lines:
+        parsed_name = parse_name(line.name)
+        if parsed_name is None:
+            shown_name = line.name[:_MAX_SHOWN_NAME]
+            damage.add(line.line, f"{shown_name!r} is not the name of a call, skipped")
+            continue
+        call, role, position = parsed_name
+        if type(line) is StackLine:
+            collector.add_site(call, line.site)
+        elif type(line) is Record:
+            collector.add_record(call, role, role + (position or ".0"), line)
+    return collector.build_groups()
 
-    def op_of(call: Call, number: int) -> int:
-        op = ids.setdefault((call.name, number), len(calls))
-        if op == len(calls):
-            calls.append(call)
-            numbers.append(number)
+
+class _CallCollector:
+    """The calls and records of the lines read so far."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._numbers: list[int] = []  # n of '#n', for each call
+        self._ids: dict[tuple[str, int], int] = {}  # (name, n) -> call
+        self._sites: dict[int, Site] = {}
+        self._records_of: dict[str, list[Record]] = {}  # name of a record -> records
+        self._current_number: dict[str, int] = {}  # n of the latest call, of names without an index
+        self._rows: list[tuple[int, str, str, Record]] = []  # call, slot, role, record
+
+    def add_site(self, call: Call, site: Site) -> None:
+        """Add the call site of a call, unless it has one."""
+        op = self._add_call(call, self._current_number.get(call.name, 1))
+        self._sites.setdefault(op, site)
+
+    def add_record(self, call: Call, role: str, slot: str, record: Record) -> None:
+        """Add the record of a tensor."""
+        repeated_records = self._records_of.setdefault(record.name, [])
+        repeated_records.append(record)
+        number = len(repeated_records)
+        if not call.is_indexed:
+            number = max(number, self._current_number.get(call.name, 1))
+            self._current_number[call.name] = number
+        self._rows.append((self._add_call(call, number), slot, role, record))
+
+    def _add_call(self, call: Call, number: int) -> int:
+        op = self._ids.setdefault((call.name, number), len(self._calls))
+        if op == len(self._calls):
+            self._calls.append(call)
+            self._numbers.append(number)
         return op
 
-    for line in lines:
-        parsed = parse_name(line.name)
-        if parsed is None:
-            damage.add(line.line, f"no call is named by {line.name[:80]!r}, skipped")
-            continue
-        call, role, position = parsed
-        if type(line) is StackLine:
-            sites.setdefault(op_of(call, current.get(call.name, 1)), line.site)
-        elif type(line) is Record:
-            repeated = seen.setdefault(line.name, [])
-            repeated.append(line)
-            number = len(repeated)
-            if not call.is_indexed:
-                number = current[call.name] = max(number, current.get(call.name, 1))
-            rows.append((op_of(call, number), role + (position or ".0"), role, line))
+    def build_groups(self) -> CallGroups:
+        """Return the calls that are not mere repetitions, with their records."""
+        ambiguous = set()
+        for name, (first_record, *others) in self._records_of.items():
+            if any(_differ(first_record, record) for record in others):
+                ambiguous.add(name)
+        new_ids = {op: index for index, op in enumerate(sorted(self._select_calls()))}
+        rows = [row for row in self._rows if row[0] in new_ids]
+        return CallGroups(
+            calls=[self._calls[op] for op in new_ids],
+            names=[self._format_name(op) for op in new_ids],
+            sites=[self._sites.get(op, NOWHERE) for op in new_ids],
+            forward=[new_ids.get(self._find_forward(op), -1) for op in new_ids],
+            records=[record for _, _, _, record in rows],
+            ops=[new_ids[op] for op, _, _, _ in rows],
+            slots=[slot for _, slot, _, _ in rows],
+            roles=[role for _, _, role, _ in rows],
+            ambiguous=frozenset(ambiguous),
+        )
 
-    shared = {name: several for name, several in seen.items() if len(several) > 1}
-    different = {
-        name
-        for name, (first, *others) in shared.items()
-        if any(_differ(first, other) for other in others)
-    }
-    kept = {
-        op
-        for op, (call, number) in enumerate(zip(calls, numbers, strict=True))
-        if number == 1 or not call.is_indexed
-    }
-    kept.update(
-        op
-        for op, _, _, record in rows
-        if record.name in shared and _differ(shared[record.name][0], record)
-    )
-    new_ids = {op: index for index, op in enumerate(sorted(kept))}
-    rows = [row for row in rows if row[0] in new_ids]
-    return CallGroups(
-        calls=[calls[op] for op in new_ids],
-        names=[calls[op].name + (f"#{numbers[op]}" if numbers[op] > 1 else "") for op in new_ids],
-        sites=[sites.get(op, NOWHERE) for op in new_ids],
-        forward=[new_ids.get(ids.get((calls[op].forward, numbers[op]), -1), -1) for op in new_ids],
-        records=[row[3] for row in rows],
-        ops=[new_ids[row[0]] for row in rows],
-        slots=[row[1] for row in rows],
-        roles=[row[2] for row in rows],
-        ambiguous=frozenset(different),
-    )
+    def _select_calls(self) -> set[int]:
+        """Return the calls to keep: all but those that only repeat the first call of their name."""
+        selected = set()
+        for op, (call, number) in enumerate(zip(self._calls, self._numbers, strict=True)):
+            if number == 1 or not call.is_indexed:
+                selected.add(op)
+        for op, _, _, record in self._rows:
+            if _differ(self._records_of[record.name][0], record):
+                selected.add(op)
+        return selected
+
+    def _format_name(self, op: int) -> str:
+        name, number = self._calls[op].name, self._numbers[op]
+        return f"{name}#{number}" if number > 1 else name
+
+    def _find_forward(self, op: int) -> int:
+        return self._ids.get((self._calls[op].forward, self._numbers[op]), -1)
 
 
-def _differ(one: Record, other: Record) -> bool:
-    return one[2:] != other[2:]
+def _differ(record: Record, other: Record) -> bool:
+    """Whether two records of one name differ in content; line and name do not count."""
+    return record[2:] != other[2:]

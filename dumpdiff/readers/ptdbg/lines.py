@@ -1,6 +1,6 @@
-"""The lines of a ptdbg_ascend ``.pkl``, which in spite of its name is a text file with one JSON list a line.
+"""Parse the lines of a ptdbg_ascend ``.pkl`` (0.1 to 6.0), a text file with one JSON list per line.
 
-Damaged lines (two processes wrote one file, a full disk, a crash) are salvaged record by record.
+Records are salvaged from damaged lines (two processes wrote one file, a full disk, a crash).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ...model.trace import Problem
 from ..call_records import to_float_array
 from ..stack_frames import Frame, Site, build_site
 
-#: Prototypes wrote whole tensors into a line (49 MB were seen); beyond this a line is skipped.
-LONGEST_LINE = 256 << 20
-_SALVAGE_ATTEMPTS = 32  #: per damaged line; each costs a scan of the line
-_LISTED = 8  #: line numbers spelled out in a problem
+#: Characters; a longer line is skipped. Prototypes wrote whole tensors into a line (49 MB were seen).
+MAX_LINE_LENGTH = 256 << 20
+_SALVAGE_ATTEMPTS = 32  #: per damaged line; each attempt scans the line
+_MAX_LISTED_LINES = 8  #: line numbers listed in a problem
 
 _decode = json.JSONDecoder().raw_decode
 _START = re.compile(
@@ -31,14 +31,14 @@ _START = re.compile(
 
 _NAME = re.compile(r"(?P<call>.+)[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)")
 _CALL = re.compile(r"(?P<api>.+)[._](?P<index>\d+|abnormal)[._](?P<direction>forward|backward)")
-#: Before 2023-01: no call index, or a counter of all calls in front.
+#: Calls before 2023-01 have no index, or start with a counter of all calls.
 _PROTOTYPE_CALL = re.compile(
     r"(?P<counter>\d+_)?(?P<api>[A-Za-z]+_.+)_(?P<direction>forward|backward)"
 )
 
 
 class Call(NamedTuple):
-    """What a name says of the call: ``Functional.linear.18.forward``."""
+    """The parts of a call's name, such as ``Functional.linear.18.forward``."""
 
     name: str  #: Functional.linear.18.forward
     api: str  #: Functional.linear
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One tensor or Python scalar as recorded, in whichever era."""
+    """One tensor or Python scalar as recorded, by any version."""
 
     line: int
     name: str
@@ -60,11 +60,11 @@ class Record(NamedTuple):
     dtype: str
     shape: Any
     statistics: list[Any]
-    n_items: int  #: items in the line, which tells the eras apart
+    n_items: int  #: number of items in the line, which differs between versions
 
 
 class StackLine(NamedTuple):
-    """The call stack of the call whose name starts like this line's."""
+    """The call stack of the call whose name begins like this line's name."""
 
     line: int
     name: str
@@ -72,26 +72,28 @@ class StackLine(NamedTuple):
 
 
 class Damage:
-    """Lines that are not as they should be, counted by what is wrong with them."""
+    """Damaged lines of one file, counted by description."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self._lines: dict[str, list[int]] = defaultdict(list)
 
-    def add(self, line: int, what: str) -> None:
-        """Count a line (from 1) under a description."""
-        self._lines[what].append(line)
+    def add(self, line: int, description: str) -> None:
+        """Count a line (the first is 1) under a description."""
+        self._lines[description].append(line)
 
     def list_problems(self) -> list[Problem]:
-        """One problem for each description, with the first line numbers spelled out."""
-        found = []
-        for what, lines in self._lines.items():
-            listed = ", ".join(map(str, lines[:_LISTED])) + (
-                ", ..." if len(lines) > _LISTED else ""
-            )
-            text = f"{what}; lines {listed}" if len(lines) > 1 else what
-            found.append(Problem(self.file, text, line=lines[0], count=len(lines)))
-        return found
+        """Return one problem for each description, with the first line numbers."""
+        problems = []
+        for description, lines in self._lines.items():
+            message = description
+            if len(lines) > 1:
+                listed_lines = [str(line) for line in lines[:_MAX_LISTED_LINES]]
+                if len(lines) > _MAX_LISTED_LINES:
+                    listed_lines.append("...")
+                message = f"{description}; lines {', '.join(listed_lines)}"
+            problems.append(Problem(self.file, message, line=lines[0], count=len(lines)))
+        return problems
 
 
 def is_dump(head: bytes) -> bool:
@@ -100,74 +102,84 @@ def is_dump(head: bytes) -> bool:
 
 
 def parse_name(name: str) -> tuple[Call, str, str] | None:
-    """Call, slot kind (input, output or stack_info) and position ('.0', '.0.1' or ''); None if it has no such form."""
-    if (match := _NAME.fullmatch(name)) is None:
+    """Return the call, the role (input, output or stack_info) and the position ('.0', '.0.1' or '').
+
+    None if the name has no such form.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    said, io, position = match.groups()
-    call = _parse_call(said)
-    return None if call is None else (call, io, position)
+    call_name, role, position = match.groups()
+    call = _parse_call(call_name)
+    return None if call is None else (call, role, position)
 
 
 @lru_cache(maxsize=1 << 12)
 def _parse_call(name: str) -> Call | None:
-    if match := _CALL.fullmatch(name):
-        return Call(
-            name, match["api"], match["index"] != "abnormal", match["direction"] == "backward"
-        )
-    if match := _PROTOTYPE_CALL.fullmatch(name):
-        return Call(
-            name, match["api"], match["counter"] is not None, match["direction"] == "backward"
-        )
+    match = _CALL.fullmatch(name)
+    if match is not None:
+        is_indexed = match["index"] != "abnormal"
+        return Call(name, match["api"], is_indexed, match["direction"] == "backward")
+    match = _PROTOTYPE_CALL.fullmatch(name)
+    if match is not None:
+        is_indexed = match["counter"] is not None
+        return Call(name, match["api"], is_indexed, match["direction"] == "backward")
     return None
 
 
 def read_lines(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
-    """Every record of the file in order; what is wrong is counted in ``damage``."""
-    sites: dict[
-        str, Site
-    ] = {}  # by the text of the frames: stacks repeat, and are 70 % of a file's bytes
-    for line, text in _lines(path, damage):
-        name, mark, frames = text.partition('stack_info", ')
-        if mark and frames in sites and name.startswith('["'):
-            yield StackLine(line, f"{name[2:]}stack_info", sites[frames])
+    """Yield every record and stack of the file in order; count damaged lines in ``damage``."""
+    # Call sites by the text of their frames: stacks repeat, and are 70 % of a file's bytes
+    sites: dict[str, Site] = {}
+    for number, text in _number_lines(path, damage):
+        name, separator, frames = text.partition('stack_info", ')
+        if separator and frames in sites and name.startswith('["'):
+            yield StackLine(number, f"{name[2:]}stack_info", sites[frames])
             continue
         try:
             item, end = _decode(text)
             if end < len(text):
                 raise ValueError("more than one list")
         except (ValueError, RecursionError):
-            salvaged = [
-                record for item in _salvage(text) if (record := _record(line, item)) is not None
-            ]
-            used = "; whole records in it were used" if salvaged else ", skipped"
-            damage.add(line, f"damaged: not one JSON list{used}")
-            yield from salvaged
+            yield from _salvage_records(number, text, damage)
             continue
-        record = _record(line, item)
+        record = _parse_record(number, item)
         if record is None:
-            damage.add(line, "not a record of a tensor or a stack, skipped")
+            damage.add(number, "not a record of a tensor or a stack, skipped")
             continue
-        if mark and type(record) is StackLine:
+        if separator and type(record) is StackLine:
             sites[frames] = record.site
         yield record
 
 
-def _lines(path: Path, damage: Damage) -> Iterator[tuple[int, str]]:
-    """Number and text of every line that is neither blank nor beyond all measure."""
+def _number_lines(path: Path, damage: Damage) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of every line that is neither blank nor too long."""
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         number = 0
-        while line := file.readline(LONGEST_LINE):
+        while line := file.readline(MAX_LINE_LENGTH):
             number += 1
-            if len(line) == LONGEST_LINE and not line.endswith("\n"):
-                damage.add(number, f"longer than {LONGEST_LINE >> 20} MiB, skipped")
+            if len(line) == MAX_LINE_LENGTH and not line.endswith("\n"):
+                damage.add(number, f"longer than {MAX_LINE_LENGTH >> 20} MiB, skipped")
                 while line and not line.endswith("\n"):
-                    line = file.readline(LONGEST_LINE)
+                    line = file.readline(MAX_LINE_LENGTH)
             elif text := line.strip():
                 yield number, text
 
 
-def _salvage(text: str) -> Iterator[Any]:
-    """Whole JSON lists inside a damaged line."""
+def _salvage_records(number: int, text: str, damage: Damage) -> list[Record | StackLine]:
+    """Return the records that are whole in a damaged line."""
+    records = []
+    for item in _find_json_lists(text):
+        record = _parse_record(number, item)
+        if record is not None:
+            records.append(record)
+    consequence = "; whole records in it were used" if records else ", skipped"
+    damage.add(number, f"damaged: not one JSON list{consequence}")
+    return records
+
+
+def _find_json_lists(text: str) -> Iterator[Any]:
+    """Yield the whole JSON lists in a damaged line."""
     decoder = json.JSONDecoder()
     position = text.find('["')
     for _ in range(_SALVAGE_ATTEMPTS):
@@ -182,57 +194,48 @@ def _salvage(text: str) -> Iterator[Any]:
         position = text.find('["', end)
 
 
-def _record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911  one for each era
-    """What a decoded line is, told by the number and the types of its items."""
+def _parse_record(line: int, item: Any) -> Record | StackLine | None:
+    """Return the record in a decoded line, recognized by the number and the types of its items."""
     if type(item) is not list or not item or type(item[0]) is not str:
         return None
     if len(item) == 6:  # nearly every line
         name, _, checksum, dtype, shape, statistics = item
         if type(dtype) is not str or type(statistics) is not list:
             return None
-        return Record(
-            line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 6
-        )
+        return Record(line, name, _get_text(checksum), dtype, shape, statistics, 6)
     match item:
         case [name, list(frames)] if name.endswith("stack_info"):
-            return StackLine(line, name, _site(frames))
-        case [
-            name,
-            int(),
-            list(),
-            str(dtype),
-            list() | str() as shape,
-        ]:  # overflow dump: no statistics
+            return StackLine(line, name, _parse_site(frames))
+        # overflow dump, without statistics
+        case [name, int(), list(), str(dtype), list() | str() as shape]:
             return Record(line, name, "", dtype, shape, [], 5)
-        case [name, list(values), str(dtype), list() | str() as shape]:  # 2022: the whole tensor
-            return Record(line, name, "", dtype, shape, _measure(values), 4)
+        # prototype of 2022, with the whole tensor in the line
+        case [name, list(values), str(dtype), list() | str() as shape]:
+            return Record(line, name, "", dtype, shape, _compute_statistics(values), 4)
+        # API dump of troubleshooter
         case [
-            name,
-            _,
-            list(),
-            str(dtype),
-            list() | str() as shape,
-            list(statistics),
-            checksum,
-            norm,
-        ]:
+            name, _, list(), str(dtype), list() | str() as shape, list(statistics), checksum, norm
+        ]:  # fmt: skip
             statistics = [*(statistics[:3] or [None] * 3), norm]
-            return Record(
-                line, name, checksum if type(checksum) is str else "", dtype, shape, statistics, 8
-            )
+            return Record(line, name, _get_text(checksum), dtype, shape, statistics, 8)
     return None
 
 
-def _site(frames: list[Any]) -> Site:
-    return build_site(
-        Frame(frame[0], str(frame[1]), str(frame[2]), str(frame[3] or ""))
-        for frame in frames
-        if isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str)
-    )
+def _get_text(checksum: Any) -> str:
+    return checksum if type(checksum) is str else ""
 
 
-def _measure(values: list[Any]) -> list[float]:
-    """Max, min, mean and norm of a flat list of numbers."""
+def _parse_site(frames: list[Any]) -> Site:
+    parsed_frames = []
+    for frame in frames:
+        if isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str):
+            file, line, function, code = frame
+            parsed_frames.append(Frame(file, str(line), str(function), str(code or "")))
+    return build_site(parsed_frames)
+
+
+def _compute_statistics(values: list[Any]) -> list[float]:
+    """Return max, min, mean and norm of a flat list of numbers; [] if it is empty."""
     array = to_float_array(values)
     if not array.size:
         return []

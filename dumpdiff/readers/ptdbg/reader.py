@@ -1,7 +1,8 @@
-"""ptdbg_ascend dumps: PyTorch API and module calls, one JSON list a line in a file called ``.pkl``.
+"""Read ptdbg_ascend dumps (0.1 to 6.0): PyTorch API and module calls, one JSON list per line in a ``.pkl`` file.
 
-Every era from the prototypes of 2022 to 6.0 is read by what its lines look like; version folders are not believed.
-The tools that wrote 8 items a line (troubleshooter's API dump) are read too.
+Every version, from the prototypes of 2022 to 6.0, is recognized by the form of its lines; names of
+version folders are not used. Lines of 8 items (troubleshooter's API dump) are read too. The whole
+tensors are .npy files in a folder next to the ``.pkl``.
 """
 
 from __future__ import annotations
@@ -20,16 +21,27 @@ from ...model.dtypes import normalise
 from ...model.errors import DumpError
 from ...model.trace import Problem, Source, Trace, op_table, tensor_table
 from .. import call_records
-from ..files import read_head, is_pickle, is_plain_name, load_tensor, find_folder_number, find_text_files
+from ..files import (
+    find_folder_number,
+    find_text_files,
+    is_pickle,
+    is_plain_name,
+    load_tensor,
+    read_head,
+)
 from ..parts import Part
 from .call_groups import CallGroups, group_lines
-from .lines import Damage, is_dump, parse_name, read_lines
+from .lines import Damage, Record, is_dump, parse_name, read_lines
 
 FORMAT = "ptdbg"
 
 _API = re.compile(r"(Tensor|Torch|Functional|VF|NPU|Distributed|Aten|NN|Mint|Ops)[._](.+)")
 _MODULE = re.compile(r"(?:(?P<scope>.+)[._])?(?P<type>[A-Za-z]\w*)")
-_SMALLEST_PROCESS = 1000  #: a folder rankN of so large a number is called by the id of a process
+
+#: From this number on, the N of a folder rankN is the id of a process (or its id + 100000).
+_MIN_PROCESS = 1000
+
+#: Number of items in a line -> the version, where the number alone tells it.
 _ERAS = {
     8: "troubleshooter's API dump: 8 items a line with MD5 and norm",
     5: "overflow dump: 5 items a line, no statistics",
@@ -40,188 +52,233 @@ _normalise = lru_cache(maxsize=None)(normalise)
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Every ptdbg_ascend file at or below ``path``; step and rank come from folders called ``stepN`` and ``rankR``."""
-    return [
-        Part(FORMAT, file, find_folder_number(file, "step"), *_rank(file), has_tensors=bool(_tensor_folders(file)))
-        for file in find_text_files(path)
-        if is_dump(read_head(file))
-    ]
+    """List every ptdbg_ascend file at or below ``path``.
+
+    Step and rank are the numbers of the folders ``stepN`` and ``rankR``.
+    """
+    parts = []
+    for file in find_text_files(path):
+        if is_dump(read_head(file)):
+            step = find_folder_number(file, "step")
+            rank, process = _find_rank(file)
+            has_tensors = bool(_find_tensor_folders(file))
+            parts.append(Part(FORMAT, file, step, rank, process, has_tensors=has_tensors))
+    return parts
 
 
-def _rank(file: Path) -> tuple[int | None, int | None]:
-    """(rank, process): the folder of a process without a rank is called by its id, or its id + 100000."""
+def _find_rank(file: Path) -> tuple[int | None, int | None]:
+    """Return (rank, process). A process without a rank has a folder rankN with the id of the process."""
     number = find_folder_number(file, "rank")
-    return (number, None) if number is None or number < _SMALLEST_PROCESS else (None, number)
+    if number is None or number < _MIN_PROCESS:
+        return number, None
+    return None, number
 
 
 def read_part(part: Part) -> Trace:
-    """The trace of one file. Raises DumpError if it is a real pickle or holds no readable record."""
+    """Return the trace of one file. Raises DumpError if it is a pickle or holds no readable record."""
     path = part.path
     if is_pickle(path):
         raise DumpError(
-            f"{path}: real pickle; not read (a ptdbg_ascend .pkl is text: JSON lines that start with '[')"
+            f"{path}: real pickle; not read "
+            "(a ptdbg_ascend .pkl is text: JSON lines that start with '[')"
         )
     damage = Damage(path.name)
     try:
-        grouped = group_lines(read_lines(path, damage), damage)
+        groups = group_lines(read_lines(path, damage), damage)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
-    if not grouped.records:
+    if not groups.records:
         raise DumpError(f"{path}: no record of a tensor in it; expected JSON lines of ptdbg_ascend")
-    ops = _ops(grouped)
-    files, missing = _files(path, grouped)
-    tensors, exchanged = _tensors(grouped, ops, files)
+    ops = _build_op_table(groups)
+    files, file_problems = _find_files(path, groups)
+    tensors, was_swapped = _build_tensor_table(groups, ops, files)
+    is_pytorch = any(record.dtype.startswith("torch.") for record in groups.records)
     source = Source(
         path=str(path.parent),
         format=FORMAT,
-        era=_era(grouped, exchanged),
-        framework="pytorch"
-        if any(record.dtype.startswith("torch.") for record in grouped.records)
-        else "mindspore",
+        era=_describe_era(groups, was_swapped),
+        framework="pytorch" if is_pytorch else "mindspore",
         step=part.step,
         rank=part.rank,
         process=part.process,
         low_precision_statistics=True,
-        details={"file": path.name, "task": _task(grouped, files)},
+        details={"file": path.name, "task": _name_task(groups.records, files)},
     )
-    return Trace(
-        source, ops, tensors, (*damage.list_problems(), *missing), partial(load_tensor, path.parent)
-    )
+    problems = (*damage.list_problems(), *file_problems)
+    return Trace(source, ops, tensors, problems, partial(load_tensor, path.parent))
 
 
-def _ops(grouped: CallGroups) -> pd.DataFrame:
-    """The op table."""
-    kinds, levels, scopes = zip(*(_classify(call.api) for call in grouped.calls), strict=True)
-    backward = [call.is_backward for call in grouped.calls]
-    phases, recomputed = call_records.assign_phases(kinds, backward, grouped.forward, grouped.sites)
+def _build_op_table(groups: CallGroups) -> pd.DataFrame:
+    kinds, levels, scopes = zip(*(_classify_call(call.api) for call in groups.calls), strict=True)
+    is_backward = [call.is_backward for call in groups.calls]
+    phases, recomputed = call_records.assign_phases(
+        kinds, is_backward, groups.forward, groups.sites
+    )
     return op_table(
         {
-            "name": grouped.names,
+            "name": groups.names,
             "kind": kinds,
             "phase": phases,
             "level": levels,
             "scope": scopes,
-            "forward": grouped.forward,
+            "forward": groups.forward,
             "recomputed": recomputed,
-            "source": [site.source for site in grouped.sites],
-            "stack": [site.stack for site in grouped.sites],
+            "source": [site.source for site in groups.sites],
+            "stack": [site.stack for site in groups.sites],
         }
     )
 
 
-def _tensors(grouped: CallGroups, ops: pd.DataFrame, files: list[str]) -> tuple[pd.DataFrame, bool]:
-    """The tensor table, and whether backward inputs and outputs had to be exchanged."""
-    dtypes = [_normalise(record.dtype) for record in grouped.records]
-    shapes, sizes = zip(
-        *(call_records.parse_shape_and_size(record.shape) for record in grouped.records), strict=True
-    )
-    recorded = _columns([record.statistics for record in grouped.records])
+def _build_tensor_table(
+    groups: CallGroups, ops: pd.DataFrame, files: list[str]
+) -> tuple[pd.DataFrame, bool]:
+    """Return the tensor table, and whether backward inputs and outputs had to be swapped."""
+    dtypes = [_normalise(record.dtype) for record in groups.records]
+    shapes, sizes = [], []
+    for record in groups.records:
+        shape, size = call_records.parse_shape_and_size(record.shape)
+        shapes.append(shape)
+        sizes.append(size)
+    recorded = _split_statistics([record.statistics for record in groups.records])
     columns: dict[str, Any] = {
-        "op": grouped.ops,
-        "slot": grouped.slots,
-        "role": grouped.roles,
+        "op": groups.ops,
+        "slot": groups.slots,
+        "role": groups.roles,
         "dtype": dtypes,
         "shape": shapes,
         "size": sizes,
-        "hash": [record.hash for record in grouped.records],
-        "constant": [record.dtype.startswith("<class") for record in grouped.records],
+        "hash": [record.hash for record in groups.records],
+        "constant": [_is_scalar(record) for record in groups.records],
         "file": files,
         **call_records.build_statistic_columns(recorded, dtypes, sizes),
     }
-    if exchanged := call_records.has_swapped_gradients(ops, table := tensor_table(columns)):
-        where = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
+    table = tensor_table(columns)
+    was_swapped = call_records.has_swapped_gradients(ops, table)
+    if was_swapped:
+        is_gradient = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
         columns["slot"], columns["role"] = call_records.swap_inputs_and_outputs(
-            grouped.slots, grouped.roles, where
+            groups.slots, groups.roles, is_gradient
         )
         table = tensor_table(columns)
     table["trusted"] = call_records.find_trusted_rows(
         ops, table, inputs_before=False, gradients_complete=False, modules=False
     )
-    return table, exchanged
+    return table, was_swapped
 
 
-def _files(path: Path, grouped: CallGroups) -> tuple[list[str], list[Problem]]:
-    """The file of every record ('' if none) and problems; none at all where two processes wrote one dump."""
-    folders = _tensor_folders(path)
-    ambiguous = grouped.ambiguous
+def _is_scalar(record: Record) -> bool:
+    """Whether the record is a Python scalar, whose dtype is a class: ``<class 'float'>``."""
+    return record.dtype.startswith("<class")
+
+
+def _find_files(path: Path, groups: CallGroups) -> tuple[list[str], list[Problem]]:
+    """Return the file of every record ('' if none) and problems.
+
+    If two processes wrote one dump, no file is used.
+    """
+    folders = _find_tensor_folders(path)
+    n_records = len(groups.records)
     if not folders:
-        return [""] * len(grouped.records), []
-    if ambiguous and all(call.is_indexed for call in grouped.calls):
-        text = "names with different records: several processes wrote this dump, its tensor files were not used"
-        return [""] * len(grouped.records), [Problem(path.name, text, None, len(ambiguous))]
-    where = {name: folder for folder, names in folders.items() for name in names}
-    files, absent = [], 0
-    for record in grouped.records:
-        unique = record.name not in ambiguous  # prototypes overwrite the file of an earlier call
-        folder = where.get(f"{record.name}.npy") if unique and is_plain_name(record.name) else None
-        absent += unique and not folder and not record.dtype.startswith("<class")
+        return [""] * n_records, []
+    if groups.ambiguous and all(call.is_indexed for call in groups.calls):
+        message = (
+            "names with different records: several processes wrote this dump, "
+            "its tensor files were not used"
+        )
+        return [""] * n_records, [Problem(path.name, message, None, len(groups.ambiguous))]
+    folder_of = {name: folder for folder, names in folders.items() for name in names}
+    files, n_missing = [], 0
+    for record in groups.records:
+        # prototypes overwrite the file of an earlier call of the same name
+        is_unique = record.name not in groups.ambiguous
+        folder = None
+        if is_unique and is_plain_name(record.name):
+            folder = folder_of.get(f"{record.name}.npy")
+        if is_unique and not folder and not _is_scalar(record):
+            n_missing += 1
         files.append(f"{folder}/{record.name}.npy" if folder else "")
-    text = "the record's tensor file is missing, its statistics were used"
-    return files, [Problem(path.name, text, None, absent)] if absent else []
+    if not n_missing:
+        return files, []
+    message = "the record's tensor file is missing, its statistics were used"
+    return files, [Problem(path.name, message, None, n_missing)]
 
 
-def _tensor_folders(path: Path) -> Mapping[str, set[str]]:
-    """Folders beside the file that hold its tensors: the one of its own name, else any with npy files of call names."""
-    own = path.parent / path.stem
-    candidates = (
-        [own]
-        if own.is_dir()
-        else sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
-    )
-    found = {}
+def _find_tensor_folders(path: Path) -> Mapping[str, set[str]]:
+    """Return the folders next to the file that hold its tensors, each with the names of its npy files.
+
+    This is the folder with the name of the file, or else every folder with npy files named after calls.
+    """
+    same_name_folder = path.parent / path.stem
+    if same_name_folder.is_dir():
+        candidates = [same_name_folder]
+    else:
+        candidates = sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
+    tensor_folders = {}
     for folder in candidates:
         names = {name for name in os.listdir(folder) if name.endswith(".npy")}
         if names and parse_name(next(iter(names)).removesuffix(".npy")):
-            found[folder.name] = names
-    return found
+            tensor_folders[folder.name] = names
+    return tensor_folders
 
 
-def _columns(rows: list[list[Any]]) -> Iterable[list[Any]]:
-    """Four columns of the rows [max, min, mean, norm], [max, min, mean] and []."""
-    return (
-        list(column)
-        for column in zip(*((*row, None, None, None, None)[:4] for row in rows), strict=True)
-    )
+def _split_statistics(rows: list[list[Any]]) -> Iterable[list[Any]]:
+    """Return the columns max, min, mean and norm of rows [max, min, mean, norm], [max, min, mean] or []."""
+    padded_rows = ((*row, None, None, None, None)[:4] for row in rows)
+    return (list(column) for column in zip(*padded_rows, strict=True))
 
 
-def _classify(api: str) -> tuple[str, str, str]:
-    """Kind, level and scope of a name without index: ``Functional_linear``, ``layers.0.wq.Linear``, ``MyBlock``."""
+def _classify_call(api: str) -> tuple[str, str, str]:
+    """Return kind, level and scope of a call's name without its index.
+
+    Examples of such names: ``Functional_linear``, ``layers.0.wq.Linear``, ``MyBlock``.
+    """
     api = re.sub(r"^\d+_", "", api)
-    if match := _API.fullmatch(api):
-        return f"{match[1]}.{match[2]}", "op", ""
-    match = _MODULE.fullmatch(api.removeprefix("Module_").removeprefix("Module."))
-    if match is None:
+    api_match = _API.fullmatch(api)
+    if api_match is not None:
+        return f"{api_match[1]}.{api_match[2]}", "op", ""
+    module_match = _MODULE.fullmatch(api.removeprefix("Module_").removeprefix("Module."))
+    if module_match is None:
         return "Module", "module", api
-    return f"Module.{match['type']}", "module", match["scope"] or ""
+    return f"Module.{module_match['type']}", "module", module_match["scope"] or ""
 
 
-def _era(grouped: CallGroups, exchanged: bool) -> str:
-    """What tells this generation apart, in words."""
-    made, recorded = grouped.calls, grouped.records
-    items = Counter(record.n_items for record in recorded).most_common(1)[0][0]
-    if items != 6:
-        said = _ERAS[items]
-    elif any(call.name[:1].isdigit() for call in made):
-        said = "prototype of early 2023: calls are numbered through"
+def _describe_era(groups: CallGroups, was_swapped: bool) -> str:
+    """Return in words which versions write such a dump."""
+    item_counts = Counter(record.n_items for record in groups.records)
+    n_items = item_counts.most_common(1)[0][0]
+    if n_items != 6:
+        era = _ERAS[n_items]
+    elif any(call.name[:1].isdigit() for call in groups.calls):
+        era = "prototype of early 2023: calls are numbered through"
     else:
-        norm = any(len(record.statistics) == 4 for record in recorded)
-        checksums = any(record.hash for record in recorded)
-        separator = (
-            "." if any(call.name.endswith((".forward", ".backward")) for call in made) else "_"
-        )
-        generation = (
-            "6.0" if separator == "." else "4.0.T2 to 5.0" if norm or checksums else "1.0 to 4.0.T1"
-        )
-        content = "CRC-32" if checksums else "max, min, mean, norm" if norm else "max, min, mean"
-        said = f"{generation} ('{separator}' in names; {content})"
-    return said + ("; backward input and output were exchanged" if exchanged else "")
+        era = _describe_release(groups)
+    return f"{era}; backward input and output were exchanged" if was_swapped else era
 
 
-def _task(grouped: CallGroups, files: list[str]) -> str:
+def _describe_release(groups: CallGroups) -> str:
+    """Return the releases that write such lines of 6 items: by separators, norms and checksums."""
+    has_norms = any(len(record.statistics) == 4 for record in groups.records)
+    has_checksums = any(record.hash for record in groups.records)
+    has_dots = any(call.name.endswith((".forward", ".backward")) for call in groups.calls)
+    if has_dots:
+        release = "6.0"
+    elif has_norms or has_checksums:
+        release = "4.0.T2 to 5.0"
+    else:
+        release = "1.0 to 4.0.T1"
+    if has_checksums:
+        content = "CRC-32"
+    elif has_norms:
+        content = "max, min, mean, norm"
+    else:
+        content = "max, min, mean"
+    separator = "." if has_dots else "_"
+    return f"{release} ('{separator}' in names; {content})"
+
+
+def _name_task(records: list[Record], files: list[str]) -> str:
+    """Return the task in msprobe's words: tensor, md5 or statistics."""
     if any(files):
         return "tensor"
-    return (
-        "md5"
-        if any(record.hash and not record.statistics for record in grouped.records)
-        else "statistics"
-    )
+    has_only_checksums = any(record.hash and not record.statistics for record in records)
+    return "md5" if has_only_checksums else "statistics"

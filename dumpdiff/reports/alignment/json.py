@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict
 from typing import IO, Any
@@ -20,7 +21,9 @@ from .summary import label_sides
 #:   1.2  process of a dump without ranks; rank is its number as before, which --rank takes
 #:   1.3  findings of kind constant: tables that training does not change; before, their kind was
 #:        parameter
-SCHEMA_VERSION = "1.3"
+#:   2.0  healed is reconverged, in coverage and as a reason of unmatched; of a finding id, by which
+#:        commands take it; paths are absolute
+SCHEMA_VERSION = "2.0"
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def write(result: Result, stream: IO[bytes]) -> None:
 def finding_to_json(finding: Finding) -> dict[str, Any]:
     """Return one finding as it is in the result's JSON."""
     return {
+        "id": finding.id,
         "rank": finding.rank,
         "kind": finding.kind,
         "phase": finding.phase,
@@ -87,7 +91,7 @@ def _convert_side(side: Side) -> dict[str, Any]:
 
 def _convert_source(source: Source) -> dict[str, Any]:
     return {
-        "path": source.path,
+        "path": os.path.abspath(source.path),
         "framework": source.framework,
         "format": source.format,
         "era": source.era,

@@ -1,1 +1,1 @@
-"""Reports of a conversion of a checkpoint, one module per output."""
+"""Reports of a conversion of a checkpoint, one module per output format."""

@@ -1,22 +1,24 @@
-"""A conversion as JSON: docs/triage.schema.json says what is in it."""
+"""A conversion as JSON, in the form of docs/triage.schema.json."""
 
 from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
 from ... import __version__
-from ..alignment.json import write_document
-from ..weights.json import to_json as comparison_to_json
+from ..formats.json import write_document
+from ..weights import json as weights_json
 
 if TYPE_CHECKING:
     from ...conversion import ConversionResult
+    from ...conversion.plan import File
 
-#: Major: a reader of the old form breaks. Minor: something was added.
+#: Major: programs that read the old form fail. Minor: something was added.
 SCHEMA_VERSION = "1.0"
 
 
 def to_json(result: ConversionResult) -> dict[str, Any]:
-    """The result as plain dicts, lists, strings and numbers."""
+    """Return the result as plain dicts, lists, strings and numbers."""
+    verification = result.verification
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
@@ -24,29 +26,26 @@ def to_json(result: ConversionResult) -> dict[str, Any]:
         "folder": None if result.folder is None else str(result.folder),
         "target": result.plan.target,
         "verified": result.verified,
-        "files": [
-            {
-                "name": file.name,
-                "tensors": [
-                    {
-                        "name": one.name,
-                        "dtype": one.dtype,
-                        "shape": list(one.shape),
-                        "source": list(one.sources),
-                    }
-                    for one in file.tensors
-                ],
-            }
-            for file in result.plan.files
-        ],
+        "files": [_convert_file(file) for file in result.plan.files],
         "left_out": list(result.plan.skipped),
         "notes": list(result.plan.notes),
-        "comparison": None
-        if result.verification is None
-        else comparison_to_json(result.verification),
+        "comparison": None if verification is None else weights_json.to_json(verification),
+    }
+
+
+def _convert_file(file: File) -> dict[str, Any]:
+    return {"name": file.name, "tensors": [_convert_tensor(tensor) for tensor in file.tensors]}
+
+
+def _convert_tensor(tensor: OutputTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "source": list(tensor.sources),
     }
 
 
 def write(result: ConversionResult, stream: IO[bytes]) -> None:
-    """Write the document, UTF-8."""
+    """Write the document as UTF-8."""
     write_document(to_json(result), stream)

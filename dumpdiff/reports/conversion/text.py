@@ -1,4 +1,4 @@
-"""A conversion as a person reads it: what came of it in one line, then every tensor beside what it is made of."""
+"""A conversion in a terminal: the outcome in one line, then every tensor with its sources."""
 
 from __future__ import annotations
 
@@ -9,57 +9,61 @@ from rich.console import Console
 from rich.text import Text
 
 from ...model.formatting import printable
-from ...weight_comparison.summary import format_headline as headline_of_weights
+from ...weight_comparison import summary
 
 if TYPE_CHECKING:
     from ...conversion import ConversionResult
     from ...conversion.plan import File
 
-_MOST = 3  #: sources of a tensor that are listed
+_MAX_SOURCES = 3  #: sources of a tensor that are listed
 
 
 def format_headline(result: ConversionResult) -> str:
-    """What came of it."""
-    files = [file for file in result.plan.files if file.tensors]
-    size = sum(file.size for file in files)
-    tensors = sum(len(file.tensors) for file in files)
-    where = "one file" if len(files) == 1 else f"{len(files)} files"
-    what = f"{tensors:,} tensors in {where}, {size / 1e6:,.1f} MB, names of {result.plan.target}"
+    """Return the outcome in one line."""
+    size = _format_output(result)
     if result.folder is None:
-        return f"would write {what}"
-    kept = f" ({result.n_reused_files} files were there)" if result.n_reused_files else ""
+        return f"would write {size}"
+    if result.n_reused_files:
+        size += f" ({result.n_reused_files} files were there)"
     if result.verification is None:
-        return f"written, not compared: {what}{kept}"
-    said = headline_of_weights(result.verification)
-    return f"written: {what}{kept}; {said}" if result.verified else f"written, and wrong: {said}"
+        return f"written, not compared: {size}"
+    answer = summary.format_headline(result.verification)
+    return f"written: {size}; {answer}" if result.verified else f"written, and wrong: {answer}"
+
+
+def _format_output(result: ConversionResult) -> str:
+    files = [file for file in result.plan.files if file.tensors]
+    n_tensors = sum(len(file.tensors) for file in files)
+    n_files = "one file" if len(files) == 1 else f"{len(files)} files"
+    size = f"{sum(file.size for file in files) / 1e6:,.1f} MB"
+    return f"{n_tensors:,} tensors in {n_files}, {size}, names of {result.plan.target}"
 
 
 def write(result: ConversionResult, console: Console, *, quiet: bool = False) -> None:
-    """Print it; the tensors if nothing was written."""
-    colour = "bold red" if result.verified is False else "bold green" if result.verified else "bold"
-    console.print(Text(printable(format_headline(result)), colour))
+    """Print the outcome; also the tensors if nothing was written."""
+    styles = {None: "bold", True: "bold green", False: "bold red"}
+    console.print(Text(printable(format_headline(result)), styles[result.verified]))
     if quiet:
         return
     for note in result.plan.notes:
         console.print(Text(f"note: {printable(note)}"))
-    if result.plan.skipped:
-        count = len(result.plan.skipped)
-        console.print(
-            Text(
-                f"note: {count} of the source are no weights and are left out ({result.plan.skipped[0]})"
-            )
-        )
+    skipped = result.plan.skipped
+    if skipped:
+        message = f"{len(skipped)} entries of the source are not weights and are skipped"
+        console.print(Text(f"note: {message} ({skipped[0]})"))
     if result.folder is not None:
         return
     for file in result.plan.files:
-        for line in _lines(file):
+        for line in _list_lines(file):
             console.print(Text(printable(line)), soft_wrap=True)
 
 
-def _lines(file: File) -> Iterator[str]:
+def _list_lines(file: File) -> Iterator[str]:
     yield ""
     yield file.name
     for tensor in file.tensors:
-        listed = ", ".join(tensor.sources[:_MOST])
-        more = f" and {len(tensor.sources) - _MOST} more" if len(tensor.sources) > _MOST else ""
-        yield f"  {tensor.name}  {tensor.dtype} {list(tensor.shape)}  <- {listed}{more}"
+        sources = ", ".join(tensor.sources[:_MAX_SOURCES])
+        n_more = len(tensor.sources) - _MAX_SOURCES
+        if n_more > 0:
+            sources += f" and {n_more} more"
+        yield f"  {tensor.name}  {tensor.dtype} {list(tensor.shape)}  <- {sources}"

@@ -1,1 +1,5 @@
-"""Reports of the stages before and beside the dumps, one module each; ``parts`` is what all of them are made of."""
+"""Reports of the stages of a triage other than dumps and weights, one module per stage.
+
+In each, ``write`` prints it, ``to_json`` returns it as plain data, and ``build_blocks`` returns the
+tables and lists that the terminal, the page and Markdown show.
+"""

@@ -1,4 +1,4 @@
-"""A checklist for people, as text or Markdown, and for programs, for ``dumpdiff checklist``."""
+"""A checklist in a terminal, as Markdown and as JSON, for ``dumpdiff checklist``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ...model.formatting import printable
 from ...run_settings.checklist import Answer, Checklist, State
-from .sections import Block, TableBlock, build_document, write_headline
+from ..formats.blocks import Block, TableBlock
+from .stage import build_document, write_headline
 
 _MARKS = {
     "holds": "[x]",
@@ -21,7 +22,15 @@ _MARKS = {
     "open": "[ ]",
     "unused": "[-]",
 }
-_COLOUR = {
+_MEANINGS = {
+    "holds": "holds",
+    "fails": "fails",
+    "advice": "advised while aligning",
+    "inconclusive": "inconclusive",
+    "open": "to tick off",
+    "unused": "not in these models",
+}
+_COLORS = {
     "holds": "green",
     "fails": "bold red",
     "advice": "yellow",
@@ -29,107 +38,90 @@ _COLOUR = {
     "open": "",
     "unused": "dim",
 }
-_WORDS = {
+_MARKDOWN_LABELS = {
     "fails": "**fails**: ",
     "advice": "*advised*: ",
     "inconclusive": "*inconclusive*: ",
     "unused": "*not in these models*: ",
 }
-_AMISS: Mapping[State, str] = {
+#: States that need attention, with the title of their table.
+_ATTENTION: Mapping[State, str] = {
     "fails": "fails",
     "inconclusive": "inconclusive",
     "advice": "advised while aligning",
 }
-_LEGEND = "   ".join(
-    f"{mark} {meaning}"
-    for mark, meaning in zip(
-        _MARKS.values(),
-        (
-            "holds",
-            "fails",
-            "advised while aligning",
-            "inconclusive",
-            "to tick off",
-            "not in these models",
-        ),
-        strict=True,
-    )
-)
-_FEW = 3  #: lines of evidence of an item that are shown without -v
+_LEGEND = "   ".join(f"{mark} {_MEANINGS[state]}" for state, mark in _MARKS.items())
+_SHORT = 3  #: lines of evidence of an item that are shown without -v
 
 
 def write(
     checklist: Checklist, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print every item by section with its mark; evidence where something is not as it should be, or ``verbose``."""
+    """Print every item by section with its mark.
+
+    Evidence is printed for items that need attention; with ``verbose`` for all.
+    """
     write_headline(checklist.to_stage(), console)
     if quiet:
         return
-    for title, answers in _sections(checklist):
+    for title, answers in _group_by_section(checklist):
         console.print()
         console.print(Text(title, style="bold"))
         for answer in answers:
-            line = Text.assemble(
-                (_MARKS[answer.state], _COLOUR[answer.state]), " ", answer.item.ask
-            )
-            console.print(line, soft_wrap=True)
-            for said in _evidence(answer, verbose):
-                console.print(Text(f"      {printable(said)}", style="dim"), soft_wrap=True)
+            mark = (_MARKS[answer.state], _COLORS[answer.state])
+            console.print(Text.assemble(mark, " ", answer.item.ask), soft_wrap=True)
+            for line in _select_evidence(answer, verbose):
+                console.print(Text(f"      {printable(line)}", style="dim"), soft_wrap=True)
     console.print()
     console.print(Text(_LEGEND, style="dim"))
 
 
 def build_blocks(checklist: Checklist) -> Iterator[Block]:
-    """What is not as it should be, or cannot be told, with what is known of it; not what is left to tick off."""
-    for state, title in _AMISS.items():
+    """Yield the items that need attention, with their evidence."""
+    for state, title in _ATTENTION.items():
         answers = checklist.select_answers(state)
-        yield TableBlock(
-            title,
-            ("what is known",),
-            tuple((one.item.ask, "; ".join(one.evidence)) for one in answers),
-        )
+        rows = tuple((answer.item.ask, "; ".join(answer.evidence)) for answer in answers)
+        yield TableBlock(title, ("what is known",), rows)
 
 
 def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:
-    """Write task lists in Markdown: ticked what holds, the rest with what is known of it."""
+    """Write task lists in Markdown, with a tick for items that hold, and all evidence."""
     lines = [f"# Checklist: {printable(checklist.to_stage().headline)}", ""]
-    for title, answers in _sections(checklist):
+    for title, answers in _group_by_section(checklist):
         lines += [f"## {title}", ""]
         for answer in answers:
             tick = "x" if answer.state in ("holds", "unused") else " "
-            word = _WORDS.get(answer.state, "")
-            lines.append(f"- [{tick}] {word}{answer.item.ask}")
-            lines += [
-                f"  - `{printable(said).replace('`', chr(39))}`"
-                for said in _evidence(answer, verbose=True)
-            ]
+            label = _MARKDOWN_LABELS.get(answer.state, "")
+            lines.append(f"- [{tick}] {label}{answer.item.ask}")
+            for evidence in answer.evidence:
+                code = printable(evidence).replace("`", "'")
+                lines.append(f"  - `{code}`")
         lines.append("")
     stream.write("\n".join(lines).encode("utf-8", errors="backslashreplace"))
 
 
-def _sections(checklist: Checklist) -> Iterator[tuple[str, list[Answer]]]:
+def _group_by_section(checklist: Checklist) -> Iterator[tuple[str, list[Answer]]]:
     for section, answers in groupby(checklist.answers, key=lambda answer: answer.item.section):
         yield checklist.titles[section], list(answers)
 
 
-def _evidence(answer: Answer, verbose: bool) -> tuple[str, ...]:
+def _select_evidence(answer: Answer, verbose: bool) -> tuple[str, ...]:
     if verbose:
         return answer.evidence
-    return answer.evidence[:_FEW] if answer.state in ("fails", "advice", "inconclusive") else ()
+    return answer.evidence[:_SHORT] if answer.state in _ATTENTION else ()
 
 
 def to_json(checklist: Checklist) -> dict[str, Any]:
-    """The checklist as plain data."""
-    return build_document(
-        checklist.to_stage(),
-        items=[
-            {
-                "item": answer.item.name,
-                "section": answer.item.section,
-                "ask": answer.item.ask,
-                "state": answer.state,
-                "evidence": answer.evidence,
-            }
-            for answer in checklist.answers
-        ],
-    )
+    """Return the checklist as plain data."""
+    items = [_convert_answer(answer) for answer in checklist.answers]
+    return build_document(checklist.to_stage(), items=items)
+
+
+def _convert_answer(answer: Answer) -> dict[str, Any]:
+    return {
+        "item": answer.item.name,
+        "section": answer.item.section,
+        "ask": answer.item.ask,
+        "state": answer.state,
+        "evidence": answer.evidence,
+    }

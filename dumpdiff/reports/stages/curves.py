@@ -1,4 +1,4 @@
-"""Both runs' curves over steps as SVG: losses, their distance, gradient norms, learning rates."""
+"""The curves of two runs over their steps as SVG: losses, norms and learning rates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...training_logs import Curves, LogComparison
 from ...training_logs.comparison import align_rates
 from ...training_logs.migration_standard import MEAN_ABSOLUTE
 
-_WIDTH, _NARROW = 960, 560  #: pixels of a drawing of its own, and of one beside others
-_LEFT, _RIGHT, _ABOVE, _BELOW = 70, 20, 25, 25
-_HEIGHT = 200
-_TICKS = 5
-_DOTS = 40  #: so many points are also drawn as dots: one point alone is no line
+_FILE_WIDTH, _PAGE_WIDTH = 960, 560  #: pixels of a panel in a file of its own, and on a page
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 25, 25  #: margins of a panel
+_HEIGHT = 200  #: of a panel without its margins
+_N_TICKS = 5
+_MAX_DOTS = 40  #: a line of at most so many points also has dots: a single point is no line
 
 _STYLE = """
 text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame { fill: none; stroke: #999 }
@@ -28,138 +28,196 @@ text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame {
 text.target { fill: #c33; stroke: none } text.reference { fill: #27c; stroke: none }
 @media (prefers-color-scheme: dark) { svg { background: #181818 } text { fill: #ccc } .distance { stroke: #bbb }
   .target { stroke: #f77 } text.target { fill: #f77 } .reference { stroke: #7af } text.reference { fill: #7af } }
-"""
-
+"""  # noqa: E501
 
 Line = tuple[str, AnyArray, AnyArray]  #: class, steps, values
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing: named lines over steps, a level to compare them with, on a linear or logarithmic scale."""
+    """Named lines over steps, with a level to compare them with."""
 
     title: str
     lines: Sequence[Line]
-    logarithmic: bool = False
+    is_logarithmic: bool = False
     level: float | None = None
 
 
-def write_svg(comparison: LogComparison, stream: IO[bytes]) -> None:
-    """Write all drawings below each other, as one file with its own style. A departure is marked."""
-    drawn = build_panels(comparison)
-    one = _ABOVE + _HEIGHT + _BELOW
-    height = len(drawn) * one + 5
+@dataclass(frozen=True)
+class _Axes:
+    """Where a panel is drawn and which steps and values it covers.
+
+    Values are logarithms on a logarithmic scale.
+    """
+
+    first_step: int
+    last_step: int
+    lowest: float
+    highest: float
+    top: int  #: y of the upper edge of the frame
+    width: int  #: of the frame
+
+    def compute_x(self, step: AnyArray | float) -> AnyArray:
+        n_steps = self.last_step - self.first_step
+        return np.round(_LEFT + self.width * (np.asarray(step) - self.first_step) / n_steps, 1)
+
+    def compute_y(self, value: AnyArray | float) -> AnyArray:
+        value_range = self.highest - self.lowest
+        return np.round(self.top + _HEIGHT * (self.highest - np.asarray(value)) / value_range, 1)
+
+
+def write(comparison: LogComparison, stream: IO[bytes]) -> None:
+    """Write all panels below each other, as one SVG file with its own style."""
+    panels = build_panels(comparison)
+    panel_height = _TOP + _HEIGHT + _BOTTOM
+    height = len(panels) * panel_height + 5
+    size = f'viewBox="0 0 {_FILE_WIDTH} {height}" width="{_FILE_WIDTH}" height="{height}"'
+    title = escape(comparison.to_stage().headline)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
-        f"<title>{escape(comparison.to_stage().headline)}</title><style>{_STYLE}</style>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+        f"<title>{title}</title><style>{_STYLE}</style>",
     ]
-    for i, panel in enumerate(drawn):
-        parts += _drawn(panel, comparison, i * one + _ABOVE, _WIDTH)
+    for index, panel in enumerate(panels):
+        parts += _draw_panel(panel, comparison, index * panel_height + _TOP, _FILE_WIDTH)
     stream.write("\n".join([*parts, "</svg>\n"]).encode("utf-8"))
 
 
 def draw_figures(comparison: LogComparison) -> tuple[str, ...]:
-    """Each drawing as an ``<svg>`` of class ``curves`` for a page, which styles the classes of its parts."""
-    head = f'<svg class="curves" viewBox="0 0 {_NARROW} {_ABOVE + _HEIGHT + _BELOW}" role="img"'
-    return tuple(
-        "\n".join(
-            [
-                f'{head} aria-label="{escape(panel.title)}">',
-                *_drawn(panel, comparison, _ABOVE, _NARROW),
-                "</svg>",
-            ]
-        )
-        for panel in build_panels(comparison)
-    )
+    """Return each panel as an ``<svg>`` of class ``curves``; the page styles its classes."""
+    size = f'viewBox="0 0 {_PAGE_WIDTH} {_TOP + _HEIGHT + _BOTTOM}"'
+    figures = []
+    for panel in build_panels(comparison):
+        head = f'<svg class="curves" {size} role="img" aria-label="{escape(panel.title)}">'
+        elements = _draw_panel(panel, comparison, _TOP, _PAGE_WIDTH)
+        figures.append("\n".join([head, *elements, "</svg>"]))
+    return tuple(figures)
 
 
 def build_panels(comparison: LogComparison) -> tuple[Panel, ...]:
-    """Losses; |target - reference| with the limit of the mean; norms; learning rates; those that have a value."""
-    return tuple(panel for panel in _panels(comparison) if panel.lines)
+    """Return the panels that have a value.
+
+    They are losses, |target - reference| with the limit of its mean, norms, and learning rates.
+    """
+    return tuple(panel for panel in _list_panels(comparison) if panel.lines)
 
 
-def _panels(comparison: LogComparison) -> Iterator[Panel]:
+def _list_panels(comparison: LogComparison) -> Iterator[Panel]:
     steps = comparison.steps
-
-    def both(mine: AnyArray, target: AnyArray, theirs: AnyArray, reference: AnyArray) -> list[Line]:
-        """The lines of both sides from the first to the last common step, without those that have no point there."""
-        sides = (("target", mine, target), ("reference", theirs, reference))
-        inside = [
-            (name, at, values, (at >= steps[0]) & (at <= steps[-1])) for name, at, values in sides
-        ]
-        return [(name, at[kept], values[kept]) for name, at, values, kept in inside if kept.any()]
-
-    yield Panel("loss", both(steps, comparison.target_loss, steps, comparison.reference_loss))
+    first_step, last_step = steps[0], steps[-1]
+    losses = [
+        ("target", steps, comparison.target_loss),
+        ("reference", steps, comparison.reference_loss),
+    ]
+    yield Panel("loss", _clip_lines(losses, first_step, last_step))
     distance = np.abs(comparison.target_loss - comparison.reference_loss)
-    seen = distance > 0
-    if seen.any():
-        line = ("distance", steps[seen], distance[seen])
-        yield Panel("|target - reference|", [line], logarithmic=True, level=MEAN_ABSOLUTE)
-    yield Panel("global norm", both(*_norms(comparison.target), *_norms(comparison.reference)))
-    at, target, reference = align_rates(comparison.target, comparison.reference)
-    yield Panel("learning rate", both(at, target, at, reference))
+    is_positive = distance > 0
+    if is_positive.any():
+        line = ("distance", steps[is_positive], distance[is_positive])
+        yield Panel("|target - reference|", [line], is_logarithmic=True, level=MEAN_ABSOLUTE)
+    norms = [
+        ("target", *_select_norms(comparison.target)),
+        ("reference", *_select_norms(comparison.reference)),
+    ]
+    yield Panel("global norm", _clip_lines(norms, first_step, last_step))
+    rate_steps, target, reference = align_rates(comparison.target, comparison.reference)
+    rates = [("target", rate_steps, target), ("reference", rate_steps, reference)]
+    yield Panel("learning rate", _clip_lines(rates, first_step, last_step))
 
 
-def _norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
-    printed = np.isfinite(curves.norm)
-    return curves.steps[printed], curves.norm[printed]
+def _clip_lines(lines: Sequence[Line], first_step: float, last_step: float) -> list[Line]:
+    """Return lines between two steps, without those that have no point there."""
+    clipped_lines = []
+    for name, steps, values in lines:
+        is_inside = (steps >= first_step) & (steps <= last_step)
+        if is_inside.any():
+            clipped_lines.append((name, steps[is_inside], values[is_inside]))
+    return clipped_lines
 
 
-def _drawn(panel: Panel, comparison: LogComparison, top: int, width: int) -> Iterator[str]:
-    """The elements of one drawing, its frame ``top`` pixels down."""
-    first, departure = int(comparison.steps[0]), comparison.divergence_step
-    last = max(int(comparison.steps[-1]), first + 1)
-    scale = np.log10 if panel.logarithmic else np.asarray
-    drawn = [(name, steps, scale(values)) for name, steps, values in panel.lines]
-    lowest, highest = (
-        float(end(np.concatenate([values for _, _, values in drawn]))) for end in (np.min, np.max)
-    )
-    if panel.level is not None:
-        level = float(scale(panel.level))
+def _select_norms(curves: Curves) -> tuple[AnyArray, AnyArray]:
+    is_printed = np.isfinite(curves.norm)
+    return curves.steps[is_printed], curves.norm[is_printed]
+
+
+def _draw_panel(panel: Panel, comparison: LogComparison, top: int, width: int) -> Iterator[str]:
+    """Yield the elements of a panel whose frame begins ``top`` pixels down."""
+    scale = np.log10 if panel.is_logarithmic else np.asarray
+    lines = [(name, steps, scale(values)) for name, steps, values in panel.lines]
+    level = None if panel.level is None else float(scale(panel.level))
+    axes = _fit_axes(lines, level, comparison, top, width)
+    yield from _draw_frame(panel, axes)
+    right = _LEFT + axes.width
+    if level is not None:
+        y = axes.compute_y(level)
+        yield f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
+    if comparison.divergence_step is not None:
+        x = axes.compute_x(comparison.divergence_step)
+        yield f'<line class="departure" x1="{x}" x2="{x}" y1="{top}" y2="{top + _HEIGHT}"/>'
+    for index, (name, steps, values) in enumerate(lines):
+        yield from _draw_line(name, steps, values, axes)
+        if name != "distance":
+            label_x = right - 140 + 80 * index
+            yield f'<text class="{name}" x="{label_x}" y="{top - 7}">{name}</text>'
+
+
+def _fit_axes(
+    lines: Sequence[Line], level: float | None, comparison: LogComparison, top: int, width: int
+) -> _Axes:
+    """Return axes that show all lines and the level."""
+    values = np.concatenate([line_values for _, _, line_values in lines])
+    lowest, highest = float(np.min(values)), float(np.max(values))
+    if level is not None:
         lowest, highest = min(lowest, level), max(highest, level)
     if highest <= lowest:
         lowest, highest = lowest - abs(lowest or 1) / 2, highest + abs(highest or 1) / 2
-    inner = width - _LEFT - _RIGHT
+    first_step = int(comparison.steps[0])
+    last_step = max(int(comparison.steps[-1]), first_step + 1)
+    return _Axes(first_step, last_step, lowest, highest, top, width - _LEFT - _RIGHT)
 
-    def x(step: AnyArray | float) -> AnyArray:
-        return np.round(_LEFT + inner * (np.asarray(step) - first) / (last - first), 1)
 
-    def y(value: AnyArray | float) -> AnyArray:
-        return np.round(top + _HEIGHT * (highest - np.asarray(value)) / (highest - lowest), 1)
-
-    yield f'<rect class="frame" x="{_LEFT}" y="{top}" width="{inner}" height="{_HEIGHT}"/>'
+def _draw_frame(panel: Panel, axes: _Axes) -> Iterator[str]:
+    top, bottom = axes.top, axes.top + _HEIGHT
+    size = f'width="{axes.width}" height="{_HEIGHT}"'
+    yield f'<rect class="frame" x="{_LEFT}" y="{top}" {size}/>'
     yield f'<text class="title" x="{_LEFT}" y="{top - 7}">{escape(panel.title)}</text>'
-    for value in _ticks(lowest, highest, panel.logarithmic):
-        said = 10**value if panel.logarithmic else value
-        yield f'<text x="{_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{said:.3g}</text>'
-    for step in np.unique(np.linspace(first, last, _TICKS).round().astype(int)):
-        yield f'<text x="{x(step)}" y="{top + _HEIGHT + 16}" text-anchor="middle">{step}</text>'
-    if panel.level is not None:
-        yield f'<line class="limit" x1="{_LEFT}" x2="{_LEFT + inner}" y1="{y(level)}" y2="{y(level)}"/>'
-    if departure is not None:
-        yield f'<line class="departure" x1="{x(departure)}" x2="{x(departure)}" y1="{top}" y2="{top + _HEIGHT}"/>'
-    for i, (name, steps, values) in enumerate(drawn):
-        at, kept = _thinned(steps, values, inner)
-        points = [f"{a:g},{b:g}" for a, b in zip(x(at), y(kept), strict=True)]
-        yield f'<polyline class="{name}" points="{" ".join(points)}"/>'
-        for point in points if len(points) <= _DOTS else ():
-            across, down = point.split(",")
-            yield f'<circle class="{name}" cx="{across}" cy="{down}" r="2.5"/>'
-        if name != "distance":
-            yield f'<text class="{name}" x="{_LEFT + inner - 140 + 80 * i}" y="{top - 7}">{name}</text>'
+    for value in _choose_ticks(axes.lowest, axes.highest, panel.is_logarithmic):
+        label = 10**value if panel.is_logarithmic else value
+        y = axes.compute_y(value) + 4
+        yield f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end">{label:.3g}</text>'
+    tick_steps = np.linspace(axes.first_step, axes.last_step, _N_TICKS).round().astype(int)
+    for step in np.unique(tick_steps):
+        x = axes.compute_x(step)
+        yield f'<text x="{x}" y="{bottom + 16}" text-anchor="middle">{step}</text>'
 
 
-def _ticks(lowest: float, highest: float, logarithmic: bool) -> AnyArray:
-    """Five values from end to end; of a logarithmic scale the powers of ten, if there are two."""
+def _draw_line(name: str, steps: AnyArray, values: AnyArray, axes: _Axes) -> Iterator[str]:
+    thin_steps, thin_values = _reduce_points(steps, values, axes.width)
+    xs, ys = axes.compute_x(thin_steps), axes.compute_y(thin_values)
+    points = [f"{x:g},{y:g}" for x, y in zip(xs, ys, strict=True)]
+    yield f'<polyline class="{name}" points="{" ".join(points)}"/>'
+    if len(points) <= _MAX_DOTS:
+        for point in points:
+            x, y = point.split(",")
+            yield f'<circle class="{name}" cx="{x}" cy="{y}" r="2.5"/>'
+
+
+def _choose_ticks(lowest: float, highest: float, is_logarithmic: bool) -> AnyArray:
+    """Return five values from end to end, or the powers of ten on a logarithmic scale."""
     decades = np.arange(np.ceil(lowest), np.floor(highest) + 1)
-    return decades if logarithmic and len(decades) > 1 else np.linspace(lowest, highest, _TICKS)
+    if is_logarithmic and len(decades) > 1:
+        return decades
+    return np.linspace(lowest, highest, _N_TICKS)
 
 
-def _thinned(steps: AnyArray, values: AnyArray, columns: int) -> tuple[AnyArray, AnyArray]:
-    """The lowest and the highest value of each column of pixels: spikes stay, and a long run is no large file."""
-    if len(steps) <= 2 * columns:
+def _reduce_points(steps: AnyArray, values: AnyArray, n_columns: int) -> tuple[AnyArray, AnyArray]:
+    """Return the lowest and the highest value of each column of pixels.
+
+    Spikes stay visible, and the file of a long run stays small.
+    """
+    if len(steps) <= 2 * n_columns:
         return steps, values
-    keep: list[int] = []
-    for part in np.array_split(np.arange(len(steps)), columns):
-        keep += sorted({int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])})
-    return steps[keep], values[keep]
+    rows: list[int] = []
+    for column in np.array_split(np.arange(len(steps)), n_columns):
+        lowest, highest = np.argmin(values[column]), np.argmax(values[column])
+        rows += sorted({int(column[lowest]), int(column[highest])})
+    return steps[rows], values[rows]

@@ -1,19 +1,19 @@
-"""A comparison of two batches for people and for programs, for ``dumpdiff data``."""
+"""A comparison of two batches in a terminal and as JSON, for ``dumpdiff data``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
-from ...batches import Batch, DataComparison
+from ...batches import Batch, DataComparison, Finding
 from ...model.arrays import AnyArray
-from .sections import Block, ListBlock, TableBlock, build_document, write_stage
+from ..formats.blocks import Block, ListBlock, TableBlock
+from .stage import build_document, write_stage
 
-_SHOWN = 12  #: ids of a sample that are printed
-_MOST = 8  #: samples of a side that are printed
+_MAX_IDS = 12  #: ids of a sample that are printed
+_MAX_SAMPLES = 8  #: samples of a side that are printed
 
 Texts = dict[str, str]  #: "target, sample 3" -> its text
 
@@ -26,9 +26,9 @@ def write(
     quiet: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Print what was found about both sides and each of them; ``verbose``: the first ids of every sample.
+    """Print the findings about both sides and about each one.
 
-    ``texts`` are decoded samples.
+    ``texts`` are decoded samples. With ``verbose``, also the first ids of every sample.
     """
     write_stage(
         comparison.to_stage(),
@@ -40,76 +40,83 @@ def write(
 
 
 def format_sides(comparison: DataComparison) -> tuple[str, str]:
-    """What target and reference are, a line each."""
-    return _described(comparison.target), _described(comparison.reference)
+    """Describe target and reference, one line each."""
+    return _format_batch(comparison.target), _format_batch(comparison.reference)
 
 
 def build_blocks(
     comparison: DataComparison, texts: Texts | None = None, *, verbose: bool = False
 ) -> Iterator[Block]:
-    """What was found about both sides and each of them, and texts; with ``verbose`` the first ids of every sample."""
+    """Yield findings, texts and notes; with ``verbose`` also the first ids of every sample."""
     for side, title in (("", "both"), ("target", "target"), ("reference", "reference")):
-        rows = (
-            (found.name, found.state, found.summary)
-            for found in comparison.findings
-            if found.side == side
-        )
-        yield TableBlock(title, ("", "what was found"), tuple(rows))
+        findings = [finding for finding in comparison.findings if finding.side == side]
+        rows = tuple((finding.name, finding.state, finding.summary) for finding in findings)
+        yield TableBlock(title, ("", "what was found"), rows)
+    batches = (("target", comparison.target), ("reference", comparison.reference))
     if verbose:
-        for side, batch in _sides(comparison):
-            yield TableBlock(f"sample of the {side}", ("rank", "first token ids"), _samples(batch))
-    for side, text in (texts or {}).items():
-        yield ListBlock(f"text of the {side}", (text,))
-    yield ListBlock("not looked at", comparison.missing)
-    notes = (f"{side}: {note}" for side, batch in _sides(comparison) for note in batch.notes)
+        for side, batch in batches:
+            samples = tuple(_list_samples(batch))
+            yield TableBlock(f"sample of the {side}", ("rank", "first token ids"), samples)
+    for sample, text in (texts or {}).items():
+        yield ListBlock(f"text of the {sample}", (text,))
+    yield ListBlock("not compared", comparison.missing)
+    notes: list[str] = []
+    for side, batch in batches:
+        notes += [f"{side}: {note}" for note in batch.notes]
     yield ListBlock("notes", tuple(notes))
 
 
-def _sides(comparison: DataComparison) -> tuple[tuple[str, Batch], tuple[str, Batch]]:
-    return ("target", comparison.target), ("reference", comparison.reference)
-
-
-def _described(batch: Batch) -> str:
-    size = (
-        f"{batch.n_samples} x {batch.sample_length} tokens"
-        if batch.n_samples
-        else "statistics only"
-    )
+def _format_batch(batch: Batch) -> str:
+    size = "statistics only"
+    if batch.n_samples:
+        size = f"{batch.n_samples} x {batch.sample_length} tokens"
     return f"{batch.source}: {size}, {batch.path}"
 
 
-def _samples(batch: Batch) -> tuple[tuple[str, ...], ...]:
+def _list_samples(batch: Batch) -> Iterator[tuple[str, ...]]:
+    """Yield (number, rank, first token ids) of the first samples."""
     if batch.tokens is None:
-        return ()
-    ranks = ["-"] * batch.n_samples if batch.ranks is None else [str(rank) for rank in batch.ranks]
-    return tuple((str(i), ranks[i], _ids(row)) for i, row in enumerate(batch.tokens[:_MOST]))
+        return
+    for index, row in enumerate(batch.tokens[:_MAX_SAMPLES]):
+        rank = "-" if batch.ranks is None else str(batch.ranks[index])
+        yield str(index), rank, _format_ids(row)
 
 
-def _ids(row: AnyArray) -> str:
-    more = f" ... ({len(row)})" if len(row) > _SHOWN else ""
-    return " ".join(map(str, row[:_SHOWN].tolist())) + more
+def _format_ids(row: AnyArray) -> str:
+    ids = " ".join(map(str, row[:_MAX_IDS].tolist()))
+    return f"{ids} ... ({len(row)})" if len(row) > _MAX_IDS else ids
 
 
 def to_json(comparison: DataComparison, texts: Texts | None = None) -> dict[str, Any]:
-    """The comparison as plain data."""
+    """Return the comparison as plain data."""
     relation = comparison.relation
+    order = first_difference = None
+    if relation is not None:
+        order = list(relation.reference_samples) or None
+        if relation.first_difference is not None:
+            first_difference = list(relation.first_difference)
     return build_document(
         comparison.to_stage(),
-        target=_side(comparison.target),
-        reference=_side(comparison.reference),
-        findings=[asdict(finding) for finding in comparison.findings],
+        target=_convert_batch(comparison.target),
+        reference=_convert_batch(comparison.reference),
+        findings=[_convert_finding(finding) for finding in comparison.findings],
         relation=None if relation is None else relation.kind,
-        order=None
-        if relation is None or not relation.reference_samples
-        else list(relation.reference_samples),
-        first_difference=None
-        if relation is None or relation.first_difference is None
-        else list(relation.first_difference),
+        order=order,
+        first_difference=first_difference,
         texts=texts or {},
     )
 
 
-def _side(batch: Batch) -> dict[str, Any]:
+def _convert_finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "state": finding.state,
+        "said": finding.summary,
+        "side": finding.side,
+    }
+
+
+def _convert_batch(batch: Batch) -> dict[str, Any]:
     return {
         "path": batch.path,
         "kind": batch.kind,

@@ -1,4 +1,4 @@
-"""A comparison of training logs for people and for programs, for ``dumpdiff logs``."""
+"""A comparison of training logs in a terminal and as JSON, for ``dumpdiff logs``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from rich.console import Console
 
 from ...model.formatting import number
 from ...training_logs import Curves, LogComparison
-from .sections import Block, ListBlock, TableBlock, build_document, write_stage
+from ..formats.blocks import Block, ListBlock, TableBlock
+from .stage import build_document, write_stage
 
-_SPOKEN = {"megatron": "Megatron-LM", "mindformers": "MindSpore Transformers", "trainer": "Trainer"}
-_FEW = 5  #: spikes that are named
+_FORMAT_NAMES = {
+    "megatron": "Megatron-LM",
+    "mindformers": "MindSpore Transformers",
+    "trainer": "Trainer",
+}
+_MAX_SPIKES = 5  #: spikes that are listed
+#: With fewer steps, nothing is said about whether the difference fluctuates around zero: its mean is
+#: too uncertain.
+_MIN_STEPS_FOR_BIAS = 16
 
 
 def write(
     comparison: LogComparison, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
+    """Print every criterion, then the shape of the difference; with ``verbose`` also the steps."""
     write_stage(
         comparison.to_stage(),
         format_sides(comparison),
@@ -29,55 +37,63 @@ def write(
 
 
 def format_sides(comparison: LogComparison) -> tuple[str, str]:
-    """What target and reference are, a line each."""
-    return _described(comparison.target), _described(comparison.reference)
+    """Describe target and reference, one line each."""
+    return _format_curves(comparison.target), _format_curves(comparison.reference)
 
 
 def build_blocks(comparison: LogComparison, *, verbose: bool = False) -> Iterator[Block]:
-    """Every criterion with what was measured, then the shape of the difference; the steps with ``verbose``."""
+    """Yield every criterion, then the shape of the difference; with ``verbose`` also the steps."""
     checks = tuple((check.name, check.verdict, check.said) for check in comparison.checks)
     yield TableBlock("criterion", ("", "what was measured"), checks)
-    yield ListBlock("the difference", tuple(_shape(comparison)))
+    yield ListBlock("the difference", tuple(_describe_difference(comparison)))
     if verbose:
-        both = zip(comparison.steps, comparison.target_loss, comparison.reference_loss, strict=True)
-        steps = tuple(
-            (str(step), f"{a:.6f}", f"{b:.6f}", number(abs(a - b))) for step, a, b in both
-        )
-        yield TableBlock("step", ("target", "reference", "difference"), steps)
+        rows = tuple(_list_steps(comparison))
+        yield TableBlock("step", ("target", "reference", "difference"), rows)
     yield ListBlock("notes", comparison.notes)
 
 
-def _described(curves: Curves) -> str:
-    thinned = f", every {curves.interval} steps" if curves.interval > 1 else ""
-    steps = f"steps {curves.steps[0]} to {curves.steps[-1]}{thinned}"
-    return f"{_SPOKEN[curves.format]} ({curves.era}): {steps}, {curves.path}"
+def _list_steps(comparison: LogComparison) -> Iterator[tuple[str, ...]]:
+    losses = zip(comparison.steps, comparison.target_loss, comparison.reference_loss, strict=True)
+    for step, target_loss, reference_loss in losses:
+        difference = number(abs(target_loss - reference_loss))
+        yield str(step), f"{target_loss:.6f}", f"{reference_loss:.6f}", difference
 
 
-def _shape(comparison: LogComparison) -> Iterator[str]:
+def _format_curves(curves: Curves) -> str:
+    interval = f", every {curves.interval} steps" if curves.interval > 1 else ""
+    steps = f"steps {curves.steps[0]} to {curves.steps[-1]}{interval}"
+    return f"{_FORMAT_NAMES[curves.format]} ({curves.era}): {steps}, {curves.path}"
+
+
+def _describe_difference(comparison: LogComparison) -> Iterator[str]:
     wander, band = comparison.wander, comparison.band
     if comparison.divergence_step is not None:
-        yield f"grows for good from step {comparison.divergence_step}"
-    if len(comparison.steps) >= 16:
-        where = "wanders around zero" if wander.around_zero else "leans to one side"
+        yield f"grows permanently from step {comparison.divergence_step}"
+    if len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
+        shape = "fluctuates around zero" if wander.around_zero else "has a bias to one side"
         mean = f"mean {number(wander.bias)} (error {number(wander.error)})"
-        yield f"{where}: {mean}, above in {100 * wander.positive:.0f} % of the steps"
+        yield f"{shape}: {mean}, positive in {100 * wander.positive:.0f} % of the steps"
     if band is not None:
-        where = "inside" if band.inside else "outside"
-        own = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
-        yield f"{where} the band of {own}: {number(band.distance)} against {number(band.spread)} (root mean square)"
+        position = "inside" if band.inside else "outside"
+        runs = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
+        distances = f"{number(band.distance)} against {number(band.spread)} (root mean square)"
+        yield f"{position} the band of {runs}: {distances}"
     if comparison.spikes:
-        named = ", ".join(f"step {step} ({side})" for side, step in comparison.spikes[:_FEW])
-        more = f" and {len(comparison.spikes) - _FEW} more" if len(comparison.spikes) > _FEW else ""
-        yield f"spikes of one side alone: {named}{more}"
+        listed_spikes = comparison.spikes[:_MAX_SPIKES]
+        spikes = ", ".join(f"step {step} ({side})" for side, step in listed_spikes)
+        n_more = len(comparison.spikes) - len(listed_spikes)
+        if n_more:
+            spikes += f" and {n_more} more"
+        yield f"spikes on one side only: {spikes}"
 
 
 def to_json(comparison: LogComparison) -> dict[str, Any]:
-    """The comparison as plain data: criteria, shape, and both curves at the common steps."""
+    """Return the comparison as plain data: criteria, shape, both curves at the common steps."""
     wander = comparison.wander
     return build_document(
         comparison.to_stage(),
-        target=_side(comparison.target),
-        reference=_side(comparison.reference),
+        target=_convert_curves(comparison.target),
+        reference=_convert_curves(comparison.reference),
         checks=[vars(check) for check in comparison.checks],
         begins=comparison.onset,
         departure=comparison.divergence_step,
@@ -93,7 +109,7 @@ def to_json(comparison: LogComparison) -> dict[str, Any]:
     )
 
 
-def _side(curves: Curves) -> dict[str, Any]:
+def _convert_curves(curves: Curves) -> dict[str, Any]:
     return {
         "path": curves.path,
         "format": curves.format,

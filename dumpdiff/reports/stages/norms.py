@@ -1,15 +1,17 @@
-"""A comparison of gradient norms for people and for programs, for ``dumpdiff norms``."""
+"""A comparison of gradient norms in a terminal and as JSON, for ``dumpdiff norms``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 
-from ...gradient_norms import NormComparison, Norms, Row
+from ...gradient_norms import NormComparison, Norms, Pattern, Row
 from ...model.formatting import number
-from .sections import Block, ListBlock, TableBlock, build_document, write_stage
+from ..formats.blocks import Block, ListBlock, TableBlock
+from .stage import build_document, write_stage
 
 _STATES = {
     "agree": "",
@@ -17,21 +19,21 @@ _STATES = {
     "inconclusive": "inconclusive",
     "coarse": "too few digits",
 }
-_BY = {
+_PAIRED_BY = {
     "name": "name",
     "rule": "rule",
     "parts": "sum of squares",
     "order": "order",
     "value": "value",
 }
-_WORST = 10  #: rows that are shown without -v, the differing ones first
-_ALONE = 10  #: parameters without a partner that are named without -v
+_MAX_ROWS = 10  #: rows that are shown without -v, the differing ones first
+_MAX_UNPAIRED = 10  #: parameters without a partner that are listed without -v
 
 
 def write(
     comparison: NormComparison, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print the verdict, both sides, what the differing norms have in common, and the worst; all with ``verbose``."""
+    """Print the verdict, both sides, the patterns, and the worst norms; all with ``verbose``."""
     write_stage(
         comparison.to_stage(),
         format_sides(comparison),
@@ -42,90 +44,81 @@ def write(
 
 
 def format_sides(comparison: NormComparison) -> tuple[str, str]:
-    """What target and reference are, a line each."""
-    return _described(comparison.target), _described(comparison.reference)
+    """Describe target and reference, one line each."""
+    return _format_side(comparison.target), _format_side(comparison.reference)
 
 
 def build_blocks(comparison: NormComparison, *, verbose: bool = False) -> Iterator[Block]:
-    """What the differing norms have in common, the worst, what was compared, what is alone; all with ``verbose``."""
-    yield ListBlock(
-        "what they have in common",
-        tuple(f"{one.summary}. Likely: {one.cause}" for one in comparison.patterns),
-    )
-    rows = comparison.rows if verbose else comparison.rows[:_WORST]
-    columns = ("target", "reference", "off by", "allowed", "", "paired by")
-    yield TableBlock("parameter", columns, tuple(map(_cells, rows)))
-    left = len(comparison.rows) - len(rows)
-    yield ListBlock(
-        "compared", (*_coverage(comparison), *((f"{left} more rows with -v",) if left else ()))
-    )
-    for role, alone in (
-        ("target", comparison.target_unpaired),
-        ("reference", comparison.reference_unpaired),
-    ):
-        yield ListBlock(f"of the {role} alone", alone, None if verbose else _ALONE)
+    """Yield the patterns, the worst norms, the coverage, the unpaired; all with ``verbose``."""
+    patterns = tuple(f"{p.summary}. Likely: {p.cause}" for p in comparison.patterns)
+    yield ListBlock("what they have in common", patterns)
+    rows = comparison.rows if verbose else comparison.rows[:_MAX_ROWS]
+    columns = ("target", "reference", "difference", "allowed", "", "paired by")
+    yield TableBlock("parameter", columns, tuple(map(_list_cells, rows)))
+    coverage = list(_describe_coverage(comparison))
+    n_more = len(comparison.rows) - len(rows)
+    if n_more:
+        coverage.append(f"{n_more} more rows with -v")
+    yield ListBlock("compared", tuple(coverage))
+    limit = None if verbose else _MAX_UNPAIRED
+    yield ListBlock("only in the target", comparison.target_unpaired, limit)
+    yield ListBlock("only in the reference", comparison.reference_unpaired, limit)
     yield ListBlock("notes", comparison.notes)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    norms = f"{row.target_norm:.6g}", f"{row.reference_norm:.6g}"
+def _list_cells(row: Row) -> tuple[str, ...]:
     return (
         row.label,
-        *norms,
+        f"{row.target_norm:.6g}",
+        f"{row.reference_norm:.6g}",
         number(row.relative),
         number(row.tolerance),
         _STATES[row.state],
-        _BY[row.by],
+        _PAIRED_BY[row.by],
     )
 
 
-def _described(side: Norms) -> str:
+def _format_side(side: Norms) -> str:
     step = f", step {side.step}" if side.step is not None else ""
+    norms = f"{len(side)} norms, together {side.combined_norm:.6g}"
+    if not math.isnan(side.global_norm):
+        norms += f", global norm {side.global_norm:.6g} printed"
     kind = "squares" if side.squared else "roots"
-    printed = (
-        f", global norm {side.global_norm:.6g} printed"
-        if side.global_norm == side.global_norm
-        else ""
-    )
-    together = f"{len(side)} norms, together {side.combined_norm:.6g}{printed}"
-    return f"{side.source}{step}: {together}; {kind} ({side.squared_reason}); {side.path}"
+    return f"{side.source}{step}: {norms}; {kind} ({side.squared_reason}); {side.path}"
 
 
-def _coverage(comparison: NormComparison) -> list[str]:
-    first, second = (f"{100 * share:.3g} %" for share in comparison.coverage)
-    lines = [
-        f"{len(comparison.rows)} pairs: {first} of the target's parameters, {second} of the reference's",
-        f"allowed for rounding: {number(comparison.agree_limit)}{_doubt(comparison)}; what digits leave open besides",
-    ]
+def _describe_coverage(comparison: NormComparison) -> Iterator[str]:
+    target_share, reference_share = (f"{100 * share:.3g} %" for share in comparison.coverage)
+    shares = f"{target_share} of the target's parameters, {reference_share} of the reference's"
+    yield f"{len(comparison.rows)} pairs: {shares}"
+    limit = f"{number(comparison.agree_limit)}{_describe_precision(comparison)}"
+    yield f"allowed for rounding: {limit}; plus the rounding of the printed digits"
     if comparison.factor != 1:
-        lines.append(f"differences are those that remain after the factor {comparison.factor:.6g}")
-    return lines
+        yield f"differences are those that remain after the factor {comparison.factor:.6g}"
 
 
-def _doubt(comparison: NormComparison) -> str:
-    """The precision, or what cannot be told without it."""
+def _describe_precision(comparison: NormComparison) -> str:
+    """Return the precision, or what is inconclusive without it."""
     if comparison.precision:
         return f" ({comparison.precision})"
-    unsure = (
-        f"; up to {number(comparison.differ_limit)} cannot be told"
-        if comparison.differ_limit > comparison.agree_limit
-        else ""
-    )
-    return f"{unsure} (precision unknown, see --precision)"
+    inconclusive = ""
+    if comparison.differ_limit > comparison.agree_limit:
+        inconclusive = f"; up to {number(comparison.differ_limit)} is inconclusive"
+    return f"{inconclusive} (precision unknown, see --precision)"
 
 
 def to_json(comparison: NormComparison) -> dict[str, Any]:
-    """The comparison as plain data: every row, what is alone, patterns."""
+    """Return the comparison as plain data: every row, unpaired parameters, patterns."""
     return build_document(
         comparison.to_stage(),
-        target=_side(comparison.target),
-        reference=_side(comparison.reference),
+        target=_convert_side(comparison.target),
+        reference=_convert_side(comparison.reference),
         allowed=comparison.agree_limit,
         noise=comparison.differ_limit,
         precision=comparison.precision,
         factor=comparison.factor,
         coverage={"target": comparison.coverage[0], "reference": comparison.coverage[1]},
-        patterns=[vars(pattern) for pattern in comparison.patterns],
+        patterns=[_convert_pattern(pattern) for pattern in comparison.patterns],
         rows=[vars(row) for row in comparison.rows],
         alone={"target": comparison.target_unpaired, "reference": comparison.reference_unpaired},
         ambiguous=comparison.n_ambiguous,
@@ -133,7 +126,16 @@ def to_json(comparison: NormComparison) -> dict[str, Any]:
     )
 
 
-def _side(side: Norms) -> dict[str, Any]:
+def _convert_pattern(pattern: Pattern) -> dict[str, Any]:
+    return {
+        "kind": pattern.kind,
+        "said": pattern.summary,
+        "cause": pattern.cause,
+        "layer": pattern.layer,
+    }
+
+
+def _convert_side(side: Norms) -> dict[str, Any]:
     return {
         "path": side.path,
         "source": side.source,

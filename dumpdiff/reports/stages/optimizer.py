@@ -1,4 +1,4 @@
-"""Which rule moved the weights, for people and for programs, for ``dumpdiff optimizer``."""
+"""Which optimizer rule moved the weights, in a terminal and as JSON, for ``dumpdiff optimizer``."""
 
 from __future__ import annotations
 
@@ -16,176 +16,186 @@ from ...optimizers.groups import UNEXPLAINED, ParameterGroup
 from ...optimizers.rule import HYPERPARAMETERS
 from ...optimizers.summary import format_fit, format_headline, join_names, list_roles
 from ...optimizers.update_analysis import UpdateAnalysis
-from .sections import Block, ListBlock, TableBlock, write_blocks
+from ..formats.blocks import Block, ListBlock, TableBlock, write_blocks
 
-#: Major: a reader of the old form breaks. Minor: something was added.
+#: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
 SCHEMA_VERSION = "1.0"
 
-_FEW = 3  #: parameters of a group that are named
-_COLOUR = {"same rule": "bold green", "different rules": "bold red", "inconclusive": "bold yellow"}
+_MAX_NAMES = 3  #: parameters of a group that are named without -v
+#: By the first words of the headline.
+_COLORS = {"same rule": "bold green", "different rules": "bold red", "inconclusive": "bold yellow"}
 
 
 def write(
-    found: UpdateAnalysis | UpdateComparison,
+    result: UpdateAnalysis | UpdateComparison,
     console: Console,
     *,
     quiet: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Print the answer, then each group with its rule, the next best rule, and what they leave."""
-    line = format_headline(found)
-    colour = next((style for start, style in _COLOUR.items() if line.startswith(start)), "bold")
-    console.print(Text(printable(line), style=colour), soft_wrap=True)
+    """Print the answer, then each group with its rule, the next best rule, and both residuals."""
+    headline = format_headline(result)
+    colors = [color for start, color in _COLORS.items() if headline.startswith(start)]
+    style = colors[0] if colors else "bold"
+    console.print(Text(printable(headline), style=style), soft_wrap=True)
     if quiet:
         return
-    write_blocks(console, build_blocks(found, verbose=verbose))
+    write_blocks(console, build_blocks(result, verbose=verbose))
 
 
-def format_sides(found: UpdateComparison) -> tuple[str, str]:
-    """What target and reference are, a line each."""
-    return _side(found.target), _side(found.reference)
+def format_sides(result: UpdateComparison) -> tuple[str, str]:
+    """Describe target and reference, one line each."""
+    return _format_side(result.target), _format_side(result.reference)
 
 
-def _side(run: UpdateAnalysis) -> str:
-    return f"{run.n_parameters} parameters, {run.n_steps} step{'s' if run.n_steps > 1 else ''}, {run.path}"
+def _format_side(run: UpdateAnalysis) -> str:
+    return f"{run.n_parameters} parameters, {_format_steps(run)}, {run.path}"
+
+
+def _format_steps(run: UpdateAnalysis) -> str:
+    return f"{run.n_steps} step{'s' if run.n_steps > 1 else ''}"
 
 
 def build_blocks(
-    found: UpdateAnalysis | UpdateComparison, *, verbose: bool = False
+    result: UpdateAnalysis | UpdateComparison, *, verbose: bool = False
 ) -> Iterator[Block]:
-    """What is different, then each group with its rule, the next best rule, and what they leave."""
-    if isinstance(found, UpdateComparison):
-        said = (
-            f"{d.name}: {d.text}{_whose(d.parameters, found.n_paired)}" for d in found.differences
-        )
-        yield ListBlock("differences", tuple(said))
-    for role, run in list_roles(found):
+    """Yield the differences, then each group with its rule, the next best, and the residuals."""
+    if isinstance(result, UpdateComparison):
+        differences = []
+        for difference in result.differences:
+            parameters = _format_parameters(difference.parameters, result.n_paired)
+            differences.append(f"{difference.name}: {difference.text}{parameters}")
+        yield ListBlock("differences", tuple(differences))
+    for role, run in list_roles(result):
         columns = ("rule", "residual", "next best", "residual")
-        rows = tuple(_row(group, run, verbose) for group in run.groups)
-        yield TableBlock(
-            f"{role}, {run.n_steps} step{'s' if run.n_steps > 1 else ''}", columns, rows
-        )
-        yield ListBlock(f"notes on the {role}", tuple(_notes(run)))
+        rows = tuple(_list_cells(group, run, verbose) for group in run.groups)
+        yield TableBlock(f"{role}, {_format_steps(run)}", columns, rows)
+        yield ListBlock(f"notes on the {role}", tuple(_list_notes(run)))
 
 
-def _row(
-    group: ParameterGroup, run: UpdateAnalysis, verbose: bool
-) -> tuple[str, str, str, str, str]:
-    names = group.parameters if verbose else group.parameters[:_FEW]
-    more = (
-        f", ... {len(group.parameters) - len(names)} more"
-        if len(names) < len(group.parameters)
-        else ""
-    )
-    who = f"{len(group.parameters)} of {run.n_parameters}: {', '.join(names)}{more}"
+def _list_cells(group: ParameterGroup, run: UpdateAnalysis, verbose: bool) -> tuple[str, ...]:
+    names = group.parameters if verbose else group.parameters[:_MAX_NAMES]
+    label = f"{len(group.parameters)} of {run.n_parameters}: {', '.join(names)}"
+    n_more = len(group.parameters) - len(names)
+    if n_more:
+        label += f", ... {n_more} more"
     if group.fit is None:
-        return who, "did not move", "", "", ""
+        return label, "did not move", "", "", ""
     rule = format_fit(group.fit, group.undetermined)
     if group.state == UNEXPLAINED:
         rule = f"no rule explains this; nearest: {rule}"
     if group.equivalent_fits:
         rule += f"; or {join_names([format_fit(fit) for fit in group.equivalent_fits])}"
-    other = group.runner_up
-    return (
-        who,
-        rule,
-        number(group.fit.residual),
-        other.rule.name if other is not None else "",
-        number(other.residual) if other is not None else "",
-    )
+    next_best, next_residual = "", ""
+    if group.runner_up is not None:
+        next_best, next_residual = group.runner_up.rule.name, number(group.runner_up.residual)
+    return label, rule, number(group.fit.residual), next_best, next_residual
 
 
-def _notes(run: UpdateAnalysis) -> list[str]:
-    """What else was found, or could not be seen."""
-    notes = []
-    for name, (said, found) in run.contradicted_settings.items():
-        spoken = HYPERPARAMETERS[name].label if name in HYPERPARAMETERS else name.replace("_", " ")
-        notes.append(f"the settings say {spoken} {said:.4g}; the weights moved by {found:.4g}")
+def _list_notes(run: UpdateAnalysis) -> Iterator[str]:
+    """Yield contradicted settings, clipping, master copies, undetermined numbers, and problems."""
+    for name, (setting, value) in run.contradicted_settings.items():
+        label = name.replace("_", " ")
+        if name in HYPERPARAMETERS:
+            label = HYPERPARAMETERS[name].label
+        yield f"the settings say {label} {setting:.4g}; the weights moved by {value:.4g}"
     if run.recorded_norm_limit is not None:
-        notes.append(f"the recorded gradients have the same norm at every step, {run.recorded_norm_limit:.4g}: "
-                     "they were clipped before they were recorded")  # fmt: skip
-    for at, group in enumerate(run.groups):
-        who = f"{len(group.parameters)} parameters from {group.parameters[0]}"
+        limit = f"{run.recorded_norm_limit:.4g}"
+        yield (
+            f"the recorded gradients have the same norm at every step, {limit}: "
+            "they were clipped before they were recorded"
+        )
+    for index, group in enumerate(run.groups):
+        label = f"{len(group.parameters)} parameters from {group.parameters[0]}"
         if group.undetermined:
-            notes.append(
-                f"{who}: these data say nothing of {join_names([HYPERPARAMETERS[n].label for n in group.undetermined])}"
-            )
-        if at in run.master_copies:
-            notes.append(f"{who}: {_copies(run, at)}")
-    return [*notes, *run.problems]
+            names = join_names([HYPERPARAMETERS[name].label for name in group.undetermined])
+            yield f"{label}: these data do not determine {names}"
+        if index in run.master_copies:
+            yield f"{label}: {_format_master_copy(run, index)}"
+    yield from run.problems
 
 
-def _copies(run: UpdateAnalysis, at: int) -> str:
-    found = run.master_copies[at]
-    stored = run.data.select(run.groups[at].parameters[:1]).histories[0].stored_dtype
-    shares = f"rounding explains every step of {found.with_master:.1%} of the weights with one, of {found.without_master:.1%} without"
-    if found.has_master is None:
-        return f"kept in {stored}; whether a float32 copy stands behind cannot be told ({shares})"
-    return f"kept in {stored}, {'with a' if found.has_master else 'without a'} float32 copy behind ({shares})"
+def _format_master_copy(run: UpdateAnalysis, index: int) -> str:
+    copy = run.master_copies[index]
+    dtype = run.data.select(run.groups[index].parameters[:1]).histories[0].stored_dtype
+    shares = (
+        f"rounding explains every step of {copy.with_master:.1%} of the weights with one, "
+        f"of {copy.without_master:.1%} without"
+    )
+    if copy.has_master is None:
+        return f"stored in {dtype}; whether there is a float32 master copy is unknown ({shares})"
+    word = "with" if copy.has_master else "without"
+    return f"stored in {dtype}, {word} a float32 master copy ({shares})"
 
 
-def _whose(names: Sequence[str], paired: int) -> str:
-    if not names or len(names) == paired:
+def _format_parameters(names: Sequence[str], n_paired: int) -> str:
+    """Return which parameters a difference is about, '' if it is about all."""
+    if not names or len(names) == n_paired:
         return ""
-    return f" (for {', '.join(names[:_FEW])}{f', ... {len(names) - _FEW} more' if len(names) > _FEW else ''})"
+    listed = ", ".join(names[:_MAX_NAMES])
+    n_more = len(names) - _MAX_NAMES
+    return f" (for {listed}, ... {n_more} more)" if n_more > 0 else f" (for {listed})"
 
 
-def to_json(found: UpdateAnalysis | UpdateComparison) -> dict[str, Any]:
-    """All of it as plain data; docs/triage.schema.json says what is in it, docs/optimizer.md what it means."""
+def to_json(result: UpdateAnalysis | UpdateComparison) -> dict[str, Any]:
+    """Return all of it as plain data, in the form of docs/triage.schema.json.
+
+    docs/optimizer.md explains the fields.
+    """
     head = {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        "headline": format_headline(found),
+        "headline": format_headline(result),
     }
-    if isinstance(found, UpdateAnalysis):
+    if isinstance(result, UpdateAnalysis):
         return {
             **head,
-            "verdict": found.state,
-            "target": _run(found),
+            "verdict": result.state,
+            "target": _convert_run(result),
             "reference": None,
             "differences": [],
         }
     return {
         **head,
-        "verdict": found.verdict,
-        "target": _run(found.target),
-        "reference": _run(found.reference),
-        "paired": found.n_paired,
-        "differences": [vars(difference) for difference in found.differences],
+        "verdict": result.verdict,
+        "target": _convert_run(result.target),
+        "reference": _convert_run(result.reference),
+        "paired": result.n_paired,
+        "differences": [vars(difference) for difference in result.differences],
     }
 
 
-def _run(run: UpdateAnalysis) -> dict[str, Any]:
+def _convert_run(run: UpdateAnalysis) -> dict[str, Any]:
+    contradicted = {}
+    for name, (setting, value) in run.contradicted_settings.items():
+        contradicted[name] = {"said": setting, "found": value}
     return {
         "path": run.path,
         "state": run.state,
         "steps": run.n_steps,
         "gradient_norms": run.norms,
-        "contradicted": {
-            name: {"said": said, "found": found}
-            for name, (said, found) in run.contradicted_settings.items()
-        },
-        "groups": [
-            {
-                "parameters": group.parameters,
-                "state": group.state,
-                "rule": _fit(group.fit),
-                "next_best": _fit(group.runner_up),
-                "as_good": [_fit(fit) for fit in group.equivalent_fits],
-                "unseen": group.undetermined,
-                "master_copy": run.master_copies[at].has_master
-                if at in run.master_copies
-                else None,
-            }
-            for at, group in enumerate(run.groups)
-        ],
+        "contradicted": contradicted,
+        "groups": [_convert_group(run, index) for index in range(len(run.groups))],
         "problems": run.problems,
     }
 
 
-def _fit(fit: Fit | None) -> dict[str, Any] | None:
+def _convert_group(run: UpdateAnalysis, index: int) -> dict[str, Any]:
+    group, master_copy = run.groups[index], run.master_copies.get(index)
+    return {
+        "parameters": group.parameters,
+        "state": group.state,
+        "rule": _convert_fit(group.fit),
+        "next_best": _convert_fit(group.runner_up),
+        "as_good": [_convert_fit(fit) for fit in group.equivalent_fits],
+        "unseen": group.undetermined,
+        "master_copy": None if master_copy is None else master_copy.has_master,
+    }
+
+
+def _convert_fit(fit: Fit | None) -> dict[str, Any] | None:
     if fit is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""A comparison of settings for people and for programs, for ``dumpdiff settings``."""
+"""A comparison of settings in a terminal and as JSON, for ``dumpdiff settings``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ...run_settings import ComparedSetting, RowValue, Settings, SettingsCompari
 from ...run_settings.comparison import format_places
 from ...run_settings.settings import FRAMEWORK_NAMES
 from ...run_settings.values import format_value
-from .sections import Block, ListBlock, TableBlock, build_document, write_stage
+from ..formats.blocks import Block, ListBlock, TableBlock
+from .stage import build_document, write_stage
 
-_FEW = 5  #: lines of a list that are shown without -v
+_SHORT = 5  #: lines of a list that are shown without -v
 
 
 def write(
     comparison: SettingsComparison, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print what differs and what cannot be told; with ``verbose`` every row of the table."""
+    """Print what differs and what is inconclusive; with ``verbose`` every row of the table."""
     write_stage(
         comparison.to_stage(),
         format_sides(comparison),
@@ -30,81 +31,89 @@ def write(
 
 
 def format_sides(comparison: SettingsComparison) -> tuple[str, str]:
-    """What target and reference are, a line each."""
-    return _described(comparison.target), _described(comparison.reference)
+    """Describe target and reference, one line each."""
+    return _format_side(comparison.target), _format_side(comparison.reference)
 
 
 def build_blocks(comparison: SettingsComparison, *, verbose: bool = False) -> Iterator[Block]:
-    """What differs and what cannot be told; with ``verbose`` every row of the table."""
+    """Yield what differs and what is inconclusive; with ``verbose`` every row of the table."""
     columns = (
         FRAMEWORK_NAMES[comparison.target.framework],
         FRAMEWORK_NAMES[comparison.reference.framework],
     )
 
-    def rows(title: str, outcomes: Iterable[ComparedSetting]) -> TableBlock:
-        cells = (
-            (o.setting.replace("_", " "), _cell(o.target), _cell(o.reference)) for o in outcomes
-        )
-        return TableBlock(title, columns, tuple(cells))
+    def build_table(title: str, rows: Iterable[ComparedSetting]) -> TableBlock:
+        return TableBlock(title, columns, tuple(map(_list_cells, rows)))
 
-    yield rows(
-        "changes the result", comparison.select_settings("differ", "unsupported", matters=True)
-    )
-    yield rows("inconclusive", comparison.select_settings("inconclusive", matters=True))
-    minor = comparison.select_settings("differ", "unsupported", matters=False)
-    yield rows("at most rounds", (outcome for outcome in minor if outcome.effect == "rounding"))
+    major_rows = comparison.select_rows("differ", "unsupported", matters=True)
+    minor_rows = comparison.select_rows("differ", "unsupported", matters=False)
+    rounding_rows = [row for row in minor_rows if row.effect == "rounding"]
+    yield build_table("changes the result", major_rows)
+    yield build_table("inconclusive", comparison.select_rows("inconclusive", matters=True))
+    yield build_table("at most rounds", rounding_rows)
     if verbose:
-        yield rows("changes no number", (outcome for outcome in minor if outcome.effect == "none"))
-        yield rows("equal", comparison.select_settings("agree"))
+        harmless_rows = [row for row in minor_rows if row.effect == "none"]
+        yield build_table("changes no number", harmless_rows)
+        yield build_table("equal", comparison.select_rows("agree"))
         for role, names in comparison.unread.items():
-            yield ListBlock(f"{role}: set, and in no row of the table", names)
-    for role, side in (("target", comparison.target), ("reference", comparison.reference)):
-        yield ListBlock(f"notes on the {role}", side.notes, None if verbose else _FEW)
+            yield ListBlock(f"{role}: set, but in no row of the table", names)
+    limit = None if verbose else _SHORT
+    yield ListBlock("notes on the target", comparison.target.notes, limit)
+    yield ListBlock("notes on the reference", comparison.reference.notes, limit)
 
 
-def _cell(seen: RowValue) -> str:
-    if seen.how == "absent":
+def _list_cells(row: ComparedSetting) -> tuple[str, ...]:
+    name = row.setting.replace("_", " ")
+    return name, _format_value(row.target), _format_value(row.reference)
+
+
+def _format_value(value: RowValue) -> str:
+    if value.how == "absent":
         return "no such option"
-    if seen.how == "unknown":
-        return f"? {seen.why}"
-    where = {"default": "by default", "fixed": "always"}.get(seen.how, format_places(seen.places))
-    return f"{format_value(seen.value)}  ({where})"
+    if value.how == "unknown":
+        return f"? {value.why}"
+    origins = {"default": "by default", "fixed": "always"}
+    origin = origins.get(value.how, format_places(value.places))
+    return f"{format_value(value.value)}  ({origin})"
 
 
-def _described(settings: Settings) -> str:
+def _format_side(settings: Settings) -> str:
     version = f" {settings.version}" if settings.version else ""
-    return f"{FRAMEWORK_NAMES[settings.framework]}{version}, {settings.source}: {len(settings.values)} values, {settings.path}"
+    framework = f"{FRAMEWORK_NAMES[settings.framework]}{version}"
+    return f"{framework}, {settings.source}: {len(settings.values)} values, {settings.path}"
 
 
 def to_json(comparison: SettingsComparison) -> dict[str, Any]:
-    """The comparison as plain data: every row with both values, places and the reason."""
+    """Return the comparison as plain data: every row with both values, places and the reason."""
     return build_document(
         comparison.to_stage(),
-        target=_side(comparison.target),
-        reference=_side(comparison.reference),
-        settings=[
-            {
-                "setting": o.setting,
-                "section": o.section,
-                "effect": o.effect,
-                "state": o.state,
-                "target": vars(o.target),
-                "reference": vars(o.reference),
-                "reason": o.reason,
-                "checklist": o.item,
-            }
-            for o in comparison.outcomes
-        ],
+        target=_convert_side(comparison.target),
+        reference=_convert_side(comparison.reference),
+        settings=[_convert_row(row) for row in comparison.rows],
         unread=comparison.unread,
     )
 
 
-def _side(settings: Settings) -> dict[str, Any]:
+def _convert_row(row: ComparedSetting) -> dict[str, Any]:
+    return {
+        "setting": row.setting,
+        "section": row.section,
+        "effect": row.effect,
+        "state": row.state,
+        "target": vars(row.target),
+        "reference": vars(row.reference),
+        "reason": row.reason,
+        "checklist": row.item,
+    }
+
+
+def _convert_side(settings: Settings) -> dict[str, Any]:
+    environment = {name: variable.value for name, variable in settings.environment.items()}
     return {
         "path": settings.path,
         "framework": settings.framework,
         "version": settings.version,
         "source": settings.source,
-        "environment": {name: given.value for name, given in settings.environment.items()},
+        "environment": environment,
         "notes": settings.notes,
     }

@@ -1,5 +1,5 @@
-"""How a joined triage is said: the conclusion first, then each stage in the words of its own report.
+"""Reports of a triage: the conclusion first, then each stage as its own command reports it.
 
-``sections`` turns what each stage found into tables and lists; ``text``, ``html`` and ``markdown`` show them,
+``sections`` returns each stage as tables and lists. ``text``, ``html`` and ``markdown`` show them,
 ``junit`` makes a test case of each stage, ``json`` holds everything.
 """

@@ -1,4 +1,4 @@
-"""A triage as one HTML file that needs nothing else: the conclusion, the tree it was found by, a section per stage."""
+"""A triage as one self-contained HTML file: conclusion, decision tree, one section per stage."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import IO
 from ...diagnosis.decision import LEADS, SYMPTOMS
 from ...diagnosis.evidence import STAGES
 from ...diagnosis.outcome import TriageResult
-from ...diagnosis.places import Place, answer_places
+from ...diagnosis.places import Place, PlaceAnswer, answer_places
+from ..formats.blocks import Block, TableBlock
 from ..page.renderer import Page, render
 from ..stages.curves import draw_figures
-from ..stages.sections import TableBlock
 from .markdown import to_markdown
 from .norm_chart import WIDTH, draw_norm_chart
 from .sections import NOT_GIVEN, build_conclusion, build_sections, format_symptom
 
 _SCRIPTS = ("unpack.js", "elements.js", "hash.js", "frame.js", "triage.js")
-_BARS = 40  #: parameters whose norms are drawn
-_SHOWN = 50  #: rows of a table and lines of a list; the JSON has all of them
+_MAX_BARS = 40  #: parameters whose norms are drawn
+_MAX_ITEMS = 50  #: rows of a table and lines of a list; the JSON has all of them
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage in the strip of all."""
+    """One stage in the strip of all stages."""
 
     name: str
     state: str  #: a class of the style sheet: agree, differ, inconclusive, absent
-    spoken: str
-    said: str  #: what it found, or why it was not looked at
+    label: str
+    summary: str  #: its headline, or why there was nothing to compare
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A place where the mismatch may come from."""
+    """A place that a mismatch may come from."""
 
     place: Place
-    state: str
-    spoken: str
-    said: str
-    by: str  #: the stage that says so, '' if none
+    state: str  #: a class of the style sheet: agree, differ, inconclusive, absent
+    label: str
+    summary: str
+    stage: str  #: the stage that decided it, '' if none
 
 
 @dataclass(frozen=True)
 class Branch:
-    """What the runs may show, and where it leads."""
+    """A symptom of the runs, and the places that it may come from."""
 
-    shows: str
-    taken: bool
+    symptom: str
+    is_taken: bool
     leaves: tuple[Leaf, ...]
 
 
@@ -61,66 +61,71 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
 
 
 def build_page(triaged: TriageResult) -> Page:
-    """The page of a triage."""
+    """Return the page of a triage."""
     evidence, decision = triaged.evidence, triaged.decision
-    answer, _, said = decision.headline.partition(": ")
+    answer, _, explanation = decision.headline.partition(": ")
+    curves = () if evidence.logs is None else draw_figures(evidence.logs)
+    chart = None if evidence.norms is None else draw_norm_chart(evidence.norms.rows[:_MAX_BARS])
     context = {
         "triaged": triaged,
         "decision": decision,
         "answer": answer,
-        "said": said,
+        "explanation": explanation,
         "symptom": format_symptom(triaged),
-        "reasons": {part.title: part.lines for part in build_conclusion(triaged)},
-        "steps": tuple(_steps(triaged)),
-        "tree": tuple(_tree(triaged)),
+        "reasons": {block.title: block.lines for block in build_conclusion(triaged)},
+        "steps": tuple(_list_steps(triaged)),
+        "tree": tuple(_build_tree(triaged)),
         "sections": build_sections(evidence),
-        "is_rows": lambda part: isinstance(part, TableBlock),
-        "most": _SHOWN,
-        "curves": () if evidence.logs is None else tuple(map(_markup, draw_figures(evidence.logs))),
-        "bars": None if evidence.norms is None else draw_norm_chart(evidence.norms.rows[:_BARS]),
-        "width": WIDTH,
+        "is_table": _is_table,
+        "max_items": _MAX_ITEMS,
+        "curves": tuple(map(_mark_safe, curves)),
+        "norm_chart": chart,
+        "chart_width": WIDTH,
     }
+    stage_ids = [f"stage-{stage.name}" for stage in evidence.stages]
     return Page(
         title=f"{decision.outcome}: two trainings triaged",
         template="triage.html",
         context=context,
         tables={},
-        data={
-            "markdown": to_markdown(triaged),
-            "stages": [f"stage-{stage.name}" for stage in evidence.stages],
-        },
+        data={"markdown": to_markdown(triaged), "stages": stage_ids},
         styles=("page.css", "comparison.css", "triage.css"),
         scripts=_SCRIPTS,
     )
 
 
-def _steps(triaged: TriageResult) -> Iterator[Step]:
+def _is_table(block: Block) -> bool:
+    return isinstance(block, TableBlock)
+
+
+def _list_steps(triaged: TriageResult) -> Iterator[Step]:
     stages = {stage.name: stage for stage in triaged.evidence.stages}
     for name in STAGES:
-        if name in stages:
-            yield Step(name, stages[name].verdict, stages[name].verdict, stages[name].headline)
-        else:
+        stage = stages.get(name)
+        if stage is None:
             yield Step(name, "absent", NOT_GIVEN, triaged.evidence.skipped.get(name, ""))
+        else:
+            yield Step(name, stage.verdict, stage.verdict, stage.headline)
 
 
-def _tree(triaged: TriageResult) -> Iterator[Branch]:
-    known = answer_places(triaged.evidence)
-    for shown, places in LEADS.items():
-        leaves = (known[place] for place in places)
+def _build_tree(triaged: TriageResult) -> Iterator[Branch]:
+    answers = answer_places(triaged.evidence)
+    for symptom, places in LEADS.items():
         yield Branch(
-            shows=SYMPTOMS[shown],
-            taken=shown == triaged.decision.symptom,
-            leaves=tuple(
-                Leaf(leaf.place, "absent", "not looked at", "", "")
-                if leaf.verdict == "unseen"
-                else Leaf(leaf.place, leaf.verdict, leaf.verdict, leaf.said, leaf.by)
-                for leaf in leaves
-            ),
+            symptom=SYMPTOMS[symptom],
+            is_taken=symptom == triaged.decision.symptom,
+            leaves=tuple(_build_leaf(answers[place]) for place in places),
         )
 
 
-def _markup(svg: str) -> object:
-    """A drawing whose texts are escaped already."""
+def _build_leaf(answer: PlaceAnswer) -> Leaf:
+    if answer.verdict == "unseen":
+        return Leaf(answer.place, "absent", "not compared", "", "")
+    return Leaf(answer.place, answer.verdict, answer.verdict, answer.said, answer.by)
+
+
+def _mark_safe(svg: str) -> object:
+    """Return a drawing, whose texts are escaped already, as markup."""
     from markupsafe import Markup
 
     return Markup(svg)

@@ -1,4 +1,4 @@
-"""A triage as JSON, for programs: docs/triage.schema.json says what is in it."""
+"""A triage as JSON, for programs, in the form of docs/triage.schema.json."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from ... import __version__
 from ...diagnosis.evidence import Evidence
 from ...diagnosis.outcome import TriageResult
 from ..alignment import json as dumps_json
+from ..formats.json import write_document
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import json as weights_json
 
-#: Major: a reader of the old form breaks. Minor: something was added.
+#: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
 SCHEMA_VERSION = "1.0"
 
 
 def to_json(triaged: TriageResult) -> dict[str, Any]:
-    """All of it as plain data; under ``results`` each stage in the form of its own command's JSON."""
+    """Return all of it as plain data.
+
+    ``results`` has each stage in the form of its own command's JSON.
+    """
     decision = triaged.decision
     return {
         "schema_version": SCHEMA_VERSION,
@@ -30,16 +34,17 @@ def to_json(triaged: TriageResult) -> dict[str, Any]:
         "next": [asdict(advice) for advice in triaged.advice],
         "stages": [asdict(stage) for stage in triaged.evidence.stages],
         "skipped": dict(triaged.evidence.skipped),
-        "results": dict(_results(triaged.evidence)),
+        "results": dict(_convert_results(triaged.evidence)),
     }
 
 
 def write(triaged: TriageResult, stream: IO[bytes]) -> None:
-    """Write the document, UTF-8; the same triage gives the same bytes."""
-    dumps_json.write_document(to_json(triaged), stream)
+    """Write the document as UTF-8; the same triage gives the same bytes."""
+    write_document(to_json(triaged), stream)
 
 
-def _results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
+def _convert_results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, JSON) of each stage that was compared."""
     if evidence.settings is not None:
         yield "settings", settings.to_json(evidence.settings)
     if evidence.checklist is not None:

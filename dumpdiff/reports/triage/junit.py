@@ -1,6 +1,6 @@
 """A triage as a JUnit report: the conclusion and every stage are test cases.
 
-What differs has failed, what is inconclusive is an error, and what the case names nothing for was skipped.
+A stage that differs is a failure, an inconclusive one an error, one without input is skipped.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ from ...model.stage import Stage
 from ..formats.junit import Outcome, build_case, build_suite, set_outcome, write_suites
 
 _CLASS = "dumpdiff.triage"
-_ENDS: Mapping[str, Outcome] = {"differ": "failure", "inconclusive": "error"}
+_OUTCOMES: Mapping[str, Outcome] = {"differ": "failure", "inconclusive": "error"}
 
 
 def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     """Write the report as UTF-8 XML; the same triage gives the same bytes."""
     stages = {stage.name: stage for stage in triaged.evidence.stages}
-    skipped = triaged.evidence.skipped
-    cases = [
-        _stage(stages[name]) if name in stages else _skipped(name, skipped.get(name, ""))
-        for name in STAGES
-    ]
-    write_suites(
-        [build_suite("triage", [_conclusion(triaged)]), build_suite("stages", cases)], stream
-    )
+    cases = []
+    for name in STAGES:
+        if name in stages:
+            cases.append(_build_stage_case(stages[name]))
+        else:
+            reason = triaged.evidence.skipped.get(name, "")
+            cases.append(_build_skipped_case(name, reason))
+    conclusion = build_suite("triage", [_build_conclusion_case(triaged)])
+    write_suites([conclusion, build_suite("stages", cases)], stream)
 
 
-def _conclusion(triaged: TriageResult) -> ET.Element:
+def _build_conclusion_case(triaged: TriageResult) -> ET.Element:
     decision = triaged.decision
     case = build_case(_CLASS, "conclusion", [decision.headline])
-    if decision.verdict in _ENDS:
-        advice = [line for one in triaged.advice for line in (f"next: {one.why}", *one.commands)]
-        ruled = [f"ruled out: {one.place}, by {one.by}: {one.said}" for one in decision.ruled_out]
-        lines = [*decision.evidence, *ruled, *decision.missing, *advice]
-        set_outcome(case, _ENDS[decision.verdict], decision.headline, decision.outcome, lines)
+    if decision.verdict in _OUTCOMES:
+        lines = list(decision.evidence)
+        lines += [f"ruled out: {p.place}, by {p.by}: {p.said}" for p in decision.ruled_out]
+        lines += decision.missing
+        for advice in triaged.advice:
+            lines += [f"next: {advice.why}", *advice.commands]
+        outcome = _OUTCOMES[decision.verdict]
+        set_outcome(case, outcome, decision.headline, decision.outcome, lines)
     return case
 
 
-def _stage(stage: Stage) -> ET.Element:
+def _build_stage_case(stage: Stage) -> ET.Element:
     case = build_case(_CLASS, stage.name, [stage.headline])
-    if stage.verdict in _ENDS:
-        set_outcome(
-            case,
-            _ENDS[stage.verdict],
-            stage.headline,
-            stage.verdict,
-            (*stage.evidence, *stage.missing),
-        )
+    if stage.verdict in _OUTCOMES:
+        lines = (*stage.evidence, *stage.missing)
+        set_outcome(case, _OUTCOMES[stage.verdict], stage.headline, stage.verdict, lines)
     return case
 
 
-def _skipped(name: str, why: str) -> ET.Element:
+def _build_skipped_case(name: str, reason: str) -> ET.Element:
     case = build_case(_CLASS, name, ())
-    set_outcome(case, "skipped", why or "not given")
+    set_outcome(case, "skipped", reason or "not given")
     return case

@@ -1,4 +1,4 @@
-"""A triage for an issue or a merge request: the conclusion, what to do next, every stage in a line, the rest folded."""
+"""A triage as Markdown: conclusion, what to do next, every stage in one line, the rest folded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import IO
 
 from ... import __version__
 from ...diagnosis.outcome import TriageResult
+from ..formats.blocks import Block, ListBlock
 from ..formats.markdown import (
     format_comment,
     format_details,
@@ -16,11 +17,10 @@ from ..formats.markdown import (
     format_table,
     shorten,
 )
-from ..stages.sections import Block, ListBlock
 from .sections import Section, build_conclusion, build_overview, build_sections
 
-_SHOWN = 10  # rows of a table, and lines of a list
-_LINE = 240  # characters of what a stage found
+_MAX_ITEMS = 10  #: rows of a table, and lines of a list
+_MAX_SUMMARY = 240  #: characters of a stage's headline
 
 
 def write(triaged: TriageResult, stream: IO[bytes]) -> None:
@@ -29,63 +29,64 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
 
 
 def to_markdown(triaged: TriageResult) -> str:
-    """The report, short enough for one comment. Names from dumps and paths are code, so that they do nothing."""
-    return format_comment(_parts(triaged))
+    """Return the report, short enough for one comment.
+
+    Names from dumps and paths are code, so that they have no effect.
+    """
+    return format_comment(_build_parts(triaged))
 
 
-def _parts(triaged: TriageResult) -> Iterator[str]:
-    decision = triaged.decision
-    answer, _, said = decision.headline.partition(": ")
-    yield f"**{format_prose(answer[:1].upper() + answer[1:])}{':' if said else ''}** {format_prose(said)}".rstrip()
+def _build_parts(triaged: TriageResult) -> Iterator[str]:
+    yield _format_headline(triaged.decision.headline)
     for advice in triaged.advice:
         yield f"Next: {format_prose(advice.why)}"
         if advice.commands:
             yield format_shell_block(advice.commands)
-    yield format_table(
-        ("stage", "", "what it found"),
-        [_state(row) for row in build_overview(triaged.evidence).rows],
-    )
-    for part in build_conclusion(triaged):
-        yield format_details(part.title.capitalize(), _lines(part))
+    rows = [_format_stage(*row) for row in build_overview(triaged.evidence).rows]
+    yield format_table(("stage", "", "what it found"), rows)
+    for block in build_conclusion(triaged):
+        yield format_details(block.title.capitalize(), _format_lines(block))
     for section in build_sections(triaged.evidence):
-        if section.stage.verdict != "agree" and section.parts:
-            yield format_details(
-                f"{section.stage.name.capitalize()}: {section.stage.verdict}",
-                _section(section),
-            )
+        stage = section.stage
+        if stage.verdict != "agree" and section.blocks:
+            summary = f"{stage.name.capitalize()}: {stage.verdict}"
+            yield format_details(summary, _format_section(section))
     yield f"<sub>dumpdiff {__version__}</sub>"
 
 
-def _section(section: Section) -> str:
-    sides = zip(("target", "reference"), section.sides or (), strict=False)
-    compared = (
-        [format_list(f"{role}: {format_prose(said)}" for role, said in sides)]
-        if section.sides
-        else []
-    )
-    return "\n\n".join([*compared, *map(_part, section.parts)])
+def _format_headline(headline: str) -> str:
+    answer, colon, explanation = headline.partition(": ")
+    capitalized_answer = answer[:1].upper() + answer[1:]
+    bold = f"**{format_prose(capitalized_answer)}{colon.strip()}**"
+    return f"{bold} {format_prose(explanation)}".rstrip()
 
 
-def _state(row: Sequence[str]) -> tuple[str, ...]:
-    """One stage; of what differs the state is bold."""
-    name, state, said = row
-    return (
-        name,
-        f"**{state}**" if state == "differ" else state,
-        format_prose(shorten(said, _LINE)),
-    )
+def _format_stage(name: str, state: str, summary: str) -> tuple[str, str, str]:
+    """Return the cells of one stage; 'differ' is bold."""
+    state_cell = f"**{state}**" if state == "differ" else state
+    return name, state_cell, format_prose(shorten(summary, _MAX_SUMMARY))
 
 
-def _part(part: Block) -> str:
-    if isinstance(part, ListBlock):
-        return f"{format_prose(part.title)}:\n\n{_lines(part)}"
-    rows = [tuple(format_prose(cell) for cell in row) for row in part.rows[:_SHOWN]]
-    return format_table((format_prose(part.title), *part.columns), rows) + _more(part.rows)
+def _format_section(section: Section) -> str:
+    parts = []
+    if section.sides:
+        target, reference = map(format_prose, section.sides)
+        parts.append(format_list([f"target: {target}", f"reference: {reference}"]))
+    parts += map(_format_block, section.blocks)
+    return "\n\n".join(parts)
 
 
-def _lines(part: ListBlock) -> str:
-    return format_list(map(format_prose, part.lines[:_SHOWN])) + _more(part.lines)
+def _format_block(block: Block) -> str:
+    if isinstance(block, ListBlock):
+        return f"{format_prose(block.title)}:\n\n{_format_lines(block)}"
+    rows = [tuple(map(format_prose, row)) for row in block.rows[:_MAX_ITEMS]]
+    return format_table((format_prose(block.title), *block.columns), rows) + _count_more(block.rows)
 
 
-def _more(all_: Sequence[object]) -> str:
-    return f"\n\n{len(all_) - _SHOWN} more." if len(all_) > _SHOWN else ""
+def _format_lines(block: ListBlock) -> str:
+    lines = map(format_prose, block.lines[:_MAX_ITEMS])
+    return format_list(lines) + _count_more(block.lines)
+
+
+def _count_more(items: Sequence[object]) -> str:
+    return f"\n\n{len(items) - _MAX_ITEMS} more." if len(items) > _MAX_ITEMS else ""

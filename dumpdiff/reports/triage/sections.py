@@ -1,4 +1,4 @@
-"""Each stage of a triage as tables and lists, and the triage as a whole: what all reports for people are made of."""
+"""The stages of a triage, and its conclusion, as tables and lists for all reports to people."""
 
 from __future__ import annotations
 
@@ -14,50 +14,49 @@ from ...model.formatting import number
 from ...model.result import Result
 from ...model.stage import Stage
 from ..alignment.summary import format_side
+from ..formats.blocks import Block, ListBlock, TableBlock
 from ..stages import checklist, data, logs, norms, optimizer, settings
-from ..stages.sections import Block, ListBlock, TableBlock
 from ..weights import text as weights
 
-NOT_GIVEN = "not given"  #: the state of a stage that had nothing to look at
+NOT_GIVEN = "not given"  #: the state of a stage that had nothing to compare
 
-_FINDINGS = 10  #: of one pass that are listed
+_MAX_FINDINGS = 10  #: findings of one phase that are listed
+
+_Sides = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
 class Section:
-    """One stage: what it comes to, and what that rests on."""
+    """One stage: its conclusion, and the evidence for it."""
 
     stage: Stage
-    sides: (
-        tuple[str, str] | None
-    )  #: what target and reference are, where they are not the same for all stages
-    parts: tuple[Block, ...]  #: none of them is empty
+    sides: _Sides  #: what target and reference are, None if all stages have the same
+    blocks: tuple[Block, ...]  #: none of them is empty
 
 
 def build_sections(evidence: Evidence) -> tuple[Section, ...]:
-    """The stages that were looked at, in order."""
-    told = {name: (sides, tuple(filter(_full, parts))) for name, sides, parts in _told(evidence)}
-    return tuple(
-        Section(stage, *told.get(stage.name, (None, _plain(stage)))) for stage in evidence.stages
-    )
+    """Return the stages that were compared, in order."""
+    contents = {}
+    for name, sides, blocks in _build_contents(evidence):
+        contents[name] = (sides, _remove_empty(blocks))
+    sections = []
+    for stage in evidence.stages:
+        sides, blocks = contents.get(stage.name, (None, _build_unfinished(stage)))
+        sections.append(Section(stage, sides, blocks))
+    return tuple(sections)
 
 
-def _plain(stage: Stage) -> tuple[Block, ...]:
-    """A stage that could not be finished: what it says itself."""
-    return tuple(
-        filter(
-            _full, (ListBlock("evidence", stage.evidence), ListBlock("not known", stage.missing))
-        )
-    )
+def _build_unfinished(stage: Stage) -> tuple[Block, ...]:
+    """Return what a stage that could not be finished says itself."""
+    evidence = ListBlock("evidence", stage.evidence)
+    return _remove_empty((evidence, ListBlock("not known", stage.missing)))
 
 
-def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Iterable[Block]]]:
+def _build_contents(evidence: Evidence) -> Iterator[tuple[str, _Sides, Iterable[Block]]]:
+    """Yield (name, sides, blocks) of each stage that was compared."""
     if evidence.settings is not None:
-        yield (
-            "settings",
-            settings.format_sides(evidence.settings),
-            settings.build_blocks(evidence.settings),
-        )
+        sides = settings.format_sides(evidence.settings)
+        yield "settings", sides, settings.build_blocks(evidence.settings)
     if evidence.checklist is not None:
         yield "checklist", None, checklist.build_blocks(evidence.checklist)
     if evidence.data is not None:
@@ -65,91 +64,90 @@ def _told(evidence: Evidence) -> Iterator[tuple[str, tuple[str, str] | None, Ite
     if evidence.logs is not None:
         yield "logs", logs.format_sides(evidence.logs), logs.build_blocks(evidence.logs)
     if evidence.norms is not None:
-        yield (
-            "norms",
-            norms.format_sides(evidence.norms),
-            norms.build_blocks(evidence.norms, verbose=True),
-        )
+        sides = norms.format_sides(evidence.norms)
+        yield "norms", sides, norms.build_blocks(evidence.norms, verbose=True)
     if evidence.weights is not None:
-        yield (
-            "weights",
-            weights.format_sides(evidence.weights),
-            weights.build_blocks(evidence.weights),
-        )
+        sides = weights.format_sides(evidence.weights)
+        yield "weights", sides, weights.build_blocks(evidence.weights)
     if evidence.dumps is not None:
+        dumps = evidence.dumps
+        sides = format_side(dumps.target), format_side(dumps.reference)
         for phase in PHASES:
-            dumps = evidence.dumps
-            yield (
-                phase,
-                (format_side(dumps.target), format_side(dumps.reference)),
-                _findings(dumps, phase),
-            )
+            yield phase, sides, _build_findings(dumps, phase)
     if evidence.optimizer is not None:
-        yield (
-            "optimizer",
-            optimizer.format_sides(evidence.optimizer),
-            optimizer.build_blocks(evidence.optimizer),
-        )
+        sides = optimizer.format_sides(evidence.optimizer)
+        yield "optimizer", sides, optimizer.build_blocks(evidence.optimizer)
 
 
-def _full(part: Block) -> bool:
-    return bool(part.rows if isinstance(part, TableBlock) else part.lines)
+def _remove_empty(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    return tuple(block for block in blocks if not _is_empty(block))
 
 
-def _findings(result: Result, phase: str) -> Iterator[Block]:
-    """The findings of one pass, first divergence first, and what the first rests on."""
-    found = select_phase_findings(result, phase)
+def _is_empty(block: Block) -> bool:
+    return not (block.rows if isinstance(block, TableBlock) else block.lines)
+
+
+def _build_findings(result: Result, phase: str) -> Iterator[Block]:
+    """Yield the findings of one phase, first divergence first, and the evidence of the first."""
+    findings = select_phase_findings(result, phase)
     columns = ("target", "reference", "error", "tolerance", "why")
-    yield TableBlock("finding", columns, tuple(_row(finding) for finding in found[:_FINDINGS]))
-    if len(found) > _FINDINGS:
-        yield ListBlock(
-            "more", (f"{len(found) - _FINDINGS} more findings: dumpdiff align shows them",)
-        )
-    for finding in found[:1]:
-        source = (f"called from {line} ({role})" for role, line in finding.source.items())
-        yield ListBlock("the first of them", (*finding.evidence, *source))
+    yield TableBlock("finding", columns, tuple(map(_list_cells, findings[:_MAX_FINDINGS])))
+    n_more = len(findings) - _MAX_FINDINGS
+    if n_more > 0:
+        yield ListBlock("more", (f"{n_more} more findings: dumpdiff align shows them",))
+    if findings:
+        first = findings[0]
+        source = [f"called from {line} ({role})" for role, line in first.source.items()]
+        yield ListBlock("the first of them", (*first.evidence, *source))
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
-    why = finding.causes[0].text if finding.causes else finding.unexplained
+def _list_cells(finding: Finding) -> tuple[str, ...]:
+    cause = finding.causes[0].text if finding.causes else finding.unexplained
     error = number(finding.metrics.get("error", float("nan")))
-    ops = [names[-1] if names else "-" for names in (finding.target_ops, finding.reference_ops)]
-    return finding.scope or finding.kind, *ops, error, number(finding.tolerance), why
+    return (
+        finding.scope or finding.kind,
+        finding.target_ops[-1] if finding.target_ops else "-",
+        finding.reference_ops[-1] if finding.reference_ops else "-",
+        error,
+        number(finding.tolerance),
+        cause,
+    )
 
 
 def list_stage_states(evidence: Evidence) -> Mapping[str, str]:
-    """Every stage in order, also those that were not looked at: agree, differ, inconclusive, not given."""
-    seen = {stage.name: stage.verdict for stage in evidence.stages}
-    return {name: seen.get(name, NOT_GIVEN) for name in STAGES}
+    """Return every stage in order with its state: agree, differ, inconclusive or not given."""
+    verdicts = {stage.name: stage.verdict for stage in evidence.stages}
+    return {name: verdicts.get(name, NOT_GIVEN) for name in STAGES}
 
 
 def build_overview(evidence: Evidence) -> TableBlock:
-    """Every stage with its state and what it says, or why it was not looked at."""
-    said = {stage.name: stage.headline for stage in evidence.stages}
-    rows = (
-        (name, state, said.get(name, evidence.skipped.get(name, "")))
-        for name, state in list_stage_states(evidence).items()
-    )
+    """Return a table of all stages: state, and headline or why there was nothing to compare."""
+    headlines = {stage.name: stage.headline for stage in evidence.stages}
+    rows = []
+    for name, state in list_stage_states(evidence).items():
+        rows.append((name, state, headlines.get(name, evidence.skipped.get(name, ""))))
     return TableBlock("stage", ("", "what it found"), tuple(rows))
 
 
 def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
-    """What the conclusion rests on, what else differs, what was ruled out and by what, what is not known.
+    """Return the reasons of the conclusion.
 
-    That a stage was given nothing is said by the :func:`overview` of all stages.
+    They are its evidence, what else differs, what was ruled out and by what, and what is not known.
+    Stages without input are only in :func:`build_overview`.
     """
     decision = triaged.decision
-    ruled = tuple(f"{one.place}, by {one.by}: {one.said}" for one in decision.ruled_out)
-    not_given = {f"{name}: {why}" for name, why in triaged.evidence.skipped.items()}
-    parts = (
+    ruled_out = [f"{place.place}, by {place.by}: {place.said}" for place in decision.ruled_out]
+    not_given = {f"{name}: {reason}" for name, reason in triaged.evidence.skipped.items()}
+    unknown = [line for line in decision.missing if line not in not_given]
+    blocks = (
         ListBlock("because", decision.evidence),
         ListBlock("also different", decision.also),
-        ListBlock("ruled out", ruled),
-        ListBlock("not known", tuple(line for line in decision.missing if line not in not_given)),
+        ListBlock("ruled out", tuple(ruled_out)),
+        ListBlock("not known", tuple(unknown)),
     )
-    return tuple(filter(_full, parts))
+    return tuple(block for block in blocks if block.lines)
 
 
 def format_symptom(triaged: TriageResult) -> str:
-    """What the runs show, in words."""
+    """Describe what the runs show."""
     return SYMPTOMS[triaged.decision.symptom]

@@ -1,4 +1,4 @@
-"""A triage in a terminal: the conclusion, what it rests on, every stage in a line, and what to do next."""
+"""A triage in a terminal: conclusion, reasons, every stage in one line, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from rich.text import Text
 
 from ...diagnosis.outcome import TriageResult
 from ...model.formatting import printable
-from ..stages.sections import COLORS, write_blocks, write_stage
+from ..formats.blocks import write_blocks
+from ..stages.stage import COLORS, write_stage
 from .sections import build_conclusion, build_overview, build_sections
 
 
 def write(
     triaged: TriageResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print it, with ``verbose`` also all of each stage; the first line is the conclusion, unbroken on any console."""
+    """Print the triage; the first line is the conclusion, unbroken on any console.
+
+    With ``verbose``, also all of each stage.
+    """
     decision = triaged.decision
-    line = f"triage: {decision.headline}"
-    console.print(Text(printable(line), style=COLORS[decision.verdict]), soft_wrap=True)
+    headline = Text(printable(f"triage: {decision.headline}"), style=COLORS[decision.verdict])
+    console.print(headline, soft_wrap=True)
     if quiet:
         return
     write_blocks(console, build_conclusion(triaged))
     write_blocks(console, [build_overview(triaged.evidence)])
     _write_advice(triaged, console)
-    for section in build_sections(triaged.evidence) if verbose else ():
+    if not verbose:
+        return
+    for section in build_sections(triaged.evidence):
         console.print()
         console.rule(section.stage.name, align="left", characters="-")
-        write_stage(section.stage, section.sides, section.parts, console)
+        write_stage(section.stage, section.sides, section.blocks, console)
 
 
 def _write_advice(triaged: TriageResult, console: Console) -> None:
-    """Commands stand alone on their lines, unbroken, to be copied."""
+    """Print the advice; each command is on a line of its own, unbroken, to be copied."""
     if not triaged.advice:
         return
     console.print()

@@ -1,1 +1,1 @@
-"""Reports of a comparison of two checkpoints, one module per output."""
+"""Reports of a comparison of two checkpoints, one module per output format."""

@@ -1,4 +1,4 @@
-"""What two checkpoints teach about names, as the text of a rule file: for ``align --rules``."""
+"""A rule file with the parameter names that two checkpoints teach: for ``align --rules``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from ...rulebook.suggestions import escape_comment, format_scope_section
 from ...weight_comparison import WeightsResult
 
 _HEAD = """\
-# What two checkpoints of one model taught about names, where their values agree. Give it with --rules;
-# `dumpdiff rules check FILE` validates it.
+# Parameter names learned from two checkpoints of one model, where their values agree.
+# Give this file with --rules; `dumpdiff rules check FILE` validates it.
 # target    {target}
 # reference {reference}
 """
-_NOTHING = "# Nothing to write: the rules know every parameter that both have.\n"
+_NOTHING = "# Nothing to write: the rules know every parameter that both checkpoints have.\n"
 
 
-def rules_of(result: WeightsResult, rules: Sequence[str | Path]) -> str:
-    """The text of a rule file, or of a comment alone; ``rules`` are the files the result was made with."""
+def to_text(result: WeightsResult, rules: Sequence[str | Path]) -> str:
+    """Return the text of the rule file; ``rules`` are the files that the result was made with.
+
+    It has only comments if there is nothing to learn.
+    """
     book = load_rules(rules)
-    pairs = result.correspondence.items()
-    wanted = Counter(
-        line for ours, theirs in pairs for line in infer_scope_lines(ours, theirs, book)
-    )
-    lines = list(format_scope_section(wanted))
-    head = _HEAD.format(
-        target=escape_comment(result.target.path), reference=escape_comment(result.reference.path)
-    )
-    return head + ("\n" + "\n".join(lines) + "\n" if lines else _NOTHING)
+    scope_lines: Counter[tuple[tuple[str, ...], str, str]] = Counter()
+    for target_name, reference_name in result.correspondence.items():
+        scope_lines.update(infer_scope_lines(target_name, reference_name, book))
+    lines = list(format_scope_section(scope_lines))
+    target, reference = escape_comment(result.target.path), escape_comment(result.reference.path)
+    head = _HEAD.format(target=target, reference=reference)
+    body = "\n" + "\n".join(lines) + "\n" if lines else _NOTHING
+    return head + body

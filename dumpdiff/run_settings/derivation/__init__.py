@@ -1,4 +1,4 @@
-"""Values that follow from several options, per framework family, and the conditions under which a row has an effect."""
+"""Values that follow from several options, and the conditions under which a row has an effect."""
 
 from __future__ import annotations
 

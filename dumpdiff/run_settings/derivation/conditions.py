@@ -1,7 +1,7 @@
 """The conditions under which a row has an effect: values that other rows must have.
 
-Each condition takes the values of one side by row. It returns whether the row has an effect there, None if that
-is not known.
+Each condition takes the values of one side by row. It returns whether the row has an effect there,
+None if that is not known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ CONDITIONS: Mapping[str, Condition] = {
     "precision_aware_optimizer": _test_row("precision_aware_optimizer", bool),
     "first_last_layers_bf16": _test_row("first_last_layers_bf16", bool),
     "sgd": _test_row("optimizer", lambda value: value in ("sgd", "momentum")),
-    "growing_decay": _test_row("weight_decay_growth", lambda value: value not in (None, "constant")),
+    "growing_decay": _test_row(
+        "weight_decay_growth", lambda value: value not in (None, "constant")
+    ),
     "decaying": _test_row("schedule", lambda value: value != "constant"),
     "warming": _test_row("warmup_steps", bool),
     "experts": _test_row("experts", bool),

@@ -1,7 +1,8 @@
-"""Values that follow from several options of Megatron-LM and Megatron-SWIFT, by ``validate_args`` of Megatron-LM.
+"""Values that follow from several options of Megatron-LM and Megatron-SWIFT.
 
-``derive_<name>`` belongs to the rows of ``rules/settings.yaml`` with ``derive: <name>``. Each function raises
-:class:`~dumpdiff.run_settings.row_value.UnknownValueError` if too little is set.
+They are derived as in ``validate_args`` of Megatron-LM.
+``derive_<name>`` belongs to the rows of ``rules/settings.yaml`` with ``derive: <name>``. Each
+function raises UnknownValueError if too little is set.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from ..row_value import SettingsLookup, UnknownValueError
 from .forms import expand_layer_pattern, normalize_shares, require
 
-#: With SwiGLU, Megatron-LM rounds the default width of the feed-forward layer down to a multiple of this.
+#: With SwiGLU, the default width of the feed-forward layer is rounded down to a multiple of this.
 _SWIGLU_MULTIPLE = 64
 
 
@@ -46,7 +47,8 @@ def derive_head_dim(lookup: SettingsLookup) -> int:
 def derive_query_groups(lookup: SettingsLookup) -> int:
     """Return the number of key-value heads.
 
-    It is the number of heads unless grouped-query attention is on; num-query-groups is ignored without it.
+    It is the number of heads unless grouped-query attention is on; num-query-groups is ignored
+    without it.
     """
     if lookup.get_boolean("group-query-attention"):
         return require(lookup.get_integer("num-query-groups"), "num-query-groups")
@@ -54,7 +56,7 @@ def derive_query_groups(lookup: SettingsLookup) -> int:
 
 
 def derive_grouped_queries(lookup: SettingsLookup) -> bool:
-    """Return whether several heads share their keys; with as many groups as heads the switch has no effect."""
+    """Return whether several heads share their keys: whether there are fewer groups than heads."""
     return derive_query_groups(lookup) != lookup.get_integer("num-attention-heads")
 
 
@@ -67,21 +69,21 @@ def derive_position_embedding(lookup: SettingsLookup) -> str:
     if lookup.is_set(rotary) and lookup.get_boolean(rotary):
         return "rope"
     kind = lookup.get_text("position-embedding-type") or "none"
-    if kind == "learned_absolute" and lookup.is_set("no-position-embedding"):
-        if not lookup.get_boolean("no-position-embedding"):
-            return "none"
-    return kind
+    if kind != "learned_absolute" or not lookup.is_set("no-position-embedding"):
+        return kind
+    return kind if lookup.get_boolean("no-position-embedding") else "none"
 
 
 def derive_qkv_bias(lookup: SettingsLookup) -> bool:
-    """Return whether query, key and value have a bias; a bias of all linear layers includes them."""
+    """Return whether query, key and value have a bias, alone or as all linear layers."""
     return lookup.get_boolean("disable-bias-linear") or lookup.get_boolean("add-qkv-bias")
 
 
 def derive_vocabulary(lookup: SettingsLookup) -> int:
     """Return the rows of the embedding.
 
-    They are the tokenizer's, padded to a multiple of make-vocab-size-divisible-by x tensor parallel.
+    They are the tokenizer's, padded to a multiple of make-vocab-size-divisible-by x tensor
+    parallel.
     """
     if lookup.is_set("padded-vocab-size"):
         return require(lookup.get_integer("padded-vocab-size"), "padded-vocab-size")
@@ -136,7 +138,7 @@ def derive_gradient_dtype(lookup: SettingsLookup) -> str:
 
 
 def derive_weight_dtype(lookup: SettingsLookup) -> str:
-    """Return the dtype of the optimizer's weights: float32 whatever the model computes in, if it is not set."""
+    """Return the dtype of the optimizer's weights: float32 for any compute dtype by default."""
     dtype = lookup.get_dtype("main-params-dtype") if lookup.is_set("main-params-dtype") else None
     return dtype or "float32"
 
@@ -153,7 +155,8 @@ def derive_softmax_dtype(lookup: SettingsLookup) -> str:
 def derive_rotary_dtype(lookup: SettingsLookup) -> str:
     """Return the dtype of the rotary embedding.
 
-    Fused: float32. Unfused: sine and cosine are cast to the model's dtype before the multiplication.
+    Fused: float32. Unfused: sine and cosine are cast to the model's dtype before the
+    multiplication.
     """
     return "float32" if lookup.get_boolean("no-rope-fusion") else derive_compute_dtype(lookup)
 
@@ -209,7 +212,10 @@ def derive_warmup_steps(lookup: SettingsLookup) -> int:
 
 
 def derive_data_parallel(lookup: SettingsLookup) -> int:
-    """Return world size / (tensor x pipeline x context parallel); the launcher sets the world size."""
+    """Return world size / (tensor x pipeline x context parallel).
+
+    The launcher sets the world size.
+    """
     if lookup.is_set("data-parallel-size"):
         return require(lookup.get_integer("data-parallel-size"), "data-parallel-size")
     world_size = lookup.get_integer("world-size") if lookup.is_set("world-size") else None
@@ -272,9 +278,7 @@ def derive_train_iterations(lookup: SettingsLookup) -> int:
     steps = lookup.get_integer("train-iters")
     if steps is not None:
         return steps
-    samples = require(
-        lookup.get_integer("train-samples"), "neither train-iters nor train-samples"
-    )
+    samples = require(lookup.get_integer("train-samples"), "neither train-iters nor train-samples")
     return samples // derive_global_batch(lookup)
 
 

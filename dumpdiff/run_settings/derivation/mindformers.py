@@ -1,7 +1,8 @@
-"""Values that follow from several keys of a MindSpore Transformers YAML, by its configuration classes and its trainer.
+"""Values that follow from several keys of a MindSpore Transformers YAML.
 
-``derive_<name>`` belongs to the rows of ``rules/settings.yaml`` with ``derive: <name>``. Each function raises
-:class:`~dumpdiff.run_settings.row_value.UnknownValueError` if too little is set.
+They are derived as in its configuration classes and its trainer.
+``derive_<name>`` belongs to the rows of ``rules/settings.yaml`` with ``derive: <name>``. Each
+function raises UnknownValueError if too little is set.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _ADAM_WEIGHT_DECAY_EPSILON = 1e-6
 
 
 def derive_implementation(lookup: SettingsLookup) -> str:
-    """Return 'core' for ``use_legacy: False``, else 'legacy'. Before version 1.5 all models were legacy."""
+    """Return 'core' for ``use_legacy: False``, else 'legacy'.
+
+    Before version 1.5 all models were legacy.
+    """
     return "legacy" if lookup.get_boolean("top.use_legacy") else "core"
 
 
@@ -100,7 +104,10 @@ def derive_position_embedding(lookup: SettingsLookup) -> str:
 
 
 def derive_qkv_bias(lookup: SettingsLookup) -> bool:
-    """Return whether query, key and value have a bias. In core models ``add_bias_linear`` includes them."""
+    """Return whether query, key and value have a bias.
+
+    In core models ``add_bias_linear`` includes them.
+    """
     if lookup.get_boolean("model.qkv_has_bias", "model.attention_bias", "model.add_qkv_bias"):
         return True
     return not _is_legacy(lookup) and lookup.get_boolean("model.add_bias_linear")
@@ -118,9 +125,9 @@ def derive_activation(lookup: SettingsLookup) -> str:
 
 def derive_gated_linear_unit(lookup: SettingsLookup) -> bool:
     """Return whether the feed-forward layer is gated; the activation 'swiglu' includes the gate."""
-    if lookup.is_set("model.hidden_act"):
-        if lookup.get_text("model.hidden_act") in ("swiglu", "fusedswiglu"):
-            return True
+    name = lookup.get_text("model.hidden_act") if lookup.is_set("model.hidden_act") else None
+    if name in ("swiglu", "fusedswiglu"):
+        return True
     return lookup.get_boolean("model.gated_linear_unit")
 
 
@@ -261,8 +268,9 @@ def derive_flash_attention(lookup: SettingsLookup) -> bool:
 def derive_global_batch(lookup: SettingsLookup) -> int:
     """Return the samples of one step.
 
-    batch_size x data_parallel x micro batches of the pipeline x interleaved micro batches x accumulation.
-    Without pipeline parallel, micro_batch_num is reset to 1 (trainer of MindSpore Transformers).
+    batch_size x data_parallel x micro batches of the pipeline x interleaved micro batches x
+    accumulation. Without pipeline parallel, micro_batch_num is reset to 1 (trainer of MindSpore
+    Transformers).
     """
     batch_size = require(lookup.get_integer("runner.batch_size"), "runner_config.batch_size")
     pipeline_stages = lookup.get_integer("parallel.pipeline_stage") or 1
@@ -348,7 +356,9 @@ def derive_z_loss(lookup: SettingsLookup) -> float:
 
 def derive_mtp_layers(lookup: SettingsLookup) -> int:
     """Return the number of layers for multi-token prediction, 0 if none is set."""
-    layers = lookup.get_integer("moe.mtp_depth", "moe.num_nextn_predict_layers", "moe.mtp_num_layers")
+    layers = lookup.get_integer(
+        "moe.mtp_depth", "moe.num_nextn_predict_layers", "moe.mtp_num_layers"
+    )
     return layers or 0
 
 

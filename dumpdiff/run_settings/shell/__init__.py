@@ -1,7 +1,8 @@
-"""Shell scripts, read and never run: which commands they would call, with which words, as far as one can know.
+"""Read shell scripts without running them: which commands they call, with which words.
 
->>> from dumpdiff.triage.shell import commands
->>> [word.text for word in commands("N=8; torchrun --nproc_per_node ${N:-1} train.py").calls[0].words]
+>>> from dumpdiff.run_settings.shell import read_script
+>>> script = read_script("N=8; torchrun --nproc_per_node ${N:-1} train.py")
+>>> [word.text for word in script.calls[0].words]
 ['torchrun', '--nproc_per_node', '8', 'train.py']
 """
 

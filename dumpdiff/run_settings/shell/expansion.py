@@ -1,4 +1,4 @@
-"""What words become: variables put in, fields split, small arithmetic and tests done."""
+"""The expansion of words: variables, field splitting, integer arithmetic and tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from ...model.errors import DumpError
 from .words import Literal, Opaque, Part, Variable, Word
 
-_LONGEST = (
-    1 << 17
-)  #: characters that all words of one expansion may have; a=$b$b; b=$c$c; ... grows without end
+#: Characters of all words of one expansion. Without a limit, a=$b$b; b=$c$c; ... grows
+#: exponentially.
+_MAX_CHARACTERS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -23,148 +23,180 @@ class Piece:
     text: str
     line: int
     quoted: bool
-    opaque: bool = False  #: the text is what stands in the script: only a shell, or its caller, knows the value
-    doubtful: bool = False  #: assigned where it is unknown whether that runs
+    opaque: bool = False  #: the text is the source: only the shell or its caller knows the value
+    doubtful: bool = False  #: assigned by a command that may not run
 
 
 Item = Sequence[Piece]
 
 
 class Variables:
-    """The variables that a script has assigned; each a list of items, of which an ordinary variable has one."""
+    """The variables that a script assigns.
+
+    Each has a list of items; an ordinary variable has one.
+    """
 
     def __init__(self) -> None:
         self._items: dict[str, list[Item]] = {}
 
-    def has(self, name: str) -> bool:
-        """Whether the script assigned it."""
+    def is_assigned(self, name: str) -> bool:
+        """Return whether the script assigns the variable."""
         return name in self._items
 
-    def items(self, name: str) -> list[Item]:
-        """All items of a variable, none if it has not been assigned."""
+    def get_items(self, name: str) -> list[Item]:
+        """Return all items of a variable, none if it is not assigned."""
         return self._items.get(name, [])
 
-    def word(self, name: str) -> Word:
-        """The first item as one word."""
-        return _joined(self._items[name][0] if self._items[name] else (), self._items[name] != [])
+    def get_word(self, name: str) -> Word:
+        """Return the first item as one word. Raises KeyError if the variable is not assigned."""
+        items = self._items[name]
+        return _build_word(items[0]) if items else Word("", 0, known=False)
 
     def assign(self, name: str, value: Item, append: bool, certain: bool, line: int) -> None:
-        """Set an ordinary variable, or go on with its text; what may not have run makes the text unknown."""
-        before = self.items(name)[:1] if append else []
-        self._set(
-            name, [[piece for item in (*before, *_held([value], certain)) for piece in item]], line
-        )
+        """Set an ordinary variable, or append to its text.
+
+        The text is unknown unless the command is ``certain`` to run.
+        """
+        pieces: list[Piece] = []
+        if append:
+            for item in self.get_items(name)[:1]:
+                pieces.extend(item)
+        pieces.extend(value if certain else _mark_doubtful(value))
+        self._set(name, [pieces], line)
 
     def assign_list(
         self, name: str, items: Sequence[Item], append: bool, certain: bool, line: int
     ) -> None:
-        """Set a list, or append to it; what may not have run makes the new items unknown."""
-        self._set(name, [*(self.items(name) if append else []), *_held(items, certain)], line)
+        """Set a list, or append to it.
+
+        New items are unknown unless the command is ``certain`` to run.
+        """
+        new_items = list(items) if certain else [_mark_doubtful(item) for item in items]
+        self._set(name, [*(self.get_items(name) if append else []), *new_items], line)
 
     def _set(self, name: str, items: list[Item], line: int) -> None:
-        if sum(len(piece.text) for item in items for piece in item) > _LONGEST:
+        if _count_characters(items) > _MAX_CHARACTERS:
             raise DumpError(
-                f"line {line}: {name} grows beyond {_LONGEST} characters; expected a launch script"
+                f"line {line}: {name} grows beyond {_MAX_CHARACTERS} characters;"
+                " expected a launch script"
             )
         self._items[name] = items
 
 
-def _held(items: Sequence[Item], certain: bool) -> list[Item]:
-    return (
-        list(items)
-        if certain
-        else [[replace(piece, doubtful=True) for piece in item] for item in items]
-    )
+def _mark_doubtful(item: Item) -> Item:
+    return [replace(piece, doubtful=True) for piece in item]
 
 
-def make_opaque_piece(source: str, line: int, quoted: bool) -> Piece:
-    """What only a shell, its environment or its caller could tell."""
-    return Piece(source, line, quoted, opaque=True)
+def _count_characters(items: Sequence[Item]) -> int:
+    return sum(len(piece.text) for item in items for piece in item)
 
 
 def expand(parts: Sequence[Part], variables: Variables, split: bool = True) -> list[Item]:
-    """The fields that a word becomes; as in a shell, an unquoted variable of several words becomes several."""
+    """Return the fields that a word expands to.
+
+    As in a shell, an unquoted variable of several words expands to several, unless ``split`` is
+    false.
+    """
     fields: list[list[Piece]] = [[]]
     for part in parts:
-        first, *others = _fields(part, variables) or [[]]
-        fields[-1].extend(first)
-        fields.extend(list(other) for other in others)
-    if sum(len(piece.text) for field in fields for piece in field) > _LONGEST:
+        part_fields = _expand_part(part, variables)
+        if part_fields:
+            fields[-1].extend(part_fields[0])
+            fields.extend(list(field) for field in part_fields[1:])
+    if _count_characters(fields) > _MAX_CHARACTERS:
         raise DumpError(
-            f"line {parts[0].line}: a word grows beyond {_LONGEST} characters; expected a launch script"
+            f"line {parts[0].line}: a word grows beyond {_MAX_CHARACTERS} characters;"
+            " expected a launch script"
         )
-    return [item for field in fields for item in _split(field)] if split else list(fields)
+    if not split:
+        return list(fields)
+    return [item for field in fields for item in _split_field(field)]
+
+
+def expand_to_pieces(parts: Sequence[Part], variables: Variables) -> list[Piece]:
+    """Return the pieces that a word expands to without field splitting, as in an assignment."""
+    return [piece for item in expand(parts, variables, split=False) for piece in item]
 
 
 def build_words(items: Sequence[Item]) -> list[Word]:
-    """Items as words; one without any piece is none."""
-    return [_joined(item, True) for item in items if item]
+    """Return items as words; an item without any piece is no word."""
+    return [_build_word(item) for item in items if item]
 
 
-def _joined(item: Item, known: bool) -> Word:
-    told = [piece for piece in item if piece.text] or list(item)
+def _build_word(item: Item) -> Word:
+    """Return pieces as one word, at the line of its first text."""
+    text_pieces = [piece for piece in item if piece.text] or list(item)
+    line = text_pieces[0].line if text_pieces else 0
     text = "".join(piece.text for piece in item)
-    return Word(
-        text,
-        told[0].line if told else 0,
-        known and not any(piece.opaque or piece.doubtful for piece in item),
-    )
+    is_known = not any(piece.opaque or piece.doubtful for piece in item)
+    return Word(text, line, is_known)
 
 
-def _fields(part: Part, variables: Variables) -> list[list[Piece]]:
+def _expand_part(part: Part, variables: Variables) -> list[list[Piece]]:
     if isinstance(part, Literal):
         return [[Piece(part.text, part.line, part.quoted)]]
     if isinstance(part, Opaque):
-        value = _arithmetic(part.expression, variables) if part.expression else None
+        value = _evaluate_arithmetic(part.expression, variables) if part.expression else None
         text = part.source if value is None else str(value)
         return [[Piece(text, part.line, part.quoted, opaque=value is None)]]
-    return _variable(part, variables)
+    return _expand_variable(part, variables)
 
 
-def _variable(part: Variable, variables: Variables) -> list[list[Piece]]:
-    items = variables.items(part.name)
-    is_set = variables.has(part.name) and (not part.operator.startswith(":") or _filled(items))
-    if part.operator[-1:] == "+":
-        return [list(_pieces(part.argument, variables, part.quoted))] if is_set else [[]]
+def _expand_variable(part: Variable, variables: Variables) -> list[list[Piece]]:
+    """Return the fields of ``$NAME`` or ``${NAME...}``, which may be none."""
+    items = variables.get_items(part.name)
+    is_set = variables.is_assigned(part.name)
+    if part.operator.startswith(":"):
+        is_set = is_set and any(piece.text for item in items for piece in item)
+    kind = part.operator[-1:]
+    if kind == "+":
+        return [_expand_argument(part, variables)] if is_set else [[]]
+    if not is_set and kind in ("-", "="):
+        return [_expand_argument(part, variables)]
     if not is_set:
-        if part.operator[-1:] in ("-", "="):
-            return [list(_pieces(part.argument, variables, part.quoted))]
-        return (
-            [[]]
-            if variables.has(part.name)
-            else [[make_opaque_piece(part.source, part.line, part.quoted)]]
-        )
-    quoted = [[replace(piece, quoted=part.quoted) for piece in item] for item in items]
+        opaque_piece = Piece(part.source, part.line, part.quoted, opaque=True)
+        return [[] if variables.is_assigned(part.name) else [opaque_piece]]
+    return _select_fields(part, items)
+
+
+def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
+    """Return the fields of a variable that is set, by its index."""
+    fields = [[replace(piece, quoted=part.quoted) for piece in item] for item in items]
     if part.index == "@" or (part.index == "*" and not part.quoted):
-        # The elements of a list are words of their own; ${list[@]} without quotes splits them further.
-        return quoted
+        # Each element of a list is a word; ${list[@]} without quotes splits the words further.
+        return fields
     if part.index == "*":
-        space = Piece(" ", part.line, True)
-        return [[piece for i, item in enumerate(quoted) for piece in ([space] if i else []) + item]]
+        return [_join_fields(fields, Piece(" ", part.line, True))]
     number = int(part.index) if part.index.isdigit() else 0
-    return [quoted[number] if number < len(quoted) else []]
+    return [fields[number] if number < len(fields) else []]
 
 
-def _filled(items: Sequence[Item]) -> bool:
-    return any(piece.text for item in items for piece in item)
+def _join_fields(fields: Sequence[Item], separator: Piece) -> list[Piece]:
+    pieces: list[Piece] = []
+    for number, field in enumerate(fields):
+        if number:
+            pieces.append(separator)
+        pieces.extend(field)
+    return pieces
 
 
-def _pieces(parts: Sequence[Part], variables: Variables, quoted: bool) -> Iterator[Piece]:
-    for item in expand(parts, variables, split=False):
-        yield from (replace(piece, quoted=quoted) for piece in item)
+def _expand_argument(part: Variable, variables: Variables) -> list[Piece]:
+    """Return the argument of ``${NAME:-argument}``."""
+    pieces = expand_to_pieces(part.argument, variables)
+    return [replace(piece, quoted=part.quoted) for piece in pieces]
 
 
-def _split(field: Sequence[Piece]) -> Iterator[Item]:
-    """Fields at unquoted blanks. A quoted piece keeps its word alive even if it is empty."""
+def _split_field(field: Sequence[Piece]) -> Iterator[Item]:
+    """Split a field at unquoted blanks. A quoted piece is a word even if it is empty."""
     word: list[Piece] = []
     for piece in field:
         if piece.quoted or piece.opaque:
             word.append(piece)
             continue
-        first, *others = re.split(r"[ \t\n]+", piece.text)
-        if first:
-            word.append(replace(piece, text=first))
-        for text in others:
+        first_text, *next_texts = re.split(r"[ \t\n]+", piece.text)
+        if first_text:
+            word.append(replace(piece, text=first_text))
+        for text in next_texts:
             if word:
                 yield word
             word = [replace(piece, text=text)] if text else []
@@ -172,7 +204,7 @@ def _split(field: Sequence[Piece]) -> Iterator[Item]:
         yield word
 
 
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+_BINARY_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -182,11 +214,11 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def _arithmetic(expression: str, variables: Variables) -> int | None:
-    """Integers, names and + - * / %; None for anything else, or if a name is unknown."""
+def _evaluate_arithmetic(expression: str, variables: Variables) -> int | None:
+    """Evaluate integers, names and + - * / %; None for anything else, or if a name is unknown."""
     try:
         tree = ast.parse(re.sub(r"\$\{?(\w+)\}?", r"\1", expression).strip(), mode="eval")
-        return _computed(tree.body, variables)
+        return _evaluate_node(tree.body, variables)
     except (
         SyntaxError,
         ValueError,
@@ -199,24 +231,24 @@ def _arithmetic(expression: str, variables: Variables) -> int | None:
         return None
 
 
-def _computed(node: ast.expr, variables: Variables) -> int:
+def _evaluate_node(node: ast.expr, variables: Variables) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return int(node.value)
     if isinstance(node, ast.Name):
-        word = variables.word(node.id)
+        word = variables.get_word(node.id)
         if not word.known:
             raise ValueError(node.id)
         return int(word.text)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_computed(node.operand, variables)
+        return -_evaluate_node(node.operand, variables)
     if isinstance(node, ast.BinOp):
-        return _BINARY[type(node.op)](
-            _computed(node.left, variables), _computed(node.right, variables)
-        )
+        left = _evaluate_node(node.left, variables)
+        right = _evaluate_node(node.right, variables)
+        return _BINARY_OPERATORS[type(node.op)](left, right)
     raise ValueError(ast.dump(node))
 
 
-_COMPARES: dict[str, Callable[[int, int], bool]] = {
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
     "-gt": operator.gt,
@@ -224,25 +256,34 @@ _COMPARES: dict[str, Callable[[int, int], bool]] = {
     "-lt": operator.lt,
     "-le": operator.le,
 }
+_INTEGER = re.compile(r"-?\d+")
 
 
 def evaluate(words: Sequence[Word]) -> bool | None:
-    """A test such as ``"$A" = b``, ``-z "$A"`` or ``$N -gt 1``; None if it asks what the script does not say."""
-    texts = [word.text for word in words]
+    """Evaluate a test such as ``"$A" = b``, ``-z "$A"`` or ``$N -gt 1``.
+
+    The result is None if it depends on something that the script does not define.
+    """
     if not all(word.known for word in words):
         return None
+    texts = [word.text for word in words]
     if texts[:1] == ["!"]:
         result = evaluate(words[1:])
         return None if result is None else not result
     if len(texts) == 3:
-        return _compared(*texts)
+        return _evaluate_comparison(*texts)
     if len(texts) == 2 and texts[0] in ("-z", "-n"):
         return (texts[1] == "") == (texts[0] == "-z")
     return texts[0] != "" if len(texts) == 1 else None
 
 
-def _compared(left: str, sign: str, right: str) -> bool | None:
+def _evaluate_comparison(left_text: str, sign: str, right_text: str) -> bool | None:
     if sign in ("=", "==", "!="):
-        return (left == right) == (sign != "!=") if "*" not in right else None
-    numbers = all(re.fullmatch(r"-?\d+", text) for text in (left, right))
-    return _COMPARES[sign](int(left), int(right)) if sign in _COMPARES and numbers else None
+        if "*" in right_text:
+            return None  # a pattern
+        return (left_text == right_text) == (sign != "!=")
+    if sign not in _COMPARISONS:
+        return None
+    if not (_INTEGER.fullmatch(left_text) and _INTEGER.fullmatch(right_text)):
+        return None
+    return _COMPARISONS[sign](int(left_text), int(right_text))

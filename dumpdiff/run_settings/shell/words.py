@@ -1,4 +1,7 @@
-"""The words of a shell script before anything is expanded: literals, variables, and what only a shell could tell."""
+"""The words of a shell script before expansion.
+
+A word has literals, variables, and parts that only a shell can evaluate.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Literal:
-    """Text that means itself."""
+    """Text without expansions."""
 
     text: str
     line: int
@@ -24,14 +27,14 @@ class Variable:
     index: str  #: '', '@', '*' or a number
     operator: str  #: '', ':-', '-', ':=', '=', ':+', '+', ':?' or '?'
     argument: tuple[Part, ...]
-    source: str  #: as it stands in the script
+    source: str  #: its text in the script
     line: int
     quoted: bool
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """``$(command)``, a backquote, arithmetic (``expression`` then) or an expansion that is not read."""
+    """``$(command)``, a backquote, arithmetic (``expression``), or an unsupported expansion."""
 
     source: str
     line: int
@@ -44,7 +47,10 @@ Part = Literal | Variable | Opaque
 
 @dataclass(frozen=True)
 class Word:
-    """A word after expansion. ``known`` is false if the script alone does not say it; text is then its source."""
+    """A word after expansion.
+
+    If ``known`` is false, the script alone does not define it; text is then its source.
+    """
 
     text: str
     line: int
@@ -68,193 +74,222 @@ _OPERATOR = re.compile(r"\n|;;&|;;|;|&&|&|\|\||\|&|\||\(|\)")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*0-9]+)\])?(:?[-=+?])?")
-_PLAIN = re.compile(r"[^\s;&|()<>\"'\\$`]+")
+_PLAIN_TEXT = re.compile(r"[^\s;&|()<>\"'\\$`]+")
+_HEREDOC_END = re.compile(r"\s*(['\"]?)([\w.-]+)\1")
 
 
 class _Scanner:
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.line = text, 0, 1
+        self.text, self.position, self.line = text, 0, 1
         self.heredocs: list[str] = []
 
-    def tokens(self, end: str = "") -> Iterator[Token]:
-        """All tokens up to the end of the text, or up to the bracket that closes a list."""
-        while self.at < len(self.text):
-            here = self.text[self.at]
-            if here in " \t\r" or self.text.startswith("\\\n", self.at):
-                self._move(2 if here == "\\" else 1)
-            elif here == "#":
-                self._move(self._until("\n") - self.at)
-            elif end and here == end:
-                self._move(1)
+    def scan(self, end: str = "") -> Iterator[Token]:
+        """Iterate over the tokens to the end of the text, or to the bracket that closes a list."""
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            if self._starts_with("\\\n"):
+                self._advance(2)
+            elif character in " \t\r":
+                self._advance(1)
+            elif character == "#":
+                self._advance_to(self._find("\n"))
+            elif end and character == end:
+                self._advance(1)
                 return
-            elif self.text.startswith("((", self.at) and not end:
-                yield Token("word", "", self.line, (self._opaque("((", "))", quoted=False),))
-            elif (match := _ARRAY.match(self.text, self.at)) and not end:
-                line = self.line
-                self._move(match.end() - self.at)
-                words = tuple(token.parts for token in self.tokens(")") if token.kind == "word")
-                yield Token("array", match[1], line, elements=words, append=bool(match[2]))
-            elif (match := _REDIRECT.match(self.text, self.at)) and self.text[
-                match.end() : match.end() + 1
-            ] != "(":
-                yield self._redirect(match[0])
-            elif match := _OPERATOR.match(self.text, self.at):
+            elif self._starts_with("((") and not end:
+                yield Token("word", "", self.line, (self._scan_opaque("((", "))", quoted=False),))
+            elif (match := _ARRAY.match(self.text, self.position)) and not end:
+                yield self._scan_array(match)
+            elif (match := _REDIRECT.match(self.text, self.position)) and not self._is_substitution(
+                match.end()
+            ):
+                yield self._scan_redirect(match[0])
+            elif match := _OPERATOR.match(self.text, self.position):
                 yield Token("operator", match[0], self.line)
-                self._move(len(match[0]))
+                self._advance(len(match[0]))
                 if match[0] == "\n":
                     self._skip_heredocs()
             else:
                 line = self.line
-                yield Token("word", "", line, tuple(self._word()))
+                yield Token("word", "", line, tuple(self._scan_word()))
 
-    def _redirect(self, text: str) -> Token:
+    def _starts_with(self, text: str) -> bool:
+        return self.text.startswith(text, self.position)
+
+    def _is_substitution(self, position: int) -> bool:
+        """Return whether ``<`` or ``>`` before this position begins ``<(command)``."""
+        return self.text[position : position + 1] == "("
+
+    def _scan_array(self, match: re.Match[str]) -> Token:
+        """Scan ``NAME=(...)``."""
+        line = self.line
+        self._advance_to(match.end())
+        words = tuple(token.parts for token in self.scan(")") if token.kind == "word")
+        return Token("array", match[1], line, elements=words, append=bool(match[2]))
+
+    def _scan_redirect(self, text: str) -> Token:
         token = Token("redirect", text, self.line)
-        self._move(len(text))
+        self._advance(len(text))
         if text in ("<<", "<<-"):
-            match = re.compile(r"\s*(['\"]?)([\w.-]+)\1").match(self.text, self.at)
+            match = _HEREDOC_END.match(self.text, self.position)
             if match:
                 self.heredocs.append(match[2])
         return token
 
     def _skip_heredocs(self) -> None:
         for end in self.heredocs:
-            while self.at < len(self.text):
-                stop = self._until("\n")
-                found = self.text[self.at : stop].strip() == end
-                self._move(min(stop + 1, len(self.text)) - self.at)
-                if found:
+            while self.position < len(self.text):
+                stop = self._find("\n")
+                is_end = self.text[self.position : stop].strip() == end
+                self._advance_to(min(stop + 1, len(self.text)))
+                if is_end:
                     break
         self.heredocs.clear()
 
-    def _word(self) -> Iterator[Part]:
-        while self.at < len(self.text):
-            here = self.text[self.at]
-            if here in " \t\r\n;&|)":
+    def _scan_word(self) -> Iterator[Part]:
+        """Iterate over the parts of one word."""
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            next_character = self.text[self.position + 1 : self.position + 2]
+            if character in " \t\r\n;&|()":
                 return
-            if here == "(" or (here in "<>" and self.text[self.at + 1 : self.at + 2] != "("):
-                return
-            if here in "<>":
-                self._move(1)
-                yield self._opaque("(", ")", quoted=False)
-            elif here == "'":
-                yield from self._single()
-            elif here == '"':
-                self._move(1)
-                yield Literal(
-                    "", self.line, True
-                )  # "" is a word, and so is a word that expands to nothing
-                yield from self._quoted('"')
-            elif here == "\\":
-                if self.text[self.at + 1 : self.at + 2] != "\n":
-                    yield Literal(self.text[self.at + 1 : self.at + 2], self.line, True)
-                self._move(2)
-            elif here in "$`":
-                yield self._dollar(quoted=False)
+            if character in "<>":
+                if next_character != "(":
+                    return
+                self._advance(1)
+                yield self._scan_opaque("(", ")", quoted=False)
+            elif character == "'":
+                yield from self._scan_single_quotes()
+            elif character == '"':
+                self._advance(1)
+                # An empty literal: "" is a word, and so are quotes whose content expands to
+                # nothing.
+                yield Literal("", self.line, True)
+                yield from self._scan_quoted('"')
+            elif character == "\\":
+                if next_character != "\n":
+                    yield Literal(next_character, self.line, True)
+                self._advance(2)
+            elif character in "$`":
+                yield self._scan_dollar(quoted=False)
             else:
-                match = _PLAIN.match(self.text, self.at)
-                text = match[0] if match else here
+                match = _PLAIN_TEXT.match(self.text, self.position)
+                text = match[0] if match else character
                 yield Literal(text, self.line, False)
-                self._move(len(text))
+                self._advance(len(text))
 
-    def _single(self) -> Iterator[Part]:
-        stop = self._until("'", self.at + 1)
-        for i, piece in enumerate(self.text[self.at + 1 : stop].split("\n")):
-            yield Literal(("\n" if i else "") + piece, self.line + i, True)
-        self._move(stop + 1 - self.at)
+    def _scan_single_quotes(self) -> Iterator[Part]:
+        """Iterate over the lines in single quotes, a literal each."""
+        stop = self._find("'", self.position + 1)
+        first_line, *next_lines = self.text[self.position + 1 : stop].split("\n")
+        yield Literal(first_line, self.line, True)
+        for number, text in enumerate(next_lines, 1):
+            yield Literal("\n" + text, self.line + number, True)
+        self._advance_to(stop + 1)
 
-    def _quoted(self, end: str) -> Iterator[Part]:
-        """What stands in double quotes, or in the braces of an expansion; a literal per line, for its number."""
-        begin = self.at
-        while self.at < len(self.text) and self.text[self.at] != end:
-            here = self.text[self.at]
-            if here in "$`\\\n":
-                if self.at > begin:
-                    yield Literal(self.text[begin : self.at], self.line, True)
-                if here == "\n":
-                    yield Literal("\n", self.line, True)
-                    self._move(1)
-                elif here == "\\":
-                    escaped = self.text[self.at + 1 : self.at + 2]
-                    if escaped != "\n":
-                        yield Literal(
-                            escaped if escaped in '$`"\\' else here + escaped, self.line, True
-                        )
-                    self._move(2)
-                else:
-                    yield self._dollar(quoted=True)
-                begin = self.at
+    def _scan_quoted(self, end: str) -> Iterator[Part]:
+        """Iterate over the parts in double quotes, or in the braces of an expansion.
+
+        A literal contains at most one line, so that each has its line number.
+        """
+        begin = self.position
+        while self.position < len(self.text) and not self._starts_with(end):
+            character = self.text[self.position]
+            if character not in "$`\\\n":
+                self._advance(1)
+                continue
+            if self.position > begin:
+                yield Literal(self.text[begin : self.position], self.line, True)
+            if character == "\n":
+                yield Literal("\n", self.line, True)
+                self._advance(1)
+            elif character == "\\":
+                escaped = self.text[self.position + 1 : self.position + 2]
+                if escaped != "\n":
+                    text = escaped if escaped in '$`"\\' else character + escaped
+                    yield Literal(text, self.line, True)
+                self._advance(2)
             else:
-                self._move(1)
-        if self.at > begin:
-            yield Literal(self.text[begin : self.at], self.line, True)
-        self._move(1)
+                yield self._scan_dollar(quoted=True)
+            begin = self.position
+        if self.position > begin:
+            yield Literal(self.text[begin : self.position], self.line, True)
+        self._advance(1)
 
-    def _dollar(self, quoted: bool) -> Part:
-        text, line = self.text, self.line
-        if text[self.at] == "`":
-            return self._opaque("`", "`", quoted)
-        if text.startswith("$((", self.at):
-            part = self._opaque("$((", "))", quoted)
+    def _scan_dollar(self, quoted: bool) -> Part:
+        """Scan an expansion that begins with ``$``, or a backquote."""
+        if self._starts_with("`"):
+            return self._scan_opaque("`", "`", quoted)
+        if self._starts_with("$(("):
+            part = self._scan_opaque("$((", "))", quoted)
             return Opaque(part.source, part.line, quoted, part.source[3:-2])
-        if text.startswith("$(", self.at):
-            return self._opaque("$(", ")", quoted)
-        if text.startswith("${", self.at):
-            return self._braced(quoted)
-        match = _NAME.match(text, self.at + 1)
+        if self._starts_with("$("):
+            return self._scan_opaque("$(", ")", quoted)
+        if self._starts_with("${"):
+            return self._scan_braces(quoted)
+        line = self.line
+        match = _NAME.match(self.text, self.position + 1)
         if match is None:
-            self._move(1)
+            self._advance(1)
             return Literal("$", line, quoted)
-        self._move(match.end() - self.at)
+        self._advance_to(match.end())
         index = match[0] if match[0] in "@*" else ""
         return Variable(match[0], index, "", (), f"${match[0]}", line, quoted)
 
-    def _braced(self, quoted: bool) -> Part:
-        begin, line = self.at, self.line
+    def _scan_braces(self, quoted: bool) -> Part:
+        """Scan ``${NAME...}``; what is not supported is opaque."""
+        begin, line = self.position, self.line
         match = _BRACED.match(self.text, begin + 2)
-        if match is None or (self.text[match.end() : match.end() + 1] != "}" and not match[3]):
-            return self._opaque("${", "}", quoted)
-        self._move(match.end() - self.at)
+        if match is None:
+            return self._scan_opaque("${", "}", quoted)
+        name, index, operator = match[1], match[2], match[3]
+        if not operator and self.text[match.end() : match.end() + 1] != "}":
+            return self._scan_opaque("${", "}", quoted)
+        self._advance_to(match.end())
         argument: tuple[Part, ...] = ()
-        if match[3]:
-            argument = tuple(_stripped(list(self._quoted("}"))))
+        if operator:
+            argument = tuple(_strip_quotes(part) for part in self._scan_quoted("}"))
         else:
-            self._move(1)
-        index = match[2] or (match[1] if match[1] in "@*" else "")
-        return Variable(
-            match[1], index, match[3] or "", argument, self.text[begin : self.at], line, quoted
-        )
+            self._advance(1)
+        if not index:
+            index = name if name in "@*" else ""
+        source = self.text[begin : self.position]
+        return Variable(name, index, operator or "", argument, source, line, quoted)
 
-    def _opaque(self, begin: str, end: str, quoted: bool) -> Opaque:
-        """Up to the end that balances the beginning; the text's end if there is none."""
-        start, line, depth = self.at, self.line, 0
-        self._move(len(begin))
-        while self.at < len(self.text):
-            if self.text.startswith(end, self.at) and depth == 0:
-                self._move(len(end))
+    def _scan_opaque(self, begin: str, end: str, quoted: bool) -> Opaque:
+        """Scan up to the end that balances the beginning, else to the end of the text."""
+        start, line, depth = self.position, self.line, 0
+        self._advance(len(begin))
+        while self.position < len(self.text):
+            if self._starts_with(end) and depth == 0:
+                self._advance(len(end))
                 break
-            here = self.text[self.at]
-            depth += (here == begin[-1]) - (here == end[-1]) if begin != end else 0
-            self._move(2 if here == "\\" else 1)
-        return Opaque(self.text[start : self.at], line, quoted)
+            character = self.text[self.position]
+            if begin != end:
+                depth += (character == begin[-1]) - (character == end[-1])
+            self._advance(2 if character == "\\" else 1)
+        return Opaque(self.text[start : self.position], line, quoted)
 
-    def _until(self, what: str, start: int | None = None) -> int:
-        stop = self.text.find(what, self.at if start is None else start)
-        return len(self.text) if stop < 0 else stop
+    def _find(self, text: str, start: int | None = None) -> int:
+        """Return the position of a text, that of the end if it does not occur."""
+        position = self.text.find(text, self.position if start is None else start)
+        return len(self.text) if position < 0 else position
 
-    def _move(self, count: int) -> None:
-        self.line += self.text.count("\n", self.at, self.at + count)
-        self.at += count
+    def _advance(self, count: int) -> None:
+        self.line += self.text.count("\n", self.position, self.position + count)
+        self.position += count
+
+    def _advance_to(self, position: int) -> None:
+        self._advance(position - self.position)
 
 
-def _stripped(parts: list[Part]) -> Iterator[Part]:
-    """Quotes inside ``${NAME:-"default"}`` are quotes, not text."""
-    for part in parts:
-        if isinstance(part, Literal):
-            yield Literal(part.text.replace('"', "").replace("'", ""), part.line, part.quoted)
-        else:
-            yield part
+def _strip_quotes(part: Part) -> Part:
+    """Remove quotes: those inside ``${NAME:-"default"}`` are no text."""
+    if not isinstance(part, Literal):
+        return part
+    return Literal(part.text.replace('"', "").replace("'", ""), part.line, part.quoted)
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a script; comments, heredocs and line continuations are gone."""
-    return list(_Scanner(text.replace("\r\n", "\n")).tokens())
+    """Return the tokens of a script, without comments, heredocs and line continuations."""
+    return list(_Scanner(text.replace("\r\n", "\n")).scan())

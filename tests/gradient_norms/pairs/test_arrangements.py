@@ -1,22 +1,30 @@
-"""A list in the order of the other framework."""
+"""Lists in the order of the other framework."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dumpdiff.gradient_norms import Norms, compare
-from gradient_norms.sides import bare, decayed_first, depth, fused, times, wrongly_paired
+from gradient_norms.sides import (
+    count_wrong_pairs,
+    drop_names,
+    fuse_parameters,
+    get_depth,
+    order_decayed_first,
+    scale_norms,
+)
 
-#: What ``GPTModel(...).named_parameters()`` of megatron-core 0.16.1 lists in a layer, in its order.
-LINEAR_OF_CORE = ("attention.out", "attention.qkv", "mlp.gate_up_proj", "mlp.down_proj")
+#: Linear weights of a layer in the order of megatron-core 0.16.1,
+#: ``GPTModel(...).named_parameters()``.
+MEGATRON_LAYER = ("attention.out", "attention.qkv", "mlp.gate_up_proj", "mlp.down_proj")
 
 
-def test_the_optimizers_order_is_known(ms: Norms, pt: Norms) -> None:
-    order = decayed_first(ms)
-    comparison = compare(bare(ms, order, digits=5, squared=True), pt)
-    assert (comparison.verdict, wrongly_paired(comparison, ms, order)) == ("agree", 0)
+def test_the_order_of_megatrons_optimizer_is_recognized(ms: Norms, pt: Norms) -> None:
+    order = order_decayed_first(ms)
+    comparison = compare(drop_names(ms, order, digits=5, squared=True), pt)
+    assert (comparison.verdict, count_wrong_pairs(comparison, ms, order)) == ("agree", 0)
     assert (
-        "48 norms were paired by their place in both lists, since not both sides name them"
+        "48 norms were paired by their position in both lists, because not both sides name them"
         in comparison.notes
     )
 
@@ -25,17 +33,21 @@ def test_megatrons_layer_begins_with_the_attentions_output_and_is_fused(
     ms: Norms, pt: Norms
 ) -> None:
     random = np.random.default_rng(5)
-    wrong = fused(
-        times(ms, lambda path: random.uniform(1.05, 1.4) if depth(path) <= 1 else 1.0), named=True
-    )
 
-    def place(row: int) -> tuple[bool, int, int]:
-        path = wrong.names[row]
-        linear = [name in path for name in LINEAR_OF_CORE]
-        layer = 10 if path.startswith("head") else depth(path)
-        return "norm" in path, layer, linear.index(True) if any(linear) else -1
+    def change_first_layers(path: str) -> float:
+        return random.uniform(1.05, 1.4) if get_depth(path) <= 1 else 1.0
 
-    order = sorted(range(len(wrong)), key=place)
-    comparison = compare(bare(wrong, order, digits=5, squared=True), pt)
-    assert wrongly_paired(comparison, wrong, order) == 0
+    changed = fuse_parameters(scale_norms(ms, change_first_layers), named=True)
+
+    def compute_position(index: int) -> tuple[bool, int, int]:
+        path = changed.names[index]
+        depth = 10 if path.startswith("head") else get_depth(path)
+        for position, module in enumerate(MEGATRON_LAYER):
+            if module in path:
+                return "norm" in path, depth, position
+        return "norm" in path, depth, -1
+
+    order = sorted(range(len(changed)), key=compute_position)
+    comparison = compare(drop_names(changed, order, digits=5, squared=True), pt)
+    assert count_wrong_pairs(comparison, changed, order) == 0
     assert (comparison.pattern_kind, comparison.patterns[0].layer) == ("layer", 1)

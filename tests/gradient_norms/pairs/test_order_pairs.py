@@ -1,67 +1,72 @@
-"""Lists of one order, in which the modules of a layer may have changed places."""
+"""Lists in one order, in which the modules of a layer may be reordered."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dumpdiff.gradient_norms import Norms, compare
-from dumpdiff.gradient_norms.side import build_norms
-from gradient_norms.sides import RULES, bare, decayed_first, depth, times, wrongly_paired
+from dumpdiff.gradient_norms.norms import build_norms
+from gradient_norms.sides import (
+    RULES,
+    count_wrong_pairs,
+    drop_names,
+    get_depth,
+    order_by_depth,
+    order_decayed_first,
+    scale_norms,
+)
 
 
-def test_lists_in_one_order_are_paired_in_it(ms: Norms, pt: Norms) -> None:
-    order = range(len(ms))
-    in_order = [
-        pt.names.index(next(n for n in pt.names if RULES.resolve_parameter(n) == RULES.resolve_parameter(m)))
-        for m in ms.names
-    ]
-    comparison = compare(bare(ms), bare(pt, in_order))
-    assert (comparison.verdict, {found.by for found in comparison.rows}) == ("agree", {"order"})
-    assert all(found.target == found.reference for found in comparison.rows)
-    assert len(comparison.rows) == len(order)
+def test_lists_in_one_order_are_paired_by_position(ms: Norms, pt: Norms) -> None:
+    pt_paths = [RULES.resolve_parameter(name) for name in pt.names]
+    same_order = [pt_paths.index(RULES.resolve_parameter(name)) for name in ms.names]
+    comparison = compare(drop_names(ms), drop_names(pt, same_order))
+    assert (comparison.verdict, {row.by for row in comparison.rows}) == ("agree", {"order"})
+    assert all(row.target == row.reference for row in comparison.rows)
+    assert len(comparison.rows) == len(ms)
 
 
-def test_an_order_holds_where_half_of_the_norms_differ(ms: Norms, pt: Norms) -> None:
-    order = decayed_first(ms)
+def test_the_order_is_used_if_half_of_the_norms_differ(ms: Norms, pt: Norms) -> None:
+    order = order_decayed_first(ms)
     random = np.random.default_rng(0)
-    wrong = times(ms, lambda path: 1.05 + 0.3 * random.random() if depth(path) <= 1 else 1.0)
-    comparison = compare(bare(wrong, order, digits=5, squared=True), pt)
-    assert (comparison.verdict, comparison.pattern_kind, wrongly_paired(comparison, ms, order)) == (
-        "differ",
-        "layer",
-        0,
-    )
+
+    def change_first_layers(path: str) -> float:
+        return 1.05 + 0.3 * random.random() if get_depth(path) <= 1 else 1.0
+
+    changed = scale_norms(ms, change_first_layers)
+    comparison = compare(drop_names(changed, order, digits=5, squared=True), pt)
+    assert (comparison.verdict, comparison.pattern_kind) == ("differ", "layer")
+    assert count_wrong_pairs(comparison, ms, order) == 0
 
 
-def test_an_order_holds_where_all_norms_differ(ms: Norms, pt: Norms) -> None:
+def test_the_order_is_used_if_all_norms_differ(ms: Norms, pt: Norms) -> None:
     random = np.random.default_rng(0)
-    comparison = compare(bare(times(ms, lambda path: 1 + random.random())), bare(ms))
+    changed = scale_norms(ms, lambda path: 1 + random.random())
+    comparison = compare(drop_names(changed), drop_names(ms))
     assert comparison.verdict == "differ"
-    assert all(found.target == found.reference for found in comparison.rows)
+    assert all(row.target == row.reference for row in comparison.rows)
 
 
-def test_modules_of_a_layer_may_stand_in_another_order(ms: Norms) -> None:
-    order = sorted(
-        range(len(ms)),
-        key=lambda i: (
-            depth(RULES.resolve_parameter(ms.names[i])),
-            "attention.out" not in RULES.resolve_parameter(ms.names[i]),
-        ),
-    )
-    in_order = sorted(range(len(ms)), key=lambda i: depth(RULES.resolve_parameter(ms.names[i])))
-    assert compare(bare(ms, order), bare(ms, in_order)).verdict == "agree"
+def test_modules_of_a_layer_may_have_another_order(ms: Norms) -> None:
+    paths = [RULES.resolve_parameter(name) for name in ms.names]
+
+    def order_output_first(index: int) -> tuple[int, bool]:
+        return get_depth(paths[index]), "attention.out" not in paths[index]
+
+    reordered = drop_names(ms, sorted(range(len(ms)), key=order_output_first))
+    assert compare(reordered, drop_names(ms, order_by_depth(ms))).verdict == "agree"
 
 
-def test_a_weight_without_a_gradient_takes_the_place_that_is_left(ms: Norms) -> None:
-    cut = times(ms, lambda path: 0.0 if path == "layers.2.mlp.gate_proj.weight" else 1.0)
+def test_a_weight_without_a_gradient_takes_the_position_that_is_free(ms: Norms) -> None:
+    target = scale_norms(ms, lambda path: 0.0 if path == "layers.2.mlp.gate_proj.weight" else 1.0)
     paths = [RULES.resolve_parameter(name) for name in ms.names]
     order = list(range(len(ms)))
     gate, up = (paths.index(f"layers.2.mlp.{module}.weight") for module in ("gate_proj", "up_proj"))
     order[gate], order[up] = up, gate
-    bare_cut = build_norms("list.txt", "a list", (), cut.values[order], squared=False)
-    comparison = compare(bare_cut, bare(ms))
-    (differing,) = comparison.select_rows("differ")
-    assert (differing.target, differing.reference) == (f"#{up + 1}", f"#{gate + 1}")
+    reordered = build_norms("list.txt", "a list", (), target.values[order], squared=False)
+    comparison = compare(reordered, drop_names(ms))
+    (row,) = comparison.select_rows("differ")
+    assert (row.target, row.reference) == (f"#{up + 1}", f"#{gate + 1}")
     assert comparison.to_stage().headline.startswith(
         f"no gradient on the target for #{up + 1}/#{gate + 1}"
     )

@@ -1,6 +1,7 @@
-"""Print the small model's gradient norms as MindSpore's users do, and save the gradients: OUT SNIPPET_FOLDER FIXTURES.
+"""Print the small model's gradient norms as MindSpore's users do, and save the gradients.
 
-``dump_local_norm`` works in a parallel run only: its print is made here by the operator that it uses.
+Arguments: OUT SNIPPET_FOLDER FIXTURES. ``dump_local_norm`` works in a parallel run only, so its
+output is printed here by the operator that it uses.
 """
 
 from __future__ import annotations

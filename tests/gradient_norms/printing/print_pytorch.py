@@ -1,6 +1,7 @@
-"""Print the small model's gradient norms as PyTorch's users do, and save its gradients: OUT SNIPPET_FOLDER FIXTURES.
+"""Print the small model's gradient norms as PyTorch's users do, and save its gradients.
 
-OUT/said_NAME.txt: ``patch`` is the precision guide's print, with the optimizer's groups; ``lines`` what people write.
+Arguments: OUT SNIPPET_FOLDER FIXTURES. OUT/printed_patch.txt is the print of the precision guide,
+with the optimizer's groups; OUT/printed_lines.txt has lines with names and numbers.
 OUT/grads.pt and OUT/fused hold the gradients, the second of the model with fused projections.
 """
 
@@ -38,7 +39,7 @@ save_gradients(backward(Style(HF_NAMES, fused="concat")), str(out / "fused"))
 decayed = [weight for weight in net.parameters() if weight.ndim > 1]
 rest = [weight for weight in net.parameters() if weight.ndim == 1]
 squares = [torch.norm(weight.grad, 2) ** 2 for weight in (*decayed, *rest)]
-(out / "said_patch.txt").write_text(f"print torch local norm:\n{squares}\n")
-with (out / "said_lines.txt").open("w") as lines:
+(out / "printed_patch.txt").write_text(f"print torch local norm:\n{squares}\n")
+with (out / "printed_lines.txt").open("w") as lines:
     for name, weight in net.named_parameters():
         print(f"rank 0 | {name} grad norm: {weight.grad.norm()}", file=lines)

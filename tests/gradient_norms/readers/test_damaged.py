@@ -1,4 +1,4 @@
-"""Damaged logs and lists give norms or a refusal in one line, never a crash."""
+"""Damaged logs and lists result in norms or in an error of one line, never in a crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = [
 ]
 
 
-ODD = [
+DAMAGE = [
     "9" * 400,
     "nan",
     "-inf",
@@ -45,7 +45,7 @@ ODD = [
 
 
 edits = st.lists(
-    st.tuples(st.integers(0, 5999), st.integers(0, 40), st.sampled_from(ODD)), max_size=6
+    st.tuples(st.integers(0, 5999), st.integers(0, 40), st.sampled_from(DAMAGE)), max_size=6
 )
 
 
@@ -53,17 +53,19 @@ edits = st.lists(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=st.sampled_from(TEXTS), edits=edits)
-def test_damage_is_no_crash(tmp_path: Path, text: str, edits: list[tuple[int, int, str]]) -> None:
-    for at, length, odd in edits:
-        begin = at % (len(text) + 1)
-        text = text[:begin] + odd + text[begin + length :]
+def test_damage_causes_no_crash(
+    tmp_path: Path, text: str, edits: list[tuple[int, int, str]]
+) -> None:
+    for offset, length, damage in edits:
+        begin = offset % (len(text) + 1)
+        text = text[:begin] + damage + text[begin + length :]
     file = tmp_path / "damaged.log"
     file.write_text(text)
     try:
         norms = read_norms(file, rules=RULES)
         verdict = compare(norms, norms, RULES).verdict
-    except DumpError as refused:
-        verdict = str(refused)
+    except DumpError as error:
+        verdict = str(error)
     assert "\n" not in verdict
 
 
@@ -77,13 +79,13 @@ def test_damage_is_no_crash(tmp_path: Path, text: str, edits: list[tuple[int, in
     ],
     ids=["a step without end", "a name without end", "a block without end", "a list without end"],
 )
-def test_what_has_no_end_holds_no_norms(tmp_path: Path, text: str) -> None:
+def test_text_without_an_end_contains_no_norms(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.log").write_text(text)
     with pytest.raises(DumpError, match="no gradient norms"):
         read_norms(tmp_path / "a.log")
 
 
-def test_negative_norms_are_no_squares(tmp_path: Path) -> None:
+def test_the_root_of_a_negative_square_is_nan(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"squared": [-1.0, 4.0]}')
     norms = read_norms(tmp_path / "a.json")
     assert norms.squared

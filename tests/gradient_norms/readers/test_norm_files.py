@@ -1,4 +1,4 @@
-"""Files of one norm each."""
+"""Files of one norm each, as MindSpore writes them."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_files_of_mindspore_are_one_norm_each(tmp_path: Path) -> None:
         False,
     )
     assert read_norms(tmp_path, 2).names == ("b.weight",)
-    with pytest.raises(DumpError, match="has no step 3; its files are of 2 steps"):
+    with pytest.raises(DumpError, match="has no step 3; its files contain 2 steps"):
         read_norms(tmp_path, 3)

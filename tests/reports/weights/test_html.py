@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 import dumpdiff.api
 from dumpdiff.reports.weights import html as weights_html
-from dumpdiff.reports.weights.document import build_layer_maps
+from dumpdiff.reports.weights.html import build_layer_maps
 from dumpdiff.weight_comparison import WeightsResult
 
 from ..alignment.html.test_page import HOSTILE, policy

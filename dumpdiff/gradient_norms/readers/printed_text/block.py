@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ NUMBER = r"[+-]?(?:(?i:nan|inf(?:inity)?)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 #: Exponents of the last decimal are limited to this range, which float64 can represent.
 _MIN_EXPONENT, _MAX_EXPONENT = -320, 300
 #: Longer exponents are damage, not numbers.
-_MAX_EXPONENT_DIGITS = 5
+_EXPONENT = re.compile(r"(?=.{1,5}$)[+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,15 @@ class _Digits(NamedTuple):
 def _count_digits(text: str) -> _Digits | None:
     """Return the digits of a printed number; None if it is no finite number."""
     mantissa, mark, exponent = text.strip().lower().lstrip("+-").partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    if not (whole + fraction).isdigit() or len(exponent) > _MAX_EXPONENT_DIGITS:
+    integer, _, fraction = mantissa.partition(".")
+    if not (integer + fraction).isdigit():
+        return None
+    if mark and _EXPONENT.fullmatch(exponent) is None:
         return None
     leading_zeros = len(fraction) - len(fraction.lstrip("0"))
     return _Digits(
         decimals=len(fraction),
-        digits=len((whole + fraction).lstrip("0")),
+        digits=len((integer + fraction).lstrip("0")),
         exponent=int(exponent) if mark else None,
-        leading_digits=len(whole.lstrip("0")) or -leading_zeros,
+        leading_digits=len(integer.lstrip("0")) or -leading_zeros,
     )

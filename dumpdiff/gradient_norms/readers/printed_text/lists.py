@@ -81,14 +81,12 @@ def parse_list(text: str) -> ParsedList | None:
     first_line = _FIRST_LINE.search(text)
     if first_line is None or _NUMBER_END.search(first_line[0]) is None:
         return None  # this excludes most logs before all of their text is parsed
-    stripped_lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in stripped_lines if line and not line.startswith("#")]
+    lines = _strip_comments(text)
     if not lines or len(lines) > _MAX_LINES:
         return None
-    unwrapped_text = _TENSOR.sub(r"\1", " ".join(lines))
-    words = [word for word in re.split(r"[\s,;\[\]()]+", unwrapped_text) if word]
-    if words and all(_NUMBER.fullmatch(word) for word in words):
-        return [Block(tuple(words))], None
+    numbers = _split_numbers(" ".join(lines))
+    if numbers:
+        return [Block(tuple(numbers))], None
     texts_by_name: dict[str, str] = {}
     for line in lines:
         pair = _split_line(line)
@@ -96,6 +94,23 @@ def parse_list(text: str) -> ParsedList | None:
             return None
         texts_by_name[pair[0]] = pair[1]
     return [Block(tuple(texts_by_name.values()), tuple(texts_by_name))], None
+
+
+def _strip_comments(text: str) -> list[str]:
+    """Return the lines that are neither empty nor comments."""
+    stripped_lines = [line.strip() for line in text.splitlines()]
+    return [line for line in stripped_lines if line and not line.startswith("#")]
+
+
+def _split_numbers(text: str) -> list[str]:
+    """Return the numbers of a text; empty if it contains anything else."""
+    unwrapped_text = _TENSOR.sub(r"\1", text)
+    words = re.split(r"[\s,;\[\]()]+", unwrapped_text)
+    numbers = [word for word in words if word]
+    for number in numbers:
+        if _NUMBER.fullmatch(number) is None:
+            return []
+    return numbers
 
 
 def _split_line(line: str) -> tuple[str, str] | None:
@@ -149,12 +164,18 @@ def parse_table(text: str) -> ParsedList | None:
 
 def _parse_steps(steps: Iterable[str]) -> list[int | None]:
     """Return steps as numbers from 1, where a table may count from 0; None for no number."""
-    numbers: list[int | None] = []
-    for step in steps:
-        is_number = step.isdecimal() and len(step) <= _MAX_STEP_DIGITS
-        numbers.append(int(step) if is_number else None)
+    numbers = [_parse_step(step) for step in steps]
     shift = 1 if 0 in numbers else 0
-    return [None if number is None else number + shift for number in numbers]
+    for index, number in enumerate(numbers):
+        if number is not None:
+            numbers[index] = number + shift
+    return numbers
+
+
+def _parse_step(text: str) -> int | None:
+    if text.isdecimal() and len(text) <= _MAX_STEP_DIGITS:
+        return int(text)
+    return None
 
 
 def _find_column(columns: list[str], keys: Iterable[str]) -> int | None:
@@ -218,9 +239,12 @@ def _parse_json_list(values: list[Any]) -> tuple[Block, str] | None:
 
 def _parse_json_pair(value: list[Any]) -> tuple[str, str, str] | None:
     """Return the name and number of a pair, and '' for the number's key."""
-    if len(value) != 2 or _is_number(value[0]) or not _is_number(value[1]):
+    if len(value) != 2:
         return None
-    return str(value[0]), str(value[1]), ""
+    name, number = value
+    if _is_number(name) or not _is_number(number):
+        return None
+    return str(name), str(number), ""
 
 
 def _parse_json_mapping(value: Any) -> tuple[str, str, str] | None:
@@ -228,11 +252,12 @@ def _parse_json_mapping(value: Any) -> tuple[str, str, str] | None:
     if not isinstance(value, dict):
         return None
     number_keys = [key for key in _match_keys(value, _NORM_KEYS) if _is_number(value[key])]
-    text_keys = [key for key in _match_keys(value, _NAME_KEYS) if isinstance(value[key], str)]
-    name_keys = [key for key in text_keys if key not in number_keys]
-    if not number_keys or not name_keys:
+    if not number_keys:
         return None
-    return value[name_keys[0]], str(value[number_keys[0]]), number_keys[0]
+    for key in _match_keys(value, _NAME_KEYS):
+        if isinstance(value[key], str) and key not in number_keys:
+            return value[key], str(value[number_keys[0]]), number_keys[0]
+    return None
 
 
 def _match_keys(mapping: dict[str, Any], wanted_keys: Iterable[str]) -> list[str]:

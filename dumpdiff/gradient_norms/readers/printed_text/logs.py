@@ -139,14 +139,17 @@ def _select_block(blocks: Sequence[Block], path: str, step: int | None) -> Block
 
     Raises DumpError if there is none.
     """
-    if step is None or all(block.step is None for block in blocks):
+    known_steps = {block.step for block in blocks if block.step is not None}
+    if step is None or not known_steps:
         return blocks[0]
     for block in blocks:
         if block.step == step:
             return block
-    steps = sorted({block.step for block in blocks if block.step is not None})
-    available = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    raise DumpError(f"{path}: has no norms of step {step}; it has those of {available}")
+    first_step, last_step = min(known_steps), max(known_steps)
+    available_steps = f"step {first_step}"
+    if first_step != last_step:
+        available_steps = f"steps {first_step} to {last_step}"
+    raise DumpError(f"{path}: has no norms of step {step}; it has those of {available_steps}")
 
 
 def _build_block_norms(

@@ -1,4 +1,4 @@
-"""The dataflow around a finding as a diagram: positions of ops and edges, the sides side by side."""
+"""The dataflow around a finding as a diagram: positions of ops and edges, for both sides."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def draw_dataflow(context: FindingContext, rows: Mapping[str, Mapping[str, int]]
     boxes: list[list[Box]] = []
     arrows: list[Arrow] = []
     titles = []
-    left = float(_MARGIN)
+    side_left = float(_MARGIN)
     for name, side in zip(("target", "reference"), sides, strict=True):
         ordered_rows = _order_rows(side)
         width = max((_compute_row_width(row) for row in ordered_rows.values()), default=WIDTH)
-        x_of_node = _place_nodes(ordered_rows, left, width)
+        x_of_node = _place_nodes(ordered_rows, side_left, width)
         side_boxes = []
         for index, node in enumerate(side.nodes):
             row = rows[name].get(node.op, -1)
@@ -77,10 +77,10 @@ def draw_dataflow(context: FindingContext, rows: Mapping[str, Mapping[str, int]]
         boxes.append(side_boxes)
         arrows += [_draw_arrow(edge, side_boxes) for edge in side.edges]
         omitted = f", {side.omitted} more nearby" if side.omitted else ""
-        titles.append((left + width / 2, f"{name}{omitted}"))
-        left += width + _SIDE_GAP
+        titles.append((side_left + width / 2, f"{name}{omitted}"))
+        side_left += width + _SIDE_GAP
     return Diagram(
-        width=left - _SIDE_GAP + 2 * _DETOUR,
+        width=side_left - _SIDE_GAP + 2 * _DETOUR,
         height=_HEADER + len(levels) * (HEIGHT + _ROW_GAP) - _ROW_GAP + _MARGIN,
         boxes=(*boxes[0], *boxes[1]),
         arrows=tuple(arrows),
@@ -94,12 +94,12 @@ def _compute_row_width(row: Sequence[int]) -> int:
 
 
 def _place_nodes(
-    ordered_rows: Mapping[int, Sequence[int]], left: float, width: float
+    ordered_rows: Mapping[int, Sequence[int]], side_left: float, width: float
 ) -> dict[int, float]:
     """Return the x of each node; rows are centered in ``width``."""
     x_of_node = {}
     for row in ordered_rows.values():
-        row_left = left + (width - _compute_row_width(row)) / 2
+        row_left = side_left + (width - _compute_row_width(row)) / 2
         for column, index in enumerate(row):
             x_of_node[index] = row_left + column * (WIDTH + _COLUMN_GAP)
     return x_of_node

@@ -14,8 +14,8 @@ from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
 
-#: Upper limits of error over tolerance of all classes but the last: two classes of agreement, six of
-#: difference, a decade each.
+#: Upper limits of error over tolerance of all classes but the last: two classes of agreement, six
+#: of difference, a decade each.
 _LIMITS = (0.1, 1.0, 10.0, 1e2, 1e3, 1e4, 1e5)
 CLASSES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
 
@@ -79,10 +79,8 @@ def build_heat_map(phase: str, cells_by_scope: Mapping[str, Cell]) -> HeatMap:
     inner_components = [component for layer, component in cells if layer]
     outer_components = [component for layer, component in cells if not layer]
     components = tuple(dict.fromkeys((*inner_components, *outer_components)))
-    rows = []
-    for layer in layers:
-        rows.append((layer, tuple(cells.get((layer, component)) for component in components)))
-    return HeatMap(phase, components, tuple(rows))
+    rows = {layer: tuple(cells.get((layer, name)) for name in components) for layer in layers}
+    return HeatMap(phase, components, tuple(rows.items()))
 
 
 def _split_scope(scope: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Histograms and difference maps as SVG paths; the style sheet colors their classes in each theme."""
+"""Histograms and difference maps as SVG paths, whose classes the style sheet colors."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def draw_histogram(histogram: Histogram) -> HistogramChart:
 
 def _draw_outline(counts: Sequence[int], x_positions: Sequence[float], largest_count: int) -> str:
     steps = []
-    for count, left, right in zip(counts, x_positions[:-1], x_positions[1:], strict=True):
+    for count, x_low, x_high in zip(counts, x_positions[:-1], x_positions[1:], strict=True):
         y = _HEIGHT * (1 - math.log1p(count) / math.log1p(largest_count))
-        steps.append(f"L{left:.1f} {y:.1f}L{right:.1f} {y:.1f}")
+        steps.append(f"L{x_low:.1f} {y:.1f}L{x_high:.1f} {y:.1f}")
     return f"M0 {_HEIGHT:g}{''.join(steps)}L{_WIDTH:g} {_HEIGHT:g}Z"
 
 

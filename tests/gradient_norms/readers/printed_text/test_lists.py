@@ -1,4 +1,4 @@
-"""What somebody wrote down, in any form."""
+"""Norms that a person wrote down, in any format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.gradient_norms import read_norms
-from gradient_norms.sides import refused, text
+from gradient_norms.sides import read_error, write_text
 
 
 @pytest.mark.parametrize(
@@ -19,24 +19,21 @@ from gradient_norms.sides import refused, text
         "{name}, grad_norm: {value}, mean: 3e-5",
     ],
 )
-def test_a_line_with_a_name_and_a_number_is_one_in_many_forms(tmp_path: Path, line: str) -> None:
+def test_lines_with_a_name_and_a_number_are_read_in_many_formats(tmp_path: Path, line: str) -> None:
     pairs = {"model.layers.10.mlp.fc2.weight": "0.125", "model.norm.bias": "2.5e-05"}
-    said = "loading 3 files\n" + "\n".join(
-        line.format(name=name, value=value) for name, value in pairs.items()
-    )
-    norms = read_norms(text(tmp_path, said))
-    assert dict(zip(norms.names, norms.raw_values.tolist(), strict=True)) == {
-        k: float(v) for k, v in pairs.items()
-    }
+    lines = [line.format(name=name, value=value) for name, value in pairs.items()]
+    norms = read_norms(write_text(tmp_path, "\n".join(["loading 3 files", *lines])))
+    values = dict(zip(norms.names, norms.raw_values.tolist(), strict=True))
+    assert values == {name: float(value) for name, value in pairs.items()}
 
 
-def test_words_beside_the_number_can_say_that_it_is_a_square(tmp_path: Path) -> None:
-    norms = read_norms(text(tmp_path, "a.weight norm**2: 0.25\nb.weight norm**2: 4.0\n"))
+def test_text_near_a_number_can_mark_it_as_a_square(tmp_path: Path) -> None:
+    norms = read_norms(write_text(tmp_path, "a.weight norm**2: 0.25\nb.weight norm**2: 4.0\n"))
     assert norms.values.tolist() == [0.5, 2.0]
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "names"),
+    ("name", "content", "names"),
     [
         ("a.txt", "0.5\n0.25\n", ("", "")),
         ("a.txt", "# step 1\n[0.5, 0.25]\n", ("", "")),
@@ -55,25 +52,23 @@ def test_words_beside_the_number_can_say_that_it_is_a_square(tmp_path: Path) -> 
         ("a.json", '[["embed", 0.5], ["head", 0.25]]', ("embed", "head")),
     ],
 )
-def test_a_list_is_read_in_any_form(
-    tmp_path: Path, name: str, said: str, names: tuple[str, ...]
+def test_a_list_is_read_in_any_format(
+    tmp_path: Path, name: str, content: str, names: tuple[str, ...]
 ) -> None:
-    norms = read_norms(text(tmp_path, said, name))
+    norms = read_norms(write_text(tmp_path, content, name))
     assert (norms.names, norms.raw_values.tolist()) == (names, [0.5, 0.25])
 
 
 @pytest.mark.parametrize(
-    ("said", "squared"),
+    ("content", "squared"),
     [('{"squared norms": [0.25, 4.0]}', True), ('{"norms": [0.25, 4.0]}', None)],
 )
-def test_a_list_may_say_that_it_holds_squares(
-    tmp_path: Path, said: str, squared: bool | None
-) -> None:
-    assert read_norms(text(tmp_path, said, "a.json")).squared is squared
+def test_a_json_key_can_mark_squares(tmp_path: Path, content: str, squared: bool | None) -> None:
+    assert read_norms(write_text(tmp_path, content, "a.json")).squared is squared
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_table_of_several_steps_holds_each_parameter_once_a_step(
+def test_a_table_of_several_steps_contains_each_parameter_once_per_step(
     tmp_path: Path, first: int
 ) -> None:
     rows = [
@@ -81,10 +76,10 @@ def test_a_table_of_several_steps_holds_each_parameter_once_a_step(
         for step, value in ((first, 0.5), (first + 1, 0.25))
         for name in ("embed", "head")
     ]
-    table = text(tmp_path, "\n".join(["step,parameter,grad_norm", *rows]), "a.csv")
+    table = write_text(tmp_path, "\n".join(["step,parameter,grad_norm", *rows]), "a.csv")
     assert (read_norms(table).step, read_norms(table).raw_values.tolist()) == (1, [0.5, 0.5])
     assert (read_norms(table, 2).names, read_norms(table, 2).raw_values.tolist()) == (
         ("embed", "head"),
         [0.25, 0.25],
     )
-    assert refused(table, 3).endswith("has no norms of step 3; it has those of steps 1 to 2")
+    assert read_error(table, 3).endswith("has no norms of step 3; it has those of steps 1 to 2")

@@ -1,33 +1,30 @@
-"""The page docs/dump-config.md, from the tables of this package.
-
-``python -m dumpdiff.capture.handbook > docs/dump-config.md`` writes it.
-"""
+"""Write the page docs/dump-config.md from the tables of dumpdiff.capture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from dumpdiff.capture.environment import VARIABLES
+from dumpdiff.capture.mindspore import BACKENDS, OLDEST, RULES, TESTED
+from dumpdiff.capture.mindspore.fields import FIELDS, SOURCES, TYPES, Field
+from dumpdiff.capture.mindspore.violations import SEVERITIES
+from dumpdiff.capture.msprobe import fields as msprobe_fields
+from dumpdiff.capture.msprobe.version import OLDEST as OLDEST_MSPROBE
+from dumpdiff.capture.msprobe.version import spoken
+from dumpdiff.capture.snippets import FRAMEWORKS, KINDS
 
-from .environment import VARIABLES
-from .mindspore import BACKENDS, OLDEST, RULES, TESTED
-from .mindspore.fields import FIELDS, SOURCES, TYPES, Field
-from .mindspore.violations import SEVERITIES
-from .msprobe import fields as msprobe_fields
-from .msprobe.version import OLDEST as OLDEST_MSPROBE
-from .msprobe.version import spoken
-from .snippets import FRAMEWORKS, KINDS
+from tables import format_code, format_table
 
 _INTRODUCTION = f"""\
 # Dump configurations
 
-What MindSpore's own dump takes, field by field and rule by rule; how a run is made to repeat itself; what has to be
-pasted into a training script. This page is written by `python -m dumpdiff.capture.handbook` from the tables that the
-commands use.
+Every field and rule of MindSpore's dump configuration, the environment of a deterministic run, the fields of msprobe's
+configuration, and the snippets for training scripts. `make reference` writes this page from the tables that the commands
+use.
 
-    dumpdiff dump-config mindspore --saved-data statistic -o dump.json    # write a configuration, checked
-    dumpdiff dump-config check dump.json --backend cpu                    # check one that is there
+    dumpdiff dump-config mindspore --saved-data statistic -o dump.json    # write a checked configuration
+    dumpdiff dump-config check dump.json --backend cpu                    # check an existing one
     dumpdiff dump-config msprobe --framework pytorch -o config.json       # msprobe's, and the lines for the script
-    dumpdiff dump-config mindspore --like FIRST_DUMP -o dump.json         # what will it cost?
-    eval "$(dumpdiff env dump.json)"                                      # the environment of the run
+    dumpdiff dump-config mindspore --like FIRST_DUMP -o dump.json         # estimate the cost
+    eval "$(dumpdiff env dump.json)"                                      # set the environment of the run
     dumpdiff snippet local-norm --framework megatron                      # code for the training script
 
 Versions from {OLDEST} to {TESTED} are known, and these backends:
@@ -36,46 +33,46 @@ Versions from {OLDEST} to {TESTED} are known, and these backends:
 _KERNELS = """\
 ## kernels
 
-With `dump_mode` 1 the entries of `kernels` say which operators are dumped. An entry has one of three forms:
+With `dump_mode` 1 the entries of `kernels` select the operators to dump. An entry has one of three forms:
 
 | form | selects |
 |---|---|
 | `name-regex(R)` | every operator whose whole name matches the regular expression R (ECMAScript) |
 | a text with `/` or `-op` | the operator of exactly this name: `Default/network-WithLoss/fc-Dense/MatMul-op0` |
-| any other text | every operator whose type contains it, whatever the case: `mul` means MatMul too |
+| any other text | every operator whose type contains it, ignoring case: `mul` also selects MatMul |
 
-Names are those of the runtime: the files of a dump have them, with `_` for `/`. On CPU and GPU those in the graph
-files (`.ir`, `.pb`, execution order) were numbered before and are others; dumpdiff's findings have the runtime's.
-A scope says where an operator was first built, not where it is used: with one function for all norms, those of layer 2
-stand under layer 0. Spaces and double quotes are dropped from an entry, and a backslash arrives doubled: write `[.]`
-for a dot, `[0-9]` for a digit.
+Names are those of the runtime. The files of a dump have them, with `_` for `/`. On CPU and GPU the names in the graph files
+(`.ir`, `.pb`, execution order) differ, because they were numbered earlier; dumpdiff's findings have the runtime's names. A
+scope tells where an operator was first built, not where it is used: if one function builds all norms, the norms of
+layer 2 have the scope of layer 0. MindSpore drops spaces and double quotes from an entry and doubles a backslash: write
+`[.]` for a dot and `[0-9]` for a digit.
 
 ## iteration
 
-`all`, or numbers and ranges joined by `|`: `0|5-8|100-120`, without the spaces that some of MindSpore's examples have.
-Counted from `initial_iteration` (0), for each compiled graph by itself: a second network, or another shape, has its
-own count.
+`all`, or numbers and ranges separated by `|`: `0|5-8|100-120`, without the spaces that some of MindSpore's examples have.
+Each compiled graph counts its own steps from `initial_iteration` (0): a second network, or another shape, has its own
+count.
 """
 
 _MSPROBE = """\
 ## msprobe
 
-`config.json` of msprobe (`mindstudio-probe`), which `dumpdiff dump-config msprobe` writes: for PyTorch, and for
-MindSpore in PyNative mode. `<task>` is the section that bears the task's name. Read in versions 1.1 to 26.2; what one
-does not know it ignores without a word, so `dump-config msprobe` refuses it.
+`config.json` of msprobe (`mindstudio-probe`), which `dumpdiff dump-config msprobe` writes, for PyTorch and for MindSpore in
+PyNative mode. `<task>` is the section with the task's name. The fields are those of versions 1.1 to 26.2. A version
+silently ignores a field that it does not know, so `dump-config msprobe` refuses it.
 """
 
 
-def text() -> str:
-    """The whole page."""
+def build_page() -> str:
+    """Return the whole page."""
     return "\n".join(
         [
             _INTRODUCTION,
-            table(
+            format_table(
                 ("backend", "what it is"), ((f"`{name}`", what) for name, what in BACKENDS.items())
             ),
             "## Fields\n",
-            table(
+            format_table(
                 ("field", "value", "if missing", "versions", "what it does", "known"),
                 (_field(field) for field in FIELDS),
             ),
@@ -83,20 +80,20 @@ def text() -> str:
             _KERNELS,
             "## Rules\n",
             "".join(f"- **{severity}**: {meaning}.\n" for severity, meaning in SEVERITIES.items()),
-            table(
+            format_table(
                 ("rule", "severity", "what holds", f"what MindSpore {TESTED} says", "known"),
                 (
-                    (f"`{rule.id}`", rule.severity, rule.says, _code(rule.framework), rule.source)
+                    (f"`{rule.id}`", rule.severity, rule.says, format_code(rule.framework), rule.source)
                     for rule in RULES
                 ),
             ),
             "## Environment\n",
-            table(
+            format_table(
                 ("variable", "value", "what for", "since", "set for"),
                 (
                     (
                         f"`{variable.name}`",
-                        _code(variable.value) or "from the configuration",
+                        format_code(variable.value) or "from the configuration",
                         variable.does,
                         variable.since,
                         ", ".join(variable.frameworks)
@@ -106,7 +103,7 @@ def text() -> str:
                 ),
             ),
             _MSPROBE,
-            table(
+            format_table(
                 ("field", "what it says", "since", "only in"),
                 (
                     (
@@ -119,19 +116,11 @@ def text() -> str:
                 ),
             ),
             "## Snippets\n",
-            table(
+            format_table(
                 ("kind", "what it does", *FRAMEWORKS),
                 ((f"`{kind}`", does, *_places(kind)) for kind, does in KINDS.items()),
             ),
         ]
-    )
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; bars in cells are escaped."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines
     )
 
 
@@ -159,9 +148,5 @@ def _places(kind: str) -> list[str]:
     ]
 
 
-def _code(value: str) -> str:
-    return f"`` {value} ``" if "`" in value else f"`{value}`" if value else ""
-
-
 if __name__ == "__main__":
-    print(text(), end="")
+    print(build_page(), end="")

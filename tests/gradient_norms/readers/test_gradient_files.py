@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.gradient_norms import read_norms
-from gradient_norms.sides import refused
+from gradient_norms.sides import read_error
 
 
 def save_npz(folder: Path, gradients: dict[str, np.ndarray]) -> Path:
@@ -68,13 +68,13 @@ def test_norms_of_saved_gradients_are_computed(
         assert size == gradients[name].size
 
 
-def test_gradients_that_are_integers(tmp_path: Path) -> None:
+def test_integers_are_no_gradients(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", a=np.arange(4))
-    assert "holds no floating-point tensors" in refused(tmp_path / "g.npz")
+    assert "holds no floating-point tensors" in read_error(tmp_path / "g.npz")
 
 
 def test_a_torch_file_that_would_run_code_is_not_run(tmp_path: Path) -> None:
     import pickle
 
     (tmp_path / "g.pt").write_bytes(pickle.dumps({"a": print}))
-    assert "expected a checkpoint" in refused(tmp_path / "g.pt")
+    assert "expected a checkpoint" in read_error(tmp_path / "g.pt")

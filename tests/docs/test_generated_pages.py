@@ -1,27 +1,36 @@
-"""docs/dump-config.md is what the code says."""
+"""The generated pages of docs/ are up to date, and complete."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from dumpdiff.capture.environment import VARIABLES
-from dumpdiff.capture.handbook import table, text
 from dumpdiff.capture.mindspore import RULES
 from dumpdiff.capture.mindspore.fields import FIELDS, SOURCES
 from dumpdiff.capture.msprobe import fields as msprobe_fields
 
-from .mindspore.cases import CASES
+from capture.mindspore.cases import CASES
 
-PAGE = Path(__file__).parents[2] / "docs" / "dump-config.md"
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path.insert(0, str(DOCS / "generate"))
+
+import commands  # noqa: E402
+import dump_config  # noqa: E402
+from tables import format_table  # noqa: E402
 
 
-def test_the_page_is_what_the_code_writes() -> None:
-    advice = "run: python -m dumpdiff.capture.handbook > docs/dump-config.md"
-    assert PAGE.read_text(encoding="utf-8") == text(), advice
+@pytest.mark.parametrize(("page", "generator"), [("dump-config", dump_config), ("commands", commands)])
+def test_the_page_is_up_to_date(page: str, generator: ModuleType) -> None:
+    content = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    assert content == generator.build_page(), "run: make reference"
 
 
 def test_every_field_rule_and_variable_has_a_row() -> None:
-    rows = [line for line in text().splitlines() if line.startswith("| `")]
+    rows = [line for line in dump_config.build_page().splitlines() if line.startswith("| `")]
     for field in FIELDS:
         assert any(row.startswith(f"| `{field.section}`<br>`{field.name}` |") for row in rows)
     for name in (*(rule.id for rule in RULES), *(variable.name for variable in VARIABLES)):
@@ -29,7 +38,7 @@ def test_every_field_rule_and_variable_has_a_row() -> None:
 
 
 def test_every_field_of_msprobe_has_a_row() -> None:
-    rows = text().splitlines()
+    rows = dump_config.build_page().splitlines()
     for field in msprobe_fields.FIELDS:
         assert (
             sum(
@@ -46,4 +55,4 @@ def test_a_rule_counts_as_run_if_it_was() -> None:
 
 
 def test_a_bar_does_not_end_a_cell() -> None:
-    assert table(("a", "b"), [("0|1", "c")]) == "| a | b |\n| --- | --- |\n| 0\\|1 | c |\n"
+    assert format_table(("a", "b"), [("0|1", "c")]) == "| a | b |\n| --- | --- |\n| 0\\|1 | c |\n"
