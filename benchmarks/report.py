@@ -31,7 +31,7 @@ from dumpdiff.reports.alignment import html
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from results import repeated  # noqa: E402  (a helper of the tests, not a package)
+from results import extend_result  # noqa: E402  (a helper of the tests, not a package)
 
 SIZES = (1_000, 10_000, 20_000, 100_000)
 SWITCHES = (
@@ -97,7 +97,7 @@ def measured(result: Result, file: Path) -> Figures:
 def rows(repeat: int) -> Iterator[Figures]:
     with tempfile.TemporaryDirectory() as folder:
         small = demo(Path(folder))
-        for result in (small, *(repeated(small, size) for size in SIZES)):
+        for result in (small, *(extend_result(small, size) for size in SIZES)):
             runs = [measured(result, Path(folder) / "report.html") for _ in range(repeat)]
             yield Figures(*map(min, zip(*map(astuple, runs), strict=True)))
 

@@ -1,4 +1,4 @@
-"""Small results made by hand: what a report is given, with all that is awkward in it."""
+"""Small results made by hand, with everything that is difficult for a report."""
 
 from __future__ import annotations
 
@@ -8,15 +8,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Baseline, Equivalence, Result, Side
 from dumpdiff.model.finding import Finding
+from dumpdiff.model.result import (
+    PAIR_COLUMNS,
+    UNMATCHED_COLUMNS,
+    Baseline,
+    Equivalence,
+    Result,
+    Side,
+)
 from dumpdiff.model.trace import Problem, Source
 
 NUMERIC = {
-    "target", "reference", "error", "tolerance", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
-    "nonfinite_mismatch", "rounded_error", "confidence",
-    *(f"{side}_{name}" for side in ("target", "reference") for name in ("max", "min", "mean", "norm")),
-}  # fmt: skip
+    "target",
+    "reference",
+    "error",
+    "tolerance",
+    "relative_l2",
+    "cosine",
+    "max_absolute",
+    "max_relative",
+    "beyond",
+    "nonfinite_mismatch",
+    "rounded_error",
+    "confidence",
+    *(
+        f"{side}_{name}"
+        for side in ("target", "reference")
+        for name in ("max", "min", "mean", "norm")
+    ),
+}
 
 RSQRT = "Default/network-WithLoss/layers-CellList/1-Layer/post_norm-RMSNorm/Rsqrt-op3"
 
@@ -45,30 +66,39 @@ FINDING = Finding(
 )
 
 BACKWARD = replace(
-    FINDING, rank=2, phase="backward", scope="layers.0.attention.wq", title="layers.0.attention.wq: gradient parts",
-    target_ops=("g1", "g2", "g3", "g4", "g5"), source={},
-)  # fmt: skip
+    FINDING,
+    rank=2,
+    phase="backward",
+    scope="layers.0.attention.wq",
+    title="layers.0.attention.wq: gradient diverges",
+    target_ops=("g1", "g2", "g3", "g4", "g5"),
+    source={},
+)
 
 BASELINE = Baseline(
-    Source("/data/again", "ptdbg", "6.0, api_stack", "pytorch", step=0), values=310, estimated=4,
-    median=1.2e-7, largest=4e-6, largest_op="Functional.linear.3.forward",
-)  # fmt: skip
+    Source("/data/again", "ptdbg", "6.0, api_stack", "pytorch", step=0),
+    values=310,
+    estimated=4,
+    median=1.2e-7,
+    largest=4e-6,
+    largest_op="Functional.linear.3.forward",
+)
 
 
-def pairs(*rows: dict[str, Any]) -> pd.DataFrame:
-    data = {
-        column: [row.get(column, np.nan if column in NUMERIC else "") for row in rows]
-        for column in PAIR_COLUMNS
-    }
+def make_pairs(*rows: dict[str, Any]) -> pd.DataFrame:
+    data = {}
+    for column in PAIR_COLUMNS:
+        missing = np.nan if column in NUMERIC else ""
+        data[column] = [row.get(column, missing) for row in rows]
     return pd.DataFrame(data, columns=list(PAIR_COLUMNS))
 
 
-def unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
+def make_unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(UNMATCHED_COLUMNS), dtype=object)
 
 
-def make(**changes: Any) -> Result:
-    """A diverged result with two findings, or what it is with some fields replaced."""
+def make_result(**changes: Any) -> Result:
+    """Return a diverged result with two findings, with some fields replaced."""
     target = Side(
         Source(
             "/data/ms_dump",
@@ -92,7 +122,7 @@ def make(**changes: Any) -> Result:
         tensors=1004,
         problems=(),
     )
-    whole = Result(
+    result = Result(
         target=target,
         reference=reference,
         verdict="diverged",
@@ -105,11 +135,11 @@ def make(**changes: Any) -> Result:
                 "optimizer": {"ops": 0, "compared": 0, "healed": 0, "share": float("nan")},
             },
         },
-        pairs=pairs(
+        pairs=make_pairs(
             {"target": 0, "reference": 1, "state": "agreeing"},
             {"target": 2, "reference": 3, "state": "introduced"},
         ),
-        unmatched=unmatched(
+        unmatched=make_unmatched(
             ("target", "Default/Cast-op1", "Cast", "forward", "layers.0", "healed"),
             ("target", "Default/Cast-op2", "Cast", "forward", "layers.1", "healed"),
             ("reference", "Tensor.to.0.forward", "Tensor.to", "forward", "layers.1", "dead end"),
@@ -123,33 +153,34 @@ def make(**changes: Any) -> Result:
             "verified_edges": np.float64(0.998),
         },
     )
-    return replace(whole, **changes)
+    return replace(result, **changes)
 
 
-def repeated(result: Result, rows: int) -> Result:
-    """The result of as long a run as gives so many pairs: its own pairs again and again, as further layers.
+def extend_result(result: Result, rows: int) -> Result:
+    """Return the result of a longer run: ``rows`` pairs, which are its own repeated as further layers.
 
-    Op names and scopes are new each time and the numbers vary, so that nothing compresses better than a real one.
+    Op names and scopes are new in each repetition and the numbers vary, so that the tables compress
+    as little as those of a real run.
     """
     random = np.random.default_rng(7)
+    repetitions = range(-(-rows // len(result.pairs)))
+    pairs = [_vary_table(result.pairs, i, random) for i in repetitions]
+    unmatched = [_vary_table(result.unmatched, i, random) for i in repetitions]
+    return replace(
+        result,
+        pairs=pd.concat(pairs, ignore_index=True).head(rows),
+        unmatched=pd.concat(unmatched, ignore_index=True),
+    )
 
-    def again(table: pd.DataFrame, turn: int) -> pd.DataFrame:
-        names = [column for column in table.columns if column == "op" or column.endswith("_op")]
-        numbers = [column for column in table.columns if table[column].dtype.kind == "f"]
-        later = (
-            {name: [f"{value}.{turn}" for value in table[name]] for name in names} if turn else {}
-        )
-        scopes = (
-            table["scope"].str.replace("layers.", f"layers.{turn}", regex=False)
-            if turn
-            else table["scope"]
-        )
-        noisy = {name: table[name] * random.uniform(0.5, 1.5, len(table)) for name in numbers}
-        return table.assign(**noisy, scope=scopes, **later)
 
-    turns = range(-(-rows // len(result.pairs)))
-    tables = {
-        name: pd.concat([again(getattr(result, name), turn) for turn in turns], ignore_index=True)
-        for name in ("pairs", "unmatched")
-    }
-    return replace(result, pairs=tables["pairs"].head(rows), unmatched=tables["unmatched"])
+def _vary_table(table: pd.DataFrame, repetition: int, random: np.random.Generator) -> pd.DataFrame:
+    columns: dict[str, Any] = {}
+    for name in table.columns:
+        if table[name].dtype.kind == "f":
+            columns[name] = table[name] * random.uniform(0.5, 1.5, len(table))
+        elif repetition and (name == "op" or name.endswith("_op")):
+            columns[name] = [f"{op}.{repetition}" for op in table[name]]
+    if repetition:
+        layers = f"layers.{repetition}"
+        columns["scope"] = table["scope"].str.replace("layers.", layers, regex=False)
+    return table.assign(**columns)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from tables import format_code, format_table
+
 import dumpdiff
 from dumpdiff import cli
-
-from tables import format_code, format_table
 
 _INTRODUCTION = """\
 # Commands

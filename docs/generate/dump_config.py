@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from tables import format_code, format_table
+
 from dumpdiff.capture.environment import VARIABLES
 from dumpdiff.capture.mindspore import BACKENDS, OLDEST, RULES, TESTED
 from dumpdiff.capture.mindspore.fields import FIELDS, SOURCES, TYPES, Field
 from dumpdiff.capture.mindspore.violations import SEVERITIES
 from dumpdiff.capture.msprobe import fields as msprobe_fields
 from dumpdiff.capture.msprobe.version import OLDEST as OLDEST_MSPROBE
-from dumpdiff.capture.msprobe.version import spoken
+from dumpdiff.capture.msprobe.version import format_version
 from dumpdiff.capture.snippets import FRAMEWORKS, KINDS
-
-from tables import format_code, format_table
 
 _INTRODUCTION = f"""\
 # Dump configurations
@@ -83,7 +83,13 @@ def build_page() -> str:
             format_table(
                 ("rule", "severity", "what holds", f"what MindSpore {TESTED} says", "known"),
                 (
-                    (f"`{rule.id}`", rule.severity, rule.says, format_code(rule.framework), rule.source)
+                    (
+                        f"`{rule.id}`",
+                        rule.severity,
+                        rule.says,
+                        format_code(rule.framework),
+                        rule.source,
+                    )
                     for rule in RULES
                 ),
             ),
@@ -109,7 +115,7 @@ def build_page() -> str:
                     (
                         f"`{field.section and '<task>.'}{field.name}`",
                         field.what,
-                        spoken(field.since) if field.since > OLDEST_MSPROBE else "all",
+                        format_version(field.since) if field.since > OLDEST_MSPROBE else "all",
                         field.only,
                     )
                     for field in msprobe_fields.FIELDS

@@ -32,9 +32,9 @@ def env(
     DumpError
         If the configuration cannot be read, or a variable is not known.
     """
-    from ..capture.environment import environment
+    from ..capture.environment import build_environment
 
-    return environment(framework, config, tuple(also), seed)
+    return build_environment(framework, config, tuple(also), seed)
 
 
 def snippet(
@@ -70,4 +70,4 @@ def snippet(
     """
     from ..capture import snippets
 
-    return snippets.snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config)
+    return snippets.build_snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config)

@@ -13,7 +13,7 @@ from ..model.trace import Trace
 from .pipeline import PathLike
 
 if TYPE_CHECKING:
-    from ..capture.cost_from_dump import Expected
+    from ..capture.cost_from_dump import ExpectedCost
     from ..capture.mindspore import Target, Violation
 
 __all__ = ["ConfigurationError", "DumpConfig", "check", "mindspore", "msprobe"]
@@ -32,7 +32,7 @@ class DumpConfig:
     #: lines to paste into the training script, '' if none are needed
     script: str = ""
     #: what the dump will cost, if a dump of a similar run was given
-    cost: Expected | None = None
+    cost: ExpectedCost | None = None
 
 
 class ConfigurationError(DumpError):
@@ -137,16 +137,16 @@ def mindspore(
         sample_num=sample_num,
         save_kernel_args=save_kernel_args,
     )
-    config = capture.configuration(options, target)
+    config = capture.build_configuration(options, target)
     violations = capture.check(config, target, here=not elsewhere)
     if violations:
         raise ConfigurationError(violations)
     cost = None
     if like is not None:
-        from ..capture.cost_from_dump import like_mindspore
+        from ..capture.cost_from_dump import estimate_mindspore_cost
 
-        cost = like_mindspore(config, _read_first_part(like), str(like))
-    return DumpConfig(config, capture.text_of(config), cost=cost)
+        cost = estimate_mindspore_cost(config, _read_first_part(like), str(like))
+    return DumpConfig(config, capture.format_configuration(config), cost=cost)
 
 
 def msprobe(
@@ -201,7 +201,7 @@ def msprobe(
     DumpError
         If msprobe would refuse or ignore something, or ``like`` cannot be read.
     """
-    from ..capture.msprobe import Options, configuration, lines, parse_version, text_of
+    from ..capture.msprobe import Options, build_configuration, build_script_lines, parse_version, format_configuration
 
     options = Options(
         path=os.path.abspath("dump") if path is None else path,
@@ -219,14 +219,14 @@ def msprobe(
         precision=precision or "",
         risk_level=risk_level or "",
     )
-    config = configuration(options)
-    script_lines = lines(os.path.abspath(output), framework, script, options.version)
+    config = build_configuration(options)
+    script_lines = build_script_lines(os.path.abspath(output), framework, script, options.version)
     cost = None
     if like is not None:
-        from ..capture.cost_from_dump import like_msprobe
+        from ..capture.cost_from_dump import estimate_msprobe_cost
 
-        cost = like_msprobe(options, _read_first_part(like), str(like))
-    return DumpConfig(config, text_of(config), script_lines, cost)
+        cost = estimate_msprobe_cost(options, _read_first_part(like), str(like))
+    return DumpConfig(config, format_configuration(config), script_lines, cost)
 
 
 def check(
@@ -254,13 +254,13 @@ def check(
         If the file or the dump cannot be read.
     """
     from ..capture.mindspore import check_file
-    from ..capture.mindspore.kernels import names_in
+    from ..capture.mindspore.kernels import list_kernel_names
 
     names = None
     if dump is not None:
         parts = readers.find_parts(dump)
         part, _ = readers.choose_parts(parts, parts)
-        names = names_in(readers.read_part(part))
+        names = list_kernel_names(readers.read_part(part))
     target = _parse_target(backend, ms_version)
     return check_file(str(file), target, here=not elsewhere, names=names)
 

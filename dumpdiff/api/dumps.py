@@ -14,7 +14,7 @@ from ..divergence import locate
 from ..model.defaults import EXPLAINED, MIN_COVERAGE
 from ..model.errors import DumpError
 from ..model.finding import Finding
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from ..model.result import Result
 from ..model.saved_result import SavedResult
 from ..model.trace import Trace
@@ -27,7 +27,7 @@ from .saved import load_folder, read_saved, restore_inputs, save_folder
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import Kind as MappingKind
     from ..capture.msprobe.mapping_files import MsprobeMapping
-    from ..capture.next_dump import Narrowed
+    from ..capture.next_dump import NextDumps
 
 
 def read(
@@ -52,7 +52,7 @@ def read(
     return readers.read_part(part)
 
 
-@collector_paused()
+@pause_gc()
 def align(
     target: PathLike,
     reference: PathLike,
@@ -169,7 +169,7 @@ class Session:
             return ()
         from ..causes import explain  # most comparisons end in agreement and need none of it
 
-        return explain(self.comparison, self.inputs.book, findings)
+        return explain(self.comparison, findings)
 
     def _drawn(self, result: Result) -> Result:
         """The result with the data of its drawings."""
@@ -178,7 +178,7 @@ class Session:
         from ..figures import collect_finding_contexts
 
         report_progress(self.progress, "drawing", 0.0)
-        contexts = collect_finding_contexts(self.comparison, result, self.inputs.book)
+        contexts = collect_finding_contexts(self.comparison, result)
         return replace(result, finding_contexts=contexts)
 
 
@@ -300,7 +300,7 @@ def report(
     return loaded
 
 
-@collector_paused()
+@pause_gc()
 def narrow(
     result: PathLike,
     output: PathLike = "next",
@@ -311,7 +311,7 @@ def narrow(
     reference: PathLike | None = None,
     rules: Sequence[PathLike] = (),
     progress: Progress | None = None,
-) -> Narrowed:
+) -> NextDumps:
     """Write the configurations of the next, narrower dump: whole tensors of the ops around a finding.
 
     Parameters
@@ -334,7 +334,7 @@ def narrow(
     DumpError
         If the result cannot be read, has no such finding, or a dump is missing.
     """
-    from ..capture.next_dump import narrow as plan_next_dump
+    from ..capture.next_dump import plan_next_dump as plan_next_dump
 
     saved = read_saved(result)
     finding_id = None if finding is None else saved.find_id(finding)
@@ -354,7 +354,7 @@ def narrow(
     return plan
 
 
-@collector_paused()
+@pause_gc()
 def mapping(
     result: PathLike,
     kind: MappingKind = "data",
@@ -386,13 +386,13 @@ def mapping(
         If the result cannot be read, or its dumps are missing or not both of msprobe.
     """
     from ..capture.msprobe import parse_version
-    from ..capture.msprobe.mapping_files import msprobe_mapping
+    from ..capture.msprobe.mapping_files import build_mapping
 
     version = None if msprobe_version is None else parse_version(msprobe_version)
     inputs = restore_inputs(read_saved(result), target, reference, rules)
     flows = read_flows(inputs, inputs.choose_parts(), progress)
     report_progress(progress, "aligning", 0.0)
-    return msprobe_mapping(align_flows(*flows, inputs.book), inputs.book, kind, version)
+    return build_mapping(align_flows(*flows, inputs.book), inputs.book, kind, version)
 
 
 @dataclass(frozen=True)

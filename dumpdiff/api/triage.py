@@ -201,7 +201,7 @@ def _compare_norms(
 def _compare_weights(
     case: Case, comparisons: Mapping[str, Any], progress: Progress | None
 ) -> _Outcome:
-    from ..diagnosis.checkpoint_stages import build_weights_stage
+    from ..diagnosis.stages import build_weights_stage
     from . import weights
 
     target, reference = _require_both(case, "weights")
@@ -210,7 +210,7 @@ def _compare_weights(
 
 
 def _align_dumps(case: Case, comparisons: Mapping[str, Any], progress: Progress | None) -> _Outcome:
-    from ..diagnosis.dump_stages import build_dump_stages
+    from ..diagnosis.stages import build_dump_stages
     from .dumps import align
 
     target, reference = _require_both(case, "dump")
@@ -222,7 +222,7 @@ def _align_dumps(case: Case, comparisons: Mapping[str, Any], progress: Progress 
 def _compare_updates(
     case: Case, comparisons: Mapping[str, Any], progress: Progress | None
 ) -> _Outcome:
-    from ..diagnosis.checkpoint_stages import build_optimizer_stage
+    from ..diagnosis.stages import build_optimizer_stage
     from ..optimizers.comparison import compare_updates
     from ..optimizers.inputs import read_run
 

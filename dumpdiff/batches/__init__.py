@@ -1,6 +1,6 @@
-"""Did two runs see the same batch? Read from dumps, from Megatron's token files, from saved batches; and compared.
+"""The comparison of the first batches of two runs, from dumps, token files or saved batches.
 
->>> from dumpdiff.triage.data import Packing, compare, read_batches
+>>> from dumpdiff.batches import Packing, compare, read_batches
 >>> packing = Packing(sequence_length=4096, global_batch=8, samples=8000)
 >>> compare(read_batches("ms_dump"), read_batches("data_text_document", packing)).verdict  # doctest: +SKIP
 'agree'
@@ -17,8 +17,8 @@ __all__ = [
     "Batch",
     "DataComparison",
     "Finding",
-    "Vocabulary",
     "Packing",
+    "Vocabulary",
     "compare",
     "derive_packings",
     "read_batches",

@@ -1,4 +1,4 @@
-"""How two trainings cut their token files, by their settings."""
+"""How two trainings cut their token files into samples, derived from their settings."""
 
 from __future__ import annotations
 
@@ -19,34 +19,28 @@ _ROWS = {
 
 
 def derive_packings(settings: SettingsComparison) -> tuple[Packing, Packing]:
-    """How the target and the reference pack; what their settings do not tell is as :data:`DEFAULT` has it."""
-    target, reference = (
-        _packing(
-            {outcome.setting: getattr(outcome, side).value for outcome in settings.rows},
-            framework,
-        )
-        for side, framework in (
-            ("target", settings.target.framework),
-            ("reference", settings.reference.framework),
-        )
-    )
+    """Return the packing of the target and of the reference.
+
+    Fields that the settings do not contain are those of :data:`DEFAULT_PACKING`.
+    """
+    target_values = {row.setting: row.target.value for row in settings.rows}
+    reference_values = {row.setting: row.reference.value for row in settings.rows}
+    target = _derive_packing(target_values, settings.target.framework)
+    reference = _derive_packing(reference_values, settings.reference.framework)
     return target, reference
 
 
-def _packing(values: dict[str, Any], framework: str) -> Packing:
-    told = {
-        field: int(values[row])
-        for field, row in _ROWS.items()
-        if isinstance(values[row], int) and values[row] > 0
-    }
-    if isinstance(values["data_seed"], int):
-        told["seed"] = values["data_seed"]  # which may be 0
-    if (
-        framework == "mindformers" and "samples" in told
-    ):  # its datasets hold one epoch, and are repeated
-        told["samples"] //= values["epochs"] if isinstance(values["epochs"], int) else 1
-    shares = values["split"]
-    split = DEFAULT_PACKING.split if not isinstance(shares, (list, tuple)) else ",".join(map(repr, shares))
-    return Packing(
-        **told, split=split, loader="mindformers" if framework == "mindformers" else "megatron"
-    )
+def _derive_packing(values: dict[str, Any], framework: str) -> Packing:
+    fields: dict[str, int] = {}
+    for field, row in _ROWS.items():
+        value = values[row]
+        if isinstance(value, int) and (value > 0 or field == "seed"):
+            fields[field] = int(value)
+    is_mindformers = framework == "mindformers"
+    if is_mindformers and "samples" in fields:
+        # Its datasets hold one epoch and are repeated.
+        fields["samples"] //= values["epochs"] if isinstance(values["epochs"], int) else 1
+    split = DEFAULT_PACKING.split
+    if isinstance(values["split"], (list, tuple)):
+        split = ",".join(map(repr, values["split"]))
+    return Packing(**fields, split=split, loader="mindformers" if is_mindformers else "megatron")

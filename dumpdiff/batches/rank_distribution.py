@@ -1,4 +1,4 @@
-"""What the relation of two sides' tokens means, by where they were read and by who trains on which sample."""
+"""Findings about the token ids of two batches, and about the ranks that train on the samples."""
 
 from __future__ import annotations
 
@@ -11,70 +11,89 @@ from .batch import Batch
 from .checks import Finding, State
 from .relation import Relation, format_numbers
 
-_SAME_MEAN = "the mean loss of the step is the same"
+_SAME_LOSS = "the mean loss of the step is the same"
 
 
 def judge_tokens(target: Batch, reference: Batch, relation: Relation) -> Iterator[Finding]:
-    """One finding about the tokens, and one about the ranks if both sides know them.
+    """Yield a finding about the tokens, and one about the ranks if both sides know them.
 
-    Dumps are compared tensor by tensor, so that each sample must stand in its place. Of a global batch that is known
-    from files alone it is enough that the step has the same samples.
+    Dumps are compared tensor by tensor, so each sample must have the same position. For global
+    batches from files it is enough that the step has the same samples.
     """
+    yield _judge_relation(target, reference, relation)
+    yield from _judge_ranks(target, reference, relation)
+
+
+def _judge_relation(target: Batch, reference: Batch, relation: Relation) -> Finding:
     state: State = "agree" if relation.kind == "same" else "differ"
-    said = relation.summary
-    by_rank = _by_rank(target, reference, relation)
-    files = "dump" not in (target.kind, reference.kind)
-    if relation.kind == "order" and by_rank is not None and np.array_equal(*by_rank):
-        state, said = "agree", f"the same {target.n_samples} samples, dealt out to the same ranks"
-    elif relation.kind == "order" and files:
-        state, said = "warning", f"{said}; {_SAME_MEAN}"
+    summary = relation.summary
+    if relation.kind == "order":
+        if _has_same_distribution(target, reference, relation):
+            state = "agree"
+            summary = f"the same {target.n_samples} samples, distributed to the same ranks"
+        elif _are_files(target, reference):
+            state, summary = "warning", f"{summary}; {_SAME_LOSS}"
     elif relation.kind == "part":
-        state, said = _part(target, reference, relation)
+        state, summary = _judge_part(target, reference, relation)
     elif relation.kind == "longer" and abs(target.sample_length - reference.sample_length) == 1:
-        state, said = "agree", f"{said}, as where the model cuts inputs and labels out of one row"
-    yield Finding("token ids", state, said)
-    if by_rank is None or target.ranks is None or reference.ranks is None:
+        state = "agree"
+        summary += ", as if the model cuts inputs and labels from one row"
+    return Finding("token ids", state, summary)
+
+
+def _judge_ranks(target: Batch, reference: Batch, relation: Relation) -> Iterator[Finding]:
+    """Yield a finding about the rank of each sample, if both sides know it."""
+    if relation.kind not in ("same", "order") or target.ranks is None or reference.ranks is None:
         return
-    mine, theirs = _numbered(target.ranks), _numbered(reference.ranks)[list(relation.reference_samples)]
-    wrong = np.flatnonzero(mine != theirs)
-    if len(wrong):
-        i = int(wrong[0])
-        where = f"first sample {i}: rank {mine[i]} against rank {theirs[i]}"
-        count = f"{len(wrong)} of {target.n_samples} samples go to another rank, {where}"
-        yield Finding("ranks", "warning" if files else "differ", f"{count}; {_SAME_MEAN}")
-    elif mine.any():
+    target_ranks = _renumber_ranks(target.ranks)
+    reference_ranks = _renumber_ranks(reference.ranks)[list(relation.reference_samples)]
+    differing_samples = np.flatnonzero(target_ranks != reference_ranks)
+    if len(differing_samples):
+        first = int(differing_samples[0])
+        summary = (
+            f"{len(differing_samples)} of {target.n_samples} samples go to a different rank, first"
+            f" sample {first}: rank {target_ranks[first]} against rank {reference_ranks[first]};"
+            f" {_SAME_LOSS}"
+        )
+        yield Finding("ranks", "warning" if _are_files(target, reference) else "differ", summary)
+    elif target_ranks.any():
         yield Finding("ranks", "agree", "every sample goes to the same rank")
 
 
-def _numbered(ranks: Ints) -> Ints:
-    """(samples,) data-parallel ranks from 0: those of a dump are of all devices."""
+def _are_files(target: Batch, reference: Batch) -> bool:
+    """Whether both batches are global batches from files."""
+    return "dump" not in (target.kind, reference.kind)
+
+
+def _renumber_ranks(ranks: Ints) -> Ints:
+    """Return (samples,) data-parallel ranks from 0; the ranks of a dump number all devices."""
     return np.unique(ranks, return_inverse=True)[1]
 
 
-def _by_rank(target: Batch, reference: Batch, relation: Relation) -> tuple[Ints, Ints] | None:
-    """Both sides' samples, by the reference's numbers, as the ranks get them; None if a side has no ranks."""
-    if relation.kind not in ("same", "order") or target.ranks is None or reference.ranks is None:
-        return None
-    order = np.asarray(relation.reference_samples)
-    return order[np.argsort(target.ranks, kind="stable")], np.argsort(
-        reference.ranks, kind="stable"
-    )
+def _has_same_distribution(target: Batch, reference: Batch, relation: Relation) -> bool:
+    """Whether the ranks of both sides, one after another, get the same samples."""
+    if target.ranks is None or reference.ranks is None:
+        return False
+    reference_samples = np.asarray(relation.reference_samples)
+    target_order = reference_samples[np.argsort(target.ranks, kind="stable")]
+    return np.array_equal(target_order, np.argsort(reference.ranks, kind="stable"))
 
 
-def _part(target: Batch, reference: Batch, relation: Relation) -> tuple[State, str]:
-    """One side holds some samples of the other: as it should be, if a dump holds those of one rank."""
-    if target.n_samples < reference.n_samples:
-        few, many, numbers = target, reference, list(relation.reference_samples)
-    else:
-        few, many, numbers = (
-            reference,
-            target,
-            [i for i, at in enumerate(relation.reference_samples) if at >= 0],
-        )
-    owners = [] if many.ranks is None else np.unique(many.ranks[numbers]).tolist()
-    if len(owners) > 1:
-        return "differ", f"{relation.summary}, where they go to ranks {format_numbers(owners)}"
-    whole = many.ranks is not None and int((many.ranks == owners[0]).sum()) == few.n_samples
-    if few.kind == "dump" and (whole or many.kind != "dump"):
-        return "agree", f"{relation.summary}: those of rank {owners[0]}" if owners else relation.summary
+def _judge_part(target: Batch, reference: Batch, relation: Relation) -> tuple[State, str]:
+    """Judge a side that holds some samples of the other: correct for the dump of one rank."""
+    numbers = [number for number in relation.reference_samples if number >= 0]
+    part, full = target, reference
+    if target.n_samples >= reference.n_samples:
+        part, full = reference, target
+        numbers = relation.find_shared_samples()
+    if full.ranks is None:
+        is_dump_of_file = part.kind == "dump" and full.kind != "dump"
+        return ("agree" if is_dump_of_file else "differ"), relation.summary
+    part_ranks = np.unique(full.ranks[numbers]).tolist()
+    if len(part_ranks) > 1:
+        summary = f"{relation.summary}, where they go to ranks {format_numbers(part_ranks)}"
+        return "differ", summary
+    is_full_rank = int((full.ranks == part_ranks[0]).sum()) == part.n_samples
+    if part.kind == "dump" and (is_full_rank or full.kind != "dump"):
+        return "agree", f"{relation.summary}: those of rank {part_ranks[0]}"
     return "differ", relation.summary

@@ -1,4 +1,4 @@
-"""How the tokens of two batches are related: the same, in another order, moved, cut, partly or wholly other."""
+"""How the tokens of two batches are related: the same, reordered, shifted, cut, or different."""
 
 from __future__ import annotations
 
@@ -10,163 +10,221 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 
-#: part: one side holds some samples of the other; longer: the same samples, one side goes on; some: tokens differ
-#: here and there.
+#: part: one side holds some samples of the other; longer: the same samples, which one side
+#: continues; offset: samples begin at different tokens of one text; some: some tokens differ.
 Kind = Literal["same", "order", "part", "longer", "offset", "some", "other"]
 
-_ALIKE = 0.5  #: share of equal tokens from which two batches are the same one with differences, and not two batches
-_TRIES = 256  #: places at which an offset is looked for
+#: From this share of equal tokens on, two batches are one batch with differences; below it, they
+#: are two different batches.
+_MIN_EQUAL_SHARE = 0.5
+#: Positions that are tried as the offset of a sample, at most.
+_MAX_OFFSET_TRIES = 256
+#: Numbers that are listed in a message, at most.
+_MAX_NUMBERS = 12
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Of a target's tokens to a reference's."""
+    """The relation of a target's tokens to a reference's."""
 
     kind: Kind
     summary: str
-    reference_samples: tuple[
-        int, ...
-    ] = ()  #: the reference's sample that each of the target is, -1 if none; () if not known
-    first_difference: tuple[int, int] | None = None  #: sample and place of the first token that differs
+    #: The reference sample that equals each target sample, -1 if none does; () if unknown.
+    reference_samples: tuple[int, ...] = ()
+    #: Sample and position of the first token that differs.
+    first_difference: tuple[int, int] | None = None
+
+    def find_shared_samples(self) -> list[int]:
+        """Return the numbers of the target's samples that the reference has, too."""
+        return _find_shared(self.reference_samples)
 
 
 def relate_tokens(target: AnyArray, reference: AnyArray) -> Relation:
-    """The closest relation of (samples, length) to (samples, length)."""
-    target, reference = _same_shape(target, reference)
-    count = f"{len(target)} sample{'s' * (len(target) > 1)} of {target.shape[1]} tokens"
+    """Return the closest relation of two arrays of shape (samples, length)."""
+    target, reference = _match_shapes(target, reference)
+    n_target, target_length = target.shape
+    n_reference, reference_length = reference.shape
+    plural = "s" if n_target > 1 else ""
+    size = f"{n_target} sample{plural} of {target_length} tokens"
     if np.array_equal(target, reference):
-        return Relation("same", f"the same {count}, bit for bit", tuple(range(len(target))))
-    if target.shape[1] == reference.shape[1]:
-        return _same_length(target, reference)
-    if len(target) == len(reference):
-        return _longer(target, reference)
-    said = f"{count} against {len(reference)} of {reference.shape[1]}"
-    return Relation("other", f"other shapes: {said}")
+        return Relation("same", f"the same {size}, bit for bit", tuple(range(n_target)))
+    if target_length == reference_length:
+        return _relate_same_length(target, reference)
+    if n_target == n_reference:
+        return _relate_different_length(target, reference)
+    return Relation(
+        "other", f"different shapes: {size} against {n_reference} of {reference_length}"
+    )
 
 
-def _same_shape(target: AnyArray, reference: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """One side flat, as some operators read ids: in the shape of the other."""
-    if target.size == reference.size and 1 in (len(target), len(reference)):
-        shape = reference.shape if len(target) == 1 else target.shape
-        return target.reshape(shape), reference.reshape(shape)
+def _match_shapes(target: AnyArray, reference: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Reshape a side that is one flat row, as some operators read ids, to the other's shape."""
+    if target.size != reference.size:
+        return target, reference
+    if len(target) == 1:
+        return target.reshape(reference.shape), reference
+    if len(reference) == 1:
+        return target, reference.reshape(target.shape)
     return target, reference
 
 
-def _same_length(target: AnyArray, reference: AnyArray) -> Relation:
-    order = _order(target, reference)
-    found = [i for i in order if i >= 0]
-    if len(found) == len(target) == len(reference):
-        return Relation(
-            "order", f"the same {len(target)} samples in another order: {format_numbers(order)}", order
-        )
-    if len(found) == min(len(target), len(reference)):
-        few, many = (
-            ("target", "reference") if len(target) < len(reference) else ("reference", "target")
-        )
-        numbers = found if few == "target" else [i for i, at in enumerate(order) if at >= 0]
-        of = f"the {many}'s {max(len(target), len(reference))}"
-        said = f"the {len(found)} samples of the {few} are numbers {format_numbers(numbers)} of {of}"
-        return Relation("part", said, order)
-    if len(target) != len(reference):
-        said = f"{len(target)} samples against {len(reference)}, {len(found)} of them in both"
-        return Relation("other", said, order if found else ())
-    moved = _moved(target, reference)
-    if moved is not None:
-        return moved
-    differing = target != reference
-    first = tuple(int(i) for i in np.argwhere(differing)[0])
-    where = (
-        f"first at sample {first[0]}, place {first[1]}: {target[first]} against {reference[first]}"
+def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
+    """Relate samples of the same length that are not all the same."""
+    reference_samples = _find_samples(target, reference)
+    n_shared = len(_find_shared(reference_samples))
+    n_target, n_reference = len(target), len(reference)
+    if n_shared == n_target == n_reference:
+        order = format_numbers(reference_samples)
+        summary = f"the same {n_target} samples in another order: {order}"
+        return Relation("order", summary, reference_samples)
+    if n_shared == min(n_target, n_reference):
+        return _describe_part(reference_samples, n_target, n_reference)
+    if n_target != n_reference:
+        summary = f"{n_target} samples against {n_reference}, {n_shared} of them in both"
+        return Relation("other", summary, reference_samples if n_shared else ())
+    offset_relation = _find_offset_relation(target, reference)
+    if offset_relation is not None:
+        return offset_relation
+    return _describe_differences(target, reference, reference_samples)
+
+
+def _describe_part(
+    reference_samples: tuple[int, ...], n_target: int, n_reference: int
+) -> Relation:
+    """Describe a side whose samples are all among those of the other side."""
+    part, full = "reference", "target"
+    shared_samples = _find_shared(reference_samples)
+    n_full = n_target
+    if n_target < n_reference:
+        part, full = "target", "reference"
+        shared_samples = list(reference_samples)
+        n_full = n_reference
+    numbers = format_numbers(shared_samples)
+    summary = (
+        f"the {len(shared_samples)} samples of the {part} are numbers {numbers} of the"
+        f" {full}'s {n_full}"
     )
-    share = 1 - float(differing.mean())
-    if share >= _ALIKE or found:
-        rows = int(differing.any(axis=1).sum())
-        shared = (
-            f"; {len(found)} samples are in both, in places {format_numbers(order)}"
-            if found and found != _kept(order)
-            else ""
-        )
-        count = f"{int(differing.sum())} of {target.size} tokens differ, in {rows} of {len(target)} samples"
-        said = f"{count}, {where}{shared}"
-        return Relation("some", said, tuple(range(len(target))), (first[0], first[1]))
-    return Relation(
-        "other",
-        f"another batch: {100 * share:.0f} % of the tokens are equal, {where}",
-        (),
-        (first[0], first[1]),
+    return Relation("part", summary, reference_samples)
+
+
+def _describe_differences(
+    target: AnyArray, reference: AnyArray, reference_samples: tuple[int, ...]
+) -> Relation:
+    """Describe the tokens that differ between two arrays of the same shape."""
+    differs = target != reference
+    sample, position = (int(index) for index in np.argwhere(differs)[0])
+    location = (
+        f"first at sample {sample}, position {position}: {target[sample, position]} against"
+        f" {reference[sample, position]}"
     )
+    equal_share = 1 - float(differs.mean())
+    n_shared = len(_find_shared(reference_samples))
+    if equal_share < _MIN_EQUAL_SHARE and not n_shared:
+        summary = f"another batch: {100 * equal_share:.0f} % of the tokens are equal, {location}"
+        return Relation("other", summary, (), (sample, position))
+    n_differing_samples = int(differs.any(axis=1).sum())
+    summary = (
+        f"{int(differs.sum())} of {target.size} tokens differ, in {n_differing_samples} of"
+        f" {len(target)} samples, {location}"
+    )
+    if any(number not in (-1, index) for index, number in enumerate(reference_samples)):
+        numbers = format_numbers(reference_samples)
+        summary += f"; {n_shared} samples are in both, with numbers {numbers}"
+    return Relation("some", summary, tuple(range(len(target))), (sample, position))
 
 
-def _kept(order: Sequence[int]) -> list[int]:
-    return [i for i, at in enumerate(order) if at == i]
+def _find_samples(target: AnyArray, reference: AnyArray) -> tuple[int, ...]:
+    """Return the reference sample that equals each target sample, -1 if none does.
 
-
-def _order(target: AnyArray, reference: AnyArray) -> tuple[int, ...]:
-    """The reference's sample that each of the target is, -1 if none; repeats are paired one by one."""
-    places: dict[bytes, list[int]] = {}
-    for i in range(len(reference) - 1, -1, -1):
-        places.setdefault(np.ascontiguousarray(reference[i]).tobytes(), []).append(i)
-    order = []
+    Samples that occur several times are paired one by one, in order.
+    """
+    numbers_by_sample: dict[bytes, list[int]] = {}
+    for number in range(len(reference) - 1, -1, -1):
+        sample = np.ascontiguousarray(reference[number]).tobytes()
+        numbers_by_sample.setdefault(sample, []).append(number)
+    reference_samples = []
     for row in target:
-        left = places.get(np.ascontiguousarray(row).tobytes())
-        order.append(left.pop() if left else -1)
-    return tuple(order)
+        numbers = numbers_by_sample.get(np.ascontiguousarray(row).tobytes())
+        reference_samples.append(numbers.pop() if numbers else -1)
+    return tuple(reference_samples)
 
 
-def _longer(target: AnyArray, reference: AnyArray) -> Relation:
-    long, short, name = (target, reference, "target") if target.shape[1] > reference.shape[1] else (
-        reference, target, "reference"
-    )  # fmt: skip
-    width, more = short.shape[1], long.shape[1] - short.shape[1]
-    identity = tuple(range(len(target)))
-    lengths = f"{long.shape[1]} tokens against {width}"
-    for kept, rest, end in (
-        (long[:, :width], long[:, width:], "behind"),
-        (long[:, more:], long[:, :more], "before"),
-    ):
-        if not np.array_equal(kept, short):
-            continue
-        values = np.unique(rest)
-        what = (
-            f"padded with {values[0]} {end} them"
-            if len(values) == 1 and more > 1
-            else f"{more} more {end} them"
-        )
-        return Relation(
-            "longer",
-            f"the same samples, {lengths}: in the {name} {what}",
-            identity if end == "behind" else (),
-        )
-    share = float((long[:, :width] == short).mean())
-    return Relation("other", f"{lengths}, and {100 * share:.0f} % of what both have are equal")
+def _find_shared(reference_samples: Sequence[int]) -> list[int]:
+    return [index for index, number in enumerate(reference_samples) if number >= 0]
 
 
-def _moved(target: AnyArray, reference: AnyArray) -> Relation | None:
-    """Each sample of one side is the other's from some token on; None if that is not so."""
-    for ahead, behind, name in ((reference, target, "reference"), (target, reference, "target")):
-        offsets = [_offset(a, b) for a, b in zip(ahead, behind, strict=True)]
-        known = [offset for offset in offsets if offset is not None]
-        if len(known) == len(offsets):
-            by = str(known[0]) if len(set(known)) == 1 else f"{min(known)} to {max(known)}"
-            other = "target" if name == "reference" else "reference"
-            return Relation("offset", f"the {other}'s samples begin {by} tokens after the {name}'s")
+def _relate_different_length(target: AnyArray, reference: AnyArray) -> Relation:
+    """Relate as many samples of different lengths."""
+    longer, shorter, longer_side = target, reference, "target"
+    if target.shape[1] < reference.shape[1]:
+        longer, shorter, longer_side = reference, target, "reference"
+    length = shorter.shape[1]
+    n_more = longer.shape[1] - length
+    lengths = f"{longer.shape[1]} tokens against {length}"
+    summary = f"the same samples, {lengths}: in the {longer_side} "
+    if np.array_equal(longer[:, :length], shorter):
+        summary += _describe_addition(longer[:, length:], "after")
+        return Relation("longer", summary, tuple(range(len(target))))
+    if np.array_equal(longer[:, n_more:], shorter):
+        summary += _describe_addition(longer[:, :n_more], "before")
+        return Relation("longer", summary)
+    share = float((longer[:, :length] == shorter).mean())
+    return Relation("other", f"{lengths}, and {100 * share:.0f} % of the common ones are equal")
+
+
+def _describe_addition(tokens: AnyArray, place: str) -> str:
+    """Describe the additional tokens, which are 'before' or 'after' the common ones."""
+    distinct_tokens = np.unique(tokens)
+    n_more = tokens.shape[1]
+    if len(distinct_tokens) == 1 and n_more > 1:
+        return f"padded with {distinct_tokens[0]} {place} them"
+    return f"{n_more} more {place} them"
+
+
+def _find_offset_relation(target: AnyArray, reference: AnyArray) -> Relation | None:
+    """Return the offset if each sample of one side begins within the other's; else None."""
+    later = "reference"
+    offsets = _find_offsets(target, reference)
+    if offsets is None:
+        later = "target"
+        offsets = _find_offsets(reference, target)
+    if offsets is None:
+        return None
+    earlier = "target" if later == "reference" else "reference"
+    count = str(offsets[0]) if len(set(offsets)) == 1 else f"{min(offsets)} to {max(offsets)}"
+    summary = f"the {later}'s samples begin {count} tokens after the {earlier}'s"
+    return Relation("offset", summary)
+
+
+def _find_offsets(earlier: AnyArray, later: AnyArray) -> list[int] | None:
+    """Return how many tokens of each earlier sample come before the later one; None if unrelated."""
+    offsets = []
+    for earlier_sample, later_sample in zip(earlier, later, strict=True):
+        offset = _find_offset(earlier_sample, later_sample)
+        if offset is None:
+            return None
+        offsets.append(offset)
+    return offsets
+
+
+def _find_offset(earlier: AnyArray, later: AnyArray) -> int | None:
+    """Return how many tokens of ``earlier`` come before ``later`` begins; at most half of them."""
+    half = len(earlier) // 2
+    candidates = np.flatnonzero(earlier[: half + 1] == later[0])[:_MAX_OFFSET_TRIES]
+    for candidate in candidates.tolist():
+        if np.array_equal(earlier[candidate:], later[: len(later) - candidate]):
+            return int(candidate)
     return None
 
 
-def _offset(ahead: AnyArray, behind: AnyArray) -> int | None:
-    """How many tokens of ``ahead`` come before ``behind`` begins; at most half of them."""
-    half = len(ahead) // 2
-    starts = np.flatnonzero(ahead[: half + 1] == behind[0])[:_TRIES]
-    return next(
-        (int(d) for d in starts if np.array_equal(ahead[d:], behind[: len(behind) - d])), None
-    )
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Format numbers for a person, the first dozen; '-' for negative ones.
 
-
-def format_numbers(order: Sequence[int]) -> str:
-    """Numbers for a person, the first dozen.
-
-    >>> spoken([2, 0, 1])
+    >>> format_numbers([2, 0, 1])
     '2, 0, 1'
     """
-    shown = ", ".join("-" if i < 0 else str(i) for i in order[:12])
-    return shown + (f", ... ({len(order)})" if len(order) > 12 else "")
+    listed_numbers = ["-" if number < 0 else str(number) for number in numbers[:_MAX_NUMBERS]]
+    text = ", ".join(listed_numbers)
+    if len(numbers) > _MAX_NUMBERS:
+        text += f", ... ({len(numbers)})"
+    return text

@@ -1,4 +1,4 @@
-"""Token ids as text, by a ``tokenizer.json``, so that a person can read what a network was given."""
+"""Token ids as text, decoded with a ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def open_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a ``tokenizer.json``. Raises DumpError if it is none, or the package is not installed."""
+    """Open the tokenizer of a ``tokenizer.json``, or of a folder with one.
+
+    Raises DumpError if it is none, or if the package tokenizers is not installed.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -25,31 +28,31 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
         raise DumpError(f"{file}: no such file; expected the tokenizer.json of a model")
     try:
         return Tokenizer.from_file(str(file))
-    except (
-        Exception
-    ) as error:  # the package raises Exception itself for a file that it cannot parse
-        raise DumpError(
-            f"{file}: expected a tokenizer.json ({str(error).splitlines()[0]})"
-        ) from None
+    except Exception as error:  # the package raises Exception for a file that it cannot parse
+        reason = str(error).splitlines()[0]
+        raise DumpError(f"{file}: expected a tokenizer.json ({reason})") from None
 
 
 def list_special_ids(tokenizer: Tokenizer) -> dict[int, str]:
-    """Id -> content of the tokens that are no text: beginnings, ends, padding."""
-    added = tokenizer.get_added_tokens_decoder()
-    return {int(i): token.content for i, token in sorted(added.items()) if token.special}
+    """Map the ids of tokens that are no text (begin, end, padding) to their names."""
+    special_ids = {}
+    for token_id, token in sorted(tokenizer.get_added_tokens_decoder().items()):
+        if token.special:
+            special_ids[int(token_id)] = token.content
+    return special_ids
 
 
 def decode_tokens(tokenizer: Tokenizer, tokens: AnyArray) -> str:
-    """The text of (length,) ids, special ones shown; ids that the tokenizer does not have are shown as numbers."""
-    size = tokenizer.get_vocab_size(with_added_tokens=True)
-    known = (tokens >= 0) & (tokens < size)
-    if known.all():
-        return str(tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
-    parts, run = [], []
-    for token, has in zip(tokens.tolist(), known.tolist(), strict=True):
-        if has:
-            run.append(token)
+    """Return the text of (length,) ids with special tokens; unknown ids are shown as ``<id?>``."""
+    vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=True)
+    texts: list[str] = []
+    known_tokens: list[int] = []
+    for token in tokens.tolist():
+        if 0 <= token < vocabulary_size:
+            known_tokens.append(token)
             continue
-        parts += [tokenizer.decode(run, skip_special_tokens=False), f"<{token}?>"]
-        run = []
-    return "".join([*parts, tokenizer.decode(run, skip_special_tokens=False)])
+        texts.append(tokenizer.decode(known_tokens, skip_special_tokens=False))
+        texts.append(f"<{token}?>")
+        known_tokens = []
+    texts.append(tokenizer.decode(known_tokens, skip_special_tokens=False))
+    return "".join(texts)

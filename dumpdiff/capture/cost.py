@@ -58,23 +58,23 @@ class Cost:
         return Cost(self.tensors * steps, self.bytes * steps, self.seconds * steps)
 
     def __str__(self) -> str:
-        return f"{self.tensors:,} tensors, {_size(self.bytes)}, {_time(self.seconds)}"
+        return f"{self.tensors:,} tensors, {format_size(self.bytes)}, {format_time(self.seconds)}"
 
 
-def recorded(trace: Trace) -> Flags:
+def flag_recorded_tensors(trace: Trace) -> Flags:
     """(tensors,) true for what a dumper writes: tensors, and those immediate values of which there is a file."""
     written = ~trace.tensors["constant"].to_numpy() | (trace.tensors["file"] != "").to_numpy()
     flags: Flags = written & (trace.tensors["size"] >= 0).to_numpy()
     return flags
 
 
-def of_ops(trace: Trace, ops: Sequence[int]) -> Flags:
+def flag_op_tensors(trace: Trace, ops: Sequence[int]) -> Flags:
     """(tensors,) true for the tensors of these ops."""
-    flags: Flags = recorded(trace) & np.isin(trace.tensors["op"].to_numpy(), list(ops))
+    flags: Flags = flag_recorded_tensors(trace) & np.isin(trace.tensors["op"].to_numpy(), list(ops))
     return flags
 
 
-def cost(
+def estimate_cost(
     trace: Trace, format: str, *, statistics: Flags | None = None, whole: Flags | None = None
 ) -> Cost:
     """What a dumper of this format would spend on a step and rank like the one of the trace.
@@ -90,7 +90,7 @@ def cost(
     rows = np.flatnonzero(whole)
     sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
     dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
-    items = np.array([_item(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
+    items = np.array([get_item_size(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
     spent = (
         int((sizes * items).sum()) + writer.header * len(rows) + writer.row * int(statistics.sum())
     )
@@ -98,14 +98,14 @@ def cost(
     return Cost(tensors, spent, writer.per_tensor * tensors + spent / writer.rate)
 
 
-def _item(dtype: str, widens: bool) -> int:
+def get_item_size(dtype: str, widens: bool) -> int:
     """Bytes of an element as it is stored."""
     if dtype == "bfloat16" and widens:
         return 4
     return next((size for bits, size in reversed(_ITEM.items()) if dtype.endswith(bits)), 1)
 
 
-def _size(count: int) -> str:
+def format_size(count: int) -> str:
     """Bytes for a person.
 
     >>> _size(1536)
@@ -119,7 +119,7 @@ def _size(count: int) -> str:
     return f"{number:.3g} {unit}"
 
 
-def _time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     if seconds < 1:
         return "less than a second"
     return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

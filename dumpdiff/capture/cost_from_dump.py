@@ -11,15 +11,15 @@ import numpy as np
 from ..model.arrays import Flags
 from ..model.trace import BACKWARD, FORWARD, Trace
 from . import msprobe
-from .cost import Cost, cost, recorded
-from .mindspore.iteration import iterations
-from .mindspore.kernels import kernel
+from .cost import Cost, estimate_cost, flag_recorded_tensors
+from .mindspore.iteration import parse_iterations
+from .mindspore.kernels import parse_kernel
 
 _INPUT_OUTPUT = {0: ("input", "output", "parameter"), 1: ("input", "parameter"), 2: ("output",)}
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedCost:
     """The cost of a step and rank, and how many steps were asked for."""
 
     like: str  #: the dump that it was reckoned from
@@ -34,61 +34,61 @@ class Expected:
         return "\n".join([text, *self.notes])
 
 
-def like_mindspore(config: Mapping[str, Any], trace: Trace, like: str) -> Expected:
+def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) -> ExpectedCost:
     """What MindSpore would write for a valid configuration; ``trace`` is of the dump ``like``, of any format.
 
     Names in ``kernels`` are looked up in a dump of MindSpore; of another they select nothing that could be counted, and
     a note says so.
     """
     common = config["common_dump_settings"]
-    tensors = recorded(trace) & np.isin(
+    tensors = flag_recorded_tensors(trace) & np.isin(
         trace.tensors["role"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
     )
     notes: tuple[str, ...] = ()
     if common["kernels"] and common["dump_mode"] == 1:
         if trace.source.format == "mindspore":
-            kernels = [kernel(entry) for entry in common["kernels"]]
-            tensors &= _of(
+            kernels = [parse_kernel(entry) for entry in common["kernels"]]
+            tensors &= flag_tensors_of_ops(
                 trace, [any(one.selects(name) for one in kernels) for name in trace.ops["name"]]
             )
         else:
             notes = (f"{like} knows no kernels of MindSpore: counted as if all were dumped",)
     saved = common.get("saved_data", "tensor")
-    step = cost(
+    step = estimate_cost(
         trace,
         "mindspore",
         statistics=None if saved == "tensor" else tensors,
         whole=None if saved == "statistic" else tensors,
     )
-    chosen = iterations(common["iteration"])
+    chosen = parse_iterations(common["iteration"])
     steps = None if chosen.everything else sum(last - first + 1 for first, last in chosen.ranges)
-    return Expected(like, step, steps, notes)
+    return ExpectedCost(like, step, steps, notes)
 
 
-def like_msprobe(options: msprobe.Options, trace: Trace, like: str) -> Expected:
+def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> ExpectedCost:
     """What msprobe would write; ``trace`` is of the dump ``like``. A scope is counted as if it were all."""
     names = trace.ops["name"].tolist()
-    tensors = recorded(trace)
+    tensors = flag_recorded_tensors(trace)
     if trace.source.format == "msprobe" and options.names:
-        tensors &= _of(trace, [any(part in name for part in options.names) for name in names])
-    tensors &= _of_mode(trace, options.data_mode)
+        tensors &= flag_tensors_of_ops(trace, [any(part in name for part in options.names) for name in names])
+    tensors &= flag_tensors_of_mode(trace, options.data_mode)
     whole = tensors if options.task == "tensor" else None
     if options.tensor_list:
-        whole = tensors & _of(
+        whole = tensors & flag_tensors_of_ops(
             trace, [any(part in name for part in options.tensor_list) for name in names]
         )
     steps = sum(_count(text) for text in options.steps) if options.steps else None
     notes = ("a scope is counted as if it were everything",) if options.scope else ()
-    return Expected(like, cost(trace, "msprobe", statistics=tensors, whole=whole), steps, notes)
+    return ExpectedCost(like, estimate_cost(trace, "msprobe", statistics=tensors, whole=whole), steps, notes)
 
 
-def _of(trace: Trace, ops: list[bool]) -> Flags:
+def flag_tensors_of_ops(trace: Trace, ops: list[bool]) -> Flags:
     """(tensors,) true for the tensors of the ops so marked."""
     flags: Flags = np.array(ops, dtype=bool)[trace.tensors["op"].to_numpy()]
     return flags
 
 
-def _of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
+def flag_tensors_of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
     """msprobe's data_mode: passes and sides not mentioned are left out, if any of their kind is mentioned."""
     flags = np.ones(len(trace.tensors), dtype=bool)
     phases = trace.ops["phase"].to_numpy()[trace.tensors["op"].to_numpy()]

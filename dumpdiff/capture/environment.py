@@ -174,7 +174,7 @@ VARIABLES = (
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
-def environment(
+def build_environment(
     framework: str, config: str | Path | None = None, also: tuple[str, ...] = (), seed: int = 0
 ) -> dict[str, str]:
     """Names and values of the variables for one framework, in the order of :data:`VARIABLES`.
@@ -186,7 +186,7 @@ def environment(
     if unknown:
         asked = ", ".join(variable.name for variable in VARIABLES if variable.asked)
         raise DumpError(f"{unknown[0]} is no variable known here; there are {asked}")
-    dump = _dump_variables(Path(config)) if config is not None else {}
+    dump = _read_dump_variables(Path(config)) if config is not None else {}
     values = {}
     for variable in VARIABLES:
         if framework in variable.frameworks and (not variable.asked or variable.name in also):
@@ -196,20 +196,20 @@ def environment(
     return values
 
 
-def explained(framework: str, values: Mapping[str, str]) -> str:
+def explain_variables(framework: str, values: Mapping[str, str]) -> str:
     """What every variable of a framework is for, those not among ``values`` too, for a person."""
     lines = []
     for variable in VARIABLES:
         if framework in variable.frameworks:
             name = variable.name
             head = (
-                f"{name}={values[name]}" if name in values else f"{name} (not set{_how(variable)})"
+                f"{name}={values[name]}" if name in values else f"{name} (not set{_explain_unset(variable)})"
             )
             lines.append(f"{head}\n    {variable.does}\n    since: {variable.since}\n")
     return "".join(lines)
 
 
-def _how(variable: Variable) -> str:
+def _explain_unset(variable: Variable) -> str:
     if variable.asked:
         return (
             f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
@@ -221,7 +221,7 @@ def _how(variable: Variable) -> str:
     )
 
 
-def _dump_variables(config: Path) -> dict[str, str]:
+def _read_dump_variables(config: Path) -> dict[str, str]:
     """What a configuration file asks for: its own absolute path, and a folder if it names none."""
     content = read_config(config)
     common = content.get("common_dump_settings") if isinstance(content, dict) else None

@@ -14,7 +14,7 @@ from ..model.trace import FORWARD
 _NO_OPS = ("Parameter", "parameters_grad")
 
 
-def nearby(
+def select_nearby_ops(
     alignment: Alignment, findings: Sequence[Finding], count: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """At most ``count`` ops of either side, nearest first, beginning with those of the findings.
@@ -24,12 +24,12 @@ def nearby(
     ops were recorded too: what is inside them is what they would repeat.
     """
     flows = alignment.target, alignment.reference
-    partners = _partners(alignment)
+    partners = _list_partners(alignment)
     phases = {
         FORWARD,
         *(finding.phase for finding in findings),
     }  # no gradient explains a forward pass
-    allowed = [_allowed(flow) for flow in flows]
+    allowed = [_flag_recordable_ops(flow) for flow in flows]
     found: tuple[dict[int, None], dict[int, None]] = ({}, {})
     seen: set[tuple[int, int]] = set()
     queue = deque(_start(flows, findings))
@@ -42,15 +42,15 @@ def nearby(
             found[side][op] = None
         if (partner := partners[side].get(op)) is not None:
             queue.append((1 - side, partner))
-        queue.extend((side, other) for other in _neighbours(flows[side], op))
+        queue.extend((side, other) for other in _list_neighbors(flows[side], op))
     sides = zip(found, flows, allowed, strict=True)
     target, reference = (
-        _filled(list(ops), flow, good, phases)[:count] for ops, flow, good in sides
+        _fill_up(list(ops), flow, good, phases)[:count] for ops, flow, good in sides
     )
     return target, reference
 
 
-def _filled(
+def _fill_up(
     ops: list[int], flow: Flow, allowed: Sequence[bool], phases: set[str]
 ) -> tuple[int, ...]:
     """The ops, and behind them all others that are allowed: first those that ran next to the first one."""
@@ -60,12 +60,12 @@ def _filled(
     return tuple(dict.fromkeys([*ops, *sorted(rest, key=lambda op: abs(op - ops[0]))]))
 
 
-def _partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
+def _list_partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
     target, reference = alignment.ops["target"].tolist(), alignment.ops["reference"].tolist()
     return dict(zip(target, reference, strict=True)), dict(zip(reference, target, strict=True))
 
 
-def _allowed(flow: Flow) -> list[bool]:
+def _flag_recordable_ops(flow: Flow) -> list[bool]:
     levels, kinds = flow.trace.ops["level"].tolist(), flow.trace.ops["kind"].tolist()
     modules = "op" not in levels
     return [
@@ -82,14 +82,14 @@ def _start(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tu
             yield from ((side, ids[side][name]) for name in names if name in ids[side])
 
 
-def _neighbours(flow: Flow, op: int) -> Iterable[int]:
+def _list_neighbors(flow: Flow, op: int) -> Iterable[int]:
     for value in flow.reads[op]:
         if (maker := int(flow.producers[value])) >= 0:
             yield maker
-    for value in flow.writes[op] or _held(flow, op):
+    for value in flow.writes[op] or _list_parameter_ops(flow, op):
         yield from flow.consumers[value]
 
 
-def _held(flow: Flow, op: int) -> Iterable[int]:
+def _list_parameter_ops(flow: Flow, op: int) -> Iterable[int]:
     """The values of an op that makes none, as the record of a parameter."""
     return (value for value in flow.tensor_class[flow.get_tensor_ids(op)].tolist() if value >= 0)

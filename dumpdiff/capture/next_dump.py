@@ -14,8 +14,8 @@ from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.trace import Source
 from . import mindspore, msprobe
-from .cost import Cost, cost, of_ops, recorded
-from .neighbours import nearby
+from .cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
+from .neighbours import select_nearby_ops
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NextDump:
 
 
 @dataclass(frozen=True)
-class Narrowed:
+class NextDumps:
     """The next pair of dumps."""
 
     findings: tuple[Finding, ...]
@@ -41,7 +41,7 @@ class Narrowed:
     then: tuple[str, ...]  #: commands that compare them
 
 
-def narrow(alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path) -> Narrowed:
+def plan_next_dump(alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path) -> NextDumps:
     """Whole tensors of at most ``count`` ops a side, around the findings; ``folder`` gets configurations and dumps.
 
     Raises DumpError if there is nothing to look at, a dump is there already, or a configuration would not hold, as with
@@ -54,9 +54,9 @@ def narrow(alignment: Alignment, findings: Sequence[Finding], count: int, folder
             raise DumpError(
                 f"{folder / role}: is there already, and two dumps would mix; give another folder"
             )
-    chosen = nearby(alignment, findings, count)
+    chosen = select_nearby_ops(alignment, findings, count)
     sides = [
-        _next(role, flow, ops, folder)
+        _plan_side(role, flow, ops, folder)
         for role, flow, ops in zip(
             ("target", "reference"), (alignment.target, alignment.reference), chosen, strict=True
         )
@@ -65,10 +65,10 @@ def narrow(alignment: Alignment, findings: Sequence[Finding], count: int, folder
         shlex.quote(str(folder / name)) for name in ("target", "reference", "result.json")
     )
     then = (f"dumpdiff align {target} {reference} --json {result}", f"dumpdiff explain {result}")
-    return Narrowed(tuple(findings), sides[0], sides[1], then)
+    return NextDumps(tuple(findings), sides[0], sides[1], then)
 
 
-def _next(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
+def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
     trace = flow.trace
     if not ops:
         raise DumpError(
@@ -76,7 +76,7 @@ def _next(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump
         )
     names = tuple(dict.fromkeys(_REPEATED.sub("", trace.ops["name"].iat[op]) for op in ops))
     file, text, how = _WRITERS[trace.source.format](role, trace.source, names, folder)
-    few = cost(trace, trace.source.format, whole=of_ops(trace, ops))
+    few = estimate_cost(trace, trace.source.format, whole=flag_op_tensors(trace, ops))
     return NextDump(
         role,
         names,
@@ -84,7 +84,7 @@ def _next(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump
         text,
         tuple(how),
         few,
-        cost(trace, trace.source.format, whole=recorded(trace)),
+        estimate_cost(trace, trace.source.format, whole=flag_recorded_tensors(trace)),
     )
 
 
@@ -93,7 +93,7 @@ _REPEATED = re.compile(r"#\d+$")  #: what the reader puts behind a name that occ
 _Written = tuple[str, str, list[str]]  #: name of the configuration file, its text, what to do
 
 
-def _mindspore(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
     """``kernels`` with the names of the runtime, which the trace has; without a graph only '/' of theirs is unknown."""
     kernels = tuple(
         name if "/" in name else f"name-regex({name.replace('_', '.')})" for name in names
@@ -103,19 +103,19 @@ def _mindspore(role: str, source: Source, names: tuple[str, ...], folder: Path) 
     options = mindspore.Options(
         path=str(folder / role), iteration=step, kernels=kernels, devices=devices
     )
-    on = _mindspore_target(source)
-    config = mindspore.configuration(options, on)
+    on = _guess_mindspore_target(source)
+    config = mindspore.build_configuration(options, on)
     for violation in mindspore.check(config, on, here=False):
         raise DumpError(f"{role}: {violation}")
     file = f"{role}_dump.json"
     return (
         file,
-        mindspore.text_of(config),
+        mindspore.format_configuration(config),
         [f'eval "$(dumpdiff env {shlex.quote(str(folder / file))})"', "# then start the training"],
     )
 
 
-def _mindspore_target(source: Source) -> mindspore.Target:
+def _guess_mindspore_target(source: Source) -> mindspore.Target:
     """Backend and version as the dump notes them."""
     backend = str(source.details.get("device", "ascend")).lower()
     target = mindspore.Target(backend if backend in mindspore.BACKENDS else "ascend")
@@ -124,11 +124,11 @@ def _mindspore_target(source: Source) -> mindspore.Target:
     return target
 
 
-def _msprobe(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
     options = msprobe.Options(
         path=str(folder / role),
         framework=source.framework,
-        version=msprobe.version_of(source),
+        version=msprobe.get_version(source),
         task="tensor",
         level=str(source.details.get("level", "mix")),
         steps=(str(source.step or 0),),
@@ -136,11 +136,11 @@ def _msprobe(role: str, source: Source, names: tuple[str, ...], folder: Path) ->
         names=names,
     )
     file = f"{role}_config.json"
-    pasted = msprobe.lines(str(folder / file), source.framework, "plain", options.version)
-    return file, msprobe.text_of(msprobe.configuration(options)), pasted.splitlines()
+    pasted = msprobe.build_script_lines(str(folder / file), source.framework, "plain", options.version)
+    return file, msprobe.format_configuration(msprobe.build_configuration(options)), pasted.splitlines()
 
 
-def _ptdbg(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_ptdbg_lines(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
     """ptdbg_ascend has no configuration file: the list stands in the script."""
     scope = ", ".join(map(repr, names))
     return "", "", [
@@ -152,7 +152,7 @@ def _ptdbg(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _
 
 
 _WRITERS: Mapping[str, Callable[[str, Source, tuple[str, ...], Path], _Written]] = {
-    "mindspore": _mindspore,
-    "msprobe": _msprobe,
-    "ptdbg": _ptdbg,
+    "mindspore": _write_mindspore_config,
+    "msprobe": _write_msprobe_config,
+    "ptdbg": _write_ptdbg_lines,
 }

@@ -11,22 +11,22 @@ from ..model.errors import DumpError
 Values = Mapping[str, str]
 
 
-def bash(values: Values) -> str:
+def format_for_bash(values: Values) -> str:
     """For ``eval "$(…)"`` in sh, bash and zsh; the semicolons let it work without the quotes too."""
     return "".join(f"export {name}={shlex.quote(value)};\n" for name, value in values.items())
 
 
-def fish(values: Values) -> str:
+def format_for_fish(values: Values) -> str:
     """For ``dumpdiff env --shell fish | source``."""
-    return "".join(f"set -gx {name} {_fish(value)};\n" for name, value in values.items())
+    return "".join(f"set -gx {name} {_quote_for_fish(value)};\n" for name, value in values.items())
 
 
-def as_json(values: Values) -> str:
+def format_as_json(values: Values) -> str:
     """One object, such as a launcher's configuration takes."""
     return json.dumps(dict(values), indent=1) + "\n"
 
 
-def docker(values: Values) -> str:
+def format_for_docker(values: Values) -> str:
     """Options of ``docker run``, one to a line. Raises DumpError for a value that only a shell's quotes could hold."""
     for name, value in values.items():
         if any(letter.isspace() for letter in value):
@@ -36,7 +36,7 @@ def docker(values: Values) -> str:
     return "".join(f"--env {name}={value}\n" for name, value in values.items())
 
 
-def slurm(values: Values) -> str:
+def format_for_slurm(values: Values) -> str:
     """The option of sbatch and srun that adds to the environment. Raises DumpError for a value that it cannot hold."""
     for name, value in values.items():
         if any(letter in ", \t\n'\"" for letter in value):
@@ -47,14 +47,14 @@ def slurm(values: Values) -> str:
 
 
 SHELLS: dict[str, Callable[[Values], str]] = {
-    "bash": bash,
-    "fish": fish,
-    "json": as_json,
-    "docker": docker,
-    "slurm": slurm,
+    "bash": format_for_bash,
+    "fish": format_for_fish,
+    "json": format_as_json,
+    "docker": format_for_docker,
+    "slurm": format_for_slurm,
 }
 
 
-def _fish(value: str) -> str:
+def _quote_for_fish(value: str) -> str:
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{quoted}'"

@@ -1,7 +1,7 @@
-"""Which side departs at a finding, and why: hypotheses, tried on the whole tensors around it.
+"""Explain a finding: which side is faulty, and why, by hypotheses tried on its whole tensors.
 
-``explain(comparison, rules, findings)`` is the whole package. A hypothesis is a small object in one of the modules of
-``hypotheses/``; docs/explain.md says how it is judged.
+``explain(comparison, findings)`` is the whole package. A hypothesis is a small object in one
+of the modules of ``hypotheses/``; docs/explain.md describes how hypotheses are judged.
 """
 
 from .explanation import explain

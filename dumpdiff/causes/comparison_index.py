@@ -1,4 +1,4 @@
-"""What explaining looks up in a comparison: which values a finding is about, and which lie between it and agreement."""
+"""Look up values in a comparison: those of a finding, and those between it and agreement."""
 
 from __future__ import annotations
 
@@ -14,160 +14,174 @@ from ..graph import Flow
 from ..graph.missing_edges import find_bridge
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..rulebook import Rules
 
-_BETWEEN = 12  # values of either side that a region is taken to hold
-_INNER = 8  # pairs of them that are tried
+#: Values of either side that a region is taken to hold.
+_MAX_REGION_VALUES = 12
+#: Pairs of them that are tried.
+_MAX_REGION_PAIRS = 8
 
 
 @dataclass(frozen=True)
 class ValuePair:
-    """Two values to explain one by the other: the class and tensor of either side, and how they are laid out."""
+    """Two values to compare: (target, reference) classes and tensors, and their layout."""
 
     classes: tuple[int, int]
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
     group: FusedGroup | None = None  #: a fused tensor on one side and its parts on the other
-    is_region_pair: bool = False  #: no pair of the comparison, but two values of one region
 
 
 class ComparisonIndex:
-    """What explaining looks up in a comparison, once for all findings."""
+    """Look-up tables of a comparison, built once for all findings."""
 
-    def __init__(self, comparison: Comparison, rules: Rules) -> None:
-        self.comparison, self.rules = comparison, rules
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
         alignment = comparison.alignment
         self.flows = (alignment.target, alignment.reference)
         self.kinds = (alignment.target_kinds, alignment.reference_kinds)
 
     @cached_property
     def pair_rows(self) -> dict[tuple[int, int], int]:
-        """(class of the target, class of the reference) -> row of pairs."""
+        """(class of the target, class of the reference) -> row of ``comparison.pairs``."""
         pairs = self.comparison.pairs
-        return {
-            pair: row
-            for row, pair in enumerate(zip(pairs["target"], pairs["reference"], strict=True))
-        }
+        classes = zip(pairs["target"], pairs["reference"], strict=True)
+        return {pair: row for row, pair in enumerate(classes)}
 
     @cached_property
     def agreed_classes(self) -> tuple[set[int], set[int]]:
         """Classes of either side that agree with their partner."""
-        good = self.comparison.pairs[self.comparison.pairs["agrees"]]
-        return set(good["target"].tolist()), set(good["reference"].tolist())
+        agreeing_pairs = self.comparison.pairs[self.comparison.pairs["agrees"]]
+        return set(agreeing_pairs["target"].tolist()), set(agreeing_pairs["reference"].tolist())
 
     @cached_property
     def ops_by_name(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Per side: the dump's own name -> op."""
-        first, second = (
-            {name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in self.flows
-        )
-        return first, second
+        """Per side: the dump's own op name -> op."""
+        target, reference = self.flows
+        return _index_names(target), _index_names(reference)
 
     def find_value_pair(self, finding: Finding) -> ValuePair | None:
-        """The pair that a finding is about; None if it is about none, as other shapes are."""
+        """Return the pair of values that a finding reports; None if it has none.
+
+        A finding of different shapes, for example, has none.
+        """
         if not finding.slots:
             return None
-        sides = [
-            list(self._holders(side, names, slot))
-            for side, (names, slot) in enumerate(
-                zip((finding.target_ops, finding.reference_ops), finding.slots[0], strict=True)
-            )
-        ]
-        for t in sides[0]:
-            for r in sides[1]:
-                if (row := self.pair_rows.get((t, r))) is not None:
+        target_slot, reference_slot = finding.slots[0]
+        target_values = list(self._find_values(0, finding.target_ops, target_slot))
+        reference_values = list(self._find_values(1, finding.reference_ops, reference_slot))
+        for target_value in target_values:
+            for reference_value in reference_values:
+                row = self.pair_rows.get((target_value, reference_value))
+                if row is not None:
                     pair = self.comparison.pairs.iloc[row]
-                    tensors = int(pair["target_tensor"]), int(pair["reference_tensor"])
-                    return ValuePair((t, r), tensors, str(pair["layout"]), pair["group"])
+                    return ValuePair(
+                        classes=(target_value, reference_value),
+                        tensors=(int(pair["target_tensor"]), int(pair["reference_tensor"])),
+                        layout=str(pair["layout"]),
+                        group=pair["group"],
+                    )
         return None
 
-    def _holders(self, side: int, names: Sequence[str], slot: str) -> Iterator[int]:
+    def _find_values(self, side: int, op_names: Sequence[str], slot: str) -> Iterator[int]:
+        """Yield the values in a slot of the named ops, the last op first."""
         flow = self.flows[side]
-        for name in reversed(names):
+        slots = (slot or "output.0", slot)
+        for name in reversed(op_names):
             op = self.ops_by_name[side].get(name)
-            for row in flow.get_tensor_ids(op).tolist() if op is not None else ():
-                if (
-                    str(flow.tensors["slot"].iat[row]) in (slot or "output.0", slot)
-                    and flow.tensor_class[row] >= 0
-                ):
-                    yield int(flow.tensor_class[row])
+            if op is None:
+                continue
+            for row in flow.get_tensor_ids(op).tolist():
+                value = int(flow.tensor_class[row])
+                if value >= 0 and str(flow.tensors["slot"].iat[row]) in slots:
+                    yield value
 
-    def get_phases(self, sought: ValuePair) -> tuple[str, str]:
-        """The phase of each of two values."""
-        first, second = (
-            str(flow.list_column("phase")[value])
-            for flow, value in zip(self.flows, sought.classes, strict=True)
+    def get_phases(self, value_pair: ValuePair) -> tuple[str, str]:
+        """Return the phase of each of the two values."""
+        target, reference = self.flows
+        target_value, reference_value = value_pair.classes
+        return (
+            str(target.list_column("phase")[target_value]),
+            str(reference.list_column("phase")[reference_value]),
         )
-        return first, second
 
     def get_producer_kind(self, side: int, value: int) -> str:
-        """Canonical kind of the op that made a value, '' if nothing recorded did."""
-        maker = int(self.flows[side].producers[value])
-        return self.kinds[side][maker] if maker >= 0 else ""
+        """Return the canonical kind of the op that produced a value, '' if none was recorded."""
+        producer = int(self.flows[side].producers[value])
+        return self.kinds[side][producer] if producer >= 0 else ""
 
 
-def find_region_pairs(around: ComparisonIndex, sought: ValuePair) -> Iterator[ValuePair]:
-    """Other pairs of values of the region, of one size, none of which agrees: the nearest to agreement first.
+def _index_names(flow: Flow) -> dict[str, int]:
+    return {name: op for op, name in enumerate(flow.trace.ops["name"])}
 
-    Where one fault moves all that follows, the pair that was compared can be of different things; among what lies
-    between it and the last agreement is the pair that is of one.
+
+def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
+    """Yield other pairs of values of the region, of one size, the nearest to agreement first.
+
+    None of the values agrees with its partner. If one fault changes everything that follows, the
+    compared pair may be of two different quantities; a pair between it and the last agreement can
+    be of the same quantity.
     """
-    regions = [_between(around, side, value) for side, value in enumerate(sought.classes)]
-    target, reference = around.flows
-    pairs = [
-        (around.get_producer_kind(0, t) != around.get_producer_kind(1, r), -i - j, t, r)
-        for i, t in enumerate(regions[0])
-        for j, r in enumerate(regions[1])
-        if (t, r) != sought.classes and target.sizes[t] == reference.sizes[r] > 1
-    ]
-    for _, _, t, r in sorted(pairs)[:_INNER]:
-        tensors = find_whole_tensor(target, t), find_whole_tensor(reference, r)
+    target, reference = index.flows
+    target_values = _list_region_values(index, 0, value_pair.classes[0])
+    reference_values = _list_region_values(index, 1, value_pair.classes[1])
+    ranked_pairs = []
+    for i, value_t in enumerate(target_values):
+        for j, value_r in enumerate(reference_values):
+            has_same_size = target.sizes[value_t] == reference.sizes[value_r] > 1
+            if (value_t, value_r) == value_pair.classes or not has_same_size:
+                continue
+            kind_t = index.get_producer_kind(0, value_t)
+            kind_r = index.get_producer_kind(1, value_r)
+            ranked_pairs.append((kind_t != kind_r, -i - j, value_t, value_r))
+    for _, _, value_t, value_r in sorted(ranked_pairs)[:_MAX_REGION_PAIRS]:
+        tensors = find_whole_tensor(target, value_t), find_whole_tensor(reference, value_r)
         if min(tensors) >= 0:
-            yield ValuePair((t, r), tensors, is_region_pair=True)
+            yield ValuePair((value_t, value_r), tensors)
 
 
-def _between(around: ComparisonIndex, side: int, value: int) -> list[int]:
-    """The value and what it was computed from up to the last agreement, the nearest first."""
-    flow = around.flows[side]
-    found = [value]
-    for v in found:
-        for above, _ in find_inputs(flow, v):
-            computed = flow.producers[above] >= 0 and is_floating(str(flow.list_column("dtype")[above]))
-            if (
-                computed
-                and above not in around.agreed_classes[side]
-                and above not in found
-                and len(found) < _BETWEEN
-            ):
-                found.append(above)
-    return found
+def _list_region_values(index: ComparisonIndex, side: int, value: int) -> list[int]:
+    """Return the value and its computed inputs back to the last agreement, the nearest first."""
+    flow = index.flows[side]
+    dtypes = flow.list_column("dtype")
+    region_values = [value]
+    for region_value in region_values:  # grows while it is read
+        for input_value, _ in find_inputs(flow, region_value):
+            is_computed = flow.producers[input_value] >= 0 and is_floating(str(dtypes[input_value]))
+            if not is_computed or input_value in index.agreed_classes[side]:
+                continue
+            if input_value not in region_values and len(region_values) < _MAX_REGION_VALUES:
+                region_values.append(input_value)
+    return region_values
 
 
 def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
-    """(class, tensor) of what a value was made from; of a hole what most likely lies above it; of a leaf nothing."""
-    maker = int(flow.producers[value])
-    if maker >= 0:
-        return list_op_inputs(flow, maker)
-    found = find_bridge(flow, value)
-    return [(v, -1) for v in found.parents] if found else []
+    """Return (class, tensor) of the values that a value was computed from.
+
+    For a value with a missing producer these are its most likely inputs, with tensor -1. A graph
+    input has none.
+    """
+    producer = int(flow.producers[value])
+    if producer >= 0:
+        return list_op_inputs(flow, producer)
+    bridge = find_bridge(flow, value)
+    if bridge is None:
+        return []
+    return [(parent, -1) for parent in bridge.parents]
 
 
 def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
-    """(class, tensor) of each input of an op: one class can be read in several layouts."""
+    """Return (class, tensor) of each input of an op; a class can be read in several layouts."""
+    roles = flow.tensors["role"].to_numpy()
     rows = flow.get_tensor_ids(op).tolist()
-    role = flow.tensors["role"].to_numpy()
-    return [
-        (int(flow.tensor_class[row]), row)
-        for row in rows
-        if role[row] != "output" and flow.tensor_class[row] >= 0
-    ]
+    input_rows = [row for row in rows if roles[row] != "output" and flow.tensor_class[row] >= 0]
+    return [(int(flow.tensor_class[row]), row) for row in input_rows]
 
 
 def find_whole_tensor(flow: Flow, value: int) -> int:
-    """A tensor of the class that is whole, the one that stands for it if possible; -1 if there is none."""
-    first = int(flow.list_column("tensor")[value])
+    """Return a whole tensor of the class, its standard tensor if possible; -1 if there is none."""
+    standard_tensor = int(flow.list_column("tensor")[value])
     files = flow.tensors["file"].to_numpy()
-    if files[first]:
-        return first
+    if files[standard_tensor]:
+        return standard_tensor
     rows = np.flatnonzero((flow.tensor_class == value) & (files != ""))
     return int(rows[0]) if len(rows) else -1

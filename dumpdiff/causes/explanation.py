@@ -1,108 +1,150 @@
-"""Findings with causes: the arrays are gathered, the hypotheses tried, the answers ranked."""
+"""Explain findings: load their tensors, try the hypotheses and rank the causes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..comparison import Comparison
-from ..model.formatting import number
 from ..model.finding import Cause, Finding
+from ..model.formatting import format_number
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
-from ..rulebook import Rules
-from .comparison_index import ValuePair, ComparisonIndex, find_region_pairs
-from .faulty_side import find_faulty_side, recompute_last_ops
-from .hypotheses import HYPOTHESES
-from .cause_ranking import rank_causes
+from ..operators import recompute
+from .cause_search import find_causes
+from .comparison_index import ComparisonIndex, ValuePair, find_region_pairs
+from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import MAX_ELEMENTS, build_fault_cases
+from .hypotheses import HYPOTHESES
 from .statistics_causes import find_causes_in_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
-#: What a backward op holds is no other form of what a forward op made: such a pair tells that the runs part, not how.
-_OTHER_THINGS = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
+#: A value of a backward op is never another form of a value of a forward op: such a pair shows that
+#: the runs diverge, not how.
+_INCOMPARABLE_PHASES = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
 _STATISTICS = ("max", "min", "mean", "norm")
+#: A side is faulty if its last op, recomputed from its own inputs, differs by more than this many
+#: tolerances.
+_FAULTY_SIDE_TOLERANCES = 2
 
 
-def explain(
-    comparison: Comparison, rules: Rules, findings: Sequence[Finding]
-) -> tuple[Finding, ...]:
-    """The findings, each with ``side`` and ``causes`` as far as the dumps allow, or why not (``unexplained``)."""
-    around = ComparisonIndex(comparison, rules)
-    return tuple(_explained(around, finding) for finding in findings)
+def explain(comparison: Comparison, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with ``side`` and ``causes``, or the reason why they are ``unexplained``.
+
+    What can be explained depends on what the dumps recorded.
+    """
+    index = ComparisonIndex(comparison)
+    return tuple(_explain_finding(index, finding) for finding in findings)
 
 
-def _explained(around: ComparisonIndex, finding: Finding) -> Finding:
+def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
     if finding.causes:  # known from the names alone
         return finding
-    sought = around.find_value_pair(finding)
-    if sought is not None and around.get_phases(sought) in _OTHER_THINGS:
+    value_pair = index.find_value_pair(finding)
+    if value_pair is None:
+        reason = "the two tensors cannot be compared, so no hypothesis is tried"
+        return replace(finding, side="unknown", unexplained=reason)
+    if index.get_phases(value_pair) in _INCOMPARABLE_PHASES:
         return replace(finding, side="unknown", unexplained=NO_EXPLANATION)
-    if sought is None:
-        return replace(
-            finding,
-            side="unknown",
-            unexplained="the two tensors cannot be compared, so nothing is tried",
-        )
     with np.errstate(all="ignore"):
-        seen = list(build_fault_cases(around, finding, sought))
-        if not seen:
-            return _by_statistics(around, finding, sought)
-        side, found = rank_causes(seen, HYPOTHESES)
-        if not found:
-            side, found = _inner_causes(around, finding, sought)
-        own = recompute_last_ops(seen)
-    side = find_faulty_side(own, finding.tolerance) or side
-    said = [f"{role}'s to {number(gap)}" for role, gap in own.items()]
-    evidence = (
-        (f"own inputs, recomputed in float64, give the {' and the '.join(said)}",) if said else ()
-    )
+        cases = list(build_fault_cases(index, finding, value_pair))
+        if not cases:
+            return _explain_by_statistics(index, finding, value_pair)
+        side, causes = find_causes(cases, HYPOTHESES)
+        if not causes:
+            side, causes = _explain_region(index, finding, value_pair)
+        errors = recompute_last_ops(cases)
+    evidence = finding.evidence
+    if errors:
+        evidence = (*evidence, _format_recomputation(errors))
     return replace(
         finding,
-        side=side,
-        causes=found,
-        evidence=(*finding.evidence, *evidence),
-        unexplained="" if found else NO_EXPLANATION,
+        side=find_faulty_side(errors, finding.tolerance) or side,
+        causes=causes,
+        evidence=evidence,
+        unexplained="" if causes else NO_EXPLANATION,
     )
 
 
-def _inner_causes(
-    around: ComparisonIndex, finding: Finding, sought: ValuePair
+def _format_recomputation(errors: Mapping[str, float]) -> str:
+    parts = [f"the {role} differs by {format_number(error)}" for role, error in errors.items()]
+    return f"last op recomputed in float64 from its own inputs: {', '.join(parts)}"
+
+
+def _explain_region(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
 ) -> tuple[str, tuple[Cause, ...]]:
-    """The first pair of values within the region that a hypothesis explains, checked against the faithful side."""
-    for pair in find_region_pairs(around, sought):
-        side, found = rank_causes(list(build_fault_cases(around, finding, pair)), HYPOTHESES, checked_only=True)
-        if found:
-            return side, found
+    """Return (faulty side, causes) of the first explained pair of values within the region.
+
+    Only candidates that were checked against the faithful side count.
+    """
+    for region_pair in find_region_pairs(index, value_pair):
+        cases = list(build_fault_cases(index, finding, region_pair))
+        side, causes = find_causes(cases, HYPOTHESES, checked_only=True)
+        if causes:
+            return side, causes
     return "unknown", ()
 
 
-def _by_statistics(around: ComparisonIndex, finding: Finding, sought: ValuePair) -> Finding:
-    """What can be said where one of the two whole tensors is missing or too large."""
-    tables = [
-        flow.tensors.iloc[tensor] for flow, tensor in zip(around.flows, sought.tensors, strict=True)
-    ]
-    numbers = [[float(table[name]) for name in _STATISTICS] for table in tables]
-    found = find_causes_in_statistics(numbers[0], numbers[1], finding.tolerance, _names(finding))
-    sizes = [int(table["size"]) for table in tables]
-    why = (
-        f"more than {MAX_ELEMENTS:,} elements are not recomputed"
-        if max(sizes) > MAX_ELEMENTS
-        else "whole tensors of both sides are needed to say why: record them (task tensor)"
-    )
-    return replace(
-        finding,
-        side="target" if found else "unknown",
-        causes=found,
-        unexplained="" if found else why,
-    )
+def recompute_last_ops(cases: Sequence[FaultCase]) -> Mapping[str, float]:
+    """Return role -> error of the recorded output against the recomputed one.
+
+    The last op of each side is recomputed in float64 from its recorded inputs; the error is a
+    relative L2. The result is empty unless both sides end in the same kind of op and both can be
+    recomputed. Otherwise an op whose record omits an attribute would be taken for a wrong result.
+    """
+    calls = [case.call for case in cases if case.call is not None]
+    if len(calls) < 2 or len({call.kind for call in calls}) > 1:
+        return {}
+    errors = {}
+    for case in cases:
+        call = case.call
+        if call is None:
+            continue
+        output = recompute(call.kind, call.inputs, call.keywords, recorded_output=case.faithful)
+        if output is not None:
+            errors[case.faithful_role] = compute_residual(output, case.faithful)
+    return errors if len(errors) == 2 else {}
 
 
-def _names(finding: Finding) -> tuple[str, str]:
-    """What zeros and a factor are called there."""
+def find_faulty_side(errors: Mapping[str, float], tolerance: float) -> str:
+    """Return 'target', 'reference' or 'both'; '' if no error exceeds the noise."""
+    limit = _FAULTY_SIDE_TOLERANCES * tolerance
+    faulty_sides = [role for role in ("target", "reference") if errors.get(role, 0.0) > limit]
+    if len(faulty_sides) == 2:
+        return "both"
+    return faulty_sides[0] if faulty_sides else ""
+
+
+def _explain_by_statistics(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> Finding:
+    """Explain a finding of which a whole tensor is missing or too large."""
+    pair_sizes, pair_statistics = [], []
+    for flow, tensor in zip(index.flows, value_pair.tensors, strict=True):
+        tensor_row = flow.tensors.iloc[tensor]
+        pair_sizes.append(int(tensor_row["size"]))
+        pair_statistics.append([float(tensor_row[name]) for name in _STATISTICS])
+    target_statistics, reference_statistics = pair_statistics
+    zero_cause, factor_cause = _choose_cause_names(finding)
+    causes = find_causes_in_statistics(
+        target_statistics, reference_statistics, finding.tolerance, zero_cause, factor_cause
+    )
+    if causes:
+        return replace(finding, side="target", causes=causes, unexplained="")
+    reason = "whole tensors of both sides are needed to explain this: record them (task tensor)"
+    if max(pair_sizes) > MAX_ELEMENTS:
+        reason = f"tensors of more than {MAX_ELEMENTS:,} elements are not recomputed"
+    return replace(finding, side="unknown", causes=causes, unexplained=reason)
+
+
+def _choose_cause_names(finding: Finding) -> tuple[str, str]:
+    """Return the names of the causes 'all zeros' and 'a factor' for this finding."""
     if finding.is_given:
         return "zeroed", "weight-scaled"
     if finding.phase == FORWARD:
         return "zeroed", "constant-factor"
-    return "gradient-stopped", "clip" if finding.phase == OPTIMIZER else "gradient-scaled"
+    if finding.phase == OPTIMIZER:
+        return "gradient-stopped", "clip"
+    return "gradient-stopped", "gradient-scaled"

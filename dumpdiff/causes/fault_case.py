@@ -1,4 +1,4 @@
-"""What is known about one finding: the two outputs that part, and what the faithful side made its own from."""
+"""A fault case: one finding, with one side assumed to be faulty and the other to be faithful."""
 
 from __future__ import annotations
 
@@ -8,21 +8,32 @@ from functools import cached_property
 
 import numpy as np
 
-from ..model.arrays import AnyArray, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK, is_discrete
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 
-_SAMPLE = 64  # elements
+#: Elements of the sample that rules out most arrays before all elements are compared.
+_SAMPLE = 64
+#: Residual that an explanation may leave, in tolerances: two, because operands of the other side
+#: bring their own noise ...
+_LIMIT_TOLERANCES = 2
+#: ... and never more than this share of the error that is to be explained.
+_LIMIT_ERROR_SHARE = 0.1
+#: An element below this share of the smallest masking constant is masked.
+_MASK_SHARE = 0.5
+
+#: Arrays without axes, for "no bias" and "no weight".
+ZERO, ONE = np.zeros(()), np.ones(())
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A value that the faithful side's output may have been made from; the array is read when first asked for."""
+    """A value from which an output may have been computed; its array is read on first use."""
 
-    name: str  #: of the parameter, else of the op that made it
-    kind: str  #: canonical kind of that op, '' if nothing computed it
+    name: str  #: of the parameter, else of the op that produced it
+    kind: str  #: canonical kind of that op, '' if no op produced it
     parameter: str  #: name of the parameter it is, '' if none
     agrees: bool  #: the other side has the same value
     shape: tuple[int, ...]
@@ -30,35 +41,42 @@ class Operand:
 
     @cached_property
     def array(self) -> AnyArray:
-        """float64 where it is floating, else as recorded."""
+        """The array, in float64 if it is floating, else as recorded."""
         array = self.load()
         return array if array.dtype.kind in "iub" else array.astype(np.float64)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the array holds floating point numbers."""
+        return self.array.dtype.kind == "f"
 
 
 @dataclass(frozen=True, eq=False)
 class FaultCase:
-    """One finding, seen with one side as the faithful one and the other as the one that departs from it."""
+    """The values of one finding; ``faulty_role`` names the side that is assumed to be faulty.
+
+    The faithful side's value is recomputed from its operands to find out how it was computed; the
+    same arithmetic with one change must then give the faulty side's value.
+    """
 
     finding: Finding
     faulty_role: str  #: 'target' or 'reference'
-    faulty: Floats  #: what the departing side has, in the layout of ``plain``
-    faithful: Floats  #: what the faithful side has
+    faulty: Floats  #: value of the faulty side, in the layout of ``faithful``
+    faithful: Floats  #: value of the faithful side
     operands: tuple[Operand, ...]  #: of the faithful side, the nearest first
-    faulty_operands: tuple[Operand, ...]  #: the same of the departing side
-    numbers: tuple[float, ...]  #: immediate numbers that its ops were given
-    kinds: tuple[
-        str, ...
-    ]  #: canonical kinds of the faithful side's ops, from the last agreement on
-    consumer_kinds: frozenset[
-        str
-    ]  #: canonical kinds of the ops that read its value, and of those that read theirs
-    tolerance: float  #: relative L2 below which two such values are taken to agree: what is left must be noise
+    faulty_operands: tuple[Operand, ...]  #: of the faulty side, the nearest first
+    numbers: tuple[float, ...]  #: immediate numbers among the inputs of the faithful side's ops
+    #: canonical kinds of the faithful side's ops since the last agreement
+    kinds: tuple[str, ...]
+    #: canonical kinds of the consumers of the value, and of their consumers
+    consumer_kinds: frozenset[str]
+    tolerance: float  #: relative L2 below which two such values agree
     dtype: str
     call: Call | None = None  #: the faithful side's last op, with its inputs
-    is_near_loss: bool = False  #: a loss is among the forward ops that the value depends on directly
-    parameters: tuple[
-        Operand, ...
-    ] = ()  #: the faithful side's parameters of this shape, for findings in a parameter
+    #: a loss is among the forward ops that the value depends on directly
+    is_near_loss: bool = False
+    #: the faithful side's parameters of this size, for findings in a parameter
+    parameters: tuple[Operand, ...] = ()
 
     @property
     def phase(self) -> str:
@@ -67,111 +85,133 @@ class FaultCase:
 
     @property
     def is_source(self) -> bool:
-        """A parameter, a table or the batch: nothing computed it."""
+        """Whether no op computed the value: a parameter, a constant or the batch."""
         return self.finding.is_given or self.finding.kind == "input"
 
     @property
     def is_forward_value(self) -> bool:
-        """A floating value that a forward op computed."""
+        """Whether the value is floating and a forward op computed it."""
         return self.phase == FORWARD and not self.is_source and not self.is_discrete
 
     @property
     def is_discrete(self) -> bool:
-        """Whole numbers or a mask."""
+        """Whether the value holds whole numbers or a mask."""
         return is_discrete(self.dtype)
 
     @property
     def faithful_role(self) -> str:
-        """The faithful side."""
+        """'target' or 'reference': the side that is assumed to be faithful."""
         return "reference" if self.faulty_role == "target" else "target"
 
     @cached_property
     def error(self) -> float:
-        """How far the two sides are apart: relative L2, or Inf where their masks differ."""
+        """Relative L2 between the two sides, or Inf where their masks differ."""
         return compute_residual(self.faulty, self.faithful)
-
-    def find_same_size_operands(self) -> Iterator[Operand]:
-        """Floating operands of the output's size."""
-        return (
-            o
-            for o in self.operands
-            if int(np.prod(o.shape)) == self.faithful.size and o.array.dtype.kind == "f"
-        )
-
-    def list_shared_operands(self) -> tuple[Operand, ...]:
-        """The operands, and what the departing side has beside them that agrees: the faithful side has that too."""
-        return (*self.operands, *(o for o in self.faulty_operands if o.agrees))
-
-    def find_vector_operands(self) -> Iterator[Operand]:
-        """Floating operands of one axis, as long as the output's last (or as its channels: axis 1 of 4)."""
-        lengths = {self.faithful.shape[-1:]} | (
-            {self.faithful.shape[1:2]} if self.faithful.ndim == 4 else set()
-        )
-        return (o for o in self.operands if o.shape in lengths and o.array.dtype.kind == "f")
-
-    def find_matrix_operands(self) -> Iterator[Operand]:
-        """Floating operands of two axes."""
-        return (o for o in self.operands if len(o.shape) == 2 and o.array.dtype.kind == "f")
-
-    def matches_faithful(self, made: AnyArray) -> bool:
-        """``made`` is the faithful side's value, to the noise; what a few elements already rule out costs no more."""
-        if made.size != self.faithful.size:
-            return False
-        places, values, reach = self._sample
-        some = made.reshape(-1)[places]
-        with np.errstate(invalid="ignore"):
-            gap = np.where(some == values, 0.0, some - values)
-        return bool(np.linalg.norm(gap) <= reach) and compute_residual(made, self.faithful) <= self.limit
-
-    @cached_property
-    def _sample(self) -> tuple[Ints, Floats, float]:
-        """Places, the value there, and how far all elements together may be off; masked elements are not among them."""
-        flat = self.faithful.reshape(-1)
-        seen = np.flatnonzero(~find_masked(flat) & np.isfinite(flat))
-        places = seen[:: max(1, len(seen) // _SAMPLE)]
-        return places, flat[places], self.limit * float(np.linalg.norm(flat[seen])) * (1 + 1e-9)
-
-    def repeat_call(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
-        """The faithful side's last op on other inputs, read as it fits its own; None if it fits in no reading."""
-        if self.call is None:
-            return None
-        kind, named, shape = self.call.kind, self.call.keywords, self.call.output_shape
-        for name, made in compute_interpretations(kind, self.call.inputs, named, output_shape=shape):
-            if self.matches_faithful(made):
-                other = dict(compute_interpretations(kind, inputs, named, output_shape=shape)).get(name)
-                return None if other is None else other.reshape(self.faithful.shape)
-        return None
 
     @cached_property
     def limit(self) -> float:
-        """What an explanation may leave: the tolerance, twice since operands of the other side bring their noise.
+        """The largest residual that an explanation may leave."""
+        return min(_LIMIT_TOLERANCES * self.tolerance, _LIMIT_ERROR_SHARE * self.error)
 
-        Never more than a tenth of what it has to explain.
+    def find_same_size_operands(self) -> Iterator[Operand]:
+        """Yield floating operands of the output's size."""
+        for operand in self.operands:
+            if int(np.prod(operand.shape)) == self.faithful.size and operand.is_floating:
+                yield operand
+
+    def find_same_size_arrays(self) -> Iterator[AnyArray]:
+        """Yield the arrays of floating operands of the output's size, in the output's shape."""
+        for operand in self.find_same_size_operands():
+            yield operand.array.reshape(self.faithful.shape)
+
+    def list_shared_operands(self) -> tuple[Operand, ...]:
+        """Return the operands, and those of the faulty side that agree: both sides have these."""
+        agreeing = [operand for operand in self.faulty_operands if operand.agrees]
+        return (*self.operands, *agreeing)
+
+    def find_vector_operands(self) -> Iterator[Operand]:
+        """Yield floating operands of one axis, as long as the output's last axis.
+
+        For an output of four axes also those as long as its channels (axis 1).
         """
-        return min(2 * self.tolerance, 0.1 * self.error)
+        shape = self.faithful.shape
+        vector_shapes = {shape[-1:]}
+        if len(shape) == 4:
+            vector_shapes.add(shape[1:2])
+        for operand in self.operands:
+            if operand.shape in vector_shapes and operand.is_floating:
+                yield operand
+
+    def find_matrix_operands(self) -> Iterator[Operand]:
+        """Yield floating operands of two axes."""
+        for operand in self.operands:
+            if len(operand.shape) == 2 and operand.is_floating:
+                yield operand
+
+    def matches_faithful(self, array: AnyArray) -> bool:
+        """Return whether ``array`` is the faithful side's value, up to noise.
+
+        A sample of the elements rules out most arrays at little cost.
+        """
+        if array.size != self.faithful.size:
+            return False
+        rows, values, max_distance = self._sample
+        sample = array.reshape(-1)[rows]
+        with np.errstate(invalid="ignore"):
+            difference = np.where(sample == values, 0.0, sample - values)
+        if not np.linalg.norm(difference) <= max_distance:
+            return False
+        return compute_residual(array, self.faithful) <= self.limit
+
+    @cached_property
+    def _sample(self) -> tuple[Ints, Floats, float]:
+        """Rows of unmasked elements, their values, and the largest L2 of all elements together."""
+        flat = self.faithful.reshape(-1)
+        usable_rows = np.flatnonzero(~find_masked(flat) & np.isfinite(flat))
+        rows = usable_rows[:: max(1, len(usable_rows) // _SAMPLE)]
+        max_distance = self.limit * float(np.linalg.norm(flat[usable_rows])) * (1 + 1e-9)
+        return rows, flat[rows], max_distance
+
+    def repeat_call(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
+        """Return the output of the faithful side's last op on other inputs.
+
+        The interpretation that gives the faithful side's value is used; None if none does.
+        """
+        if self.call is None:
+            return None
+        kind, keywords, shape = self.call.kind, self.call.keywords, self.call.output_shape
+        recorded = compute_interpretations(kind, self.call.inputs, keywords, output_shape=shape)
+        for name, output in recorded:
+            if self.matches_faithful(output):
+                repeated = compute_interpretations(kind, inputs, keywords, output_shape=shape)
+                new_output = dict(repeated).get(name)
+                return None if new_output is None else new_output.reshape(self.faithful.shape)
+        return None
 
 
-ZERO, ONE = np.zeros(()), np.ones(())  #: no bias, no weight: arrays of no axes
+def find_masked(array: AnyArray) -> Flags:
+    """Return true for masked elements: minus infinity, or a large negative masking constant."""
+    is_masked: Flags = array < -_MASK_SHARE * MASK
+    return is_masked
 
 
-def find_masked(array: AnyArray) -> AnyArray:
-    """True where an element says 'not seen': minus infinity, or a masking constant beyond anything computed."""
-    flags: AnyArray = array < -0.5 * MASK
-    return flags
+def compute_residual(array: AnyArray, expected: AnyArray) -> float:
+    """Return ||array - expected|| / ||expected|| over unmasked elements.
 
-
-def compute_residual(made: AnyArray, like: AnyArray) -> float:
-    """||made - like|| / ||like|| where neither is masked; Inf if sizes, masks or NaN differ."""
-    if made.size != like.size:
+    Infinite if sizes or masks differ, or if there is a NaN.
+    """
+    if array.size != expected.size:
         return float("inf")
-    a, b = made.reshape(-1), like.reshape(-1)
+    a, b = array.reshape(-1), expected.reshape(-1)
     with np.errstate(all="ignore"):
-        hidden = find_masked(a)
-        if not np.array_equal(hidden, find_masked(b)):
+        is_masked = find_masked(a)
+        if not np.array_equal(is_masked, find_masked(b)):
             return float("inf")
-        if hidden.any():
-            a, b = a[~hidden], b[~hidden]
+        if is_masked.any():
+            a, b = a[~is_masked], b[~is_masked]
         difference, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
     if np.isnan(difference) or np.isnan(size):
         return float("inf")
-    return difference / size if size else (0.0 if difference == 0 else float("inf"))
+    if size:
+        return difference / size
+    return 0.0 if difference == 0 else float("inf")

@@ -1,4 +1,4 @@
-"""From a comparison and a finding to the situation: the arrays of both sides around the place where they part."""
+"""Build fault cases: load the arrays of both sides around the place where they diverge."""
 
 from __future__ import annotations
 
@@ -10,214 +10,265 @@ from ..alignment import FusedGroup
 from ..comparison.fused_tensors import join_parts
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
-from ..model.arrays import AnyArray
+from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from ..operators.execution import load_whole_tensor
-from .comparison_index import ValuePair, ComparisonIndex, find_inputs, list_op_inputs, find_whole_tensor
-from .fault_case import Operand, FaultCase
+from .comparison_index import (
+    ComparisonIndex,
+    ValuePair,
+    find_inputs,
+    find_whole_tensor,
+    list_op_inputs,
+)
+from .fault_case import FaultCase, Operand
 
-MAX_ELEMENTS = 1 << 23  #: elements: 64 MB as float64; what is larger is not recomputed
-_DEPTH = 6  # ops upstream that a value may come from
-_MOST = 40  # operands
-_REARRANGED = 0.2  # relative L2: elements in another order are farther apart than this
+#: Largest tensor that is recomputed: 64 MB as float64.
+MAX_ELEMENTS = 1 << 23
+#: Ops upstream of a value that are searched for its operands.
+_MAX_DEPTH = 6
+#: Operands at which the search upstream stops.
+_MAX_OPERANDS = 40
+#: Steps downstream over which the kinds of consumers are collected ...
+_CONSUMER_STEPS = 3
+#: ... unless one step reaches more values than this.
+_MAX_CONSUMED_VALUES = 64
+_ROLES = ("target", "reference")
+_LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
 
-def load_arrays(around: ComparisonIndex, sought: ValuePair) -> tuple[AnyArray, AnyArray] | None:
-    """Both whole tensors, the target's laid out like the reference's; None without them, or if they are too large."""
-    flows = around.flows
-    sizes = [
-        int(flow.tensors["size"].iat[tensor])
-        for flow, tensor in zip(flows, sought.tensors, strict=True)
-    ]
+def load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[Floats, Floats] | None:
+    """Return both whole tensors in float64, the target's laid out like the reference's.
+
+    None if one of them is missing or too large.
+    """
+    sources = list(zip(index.flows, value_pair.tensors, strict=True))
+    sizes = [int(flow.tensors["size"].iat[tensor]) for flow, tensor in sources]
     if max(sizes) > MAX_ELEMENTS:
         return None
-    if sought.group is not None:
-        return _fused_arrays(around, sought.group)
-    t, r = (load_whole_tensor(flow.trace, tensor) for flow, tensor in zip(flows, sought.tensors, strict=True))
+    if value_pair.group is not None:
+        return _load_fused_arrays(index, value_pair.group)
+    t, r = (load_whole_tensor(flow.trace, tensor) for flow, tensor in sources)
     if t is None or r is None or t.size != r.size:
         return None
     t, r = t.astype(np.float64), r.astype(np.float64)
-    if sought.layout not in ("same", "reshape"):
+    if value_pair.layout not in ("same", "reshape"):
         _, t, r = find_common_layout(t, r)
-    return (t.reshape(r.shape) if t.shape != r.shape else t), r
+    if t.shape != r.shape:
+        t = t.reshape(r.shape)
+    return t, r
 
 
-def _fused_arrays(around: ComparisonIndex, group: FusedGroup) -> tuple[AnyArray, AnyArray] | None:
-    """Both sides of a group, the parts put together as the other side's fused tensor has them."""
-    sides = [
-        [load_whole_tensor(flow.trace, find_whole_tensor(flow, value)) for value in values]
-        for flow, values in zip(around.flows, (group.target, group.reference), strict=True)
-    ]
-    ours, theirs = ([v.astype(np.float64) for v in arrays if v is not None] for arrays in sides)
-    if len(ours) < len(group.target) or len(theirs) < len(group.reference):
+def _load_fused_arrays(index: ComparisonIndex, group: FusedGroup) -> tuple[Floats, Floats] | None:
+    """Return both sides of a group, the parts of one side joined as the other's fused tensor."""
+    target_arrays = _load_whole_tensors(index.flows[0], group.target)
+    reference_arrays = _load_whole_tensors(index.flows[1], group.reference)
+    if target_arrays is None or reference_arrays is None:
         return None
     try:
-        if len(ours) == 1:
-            return ours[0], join_parts(ours[0], theirs)[1]
-        return join_parts(theirs[0], ours)[1], theirs[0]
+        if len(target_arrays) == 1:
+            return target_arrays[0], join_parts(target_arrays[0], reference_arrays)[1]
+        return join_parts(reference_arrays[0], target_arrays)[1], reference_arrays[0]
     except ValueError:
         return None
 
 
-def build_fault_cases(around: ComparisonIndex, finding: Finding, sought: ValuePair) -> Iterator[FaultCase]:
-    """The finding with the target as the side that departs, then with the reference; none without whole tensors."""
-    arrays = load_arrays(around, sought)
+def _load_whole_tensors(flow: Flow, values: Sequence[int]) -> list[Floats] | None:
+    """Return the whole tensors of some values in float64; None if one of them is missing."""
+    arrays = []
+    for value in values:
+        array = load_whole_tensor(flow.trace, find_whole_tensor(flow, value))
+        if array is None:
+            return None
+        arrays.append(array.astype(np.float64))
+    return arrays
+
+
+def build_fault_cases(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> Iterator[FaultCase]:
+    """Yield the finding with the target assumed to be faulty, then with the reference.
+
+    Yields nothing without whole tensors.
+    """
+    arrays = load_arrays(index, value_pair)
     if arrays is None:
         return
-    operands = [_operands(around, side, sought.classes[side], finding) for side in (0, 1)]
-    near_loss = any(_loss_near(around, side, _ops(around, side, finding)) for side in (0, 1))
-    for departing, faithful in ((0, 1), (1, 0)):
-        value = sought.classes[faithful]
-        flow = around.flows[faithful]
-        ops = _ops(around, faithful, finding)
+    values = value_pair.classes
+    ops = [_list_ops(index, side, finding) for side in (0, 1)]
+    operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
+    consumer_kinds = [_collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
+    is_near_loss = any(_is_near_loss(index, side, ops[side]) for side in (0, 1))
+    for faulty, faithful in ((0, 1), (1, 0)):
+        flow = index.flows[faithful]
+        parameters: Sequence[Operand] = ()
+        if finding.is_given:
+            parameters = list(_find_parameters(index, faithful, arrays[0].size))
         yield FaultCase(
             finding=finding,
-            faulty_role=("target", "reference")[departing],
-            faulty=arrays[departing],
+            faulty_role=_ROLES[faulty],
+            faulty=arrays[faulty],
             faithful=arrays[faithful],
             operands=operands[faithful],
-            faulty_operands=operands[departing],
-            numbers=tuple(_numbers(flow, ops)),
-            kinds=tuple(around.kinds[faithful][op] for op in ops),
-            consumer_kinds=_after(around, faithful, value)
-            | _after(around, departing, sought.classes[departing]),
+            faulty_operands=operands[faulty],
+            numbers=tuple(_find_immediate_numbers(flow, ops[faithful])),
+            kinds=tuple(index.kinds[faithful][op] for op in ops[faithful]),
+            consumer_kinds=consumer_kinds[faithful] | consumer_kinds[faulty],
             tolerance=finding.tolerance,
-            dtype=str(flow.list_column("dtype")[value]),
-            call=_call(around, faithful, value),
-            is_near_loss=near_loss,
-            parameters=tuple(_parameters(around, faithful, arrays[0].size)) if finding.is_given else (),
+            dtype=str(flow.list_column("dtype")[values[faithful]]),
+            call=_read_call(index, faithful, values[faithful]),
+            is_near_loss=is_near_loss,
+            parameters=tuple(parameters),
         )
 
 
-def _call(around: ComparisonIndex, side: int, value: int) -> Call | None:
-    """The op that made a value, with its inputs; None if one is missing, or the value is not its first output."""
-    flow = around.flows[side]
-    maker = int(flow.producers[value])
-    if maker < 0:
+def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
+    """Return the op that produced a value, with its inputs.
+
+    None if an input is missing, or if the value is not the op's first output.
+    """
+    flow = index.flows[side]
+    producer = int(flow.producers[value])
+    if producer < 0:
         return None
-    rows = flow.get_tensor_ids(maker).tolist()
+    rows = flow.get_tensor_ids(producer).tolist()
     outputs = [row for row in rows if flow.tensors["role"].iat[row] == "output"]
-    if (
-        not outputs
-        or flow.tensor_class[outputs[0]] != value
-        or max(flow.tensors["size"].iloc[rows]) > MAX_ELEMENTS
-    ):
+    if not outputs or flow.tensor_class[outputs[0]] != value:
         return None
-    ran = read_execution(flow.trace, rows)
-    return (
-        None
-        if ran is None
-        else make_call(around.kinds[side][maker], ran.inputs, ran.keywords, ran.output.shape)
-    )
+    if max(flow.tensors["size"].iloc[rows]) > MAX_ELEMENTS:
+        return None
+    execution = read_execution(flow.trace, rows)
+    if execution is None:
+        return None
+    kind = index.kinds[side][producer]
+    return make_call(kind, execution.inputs, execution.keywords, execution.output.shape)
 
 
-def _ops(around: ComparisonIndex, side: int, finding: Finding) -> list[int]:
-    names = (finding.target_ops, finding.reference_ops)[side]
-    return [around.ops_by_name[side][name] for name in names if name in around.ops_by_name[side]]
+def _list_ops(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
+    """Return the ops of one side that the finding names."""
+    names = finding.target_ops if side == 0 else finding.reference_ops
+    ops_by_name = index.ops_by_name[side]
+    return [ops_by_name[name] for name in names if name in ops_by_name]
 
 
-def _operands(around: ComparisonIndex, side: int, value: int, finding: Finding) -> tuple[Operand, ...]:
-    """Values upstream, breadth first, each as the op that leads here read it; then what the module call was given."""
-    flow = around.flows[side]
-    found: dict[int, Operand | None] = {value: None}
+def _collect_operands(
+    index: ComparisonIndex, side: int, value: int, ops: Sequence[int]
+) -> tuple[Operand, ...]:
+    """Return the operands of a value, each in the layout in which the op that leads here read it.
+
+    Values upstream come first, breadth first, then the inputs of ``ops`` and of the module calls
+    around them.
+    """
+    flow = index.flows[side]
+    operands: dict[int, Operand | None] = {value: None}
     front = [value]
-    for _ in range(_DEPTH):
-        after = []
-        for v in front:
-            for above, tensor in find_inputs(flow, v):
-                if above not in found:
-                    found[above] = _operand(around, side, above, tensor)
-                    after.append(above)
-        front = after
-        if len(found) >= _MOST:
+    for _ in range(_MAX_DEPTH):
+        next_front = []
+        for front_value in front:
+            for input_value, tensor in find_inputs(flow, front_value):
+                if input_value not in operands:
+                    operands[input_value] = _make_operand(index, side, input_value, tensor)
+                    next_front.append(input_value)
+        front = next_front
+        if len(operands) >= _MAX_OPERANDS:
             break
-    for op in _ops(around, side, finding):
-        for above, tensor in (*list_op_inputs(flow, op), *((v, -1) for v in _module_reads(flow, op))):
-            if above not in found:
-                found[above] = _operand(around, side, above, tensor)
-    return tuple(operand for operand in found.values() if operand is not None)
+    for op in ops:
+        module_inputs = [(module_input, -1) for module_input in _list_module_inputs(flow, op)]
+        for input_value, tensor in (*list_op_inputs(flow, op), *module_inputs):
+            if input_value not in operands:
+                operands[input_value] = _make_operand(index, side, input_value, tensor)
+    return tuple(operand for operand in operands.values() if operand is not None)
 
 
-def _module_reads(flow: Flow, op: int) -> Sequence[int]:
-    """What the nearest module call around an op was given."""
+def _list_module_inputs(flow: Flow, op: int) -> Sequence[int]:
+    """Return the input values of the nearest module call around an op."""
     parent = int(flow.trace.ops["parent"].iat[op])
     return flow.reads[parent] if parent >= 0 else ()
 
 
-def _operand(around: ComparisonIndex, side: int, value: int, tensor: int = -1) -> Operand | None:
-    flow = around.flows[side]
+def _make_operand(
+    index: ComparisonIndex, side: int, value: int, tensor: int = -1
+) -> Operand | None:
+    """Return the operand; None if it has no whole tensor, or a too large one."""
+    flow = index.flows[side]
     if tensor < 0 or not flow.tensors["file"].iat[tensor]:
         tensor = find_whole_tensor(flow, value)
     if tensor < 0 or flow.sizes[value] > MAX_ELEMENTS:
         return None
-    maker = int(flow.producers[value])
+    producer = int(flow.producers[value])
     parameter = str(flow.list_column("parameter")[value])
+    name = parameter
+    if not parameter:
+        name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
     return Operand(
-        name=parameter or (str(flow.trace.ops["name"].iat[maker]) if maker >= 0 else "an input"),
-        kind=around.get_producer_kind(side, value),
+        name=name,
+        kind=index.get_producer_kind(side, value),
         parameter=parameter,
-        agrees=value in around.agreed_classes[side],
+        agrees=value in index.agreed_classes[side],
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
-        load=_loader(flow, tensor),
+        load=_make_loader(flow, tensor),
     )
 
 
-def _loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
+def _make_loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
+    """Return a function that reads a tensor; an unreadable one gives NaN."""
+
     def load() -> AnyArray:
         array = load_whole_tensor(flow.trace, tensor)
-        return (
-            np.full(tuple(flow.tensors["shape"].iat[tensor] or ()), np.nan)
-            if array is None
-            else array
-        )
+        if array is not None:
+            return array
+        shape = tuple(flow.tensors["shape"].iat[tensor] or ())
+        return np.full(shape, np.nan)
 
     return load
 
 
-def _numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:
+def _find_immediate_numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:
+    """Yield the finite floating immediate numbers among the inputs of ops."""
+    tensors = flow.tensors
     for op in ops:
         for row in flow.get_tensor_ids(op).tolist():
-            if flow.tensors["constant"].iat[row] and flow.tensors["size"].iat[row] == 1:
-                number = float(flow.tensors["max"].iat[row])
-                if is_floating(str(flow.tensors["dtype"].iat[row])) and np.isfinite(number):
-                    yield number
+            if not tensors["constant"].iat[row] or tensors["size"].iat[row] != 1:
+                continue
+            value = float(tensors["max"].iat[row])
+            if is_floating(str(tensors["dtype"].iat[row])) and np.isfinite(value):
+                yield value
 
 
-def _after(around: ComparisonIndex, side: int, value: int) -> frozenset[str]:
-    """Kinds of the ops that read a value, and of those that read what they write, past rearrangements."""
-    flow, kinds = around.flows[side], around.kinds[side]
-    found: set[str] = set()
+def _collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
+    """Return the kinds of the ops that read a value, and of the consumers of their outputs."""
+    flow, kinds = index.flows[side], index.kinds[side]
+    levels = flow.trace.ops["level"]
+    consumer_kinds: set[str] = set()
     front = {value}
-    for _ in range(3):
-        readers = {
-            op for v in front for op in flow.consumers[v] if flow.trace.ops["level"].iat[op] == "op"
-        }
-        found |= {kinds[op] for op in readers}
-        front = {w for op in readers for w in flow.writes[op]}
-        if len(front) > 64:
+    for _ in range(_CONSUMER_STEPS):
+        consumers = {op for front_value in front for op in flow.consumers[front_value]}
+        consumers = {op for op in consumers if levels.iat[op] == "op"}
+        consumer_kinds |= {kinds[op] for op in consumers}
+        front = {output for op in consumers for output in flow.writes[op]}
+        if len(front) > _MAX_CONSUMED_VALUES:
             break
-    return frozenset(found)
+    return frozenset(consumer_kinds)
 
 
-def _loss_near(around: ComparisonIndex, side: int, ops: Sequence[int]) -> bool:
-    """One of the ops is of a loss, or the backward of one."""
-    flow, kinds = around.flows[side], around.kinds[side]
-    forward = flow.trace.ops["forward"].to_numpy()
-    named = {kinds[op].removeprefix("grad:") for op in ops} | {
-        kinds[forward[op]] for op in ops if forward[op] >= 0
-    }
-    return bool(named & {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"})
+def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool:
+    """Return whether one of the ops belongs to a loss, or to the backward pass of a loss."""
+    kinds = index.kinds[side]
+    forward_ops = index.flows[side].trace.ops["forward"].to_numpy()
+    op_kinds = {kinds[op].removeprefix("grad:") for op in ops}
+    op_kinds |= {kinds[forward_ops[op]] for op in ops if forward_ops[op] >= 0}
+    return bool(op_kinds & _LOSS_KINDS)
 
 
-def _parameters(around: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:
-    """The parameters of a size, of one side."""
-    flow = around.flows[side]
-    for value, name in enumerate(flow.list_column("parameter")):
-        if name and flow.sizes[value] == size and flow.list_column("phase")[value] == FORWARD:
-            operand = _operand(around, side, value)
+def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:
+    """Yield the forward parameters of one side that have a size."""
+    flow = index.flows[side]
+    phases = flow.list_column("phase")
+    for value, parameter in enumerate(flow.list_column("parameter")):
+        if parameter and flow.sizes[value] == size and phases[value] == FORWARD:
+            operand = _make_operand(index, side, value)
             if operand is not None:
                 yield operand

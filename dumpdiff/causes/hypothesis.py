@@ -1,4 +1,4 @@
-"""What a hypothesis is: what it applies to, what it computes, how it speaks."""
+"""Define a hypothesis: a cause, and the candidates it suggests for a fault case."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from .fault_case import FaultCase
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way in which the departing side's value may have come about."""
+    """One way in which the value of the faulty side may have been computed."""
 
-    predicted: AnyArray  #: what the departing side would have; compared with what it has
-    description: str  #: goes on after "<place> behaves as "
-    contrast: str = ""  #: what the other side does instead, '' where that goes without saying
-    parameters: Mapping[str, float] = field(default_factory=dict)  #: what was solved for
-    #: the same arithmetic without the change; must be what the faithful side has. None: nothing to check
+    predicted: AnyArray  #: compared with the value of the faulty side
+    description: str  #: continues "<place> behaves as "
+    contrast: str = ""  #: continues "the <faithful side> ", '' if that is obvious
+    parameters: Mapping[str, float] = field(default_factory=dict)  #: fitted numbers
+    #: the same arithmetic without the change; must give the value of the faithful side. None if
+    #: there is nothing to check
     unchanged: AnyArray | None = None
-    cause: str = ""  #: where the hypothesis has several, else that of the hypothesis
-    #: a rounding that falls the other way here and there: much may be left, see judge._chaotic
+    cause: str = ""  #: name of the cause, '' for that of the hypothesis
+    #: the candidate rounds numbers, and noise decides some of the roundings: a larger residual is
+    #: accepted, see cause_search
     is_chaotic: bool = False
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A cause, and the candidates it offers in a situation; none where it does not apply."""
+    """A cause, and a function that suggests candidates; none for cases to which it does not apply.
+
+    The function may raise ValueError, IndexError or LinAlgError for arrays whose shapes do not fit.
+    """
 
     cause: str
-    make_candidates: Callable[[FaultCase], Iterable[Candidate]]
+    suggest_candidates: Callable[[FaultCase], Iterable[Candidate]]

@@ -1,4 +1,4 @@
-"""Small fits: the one number that a candidate leaves open."""
+"""Fit the one number that a candidate leaves open."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from ..model.arrays import AnyArray
 _GOLDEN = (np.sqrt(5) - 1) / 2
 
 
-def fit_factor(made: AnyArray, like: AnyArray) -> float:
-    """c that makes ||c made - like|| least; NaN if ``made`` is zero."""
-    energy = float(np.vdot(made, made))
-    return float(np.vdot(made, like)) / energy if energy > 0 else float("nan")
+def fit_factor(array: AnyArray, expected: AnyArray) -> float:
+    """Return c that minimizes ||c array - expected||; NaN if ``array`` is zero."""
+    energy = float(np.vdot(array, array))
+    if energy > 0:
+        return float(np.vdot(array, expected)) / energy
+    return float("nan")
 
 
-def minimize(cost: Callable[[float], float], grid: AnyArray, rounds: int = 40) -> float:
-    """Where a cost is least: the best of a sorted grid, then golden section between its neighbours."""
-    costs = [cost(float(x)) for x in grid]
-    best = int(np.argmin(costs))
+def minimize(cost: Callable[[float], float], grid: AnyArray, n_rounds: int = 40) -> float:
+    """Return the argument with the least cost.
+
+    Take the best point of a sorted grid, then search between its neighbors by golden section.
+    """
+    grid_costs = [cost(float(x)) for x in grid]
+    best = int(np.argmin(grid_costs))
     low, high = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
     a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     cost_a, cost_b = cost(a), cost(b)
-    for _ in range(rounds):
+    for _ in range(n_rounds):
         if cost_a < cost_b:
             high, b, cost_b = b, a, cost_a
             a = high - _GOLDEN * (high - low)
@@ -34,4 +39,4 @@ def minimize(cost: Callable[[float], float], grid: AnyArray, rounds: int = 40) -
             b = low + _GOLDEN * (high - low)
             cost_b = cost(b)
     middle = 0.5 * (low + high)
-    return middle if cost(middle) <= costs[best] else float(grid[best])
+    return middle if cost(middle) <= grid_costs[best] else float(grid[best])

@@ -1,4 +1,4 @@
-"""What four numbers of either side can tell: that one tensor is a multiple of the other, or all zeros."""
+"""Causes that statistics alone can show: one tensor is a multiple of the other, or all zeros."""
 
 from __future__ import annotations
 
@@ -6,35 +6,46 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..model.formatting import number
 from ..model.finding import Cause
+from ..model.formatting import format_number
 
-_ENOUGH = 3  # numbers that must tell the same factor
+#: Numbers that must show the same factor.
+_MIN_NUMBERS = 3
+#: Share of the largest number below which a number counts as zero and shows no factor.
+_NEAR_ZERO = 1e-6
+#: A factor and its residual are judged against this many tolerances.
+_TOLERANCES = 2
 
 
 def find_causes_in_statistics(
-    target: Sequence[float], reference: Sequence[float], tolerance: float, names: tuple[str, str]
+    target: Sequence[float],
+    reference: Sequence[float],
+    tolerance: float,
+    zero_cause: str,
+    factor_cause: str,
 ) -> tuple[Cause, ...]:
-    """Causes by maximum, minimum, mean and norm alone; ``names`` are those of a zero and of a factor.
+    """Return the causes shown by maximum, minimum, mean and norm alone.
 
-    A factor c must carry all of at least three numbers of the reference, none of them zero, onto the target's: an
-    unrelated change does not scale extremes, mean and norm alike.
+    A factor must map all of at least three numbers of the reference, none of them zero, to those
+    of the target: an unrelated change does not scale extremes, mean and norm by the same factor.
+    ``zero_cause`` and ``factor_cause`` are the names of the two possible causes.
     """
-    ours, theirs = np.array(target, dtype=np.float64), np.array(reference, dtype=np.float64)
-    known = np.isfinite(ours) & np.isfinite(theirs)
-    ours, theirs = ours[known], theirs[known]
-    if len(ours) < _ENOUGH or not np.any(theirs):
+    t, r = np.array(target, dtype=np.float64), np.array(reference, dtype=np.float64)
+    is_known = np.isfinite(t) & np.isfinite(r)
+    t, r = t[is_known], r[is_known]
+    if len(t) < _MIN_NUMBERS or not np.any(r):
         return ()
-    if not np.any(ours):
-        return (Cause(names[0], "all zeros, by its statistics", 0.0),)
-    scale = float(np.abs(theirs).max())
-    if np.any(np.abs(theirs) < 1e-6 * scale):
+    if not np.any(t):
+        return (Cause(zero_cause, "all zeros, by its statistics", 0.0),)
+    scale = float(np.abs(r).max())
+    if np.any(np.abs(r) < _NEAR_ZERO * scale):
         return ()
-    c = float(ours @ theirs / (theirs @ theirs))
-    if c < 0:
+    factor = float(t @ r / (r @ r))
+    if factor < 0:
         return ()
-    left = float(np.abs(ours / theirs / c - 1).max())
-    if left > 2 * tolerance or abs(c - 1) <= 2 * tolerance:
+    residual = float(np.abs(t / r / factor - 1).max())
+    limit = _TOLERANCES * tolerance
+    if residual > limit or abs(factor - 1) <= limit:
         return ()
-    said = f"{c:.6g} times the reference's, by its statistics; residual {number(left)}"
-    return (Cause(names[1], said, left, {"factor": c}),)
+    text = f"{factor:.6g} times the reference's, by its statistics; residual {format_number(residual)}"
+    return (Cause(factor_cause, text, residual, {"factor": factor}),)

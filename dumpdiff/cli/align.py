@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..model.defaults import MIN_COVERAGE
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from ..model.verdict import EXIT_CODES
 from . import options
 from .output import build_console, check_files, show_progress, write_result_files
@@ -102,7 +102,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
 )
 @click.pass_context
-@collector_paused()
+@pause_gc()
 def align(
     ctx: click.Context,
     target: str,

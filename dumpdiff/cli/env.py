@@ -63,5 +63,5 @@ def env(
     from ..capture import environment, shells
 
     values = dumpdiff.env(config, framework=framework, also=also, seed=seed)
-    text = environment.explained(framework, values) if explain else shells.SHELLS[shell](values)
+    text = environment.explain_variables(framework, values) if explain else shells.SHELLS[shell](values)
     click.echo(text, nl=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from . import options, output
 
 _EPILOG = """\b
@@ -38,7 +38,7 @@ The two dumps are read again.
 @options.more_rules
 @options.json_file
 @click.pass_context
-@collector_paused()
+@pause_gc()
 def explain(
     ctx: click.Context,
     result: str,

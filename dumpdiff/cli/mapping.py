@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from . import options
 from .output import check_writable, show_progress, write_text
 
@@ -62,7 +62,7 @@ The two dumps are read again; both must be msprobe's.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
-@collector_paused()
+@pause_gc()
 def mapping(
     result: str,
     tool: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from . import options
 from .output import show_progress
 
@@ -44,7 +44,7 @@ The two dumps are read again. docs/tutorial.md shows the whole procedure.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
-@collector_paused()
+@pause_gc()
 def narrow(
     result: str,
     output: str,

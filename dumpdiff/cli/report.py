@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from . import options
 from .output import build_console, check_files, show_progress, write_result_files
 
@@ -40,7 +40,7 @@ the comparison is repeated on the dumps.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
-@collector_paused()
+@pause_gc()
 def report(
     result: str,
     html_file: str | None,

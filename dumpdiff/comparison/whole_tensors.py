@@ -13,7 +13,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import unit_roundoff
 from ..model.errors import DumpError
-from ..model.threads import each
+from ..model.threads import map_in_threads
 from ..model.trace import Problem
 from .layouts import find_common_layout
 from .metrics import Metrics, compute_metrics
@@ -105,7 +105,7 @@ def measure_whole_tensors(
             return Measurement(row, problem=str(error))
 
     sizes = target.tensors["size"].to_numpy()[target_tensors]
-    for n_done, result in enumerate(each(measure, rows.tolist(), sizes[rows].tolist())):
+    for n_done, result in enumerate(map_in_threads(measure, rows.tolist(), sizes[rows].tolist())):
         row, metrics = result.row, result.metrics
         if metrics is None:
             file = str(target.tensors["file"].iat[int(target_tensors[row])])

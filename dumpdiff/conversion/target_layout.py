@@ -19,7 +19,7 @@ _FLOATING = ("float64", "float32", "float16", "bfloat16")  #: dtypes that ``--dt
 
 @dataclass(frozen=True)
 class Fusion:
-    """Parts that a family keeps in one weight; ``prefix`` is a pattern of the modules around them."""
+    """Parts that a family keeps in one weight; ``prefix`` is a pattern of the modules around."""
 
     fused: str
     parts: tuple[str, ...]
@@ -163,10 +163,9 @@ def _choose_dtype(path: str, source_dtype: str, dtype: str | None) -> str:
 
     A router's bias correction keeps its dtype, because it is a sum over many steps.
     """
-    is_kept = source_dtype not in _FLOATING or path.endswith("expert_bias")
-    if dtype is None or is_kept:
+    if dtype is None or path.endswith("expert_bias"):
         return source_dtype
-    return dtype
+    return dtype if source_dtype in _FLOATING else source_dtype
 
 
 def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) -> tuple[str, str]:

@@ -31,7 +31,8 @@ def check_folder_is_free(folder: Path, resume: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise DumpError(f"{folder}: is a file; give a folder that does not exist yet")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    children = list(folder.iterdir()) if folder.is_dir() else []
+    if not children:
         return
     is_interrupted = (folder / JOURNAL).is_file()
     if not resume:

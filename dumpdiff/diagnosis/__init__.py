@@ -1,5 +1,6 @@
-"""The road from a loss that differs to the reason: settings, checklists, logs; one package or module per stage.
+"""Triage: from the comparisons of two runs to where their mismatch comes from, and what to do next.
 
-Each stage is a function from files to a frozen result, which knows how to be a :class:`~dumpdiff.triage.stage.Stage`:
-what is joined into one decision. Reports print the results, commands call the functions.
+Each comparison is one :class:`~dumpdiff.model.stage.Stage` (the dumps are two). Their verdicts are
+joined by place (:mod:`.places`), the places are searched in the order of the precision guide
+(:mod:`.decision`), and each conclusion has its advice (:mod:`.advice`).
 """

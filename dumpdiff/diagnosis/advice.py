@@ -1,18 +1,18 @@
-"""What to do next: the command that tells more, or the change that ends the mismatch, for every outcome."""
+"""What to do next, for every conclusion: a command that narrows the cause down, or the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model.result import Result
 from ..model.finding import Finding
+from ..model.result import Result
 from . import commands
 from .case import Case
 from .decision import Decision
-from .dump_stages import PHASES
 from .evidence import Evidence
 from .places import Place, select_findings
+from .stages import PHASES
 
 
 @dataclass(frozen=True)
@@ -24,187 +24,198 @@ class Advice:
 
 
 def advise(case: Case, evidence: Evidence, decision: Decision) -> tuple[Advice, ...]:
-    """What to do next, the most telling first."""
-    return tuple(_advice(case, evidence, decision))
+    """Return what to do next, most useful first."""
+    return tuple(_advise(case, evidence, decision))
 
 
-def _advice(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
+def _advise(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
     if decision.cause in ("settings", "precision"):
         if evidence.settings is not None and evidence.settings.verdict == "differ":
             yield Advice(
-                "set both alike, and run again; every row:", (commands.settings(case, "-v"),)
+                "give these settings the same value in both runs, and run again; all settings:",
+                (commands.format_settings(case, "-v"),),
             )
         elif decision.cause == "precision":
             yield Advice(
-                "no setting tells it: look for casts in the model's code, and give both sides the wider dtype"
+                "no setting explains it: look for casts in the model's code, and use the wider"
+                " dtype on both sides"
             )
-    places = decision.candidates or _places(decision)
+    places = decision.candidates or _find_places(decision)
     for place in places:
-        yield from _LOOK[place](case, evidence)
+        yield from _ADVISERS[place](case, evidence)
     if decision.verdict == "agree":
         yield Advice(
-            "nothing is left to look for in these steps; a longer run says more (1000 steps by the standard)"
+            "nothing is left to examine in these steps; a longer run shows more (the standard asks"
+            " for 1000 steps)"
         )
     elif not places and decision.cause is None:
-        yield from _unlooked(case, evidence)
+        yield from _advise_missing_inputs(case, evidence)
 
 
-def _places(decision: Decision) -> tuple[Place, ...]:
-    """Where the cause lies, if it is a place; what has low precision is looked at where it shows."""
+def _find_places(decision: Decision) -> tuple[Place, ...]:
+    """Return the place of the cause; that of a low precision is the place where it shows."""
     if decision.cause == "precision":
         return ("backward",) if decision.symptom == "gradients" else ("forward",)
-    return () if decision.cause is None or decision.cause == "settings" else (decision.cause,)
+    if decision.cause is None or decision.cause == "settings":
+        return ()
+    return (decision.cause,)
 
 
-def _unlooked(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    """Nothing differs and too little was given: what would tell most."""
-    unread = [_unreadable(evidence, stage.name) for stage in evidence.stages]
-    yield from dict.fromkeys(one for one in unread if one is not None)
+def _advise_missing_inputs(case: Case, evidence: Evidence) -> Iterator[Advice]:
+    """Advise on inputs if nothing differs and too little was given."""
+    unread_inputs = [_advise_unreadable(evidence, stage.name) for stage in evidence.stages]
+    yield from dict.fromkeys(advice for advice in unread_inputs if advice is not None)
     if evidence.logs is None and evidence.find_stage("logs") is None:
         yield Advice(
-            "give the training logs of both runs: they show at which step the runs part (log: in the case)"
+            "give the training logs of both runs: they show at which step the runs diverge"
+            " (log: in the case)"
         )
     if evidence.dumps is None and evidence.find_stage("forward") is None:
-        yield from _forward(case, evidence)
+        yield from _advise_forward(case, evidence)
 
 
-def _unreadable(evidence: Evidence, name: str) -> Advice | None:
-    """What to do about a stage that was given something and could not read it; None if it read all, or had nothing."""
+def _advise_unreadable(evidence: Evidence, name: str) -> Advice | None:
+    """Return what to do about a stage whose input could not be read, None if it could."""
     stage = evidence.find_stage(name)
     result = "dumps" if name in PHASES else name
     if stage is None or stage.verdict != "inconclusive" or getattr(evidence, result) is not None:
         return None
     return Advice(
-        f"what was given of {result} could not be used; put it right, and triage again: {stage.headline}"
+        f"the {result} that were given could not be used; fix this, and triage again:"
+        f" {stage.headline}"
     )
 
 
-def _data(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_data(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.data is not None:
         yield Advice(
-            "give both runs the same batch; what differs in it:",
-            (commands.data(case, evidence, "-v"),),
+            "give both runs the same batch; the differences:",
+            (commands.format_data(case, evidence, "-v"),),
         )
     else:
-        what = "compare the batches: give data: (dataset or saved batch) or dump: of both runs"
-        yield _unreadable(evidence, "data") or Advice(what)
-    yield from _seen_in_dumps(case, evidence, "data")
+        yield _advise_unreadable(evidence, "data") or Advice(
+            "compare the batches: give data: (dataset or saved batch) or dump: of both runs"
+        )
+    yield from _advise_dump_findings(case, evidence, "data")
 
 
-def _weights(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_weights(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.weights is not None:
         yield Advice(
             "convert the reference's weights again, every bit is checked; parameter by parameter:",
             (
-                commands.weights(case, "-v", "--html", "weights.html"),
+                commands.format_weights(case, "-v", "--html", "weights.html"),
                 "dumpdiff weights convert --help",
             ),
         )
     else:
-        what = "compare the checkpoints: give weights: of both runs, as they were before step 1"
-        yield _unreadable(evidence, "weights") or Advice(what)
-    yield from _seen_in_dumps(case, evidence, "weights")
+        yield _advise_unreadable(evidence, "weights") or Advice(
+            "compare the checkpoints: give weights: of both runs, as they were before step 1"
+        )
+    yield from _advise_dump_findings(case, evidence, "weights")
 
 
-def _seen_in_dumps(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
-    """What the dumps say of tokens or weights."""
-    found = select_findings(evidence, place)
-    if found:
-        yield Advice(f"look at {_first(found)}:", (commands.align(case, "--html", "report.html"),))
+def _advise_dump_findings(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
+    """Advise on the findings of the dumps about tokens or weights."""
+    findings = select_findings(evidence, place)
+    if findings:
+        yield Advice(
+            f"look at {_format_findings(findings)}:",
+            (commands.format_align(case, "--html", "report.html"),),
+        )
 
 
-def _forward(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    yield from _pass(case, evidence, "forward")
+def _advise_forward(case: Case, evidence: Evidence) -> Iterator[Advice]:
+    yield from _advise_pass(case, evidence, "forward")
 
 
-def _backward(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_backward(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.norms is None and evidence.dumps is None:
         yield Advice(
-            "print every parameter's gradient norm at step 1, which says where the backward pass parts:",
+            "print every parameter's gradient norm at step 1: it shows where the backward pass"
+            " diverges:",
             (
                 "dumpdiff snippet local-norm --framework mindformers",
                 "dumpdiff snippet local-norm --framework megatron",
             ),
         )
-    yield from _pass(case, evidence, "backward")
+    yield from _advise_pass(case, evidence, "backward")
 
 
-def _pass(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
-    """A dump of statistics, then one of whole tensors around the first finding, then its explanation."""
+def _advise_pass(case: Case, evidence: Evidence, place: Place) -> Iterator[Advice]:
+    """Advise a dump of statistics, then whole tensors around the first finding, then its causes."""
     if evidence.dumps is None:
-        yield _unreadable(evidence, place) or Advice(
-            "dump the statistics of step 1 in both runs, then 'dumpdiff triage' again with dump: of both:",
-            _dumped(0),
+        yield _advise_unreadable(evidence, place) or Advice(
+            "dump the statistics of step 1 in both runs, then 'dumpdiff triage' again with dump: of"
+            " both:",
+            _list_dump_commands(0),
         )
         return
-    found = select_findings(evidence, place)
-    if not found:
+    findings = select_findings(evidence, place)
+    if not findings:
         yield Advice(
-            "the dumps do not show it; see what of them was not compared, and dump that:",
-            (commands.align(case, "-v"),),
+            "the dumps do not show it; find out what was not compared, and dump that:",
+            (commands.format_align(case, "-v"),),
         )
         return
-    first = found[0].rank
-    if found[0].causes:
+    first_rank = findings[0].rank
+    write_result = commands.format_align(case, "--json", "result.json")
+    if findings[0].causes:
         yield Advice(
-            f"look at {_first(found)}, and at the dataflow around it:",
-            (commands.align(case, "--html", "report.html"),),
+            f"look at {_format_findings(findings)}, and at the dataflow around it:",
+            (commands.format_align(case, "--html", "report.html"),),
         )
-    elif _whole(evidence.dumps):
+    elif _has_whole_tensors(evidence.dumps):
         yield Advice(
-            f"no hypothesis explains {_first(found)}; everything that was tried:",
-            (
-                commands.align(case, "--json", "result.json"),
-                f"dumpdiff explain result.json --finding {first}",
-            ),
+            f"no hypothesis explains {_format_findings(findings)}; all that were tested:",
+            (write_result, f"dumpdiff explain result.json --finding {first_rank}"),
         )
     else:
         yield Advice(
-            f"statistics say where, whole tensors say why; what to dump next around {_first(found)}:",
-            (
-                commands.align(case, "--json", "result.json"),
-                f"dumpdiff narrow result.json --finding {first} -o next",
-            ),
+            "statistics show where the runs diverge, whole tensors show why; what to dump next"
+            f" around {_format_findings(findings)}:",
+            (write_result, f"dumpdiff narrow result.json --finding {first_rank} -o next"),
         )
 
 
-def _first(found: Sequence[Finding]) -> str:
-    """The first of a place's findings by its number, and how many there are."""
-    return f"finding {found[0].rank}" + (
-        f" (the first of {len(found)} there)" if len(found) > 1 else ""
-    )
+def _format_findings(findings: Sequence[Finding]) -> str:
+    """Return the first of a place's findings by its number, and how many there are."""
+    text = f"finding {findings[0].rank}"
+    if len(findings) > 1:
+        text += f" (the first of {len(findings)} there)"
+    return text
 
 
-def _dumped(step: int) -> tuple[str, ...]:
-    """How both runs dump the statistics of a step, counted from 0."""
+def _list_dump_commands(step: int) -> tuple[str, ...]:
+    """Return how both runs dump the statistics of a step, counted from 0."""
     return (
-        f"dumpdiff dump-config mindspore --saved-data statistic --stat max,min,avg,l2norm --iteration {step} "
-        "-o dump.json",
+        "dumpdiff dump-config mindspore --saved-data statistic --stat max,min,avg,l2norm"
+        f" --iteration {step} -o dump.json",
         'eval "$(dumpdiff env dump.json)"   # in the MindSpore run',
-        f"dumpdiff dump-config msprobe --framework pytorch --task statistics --step {step} -o config.json",
+        f"dumpdiff dump-config msprobe --framework pytorch --task statistics --step {step}"
+        " -o config.json",
         "dumpdiff snippet dump --framework pytorch --config config.json   # into the PyTorch script",
     )
 
 
-def _schedule(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_schedule(case: Case, evidence: Evidence) -> Iterator[Advice]:
+    why = "use the same warmup, peak, decay and end of the learning rate in both runs"
     if evidence.logs is not None:
-        yield Advice(
-            "set warmup, peak, decay and end of the learning rate alike; both curves:",
-            (commands.logs(case, "--svg", "curves.svg"),),
-        )
+        yield Advice(f"{why}; both curves:", (commands.format_logs(case, "--svg", "curves.svg"),))
     else:
-        yield Advice("set warmup, peak, decay and end of the learning rate alike")
+        yield Advice(why)
 
 
-def _optimizer(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_optimizer(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.optimizer is not None:
         yield Advice(
-            "give both runs the same rule and numbers; every group of parameters:",
-            (commands.optimizer(case, "-v"),),
+            "use the same rule with the same numbers in both runs; every group of parameters:",
+            (commands.format_optimizer(case, "-v"),),
         )
         return
-    yield _unreadable(evidence, "optimizer") or Advice(
-        "save weights and gradients of the first two steps of both runs, which tell the rule of the update:",
+    yield _advise_unreadable(evidence, "optimizer") or Advice(
+        "save weights and gradients of the first two steps of both runs, which show the rule of the"
+        " update:",
         (
             "dumpdiff snippet save-grads --framework mindformers",
             "dumpdiff snippet save-grads --framework megatron",
@@ -213,36 +224,37 @@ def _optimizer(case: Case, evidence: Evidence) -> Iterator[Advice]:
     )
 
 
-def _long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
+def _advise_long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
     if evidence.logs is None:
         return
     if evidence.logs.band is None:
         yield Advice(
-            "run the reference once more: what its own runs differ by is allowed to the target",
-            (commands.logs(case, "--baseline", "REFERENCE_AGAIN.log"),),
+            "run the reference once more: the target may differ as much as runs of the reference do",
+            (commands.format_logs(case, "--baseline", "REFERENCE_AGAIN.log"),),
         )
     yield Advice(
-        "run both 1000 steps with a learning rate of 0: weights never change, forward and backward alone part"
+        "run both 1000 steps with a learning rate of 0: the weights never change, so only the"
+        " forward and backward pass can diverge"
     )
     step = evidence.logs.divergence_step
     if step is not None:
         yield Advice(
-            f"look at the data near step {step}, at overflow, and dump that step in both runs:",
-            _dumped(step - 1),
+            f"check the data near step {step}, check for overflow, and dump that step in both runs:",
+            _list_dump_commands(step - 1),
         )
 
 
-_LOOK = {
-    "data": _data,
-    "weights": _weights,
-    "forward": _forward,
-    "backward": _backward,
-    "schedule": _schedule,
-    "optimizer": _optimizer,
-    "long run": _long_run,
+_ADVISERS: Mapping[Place, Callable[[Case, Evidence], Iterator[Advice]]] = {
+    "data": _advise_data,
+    "weights": _advise_weights,
+    "forward": _advise_forward,
+    "backward": _advise_backward,
+    "schedule": _advise_schedule,
+    "optimizer": _advise_optimizer,
+    "long run": _advise_long_run,
 }
 
 
-def _whole(result: Result) -> bool:
-    """Whether any pair was compared by whole tensors."""
+def _has_whole_tensors(result: Result) -> bool:
+    """Return whether any pair was compared by whole tensors."""
     return bool(result.pairs["relative_l2"].notna().any())

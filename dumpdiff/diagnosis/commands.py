@@ -1,4 +1,4 @@
-"""The command that looks at one stage of a case again: at the same files, read in the same way, to say more of it."""
+"""The command that repeats one stage of a case, with the same inputs, and shows more of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .evidence import Evidence
 
 #: Field of a packing -> option of ``dumpdiff data``.
-_PACKING = {
+_PACKING_OPTIONS = {
     "sequence_length": "seq-length",
     "global_batch": "global-batch-size",
     "micro_batch": "micro-batch-size",
@@ -26,78 +26,86 @@ _PACKING = {
 }
 
 
-def settings(case: Case, *more: str) -> str:
-    """``dumpdiff settings``, with the versions and configurations that the case names."""
-    told = (
-        (f"--{side}-{option}", value)
-        for side, run in zip(SIDES, (case.target, case.reference), strict=True)
-        for option, value in (("version", run.version), ("config", run.model_config))
-    )
-    return _command("settings", *case.get_both("settings"), *_options(told), *more)
-
-
-def data(case: Case, evidence: Evidence, *more: str) -> str:
-    """``dumpdiff data``, with token files cut as the settings say."""
-    files = (run.data or run.dump for run in (case.target, case.reference))
-    return _command(
-        "data",
-        *files,
-        *_options(_packing(evidence)),
-        *_options([("--tokenizer", case.tokenizer)]),
-        *more,
+def format_settings(case: Case, *options: str) -> str:
+    """Return ``dumpdiff settings``, with the versions and the config.json of the case."""
+    side_options = []
+    for side, run in zip(SIDES, (case.target, case.reference), strict=True):
+        side_options.append((f"--{side}-version", run.version))
+        side_options.append((f"--{side}-config", run.model_config))
+    return _format_command(
+        "settings", *case.get_both("settings"), *_format_options(side_options), *options
     )
 
 
-def _packing(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """What both sides say of token files; where they say different things, ``TARGET:REFERENCE``."""
+def format_data(case: Case, evidence: Evidence, *options: str) -> str:
+    """Return ``dumpdiff data``; token files are cut into samples as the settings say."""
+    inputs = [run.data or run.dump for run in (case.target, case.reference)]
+    packing_options = _format_options(_list_packing_options(evidence))
+    tokenizer_options = _format_options([("--tokenizer", case.tokenizer)])
+    return _format_command("data", *inputs, *packing_options, *tokenizer_options, *options)
+
+
+def _list_packing_options(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Iterate over the options of both sides' token files; different values as TARGET:REFERENCE."""
     from ..batches.first_step import DEFAULT_PACKING
     from ..batches.packing_settings import derive_packings
 
     if evidence.settings is None or evidence.data is None:
         return
-    sides = zip(
-        derive_packings(evidence.settings),
-        (evidence.data.target, evidence.data.reference),
-        strict=True,
-    )
-    asked = [packing for packing, batch in sides if batch.kind == "dataset"]
-    for name in (one.name for one in fields(DEFAULT_PACKING) if one.name in _PACKING):
-        values = [getattr(packing, name) for packing in asked]
-        if any(value != getattr(DEFAULT_PACKING, name) for value in values) and None not in values:
-            yield f"--{_PACKING[name]}", ":".join(map(str, dict.fromkeys(values)))
+    batches = (evidence.data.target, evidence.data.reference)
+    packings = [
+        packing
+        for packing, batch in zip(derive_packings(evidence.settings), batches, strict=True)
+        if batch.kind == "dataset"
+    ]
+    for field in fields(DEFAULT_PACKING):
+        if field.name not in _PACKING_OPTIONS:
+            continue
+        values = [getattr(packing, field.name) for packing in packings]
+        default = getattr(DEFAULT_PACKING, field.name)
+        is_default = all(value == default for value in values)
+        if not is_default and None not in values:
+            texts = dict.fromkeys(str(value) for value in dict.fromkeys(values))
+            yield f"--{_PACKING_OPTIONS[field.name]}", ":".join(texts)
 
 
-def logs(case: Case, *more: str) -> str:
-    """``dumpdiff logs``."""
-    baselines = _options(("--baseline", path) for path in case.baseline_logs)
-    least = () if case.min_steps == MIN_STEPS else ("--min-steps", str(case.min_steps))
-    return _command("logs", *case.get_both("log"), *baselines, *least, *more)
+def format_logs(case: Case, *options: str) -> str:
+    """Return ``dumpdiff logs``."""
+    baselines = _format_options(("--baseline", path) for path in case.baseline_logs)
+    min_steps = "" if case.min_steps == MIN_STEPS else str(case.min_steps)
+    step_options = _format_options([("--min-steps", min_steps)])
+    return _format_command("logs", *case.get_both("log"), *baselines, *step_options, *options)
 
 
-def weights(case: Case, *more: str) -> str:
-    """``dumpdiff weights``."""
-    return _command("weights", *case.get_both("weights"), *_rules(case), *more)
+def format_weights(case: Case, *options: str) -> str:
+    """Return ``dumpdiff weights``."""
+    return _format_command("weights", *case.get_both("weights"), *_format_rules(case), *options)
 
 
-def optimizer(case: Case, *more: str) -> str:
-    """``dumpdiff optimizer``."""
-    return _command("optimizer", *case.get_both("steps"), *more)
+def format_optimizer(case: Case, *options: str) -> str:
+    """Return ``dumpdiff optimizer``."""
+    return _format_command("optimizer", *case.get_both("steps"), *options)
 
 
-def align(case: Case, *more: str) -> str:
-    """``dumpdiff align``: findings have the numbers that they have in the triage."""
-    baseline = _options([("--baseline", case.baseline_dump)])
-    return _command("align", *case.get_both("dump"), *baseline, *_rules(case), *more)
+def format_align(case: Case, *options: str) -> str:
+    """Return ``dumpdiff align``; its findings have the same numbers as in the triage."""
+    baseline = _format_options([("--baseline", case.baseline_dump)])
+    dumps = case.get_both("dump")
+    return _format_command("align", *dumps, *baseline, *_format_rules(case), *options)
 
 
-def _rules(case: Case) -> tuple[str, ...]:
-    return _options(("--rules", path) for path in case.rules)
+def _format_rules(case: Case) -> tuple[str, ...]:
+    return _format_options(("--rules", path) for path in case.rules)
 
 
-def _options(given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Those that have a value."""
-    return tuple(word for option, value in given if value for word in (option, value))
+def _format_options(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the words of the options that have a value."""
+    words: list[str] = []
+    for option, value in options:
+        if value:
+            words += [option, value]
+    return tuple(words)
 
 
-def _command(name: str, *words: str) -> str:
+def _format_command(name: str, *words: str) -> str:
     return shlex.join(("dumpdiff", name, *words))

@@ -1,4 +1,4 @@
-"""The precision guide's tree: from what the stages found to where the mismatch comes from, and what to do next."""
+"""The decision tree of the precision guide: from the results of the stages to the cause of the mismatch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from ..model.verdict import Verdict
 from ..run_settings import ComparedSetting
-from .case import Case
-from .dump_stages import select_phase_findings
 from .evidence import Evidence
-from .places import PlaceAnswer, Cause, Place, answer_places, select_settings
+from .places import Cause, Place, PlaceAnswer, answer_places, select_settings
+from .stages import select_phase_findings
 from .symptom import Symptom, find_symptom
 
-#: Where to look for what the logs show, in order.
+#: Places that may cause a symptom, in order.
 LEADS: Mapping[Symptom, tuple[Place, ...]] = {
     "first loss": ("data", "weights", "forward"),
     "gradients": ("backward",),
@@ -21,15 +20,18 @@ LEADS: Mapping[Symptom, tuple[Place, ...]] = {
     "later": ("schedule", "long run"),
 }
 
-#: Whose settings make the first loss differ: they stand above data, weights and forward, which follow from them.
-_STEP_1: tuple[Place, ...] = LEADS["first loss"]
+#: Places that make the first loss differ. A setting that shows there is the cause, the place is not.
+_FIRST_LOSS_PLACES: tuple[Place, ...] = LEADS["first loss"]
 
-_LOW_PRECISION = "low-precision"  #: the explanation of a finding
+#: Last of all places.
+_LAST_PLACE: Place = "long run"
+
+_LOW_PRECISION = "low-precision"  #: name of the hypothesis that explains a finding
 
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A place where the mismatch does not come from."""
+    """A place that is not the cause."""
 
     place: Place
     by: str  #: the stage that says so
@@ -38,224 +40,251 @@ class RuledOut:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a triage comes to."""
+    """The conclusion of a triage."""
 
-    verdict: Verdict  #: agree: no cause found, and all that was looked at agrees
+    verdict: Verdict  #: agree: no cause found, and all stages with input agree
     symptom: Symptom
-    cause: Cause | None  #: None if nothing differs, or if the place cannot be told
-    candidates: tuple[Place, ...]  #: what is left to look at, if a mismatch has no place yet
+    cause: Cause | None  #: None if nothing differs, or if the place is not known
+    candidates: tuple[Place, ...]  #: remaining places, if the runs differ and the place is not known
     headline: str
     evidence: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  #: what else differs, and may be another cause
     ruled_out: tuple[RuledOut, ...] = ()
-    missing: tuple[str, ...] = ()  #: what was not looked at, or cannot be told
+    missing: tuple[str, ...] = ()  #: what was not examined, or is inconclusive
 
     @property
     def outcome(self) -> str:
-        """The verdict in one word for programs: the cause, or differ, inconclusive, agree."""
+        """One word for programs: the cause, else the verdict."""
         return self.cause or self.verdict
 
 
-def decide(case: Case, evidence: Evidence) -> Decision:
-    """The conclusion that the stages allow.
+def decide(evidence: Evidence) -> Decision:
+    """Return the conclusion from the results of the stages.
 
-    The first place that differs, in the order data, weights, forward, backward, schedule, optimizer, long run, is where
-    the mismatch comes from: those after it follow from it. Settings that show there are its cause, and so is a
-    narrower dtype. Without a place that differs, what the logs show leaves candidates.
+    The first place that differs, in the order data, weights, forward, backward, schedule,
+    optimizer, long run, is the cause: differences at later places follow from it. If settings that
+    show there differ, or a dtype is narrower, that is the cause instead. If no place differs, the
+    symptom in the logs leaves candidates.
     """
-    known = answer_places(evidence)
-    symptom = _symptom(evidence, known)
-    parted = [answer for answer in known.values() if answer.verdict == "differ"]
-    settings = _telling(evidence, known)
-    if parted and not (parted[0].place == "long run" and settings):
-        return _located(evidence, known, symptom, parted, settings)
-    if settings:
-        return _by_settings(evidence, known, symptom, settings)
+    answers = answer_places(evidence)
+    symptom = _find_symptom(evidence, answers)
+    differing_answers = [answer for answer in answers.values() if answer.verdict == "differ"]
+    settings = _select_early_settings(evidence, answers)
+    if settings and [answer.place for answer in differing_answers] in ([], [_LAST_PLACE]):
+        return _decide_by_settings(evidence, answers, symptom, settings)
+    if differing_answers:
+        return _decide_by_place(evidence, answers, symptom, settings)
     if symptom in LEADS:
-        return _narrowed(evidence, known, symptom)
-    return _quiet(evidence, known, symptom)
+        return _decide_by_symptom(evidence, answers, symptom)
+    return _decide_without_difference(evidence, answers, symptom)
 
 
-def _symptom(evidence: Evidence, known: Mapping[Place, PlaceAnswer]) -> Symptom:
-    """What the logs show, or what the first place that differs must show."""
-    found = find_symptom(evidence.logs, evidence.settings)
-    first = next((answer.place for answer in known.values() if answer.verdict == "differ"), None)
-    if first in _STEP_1:
+def _find_symptom(evidence: Evidence, answers: Mapping[Place, PlaceAnswer]) -> Symptom:
+    """Return the symptom in the logs, or the one that the first differing place must cause."""
+    symptom = find_symptom(evidence.logs, evidence.settings)
+    first_place = None
+    for answer in answers.values():
+        if answer.verdict == "differ":
+            first_place = answer.place
+            break
+    if first_place in _FIRST_LOSS_PLACES:
         return "first loss"
-    if first == "backward" and found in ("second loss", "later", "none", "unknown"):
+    if first_place == "backward" and symptom not in ("first loss", "gradients"):
         return "gradients"
-    if first in ("schedule", "optimizer") and found == "unknown":
+    if first_place in ("schedule", "optimizer") and symptom == "unknown":
         return "second loss"
-    return found
+    return symptom
 
 
-def _telling(evidence: Evidence, known: Mapping[Place, PlaceAnswer]) -> list[ComparedSetting]:
-    """Settings that differ and show before the optimizer, without those whose place is known to agree bit for bit."""
-    given: tuple[Place, ...] = ("data", "weights")
-    clean = select_settings(
-        evidence, *(place for place in given if known[place].verdict == "agree")
-    )
-    return [row for row in select_settings(evidence, *_STEP_1, "backward") if row not in clean]
+def _select_early_settings(
+    evidence: Evidence, answers: Mapping[Place, PlaceAnswer]
+) -> list[ComparedSetting]:
+    """Return the settings that differ and show before the optimizer.
+
+    A setting of data or weights, as a seed, does not matter if these are known to agree.
+    """
+    agreeing_inputs: list[Place] = []
+    for place in ("data", "weights"):
+        if answers[place].verdict == "agree":
+            agreeing_inputs.append(place)
+    harmless_settings = select_settings(evidence, *agreeing_inputs)
+    early_settings = select_settings(evidence, *_FIRST_LOSS_PLACES, "backward")
+    return [setting for setting in early_settings if setting not in harmless_settings]
 
 
-def _located(
+def _decide_by_place(
     evidence: Evidence,
-    known: Mapping[Place, PlaceAnswer],
+    answers: Mapping[Place, PlaceAnswer],
     symptom: Symptom,
-    parted: Sequence[PlaceAnswer],
+    early_settings: Sequence[ComparedSetting],
+) -> Decision:
+    """Decide if a place differs: it is the cause, unless settings or a dtype explain it."""
+    first, *later_answers = [answer for answer in answers.values() if answer.verdict == "differ"]
+    places = _FIRST_LOSS_PLACES if first.place in _FIRST_LOSS_PLACES else (first.place,)
+    place_settings = select_settings(evidence, *places)
+    settings = [setting for setting in early_settings if setting in place_settings]
+    cause: Cause = first.place
+    reason = first.said
+    if settings:
+        cause = _classify_settings(settings)
+        reason = f"{settings[0].reason}; it shows at {_PLACE_NAMES[first.place]}: {first.said}"
+    elif low_precision := _explain_by_precision(evidence, first.place):
+        cause = "precision"
+        reason = low_precision
+    lines = [setting.reason for setting in settings]
+    if first.place in ("schedule", "optimizer"):
+        lines += [setting.reason for setting in select_settings(evidence, first.place)]
+    lines.append(f"{first.by or first.place}: {first.said}")
+    lines += [line for line in first.evidence if line != first.said]
+    return Decision(
+        verdict="differ",
+        symptom=symptom,
+        cause=cause,
+        candidates=(),
+        headline=f"{_CAUSE_HEADLINES[cause]}: {reason}",
+        evidence=tuple(dict.fromkeys(lines)),
+        also=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.said}" for answer in later_answers),
+        ruled_out=_list_ruled_out(answers, first.place),
+        missing=_list_missing(evidence, answers, first.place),
+    )
+
+
+def _classify_settings(settings: Sequence[ComparedSetting]) -> Cause:
+    is_precision = all(setting.effect == "precision" for setting in settings)
+    return "precision" if is_precision else "settings"
+
+
+def _decide_by_settings(
+    evidence: Evidence,
+    answers: Mapping[Place, PlaceAnswer],
+    symptom: Symptom,
     settings: Sequence[ComparedSetting],
 ) -> Decision:
-    first = parted[0]
-    places: tuple[Place, ...] = _STEP_1 if first.place in _STEP_1 else (first.place,)
-    rows = [row for row in settings if row in select_settings(evidence, *places)]
-    own = select_settings(evidence, first.place) if first.place in ("schedule", "optimizer") else []
-    cause: Cause = first.place
-    why = ""
-    if rows:
-        cause = "precision" if all(row.effect == "precision" for row in rows) else "settings"
-    elif why := _low_precision(evidence, first.place):
-        cause = "precision"
-    said = rows[0].reason if rows else why or first.said
-    shown = f"; it shows at {_NAMES[first.place]}: {first.said}" if rows else ""
-    reasons = [row.reason for row in (*rows, *own)]
-    further = (line for line in first.evidence if line != first.said)
-    others = [f"{_NAMES[answer.place]}: {answer.said}" for answer in parted[1:]]
+    """Decide if settings differ, and no stage that examined their places found a difference."""
+    cause = _classify_settings(settings)
+    headline = f"{_CAUSE_HEADLINES[cause]}: {settings[0].reason}"
+    if symptom not in LEADS:
+        headline += "; nothing that was given shows its effect"
     return Decision(
         verdict="differ",
         symptom=symptom,
         cause=cause,
         candidates=(),
-        headline=f"{_SAID[cause]}: {said}{shown}",
-        evidence=tuple(dict.fromkeys((*reasons, f"{_by(first)}: {first.said}", *further))),
-        also=tuple(others),
-        ruled_out=_ruled_out(known, first.place),
-        missing=_missing(evidence, known, first.place),
+        headline=headline,
+        evidence=tuple(setting.reason for setting in settings),
+        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
+        missing=_list_missing(evidence, answers, _LAST_PLACE),
     )
 
 
-def _by_settings(
-    evidence: Evidence,
-    known: Mapping[Place, PlaceAnswer],
-    symptom: Symptom,
-    rows: Sequence[ComparedSetting],
+def _decide_by_symptom(
+    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], symptom: Symptom
 ) -> Decision:
-    """Settings differ, and no stage looked where they show, or none saw them there."""
-    cause: Cause = "precision" if all(row.effect == "precision" for row in rows) else "settings"
-    seen = "" if symptom in LEADS else "; nothing that was given shows what it does"
+    """Decide if the logs differ and no stage says where: the places that may cause it remain."""
+    candidates = tuple(place for place in LEADS[symptom] if answers[place].verdict != "agree")
+    cause: Cause | None = candidates[0] if len(candidates) == 1 else None
+    if candidates:
+        where = " or ".join(_PLACE_NAMES[place] for place in candidates)
+    else:
+        where = "something that no stage examines: all places that may cause it agree"
+    lines: tuple[str, ...] = ()
+    if evidence.logs is not None:
+        stage = evidence.logs.to_stage()
+        lines = (stage.headline, *stage.evidence)
     return Decision(
         verdict="differ",
         symptom=symptom,
         cause=cause,
-        candidates=(),
-        headline=f"{_SAID[cause]}: {rows[0].reason}{seen}",
-        evidence=tuple(row.reason for row in rows),
-        ruled_out=_ruled_out(known, "long run"),
-        missing=_missing(evidence, known, "long run"),
+        candidates=candidates,
+        headline=f"{SYMPTOMS[symptom]}; the cause lies in {where}",
+        evidence=lines,
+        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
+        missing=_list_missing(evidence, answers, LEADS[symptom][-1]),
     )
 
 
-def _narrowed(evidence: Evidence, known: Mapping[Place, PlaceAnswer], symptom: Symptom) -> Decision:
-    """The logs differ and no stage says where: what is not ruled out is left."""
-    left = tuple(place for place in LEADS[symptom] if known[place].verdict != "agree")
-    cause: Cause | None = left[0] if len(left) == 1 else None
-    where = (
-        _NAMES[left[0]] if len(left) == 1 else "in " + " or ".join(_NAMES[place] for place in left)
-    )
-    if not left:
-        where = "in something that no stage looks at: all its places were looked at and agree"
-    stage = evidence.logs.to_stage() if evidence.logs is not None else None
-    return Decision(
-        verdict="differ",
-        symptom=symptom,
-        cause=cause,
-        candidates=left,
-        headline=f"{SYMPTOMS[symptom]}; the cause lies {where if len(left) != 1 else 'in ' + where}",
-        evidence=(stage.headline, *stage.evidence) if stage is not None else (),
-        ruled_out=tuple(_ruled(answer) for answer in known.values() if answer.verdict == "agree"),
-        missing=_missing(evidence, known, LEADS[symptom][-1]),
-    )
+def _decide_without_difference(
+    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], symptom: Symptom
+) -> Decision:
+    """Decide if nothing differs.
 
-
-def _quiet(evidence: Evidence, known: Mapping[Place, PlaceAnswer], symptom: Symptom) -> Decision:
-    """Nothing differs: agreement, if the forward pass was looked at and no stage is in doubt."""
-    doubtful = [
+    The runs agree if the forward pass was examined and no stage is inconclusive. Items of the
+    checklist that are left to a person do not count.
+    """
+    undecided_stages = [
         stage
         for stage in evidence.stages
         if stage.verdict == "inconclusive" and stage.name != "checklist"
     ]
-    looked = known["forward"].verdict == "agree"
-    verdict: Verdict = "agree" if looked and not doubtful else "inconclusive"
-    agreeing = [_NAMES[answer.place] for answer in known.values() if answer.verdict == "agree"]
-    said = (
-        f"no cause found: {', '.join(agreeing) or 'nothing'} agree"
-        if looked
-        else "nothing differs in what was given"
-    )
-    if doubtful:
-        said += f"; {doubtful[0].name} inconclusive: {doubtful[0].headline}"
-    elif not looked:
-        said += "; neither logs nor dumps show a forward pass of both runs"
+    verdict: Verdict = "inconclusive"
+    if answers["forward"].verdict == "agree":
+        if not undecided_stages:
+            verdict = "agree"
+        agreeing = [
+            _PLACE_NAMES[answer.place] for answer in answers.values() if answer.verdict == "agree"
+        ]
+        headline = f"no cause found: {', '.join(agreeing)} agree"
+    else:
+        headline = "nothing differs in what was given"
+    if undecided_stages:
+        stage = undecided_stages[0]
+        headline += f"; {stage.name} inconclusive: {stage.headline}"
+    elif verdict == "inconclusive":
+        headline += "; neither logs nor dumps show a forward pass of both runs"
     return Decision(
         verdict=verdict,
         symptom=symptom,
         cause=None,
         candidates=(),
-        headline=said,
-        ruled_out=_ruled_out(known, "long run"),
-        missing=_missing(evidence, known, "long run"),
+        headline=headline,
+        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
+        missing=_list_missing(evidence, answers, _LAST_PLACE),
     )
 
 
-def _low_precision(evidence: Evidence, place: Place) -> str:
-    """How a narrower dtype explains what differs there, '' if it does not."""
-    found = select_phase_findings(evidence.dumps, place) if evidence.dumps is not None else []
-    if found and found[0].causes:
-        cause = found[0].causes[0]
-        return cause.text if cause.name == _LOW_PRECISION else ""
-    if (
-        place == "backward"
-        and evidence.norms is not None
-        and evidence.norms.pattern_kind == "precision"
-    ):
+def _explain_by_precision(evidence: Evidence, place: Place) -> str:
+    """Return how a narrower dtype explains a difference, '' if it does not."""
+    if evidence.dumps is not None:
+        findings = select_phase_findings(evidence.dumps, place)
+        if findings and findings[0].causes:
+            cause = findings[0].causes[0]
+            return cause.text if cause.name == _LOW_PRECISION else ""
+    if place == "backward" and evidence.norms is not None and evidence.norms.pattern == "precision":
         pattern = evidence.norms.patterns[0]
-        return f"{pattern.summary}: {pattern.cause}"
+        return f"{pattern.said}: {pattern.cause}"
     return ""
 
 
-def _ruled_out(known: Mapping[Place, PlaceAnswer], before: Place) -> tuple[RuledOut, ...]:
-    """The places that agree, up to ``before``."""
-    order = list(known)
+def _list_answers(answers: Mapping[Place, PlaceAnswer], last: Place) -> list[PlaceAnswer]:
+    """Return the answers up to a place, which is included."""
+    places = list(answers)
+    return [answers[place] for place in places[: places.index(last) + 1]]
+
+
+def _list_ruled_out(answers: Mapping[Place, PlaceAnswer], last: Place) -> tuple[RuledOut, ...]:
+    """Return the places up to ``last`` that agree."""
     return tuple(
-        _ruled(known[place])
-        for place in order[: order.index(before) + 1]
-        if known[place].verdict == "agree"
+        RuledOut(answer.place, answer.by, answer.said)
+        for answer in _list_answers(answers, last)
+        if answer.verdict == "agree"
     )
 
 
-def _ruled(answer: PlaceAnswer) -> RuledOut:
-    return RuledOut(answer.place, answer.by, answer.said)
-
-
-def _missing(
-    evidence: Evidence, known: Mapping[Place, PlaceAnswer], until: Place
+def _list_missing(
+    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], last: Place
 ) -> tuple[str, ...]:
-    """Places up to ``until`` that nobody looked at, or that could not be told, and stages that had nothing to read."""
-    order = list(known)
+    """Return the places up to ``last`` without an answer, then the stages without input."""
     lines = []
-    for place in order[: order.index(until) + 1]:
-        answer = known[place]
+    for answer in _list_answers(answers, last):
         if answer.verdict == "unseen":
-            lines.append(f"{_NAMES[place]}: not looked at")
+            lines.append(f"{_PLACE_NAMES[answer.place]}: not looked at")
         elif answer.verdict == "inconclusive":
-            lines.append(f"{_NAMES[place]}: {answer.said}")
-    return (*lines, *(f"{name}: {why}" for name, why in evidence.skipped.items()))
+            lines.append(f"{_PLACE_NAMES[answer.place]}: {answer.said}")
+    lines += [f"{name}: {reason}" for name, reason in evidence.skipped.items()]
+    return tuple(lines)
 
 
-def _by(answer: PlaceAnswer) -> str:
-    return answer.by or answer.place
-
-
-_NAMES: Mapping[Place, str] = {
+_PLACE_NAMES: Mapping[Place, str] = {
     "data": "the data",
     "weights": "the weights",
     "forward": "the forward pass",
@@ -265,7 +294,7 @@ _NAMES: Mapping[Place, str] = {
     "long run": "the long run",
 }
 
-_SAID: Mapping[Cause, str] = {
+_CAUSE_HEADLINES: Mapping[Cause, str] = {
     "settings": "the settings differ",
     "data": "the data differ",
     "weights": "the weights differ",
@@ -274,7 +303,7 @@ _SAID: Mapping[Cause, str] = {
     "optimizer": "the optimizers differ",
     "schedule": "the learning rates differ",
     "precision": "the precisions differ",
-    "long run": "the runs part later",
+    "long run": "the runs diverge later",
 }
 
 #: What the logs show, in words.

@@ -1,4 +1,4 @@
-"""A whole triage: what was given, what each stage found, what follows, and what to do next."""
+"""The result of a triage: the case, what each stage found, the conclusion, and what to do next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .evidence import Evidence
 
 @dataclass(frozen=True)
 class TriageResult:
-    """What ``dumpdiff triage`` has to say."""
+    """The result of ``dumpdiff triage``."""
 
     case: Case
     evidence: Evidence
@@ -21,6 +21,6 @@ class TriageResult:
 
 
 def conclude(case: Case, evidence: Evidence) -> TriageResult:
-    """The conclusion from what the stages found."""
-    decision = decide(case, evidence)
+    """Return the conclusion from what the stages found."""
+    decision = decide(evidence)
     return TriageResult(case, evidence, decision, advise(case, evidence, decision))

@@ -1,8 +1,8 @@
-"""Where a mismatch may come from, and what the stages say about each such place."""
+"""The places where a mismatch may come from, and what the stages say about each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,14 +11,14 @@ from ..model.stage import Stage
 from ..model.verdict import Verdict
 from ..run_settings.comparison import ComparedSetting
 from ..run_settings.table import load_table
-from .dump_stages import select_phase_findings
 from .evidence import Evidence
-from .symptom import check_first_loss, check_first_norm, check_second_loss
+from .stages import select_phase_findings
+from .symptom import check_first_loss, check_first_norm, check_second_loss, find_check
 
-#: In the order in which the precision guide looks: what comes first makes the rest differ too.
+#: In the order of the precision guide: a mismatch at one place makes those after it differ too.
 Place = Literal["data", "weights", "forward", "backward", "schedule", "optimizer", "long run"]
 
-#: What in the end is to blame: a place, or what makes several of them differ.
+#: The cause of a mismatch: a place, or something that makes several places differ.
 Cause = Literal[
     "settings",
     "data",
@@ -31,8 +31,8 @@ Cause = Literal[
     "long run",
 ]
 
-#: Kinds of findings in a dump that tell of something before the forward pass.
-_BEFORE: Mapping[str, Place] = {"input": "data", "parameter": "weights"}
+#: Kinds of findings in a dump that belong to a place before the forward pass.
+_PLACES_BEFORE_FORWARD: Mapping[str, Place] = {"input": "data", "parameter": "weights"}
 
 
 @dataclass(frozen=True)
@@ -40,196 +40,200 @@ class PlaceAnswer:
     """What is known of one place."""
 
     place: Place
-    verdict: Verdict | Literal["unseen"]  #: unseen: no stage looked there
-    said: str = ""  #: what the verdict rests on, most telling first line
+    verdict: Verdict | Literal["unseen"]  #: unseen: no stage examined it
+    said: str = ""  #: what the verdict rests on, in one line
     evidence: tuple[str, ...] = ()
     by: str = ""  #: the stage that says so
 
 
+_Source = Callable[[Evidence], PlaceAnswer | None]
+
+
 def answer_places(evidence: Evidence) -> dict[Place, PlaceAnswer]:
-    """All places in order, each answered by the first of its stages that can tell."""
-    return {
-        place: _first_sure(place, [ask(evidence) for ask in asked])
-        for place, asked in _ASKED.items()
-    }
+    """Return an answer for each place, in order."""
+    answers: dict[Place, PlaceAnswer] = {}
+    for place, sources in _SOURCES.items():
+        candidates = [source(evidence) for source in sources]
+        answers[place] = _merge_answers(place, [answer for answer in candidates if answer])
+    return answers
 
 
 def select_findings(evidence: Evidence, place: Place) -> list[Finding]:
-    """The findings of the dumps that tell of one place, in order."""
+    """Return the findings of the dumps that belong to a place, in order."""
     if evidence.dumps is None:
         return []
     if place == "backward":
         return select_phase_findings(evidence.dumps, "backward")
-    return [
-        one
-        for one in select_phase_findings(evidence.dumps, "forward")
-        if (_given(one, evidence) or "forward") == place
-    ]
+    forward_findings = select_phase_findings(evidence.dumps, "forward")
+    return [finding for finding in forward_findings if _find_place(finding, evidence) == place]
 
 
 def select_settings(evidence: Evidence, *places: Place) -> list[ComparedSetting]:
-    """The settings that differ, matter, and show first at one of these places."""
+    """Return the settings that differ, matter, and show first at one of these places."""
     if evidence.settings is None:
         return []
-    shows = load_table().get_first_effect
-    parted = evidence.settings.select_rows("differ", "unsupported", matters=True)
-    return [row for row in parted if shows(row.setting, row.section) in places]
+    table = load_table()
+    rows = evidence.settings.select_rows("differ", "unsupported", matters=True)
+    return [row for row in rows if table.get_first_effect(row.setting, row.section) in places]
 
 
-def _first_sure(place: Place, said: list[PlaceAnswer | None]) -> PlaceAnswer:
-    """A difference counts, whoever saw it; else the first that agrees; else what is inconclusive."""
+def _merge_answers(place: Place, answers: list[PlaceAnswer]) -> PlaceAnswer:
+    """Return one answer: a difference counts most, then agreement, then an inconclusive answer.
+
+    The other answers with the same verdict become its evidence.
+    """
     for verdict in ("differ", "agree", "inconclusive"):
-        same = [answer for answer in said if answer is not None and answer.verdict == verdict]
-        if same:
-            others = tuple(
-                line
-                for answer in same[1:]
-                for line in (f"{answer.by}: {answer.said}", *answer.evidence)
-            )
-            return replace(same[0], evidence=(*same[0].evidence, *others))
+        matching_answers = [answer for answer in answers if answer.verdict == verdict]
+        if not matching_answers:
+            continue
+        first = matching_answers[0]
+        lines = list(first.evidence)
+        for answer in matching_answers[1:]:
+            lines += [f"{answer.by}: {answer.said}", *answer.evidence]
+        return replace(first, evidence=tuple(lines))
     return PlaceAnswer(place, "unseen")
 
 
-def _of_stage(place: Place, name: str) -> Callable[[Evidence], PlaceAnswer | None]:
-    def ask(evidence: Evidence) -> PlaceAnswer | None:
-        return _told(place, evidence.find_stage(name))
-
-    return ask
+def _read_stage(place: Place, name: str) -> _Source:
+    """Return a source that answers with the stage of this name."""
+    return lambda evidence: _convert_stage(place, evidence.find_stage(name))
 
 
-def _told(place: Place, stage: Stage | None) -> PlaceAnswer | None:
+def _convert_stage(place: Place, stage: Stage | None) -> PlaceAnswer | None:
     if stage is None:
         return None
-    return PlaceAnswer(
-        place, stage.verdict, stage.headline, (*stage.evidence, *stage.missing), stage.name
-    )
+    lines = (*stage.evidence, *stage.missing)
+    return PlaceAnswer(place, stage.verdict, stage.headline, lines, stage.name)
 
 
-def _before(place: Place) -> Callable[[Evidence], PlaceAnswer | None]:
-    """Tokens and weights of the dumps themselves: a finding that names them, or all of them agreeing."""
+def _read_dumps_before_forward(place: Place) -> _Source:
+    """Return a source that answers with the tokens or weights in the dumps.
 
-    def ask(evidence: Evidence) -> PlaceAnswer | None:
+    They differ if a finding names them. Weights agree if the dumps have some and none differs.
+    """
+
+    def answer(evidence: Evidence) -> PlaceAnswer | None:
         if evidence.dumps is None:
             return None
-        found = select_findings(evidence, place)
-        if found:
-            return PlaceAnswer(place, "differ", found[0].title, _titles(found), "forward")
+        findings = select_findings(evidence, place)
+        if findings:
+            titles = _list_titles(findings)
+            return PlaceAnswer(place, "differ", titles[0], titles, "forward")
         names = evidence.dumps.parameters
         if place == "weights" and names:
-            return PlaceAnswer(
-                place, "agree", f"{len(names)} parameters in the dumps agree", (), "forward"
-            )
+            message = f"{len(names)} parameters in the dumps agree"
+            return PlaceAnswer(place, "agree", message, (), "forward")
         return None
 
-    return ask
+    return answer
 
 
-def _given(finding: Finding, evidence: Evidence) -> Place | None:
-    """Where a finding stands that tells of what the forward pass was given.
+def _find_place(finding: Finding, evidence: Evidence) -> Place:
+    """Return the place of a finding in the forward pass: data, weights or forward.
 
-    Constants that the model made, as the angles of a rotary embedding, belong to the forward pass. So does what cannot
-    be told from a weight and differs although the weights are known to agree; so it is with the data.
+    Constants that the model computes, as the angles of a rotary embedding, belong to the forward
+    pass. So does a finding about a weight if the weights are known to agree: the value then only
+    looks like a weight. The same holds for data.
     """
-    place = _BEFORE.get(finding.kind)
-    stage = evidence.find_stage(place) if place is not None else None
-    return None if stage is not None and stage.verdict == "agree" else place
+    place = _PLACES_BEFORE_FORWARD.get(finding.kind)
+    if place is None:
+        return "forward"
+    stage = evidence.find_stage(place)
+    return "forward" if stage is not None and stage.verdict == "agree" else place
 
 
-def _forward(evidence: Evidence) -> PlaceAnswer | None:
-    """The dumps' forward pass, without what is told of tokens and weights; those stand at their own places."""
+def _read_forward(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with the forward pass of the dumps, without findings about tokens and weights."""
     stage = evidence.find_stage("forward")
     if stage is None or evidence.dumps is None or stage.verdict != "differ":
-        return _told("forward", stage)
-    found = select_findings(evidence, "forward")
-    if not found:
+        return _convert_stage("forward", stage)
+    findings = select_findings(evidence, "forward")
+    if not findings:
         return PlaceAnswer(
-            "forward",
-            "inconclusive",
-            "what differs in the forward pass follows from what it was given",
+            "forward", "inconclusive", "differences in the forward pass follow from its inputs"
         )
-    return PlaceAnswer(
-        "forward", "differ", found[0].title, (*_titles(found), *_causes(found)), "forward"
-    )
+    lines = [*_list_titles(findings)]
+    if findings[0].causes:
+        cause = findings[0].causes[0]
+        lines.append(f"why ({cause.name}): {cause.text}")
+    return PlaceAnswer("forward", "differ", findings[0].title, tuple(lines), "forward")
 
 
-def _first_loss(evidence: Evidence) -> PlaceAnswer | None:
-    """Equal losses speak for the forward pass; different ones may as well be the data's or the weights'."""
-    told = check_first_loss(evidence.logs, evidence.settings) if evidence.logs is not None else None
-    return (
-        PlaceAnswer("forward", "agree", told.said, (), "logs")
-        if told is not None and told.verdict == "agree"
-        else None
-    )
+def _list_titles(findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(finding.title for finding in findings)
 
 
-def _first_norm(evidence: Evidence) -> PlaceAnswer | None:
-    told = check_first_norm(evidence.logs) if evidence.logs is not None else None
-    if told is None or (told.verdict == "differ" and not _equal_losses(evidence)):
-        return None
-    return PlaceAnswer("backward", told.verdict, told.said, (), "logs")
+def _read_first_loss(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with an equal first loss.
 
-
-def _equal_losses(evidence: Evidence) -> bool:
-    told = _first_loss(evidence)
-    return told is not None and told.verdict == "agree"
-
-
-def _second_loss(evidence: Evidence) -> PlaceAnswer | None:
-    """A second loss that agrees after a first update speaks for the optimizer."""
-    told = check_second_loss(evidence.logs) if evidence.logs is not None else None
-    return (
-        PlaceAnswer("optimizer", "agree", told.said, (), "logs")
-        if told is not None and told.verdict == "agree"
-        else None
-    )
-
-
-def _rate(evidence: Evidence) -> PlaceAnswer | None:
-    if evidence.logs is not None:
-        for check in evidence.logs.checks:
-            if check.name == "learning rate":
-                return PlaceAnswer("schedule", check.verdict, check.said, (), "logs")
-    return None
-
-
-def _rates_found(evidence: Evidence) -> PlaceAnswer | None:
-    """Learning rates that the optimizer's updates were solved for, if nothing else differs between the updates."""
-    found = evidence.optimizer
-    if (
-        found is None
-        or not found.differences
-        or any(d.name != "learning-rate" for d in found.differences)
-    ):
-        return None
-    return PlaceAnswer("schedule", "differ", found.differences[0].text, (), "optimizer")
-
-
-def _long_run(evidence: Evidence) -> PlaceAnswer | None:
+    A first loss that differs says nothing about the forward pass: data or weights may cause it.
+    """
     if evidence.logs is None:
         return None
+    check = check_first_loss(evidence.logs, evidence.settings)
+    if check is None or check.verdict != "agree":
+        return None
+    return PlaceAnswer("forward", "agree", check.said, (), "logs")
+
+
+def _read_first_norm(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with the first global norm. If it differs, the first losses must be equal."""
+    check = check_first_norm(evidence.logs) if evidence.logs is not None else None
+    if check is None:
+        return None
+    if check.verdict == "differ" and _read_first_loss(evidence) is None:
+        return None
+    return PlaceAnswer("backward", check.verdict, check.said, (), "logs")
+
+
+def _read_second_loss(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with an equal second loss: it follows from the first update."""
+    check = check_second_loss(evidence.logs) if evidence.logs is not None else None
+    if check is None or check.verdict != "agree":
+        return None
+    return PlaceAnswer("optimizer", "agree", check.said, (), "logs")
+
+
+def _read_learning_rate(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with the learning rates in the logs."""
+    check = find_check(evidence.logs, "learning rate") if evidence.logs is not None else None
+    if check is None:
+        return None
+    return PlaceAnswer("schedule", check.verdict, check.said, (), "logs")
+
+
+def _read_solved_learning_rates(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with the learning rates of the updates, if nothing else differs between the updates."""
+    if evidence.optimizer is None or not evidence.optimizer.differences:
+        return None
+    differences = evidence.optimizer.differences
+    if any(difference.name != "learning-rate" for difference in differences):
+        return None
+    return PlaceAnswer("schedule", "differ", differences[0].text, (), "optimizer")
+
+
+def _read_long_run(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with the logs: they differ if they begin to differ later than step 2."""
+    if evidence.logs is None:
+        return None
+    stage = evidence.logs.to_stage()
     if evidence.logs.onset == "later":
-        stage = evidence.logs.to_stage()
         return PlaceAnswer("long run", "differ", stage.headline, stage.evidence, "logs")
-    verdict: Verdict = "agree" if evidence.logs.verdict == "agree" else "inconclusive"
-    return PlaceAnswer("long run", verdict, evidence.logs.to_stage().headline, (), "logs")
+    verdict: Verdict = "agree" if stage.verdict == "agree" else "inconclusive"
+    return PlaceAnswer("long run", verdict, stage.headline, (), "logs")
 
 
-def _titles(found: list[Finding]) -> tuple[str, ...]:
-    return tuple(finding.title for finding in found)
-
-
-def _causes(found: list[Finding]) -> tuple[str, ...]:
-    return tuple(
-        f"why ({cause.name}): {cause.text}" for finding in found[:1] for cause in finding.causes[:1]
-    )
-
-
-_ASKED: Mapping[Place, tuple[Callable[[Evidence], PlaceAnswer | None], ...]] = {
-    "data": (_of_stage("data", "data"), _before("data")),
-    "weights": (_of_stage("weights", "weights"), _before("weights")),
-    "forward": (_forward, _first_loss),
-    "backward": (_of_stage("backward", "backward"), _of_stage("backward", "norms"), _first_norm),
-    "schedule": (_rate, _rates_found),
-    "optimizer": (_of_stage("optimizer", "optimizer"), _second_loss),
-    "long run": (_long_run,),
+#: Sources of each place. Of those with the same verdict the first counts.
+_SOURCES: Mapping[Place, tuple[_Source, ...]] = {
+    "data": (_read_stage("data", "data"), _read_dumps_before_forward("data")),
+    "weights": (_read_stage("weights", "weights"), _read_dumps_before_forward("weights")),
+    "forward": (_read_forward, _read_first_loss),
+    "backward": (
+        _read_stage("backward", "backward"),
+        _read_stage("backward", "norms"),
+        _read_first_norm,
+    ),
+    "schedule": (_read_learning_rate, _read_solved_learning_rates),
+    "optimizer": (_read_stage("optimizer", "optimizer"), _read_second_loss),
+    "long run": (_read_long_run,),
 }

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..model.dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..model.finding import Finding, Kind
 from ..model.trace import PHASES
 from .constants import is_constant, is_immediate
@@ -153,7 +153,7 @@ def _title(kind: Kind, at: Location, graph: JointGraph, states: States, scalars:
     ours, theirs = (
         side.names[-1] if side.names else "nothing" for side in (at.target, at.reference)
     )
-    amount = f"{_MEASURES.get(str(row['metric']), 'error')} {number(float(row['error']))}"
+    amount = f"{_MEASURES.get(str(row['metric']), 'error')} {format_number(float(row['error']))}"
     if kind in ("parameter", "constant"):
         name = at.target.parameter or at.reference.parameter
         unnamed = {"parameter": "a parameter without a name", "constant": "a constant table"}
@@ -162,7 +162,7 @@ def _title(kind: Kind, at: Location, graph: JointGraph, states: States, scalars:
     if kind == "input":
         return f"an input of {ours} vs {theirs} differs: {amount}"
     given = states.ancestry[at.node].worst_agreeing_error
-    agree = f", inputs agree to {number(given)}" if np.isfinite(given) else ""
+    agree = f", inputs agree to {format_number(given)}" if np.isfinite(given) else ""
     operator = (at.target.kinds or at.reference.kinds)[-1]
     where = (
         f"{at.scope}, {operator} ({ours}) vs {theirs}"
@@ -194,7 +194,7 @@ def _evidence(
     if row["layout"] not in ("same", "reshape"):
         said.append(f"layout {row['layout']}")
     if above.ancestors:
-        worst = number(above.worst_agreeing_error)
+        worst = format_number(above.worst_agreeing_error)
         said.append(
             f"the {len(above.ancestors)} nearest values it was computed from agree, at worst to {worst}"
         )
@@ -210,7 +210,7 @@ def _evidence(
         said.append(f"only the reference has {', '.join(find_missing_kinds(at))}")
     if np.isfinite(row["rounded_error"]):
         said.append(
-            f"after rounding both sides to the narrower type: {number(float(row['rounded_error']))}"
+            f"after rounding both sides to the narrower type: {format_number(float(row['rounded_error']))}"
         )
     return (*said, *scalars)
 

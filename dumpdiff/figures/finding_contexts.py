@@ -15,7 +15,6 @@ from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.finding_context import FindingContext
 from ..model.result import Result
-from ..rulebook import Rules
 from .dataflow import build_dataflows
 from .neighborhood import ComparedSides, build_neighborhoods, map_scopes
 from .tensor_figures import draw_tensors
@@ -26,14 +25,12 @@ MAX_FINDINGS = 10  #: findings with a context: later ones mostly follow from the
 MAX_ELEMENTS = 1 << 27
 
 
-def collect_finding_contexts(
-    comparison: Comparison, result: Result, rules: Rules
-) -> tuple[FindingContext, ...]:
+def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[FindingContext, ...]:
     """Return one context for each of the first ten findings of a result of this comparison."""
     findings = result.findings[:MAX_FINDINGS]
     if not findings:
         return ()
-    index = ComparisonIndex(comparison, rules)
+    index = ComparisonIndex(comparison)
     graph = build_joint_graph(comparison)
     sides = ComparedSides(
         flows=build_dataflows(graph),

@@ -44,9 +44,9 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     states[nodes] = result.pairs["state"].to_numpy()
     states[states == "incomparable"] = UNMATCHED
     errors = np.where(states == UNMATCHED, np.nan, comparison.pairs["error"].to_numpy())
-    return _read_side(graph.target_nodes, states, errors), _read_side(
-        graph.reference_nodes, states, errors
-    )
+    target_states = _read_side(graph.target_nodes, states, errors)
+    reference_states = _read_side(graph.reference_nodes, states, errors)
+    return target_states, reference_states
 
 
 def _read_side(node_of: Ints, states: Objects, errors: Floats) -> ValueStates:

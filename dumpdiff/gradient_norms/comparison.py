@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..model.errors import DumpError
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..model.stage import Stage
 from ..model.verdict import Verdict
 from ..rulebook import Rules, load_rules
@@ -102,7 +102,7 @@ class NormComparison:
         if self.verdict == "inconclusive":
             return next(self._list_missing(), "too few norms could be compared")
         worst = max((row.relative for row in self.select_rows("agree")), default=0.0)
-        return f"{len(self.rows)} parameters' gradient norms equal within {number(worst)}"
+        return f"{len(self.rows)} parameters' gradient norms equal within {format_number(worst)}"
 
     def _list_missing(self) -> Iterator[str]:
         """Yield what could not be decided or compared, and why."""
@@ -112,8 +112,8 @@ class NormComparison:
         if finite_rows:
             worst = max(row.relative for row in finite_rows)
             yield (
-                f"{len(finite_rows)} norms differ by up to {number(worst)}, the median of all"
-                f" differences is {number(self._compute_median())}: bfloat16 rounding may cause"
+                f"{len(finite_rows)} norms differ by up to {format_number(worst)}, the median of all"
+                f" differences is {format_number(self._compute_median())}: bfloat16 rounding may cause"
                 " this, float32 rounding does not; specify the precision of the runs (--precision)"
             )
         if len(inconclusive_rows) > len(finite_rows):

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..rulebook import Rules
 from .parameter_path import FIRST_IN_BACKWARD, LAST_IN_BACKWARD
 from .row import Row
@@ -174,7 +174,7 @@ def _find_location_patterns(
     elif only_embedding and len(agreeing_rows) > len(inconclusive_rows):
         worst = max(row.relative for row in differing_rows)
         yield _build_pattern(
-            _classify_embedding(worst), f"only the embedding's norm differs, by {number(worst)}"
+            _classify_embedding(worst), f"only the embedding's norm differs, by {format_number(worst)}"
         )
     else:
         if not inconclusive_rows:
@@ -205,7 +205,7 @@ def _find_first_of_list(rows: Sequence[Row]) -> Iterator[Pattern]:
         yield _build_pattern(
             _classify_embedding(row.relative),
             "only the first norm of both lists, which have no names, differs, by"
-            f" {number(row.relative)}: the embedding",
+            f" {format_number(row.relative)}: the embedding",
         )
 
 

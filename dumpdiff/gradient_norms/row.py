@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..model.verdict import Verdict
 from .pairs import By
 from .parameter_path import compute_depth, find_layer, is_vector, strip_layer
@@ -61,7 +61,7 @@ class Row:
         """One line for a person."""
         line = f"{self.label}: {self.target_norm:.5g} against {self.reference_norm:.5g}"
         if math.isfinite(self.relative):
-            line += f", relative difference {number(self.relative)}"
+            line += f", relative difference {format_number(self.relative)}"
         return line
 
     @property

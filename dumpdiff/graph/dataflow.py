@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import unit_roundoff
-from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, digraph
+from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -77,7 +77,7 @@ class Flow:
             if producer >= 0
             for consumer in self.consumers[value]
         )
-        return digraph(self.trace.ops, edges)
+        return build_digraph(self.trace.ops, edges)
 
     @cached_property
     def recorded_gradients(self) -> dict[int, int]:

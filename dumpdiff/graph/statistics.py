@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.errors import DumpError
-from ..model.threads import each
+from ..model.threads import map_in_threads
 from ..model.trace import Problem, Trace
 
 STATISTICS = ("max", "min", "mean", "norm")
@@ -44,7 +44,7 @@ def complete_statistics(
             return row, str(error), 0
         return row, compute_statistics(array), array.size
 
-    measured_rows = each(measure, rows_to_read.tolist(), columns["size"][rows_to_read].tolist())
+    measured_rows = map_in_threads(measure, rows_to_read.tolist(), columns["size"][rows_to_read].tolist())
     for n_measured, (row, numbers, size) in enumerate(measured_rows):
         if isinstance(numbers, str):
             problems.append(Problem(tensors["file"].iat[row], numbers))

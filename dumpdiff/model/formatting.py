@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Two significant digits, which is all that an error has to say; '-' where nothing was measured.
 
     >>> number(3.14e-2), number(0.0), number(float("nan")), number(float("inf"))
@@ -19,7 +19,7 @@ def number(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in 0..1 as percent, rounded down: only everything is 100 %.
 
     >>> percent(0.98215), percent(0.99999), percent(1.0), percent(float("nan"))
@@ -34,7 +34,7 @@ def percent(share: float) -> str:
     return f"{tenths / 10:g} %"
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
 
     >>> printable("a\x1b[2Jb\n")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """No cyclic collection: tables and graphs are many objects and no cycles, and walking them costs a third more."""
     enabled = gc.isenabled()
     gc.disable()

@@ -209,7 +209,7 @@ class Result:
         """Return what a notebook shows: the verdict, and a table of the first findings."""
         rows = [
             "<tr>"
-            + "".join(f"<td>{escape(cell)}</td>" for cell in _notebook_row(finding))
+            + "".join(f"<td>{escape(cell)}</td>" for cell in _build_notebook_row(finding))
             + "</tr>"
             for finding in self.findings[:_NOTEBOOK_ROWS]
         ]
@@ -224,6 +224,6 @@ class Result:
 _NOTEBOOK_ROWS = 10  #: findings that a notebook shows; later ones mostly follow from these
 
 
-def _notebook_row(finding: Finding) -> tuple[str, ...]:
+def _build_notebook_row(finding: Finding) -> tuple[str, ...]:
     causes = "; ".join(cause.text for cause in finding.causes)
     return str(finding.rank), finding.id, finding.kind, finding.phase, finding.title, causes

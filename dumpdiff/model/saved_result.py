@@ -72,24 +72,24 @@ def _parse(document: Any, file: str) -> SavedResult:
         file=file,
         target=str(target["path"]),
         reference=str(reference["path"]),
-        step=_common_number(target, reference, "step"),
-        rank=_common_number(target, reference, "rank"),
+        step=_get_common_number(target, reference, "step"),
+        rank=_get_common_number(target, reference, "rank"),
         graph=graph,
         baseline=None if baseline is None else str(baseline["source"]["path"]),
-        weights_target=_checkpoint(target),
-        weights_reference=_checkpoint(reference),
+        weights_target=_get_checkpoint(target),
+        weights_reference=_get_checkpoint(reference),
         min_coverage=float(document["details"]["min_coverage"]),
         rules=tuple(str(rule_file) for rule_file in document["details"].get("rules", ())),
         finding_ids=tuple(str(finding["id"]) for finding in document["findings"]),
     )
 
 
-def _checkpoint(side: Any) -> str | None:
+def _get_checkpoint(side: Any) -> str | None:
     """The checkpoint that named the parameters of a side."""
     path = side["details"].get("weights")
     return None if path is None else str(path)
 
 
-def _common_number(target: Any, reference: Any, name: str) -> int | None:
+def _get_common_number(target: Any, reference: Any, name: str) -> int | None:
     """A number that both sides share; where they differ, the paths already say which part is meant."""
     return target[name] if target[name] == reference[name] else None

@@ -14,7 +14,7 @@ _THREADS = 2  # reading is bound by memory: more gain little, and training hosts
 Result = TypeVar("Result")
 
 
-def each(
+def map_in_threads(
     work: Callable[[int], Result], items: Sequence[int], elements: Sequence[int]
 ) -> Iterator[Result]:
     """Results of ``work`` on every item, small ones first; ``elements`` says how many array elements each concerns."""

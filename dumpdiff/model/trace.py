@@ -162,10 +162,10 @@ class Trace:
         edges = zip(
             written_by[read["producer"].to_numpy()].tolist(), read["op"].tolist(), strict=True
         )
-        return digraph(self.ops, edges)
+        return build_digraph(self.ops, edges)
 
 
-def digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
+def build_digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
     """A networkx graph of ops: node ids are row numbers of ``ops``, with their name, kind and phase."""
     import networkx as nx
 
@@ -179,20 +179,20 @@ def digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
     return graph
 
 
-def op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
+def build_op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """An op table from columns; what is missing gets its neutral value ('' / -1 / False; phase forward, level op)."""
-    return _table(OP_COLUMNS, {"phase": FORWARD, "level": "op"}, columns)
+    return _build_table(OP_COLUMNS, {"phase": FORWARD, "level": "op"}, columns)
 
 
 def tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """A tensor table from columns; what is missing gets its neutral value ('' / -1 / NaN / False; trusted)."""
-    return _table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
+    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
 
 
 _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}
 
 
-def _table(
+def _build_table(
     schema: Mapping[str, tuple[str, str]],
     neutral: Mapping[str, Any],
     columns: Mapping[str, Sequence[Any] | AnyArray],
@@ -208,12 +208,12 @@ def _table(
             column = np.full(rows, value, dtype=dtype)
             data[name] = pd.Series(column, dtype=object) if dtype == "object" else column
         elif dtype == "object":
-            data[name] = _objects(columns[name])
+            data[name] = _build_object_column(columns[name])
         else:
             data[name] = np.asarray(columns[name], dtype=dtype)
     return pd.DataFrame(data, columns=list(schema))
 
 
-def _objects(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
+def _build_object_column(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
     """A column of Python objects, also of tuples; strings stay Python strings under every pandas."""
     return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.formatting import number
+from ..model.formatting import format_number
 from .gradient_scaling import UNSCALED
 from .comparison import UpdateComparison, format_rates, format_scaling
 from .fit import Fit
@@ -38,7 +38,7 @@ def _one_side(run: UpdateAnalysis) -> str:
         count = sum(len(group.parameters) for group in lost)
         nearest = lost[0].fit
         near = (
-            f"; nearest is {nearest.rule.name}, residual {number(nearest.residual)}"
+            f"; nearest is {nearest.rule.name}, residual {format_number(nearest.residual)}"
             if nearest
             else ""
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..model.errors import DumpError
-from ..model.gc_pause import collector_paused
+from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
 from .files import find_text_files, is_pickle, read_head
@@ -47,7 +47,7 @@ def find_parts(path: str | Path) -> list[Part]:
 def read_part(part: Part) -> Trace:
     """Return the trace of one part. Raises DumpError if nothing in it can be read."""
     reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
-    with collector_paused():
+    with pause_gc():
         trace: Trace = reader.read_part(part)
     return trace
 

@@ -28,7 +28,9 @@ _IN_PLACE_DUNDERS = {
 #: Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
 
-_MAX_SIZE = 2**62  #: elements; the size column is int64, so a larger recorded shape has no known size
+_MAX_SIZE = (
+    2**62
+)  #: elements; the size column is int64, so a larger recorded shape has no known size
 
 
 @lru_cache(maxsize=1 << 12)
@@ -262,7 +264,9 @@ def _look_up_rows(rows: Mapping[tuple[int, str], int], ops: Ints, slots: Sequenc
     return np.array(matches, dtype=np.int64)
 
 
-def _have_equal_content(tensors: pd.DataFrame, rows: Ints, other_rows: Ints, tolerance: float) -> Flags:
+def _have_equal_content(
+    tensors: pd.DataFrame, rows: Ints, other_rows: Ints, tolerance: float
+) -> Flags:
     """Return which pairs of rows are equal by checksum, else by max, min and norm.
 
     ``tolerance`` is relative. Two values that are both not recorded are equal.

@@ -98,7 +98,9 @@ def _select_step(sides: _Sides, step: int | None) -> _Sides:
 
 def _find_common_step(steps: _Numbers) -> int | None:
     """Return the first step of both sides, None if a side without step numbers leaves it open."""
-    numbered_sides = [side_steps - {None} for side_steps in steps.values() if None not in side_steps]
+    numbered_sides = [
+        side_steps - {None} for side_steps in steps.values() if None not in side_steps
+    ]
     if not numbered_sides:
         return None
     common_steps = set.intersection(*numbered_sides)
@@ -142,9 +144,7 @@ def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
     return selected
 
 
-def _select_rank_or_process(
-    sides: _Sides, rank: int, numbers: _Numbers
-) -> tuple[_Sides, bool]:
+def _select_rank_or_process(sides: _Sides, rank: int, numbers: _Numbers) -> tuple[_Sides, bool]:
     """Select the parts of a rank or process, and return whether ``rank`` is the id of a process.
 
     Only one side may have that process; the other side then keeps all its parts.

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..model.formatting import printable
+from ..model.formatting import escape_control
 from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
@@ -75,7 +75,7 @@ def write(
     console.print(Text(format_source(trace.source), style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for name, value in _list_facts(path, parts, trace):
-        table.add_row(name, Text(printable(value), overflow="fold"))
+        table.add_row(name, Text(escape_control(value), overflow="fold"))
     console.print(table)
     _write_items("part", parts if len(parts) > 1 else (), console, verbose)
     _write_items("problem", trace.problems, console, verbose)
@@ -84,7 +84,7 @@ def write(
 def _write_items(title: str, items: Sequence[object], console: Console, verbose: bool) -> None:
     printed_items = items if verbose else items[:_SHORT]
     for item in printed_items:
-        console.print(Text(f"{title}: {printable(str(item))}"), soft_wrap=True)
+        console.print(Text(f"{title}: {escape_control(str(item))}"), soft_wrap=True)
     n_more = len(items) - len(printed_items)
     if n_more:
         console.print(Text(f"... {n_more} more {title}s, -v shows them"))

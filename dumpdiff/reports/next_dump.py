@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..capture.next_dump import Narrowed, NextDump
+from ..capture.next_dump import NextDumps, NextDump
 
 
-def to_text(narrowed: Narrowed) -> str:
+def to_text(narrowed: NextDumps) -> str:
     """Return the instructions; each command is on a line of its own, indented by four."""
     return "\n".join(_list_lines(narrowed)) + "\n"
 
 
-def _list_lines(narrowed: Narrowed) -> Iterator[str]:
+def _list_lines(narrowed: NextDumps) -> Iterator[str]:
     yield "next: whole tensors around"
     for finding in narrowed.findings:
         yield f"  {finding.rank}  {finding.title}"

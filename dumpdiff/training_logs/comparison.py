@@ -10,7 +10,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..model.stage import Stage
 from ..model.verdict import Verdict
 from . import migration_standard
@@ -364,7 +364,7 @@ def _list_notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[
     if rounding > _COARSE_DIGITS * limit:
         yield (
             "losses are printed with few digits: they are uncertain by"
-            f" {number(rounding)}, compared with a limit of {limit}"
+            f" {format_number(rounding)}, compared with a limit of {limit}"
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..model.arrays import AnyArray
-from ..model.formatting import number
+from ..model.formatting import format_number
 from ..model.verdict import Verdict
 
 FIRST_ABSOLUTE, FIRST_RELATIVE = 0.005, 0.005  #: limits of the first and the second loss
@@ -47,7 +47,7 @@ def check_loss(name: str, step: int, target: float, reference: float, rounding: 
     limit = max(FIRST_ABSOLUTE, FIRST_RELATIVE * scale)
     message = (
         f"{name} (step {step}) {target:.6g} against {reference:.6g},"
-        f" off by {number(absolute)} ({_format_percent(absolute, scale)})"
+        f" off by {format_number(absolute)} ({_format_percent(absolute, scale)})"
     )
     verdict: Verdict
     if absolute + rounding < limit:
@@ -57,8 +57,8 @@ def check_loss(name: str, step: int, target: float, reference: float, rounding: 
     else:
         verdict = "inconclusive"
         message += (
-            f"; the printed digits leave {number(rounding)} open,"
-            f" too much for a limit of {number(limit)}"
+            f"; the printed digits leave {format_number(rounding)} open,"
+            f" too much for a limit of {format_number(limit)}"
         )
     return Check(name, verdict, message, absolute, limit)
 
@@ -77,7 +77,7 @@ def check_mean_loss(target: AnyArray, reference: AnyArray, rounding: float) -> C
     else:
         verdict = "differ"
     message = (
-        f"mean loss off by {number(absolute)} ({100 * relative:.2g} %) over {len(difference)} steps"
+        f"mean loss off by {format_number(absolute)} ({100 * relative:.2g} %) over {len(difference)} steps"
     )
     return Check("mean loss", verdict, message, absolute, MEAN_ABSOLUTE)
 

@@ -1,4 +1,4 @@
-"""Are they the same weights? Two checkpoints paired, laid out alike, compared, and what is wrong named."""
+"""Compare the weights of two checkpoints: pair parameters, match layouts, name mistakes."""
 
 from .comparison import compare
 from .result import CheckpointSummary, Mistake, Pair, WeightsResult

@@ -1,8 +1,9 @@
-"""8-bit weights with scales as the numbers they stand for.
+"""Dequantize 8-bit weights that are stored with scales.
 
-DeepSeek-V3's files hold ``weight`` in float8_e4m3fn and ``weight_scale_inv``, a float32 for each 128 x 128 elements
-that these are multiplied by, despite its name (its inference/kernel.py, weight_dequant). Others say ``weight_scale``
-and have one for a row or for the whole weight.
+Files of DeepSeek-V3 contain ``weight`` in float8_e4m3fn and ``weight_scale_inv``, one float32 for
+each 128 x 128 elements, which the elements are multiplied by despite the name (weight_dequant in
+its inference/kernel.py). Other files name it ``weight_scale``, with one scale per row or per
+weight.
 """
 
 from __future__ import annotations
@@ -15,60 +16,74 @@ from typing import Any
 from ..checkpoints.elements import FLOAT8
 from ..model.trace import Problem
 from .computed_matrix import apply_block_scales
-from .whole_model import WholeModel, Tensor
+from .whole_model import Tensor, WholeModel
 
 _SUFFIXES = ("_scale_inv", "_scale")
-_USUAL = (128, 128)
+_DEFAULT_BLOCK = (128, 128)  #: of DeepSeek-V3, used if the settings give no block size
 
 
-def dequantize_weights(side: WholeModel) -> WholeModel:
-    """The side with its 8-bit weights multiplied by their scales, which are no parameters of their own any more.
+def dequantize_weights(model: WholeModel) -> WholeModel:
+    """Multiply the 8-bit weights of a model by their scales, and remove the scales from its tensors.
 
-    Scales that fit no weight stay where they are, with a problem.
+    Scales that fit no weight are kept as tensors, and reported as a problem.
     """
-    tensors = dict(side.tensors)
-    problems = list(side.problems)
-    blocks: Counter[tuple[str, str]] = Counter()
-    for name, scales in side.tensors.items():
-        suffix = next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), "")
-        weight = side.tensors.get(name.removesuffix(suffix)) if suffix else None
-        if weight is None or weight.dtype not in FLOAT8:
+    tensors = dict(model.tensors)
+    problems = list(model.problems)
+    counts: Counter[tuple[str, str]] = Counter()
+    for name, scales in model.tensors.items():
+        weight = _find_weight(model, name)
+        if weight is None:
             continue
-        block = _block(weight, scales, side.checkpoint.settings)
+        block = _find_block_size(weight, scales, model.checkpoint.settings)
         if block is None:
-            problems.append(
-                Problem(
-                    "", f"{name}: {scales.shape} scales do not fit {weight.name} of {weight.shape}"
-                )
-            )
+            message = f"{name}: {scales.shape} scales do not fit {weight.name} of {weight.shape}"
+            problems.append(Problem("", message))
             continue
         matrix = apply_block_scales(weight.matrix, scales.matrix, block)
         tensors[weight.name] = replace(weight, matrix=matrix, stack=None)
         del tensors[name]
-        whole = block == weight.matrix.shape
-        blocks[
-            weight.dtype, "of its own" if whole else f"for each {block[0]} x {block[1]} elements"
-        ] += 1
-    notes = [
-        f"{count} parameters are {dtype} with a scale {said}: compared as the numbers they stand for"
-        for (dtype, said), count in blocks.items()
-    ]
-    return replace(side, tensors=tensors, problems=tuple(problems), notes=(*side.notes, *notes))
+        is_one_block = block == weight.matrix.shape
+        extent = "per weight" if is_one_block else f"for each {block[0]} x {block[1]} elements"
+        counts[weight.dtype, extent] += 1
+    notes = list(model.notes)
+    for (dtype, extent), count in counts.items():
+        notes.append(
+            f"{count} parameters are {dtype} with a scale {extent}: compared after dequantization"
+        )
+    return replace(model, tensors=tensors, problems=tuple(problems), notes=tuple(notes))
 
 
-def _block(weight: Tensor, scales: Tensor, settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """How many rows and columns share a scale; None if the shapes do not fit."""
+def _find_weight(model: WholeModel, scales_name: str) -> Tensor | None:
+    """Return the 8-bit weight that a tensor, by its name, has the scales of."""
+    for suffix in _SUFFIXES:
+        if scales_name.endswith(suffix):
+            weight = model.tensors.get(scales_name.removesuffix(suffix))
+            return weight if weight is not None and weight.dtype in FLOAT8 else None
+    return None
+
+
+def _find_block_size(
+    weight: Tensor, scales: Tensor, settings: Mapping[str, Any]
+) -> tuple[int, int] | None:
+    """Return how many rows and columns share a scale; None if the shapes do not fit."""
     if len(weight.shape) != 2 or len(scales.shape) > 2:
         return None
-    said = settings.get("quantization_config")
-    given = said.get("weight_block_size") if isinstance(said, Mapping) else None
-    usual = tuple(given) if isinstance(given, list) and len(given) == 2 else _USUAL
+    default_block = _get_configured_block(settings)
     sizes = []
-    for length, count, known in zip(weight.shape, scales.matrix.shape, usual, strict=True):
-        if type(known) is int and known > 0 and -(-length // known) == count:
-            sizes.append(known)
+    for length, count, size in zip(weight.shape, scales.matrix.shape, default_block, strict=True):
+        if type(size) is int and size > 0 and -(-length // size) == count:
+            sizes.append(size)
         elif count and length % count == 0:
             sizes.append(length // count)
         else:
             return None
     return sizes[0], sizes[1]
+
+
+def _get_configured_block(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    quantization = settings.get("quantization_config")
+    if isinstance(quantization, Mapping):
+        block = quantization.get("weight_block_size")
+        if isinstance(block, list) and len(block) == 2:
+            return tuple(block)
+    return _DEFAULT_BLOCK

@@ -1,10 +1,10 @@
-"""Two checkpoints, compared: opened, put together, paired, laid out, measured, and what is wrong named."""
+"""Compare two checkpoints: join shards, pair parameters, match layouts, and name mistakes."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,342 +12,349 @@ import numpy as np
 from ..checkpoints import Checkpoint
 from ..model.verdict import Verdict
 from ..rulebook import Rules
-from . import casts, value_pairs
+from . import casts
 from .block_scales import dequantize_weights
-from .groups import Group, Member, group_by_name, is_state, get_layer_path
+from .distance import Distance
+from .groups import Group, Member, group_by_name, is_state
 from .layout import GroupComparison, ShapeMismatch, compare_group
 from .mistakes import ParameterIndex, name_mistake
+from .notes import find_layer_shift, list_notes
 from .parameter_rows import ParameterRows
-from .result import RELATIONS, CheckpointSummary, Mistake, Pair, WeightsResult
-from .row_permutation import SAME, RowLayout
+from .result import RELATIONS, CheckpointSummary, Mistake, Pair, Relation, WeightsResult
 from .shards import join_shards
 from .sums import find_sums
 from .unpaired import UnpairedParameters, explain_unpaired
+from .value_pairs import pair_by_value
 from .whole_model import WholeModel
 from .zero_centered_norms import is_norm
 
 Progress = Callable[[str, float], None]
 
-#: After so many bytes read, the memory of mapped files is given back.
+#: After this many bytes are read, the memory of mapped files is released.
 _RELEASE = 64 << 20
-#: Share of the elements of both sides that must have been compared for 'same'.
+#: Share of the elements of both sides that must be compared for 'agree'.
 MIN_COVERAGE = 0.9
-_LAYER = re.compile(r"\.(\d+)\.")  #: the first number of a name
-#: Kind of order -> the mistake that it is where the family reads another.
-_MISPLACED = {
+#: Kind of row order -> the mistake that it is if the family reads another order.
+_ORDER_MISTAKES = {
     "rope": "rope",
     "shifted": "rows-shifted",
     "blocks": "blocks-permuted",
-    "centred": "offset",
+    "zero-centered": "offset",
 }
-_MOST = (
-    0.6  #: share of the exchanged layers that must be off by one number, for that to be the reason
-)
+#: Module of a fused weight -> the mistake that its parts are in another arrangement.
+_ARRANGEMENT_MISTAKES = {"qkv": "qkv-order", "gate_up_proj": "gate-up-order"}
 
 
-@np.errstate(all="ignore")  # what is not finite is looked for, wherever it counts
+@np.errstate(all="ignore")  # non-finite values are checked explicitly
 def compare(
     target: Checkpoint, reference: Checkpoint, rules: Rules, progress: Progress | None = None
 ) -> WeightsResult:
-    """Are they the same weights? Reads every element of both once or twice, a few megabytes at a time.
+    """Compare the weights of two checkpoints.
 
-    Raises DumpError if a file turns out to be cut short.
+    Every element of both is read once or twice, a few megabytes at a time. Raises DumpError if a
+    file is truncated.
     """
-    sides = dequantize_weights(join_shards(target, rules)), dequantize_weights(join_shards(reference, rules))
-    meter = _Meter(sides, progress)
-    found, left_t, left_r = group_by_name(*sides)
-    more, left_t, left_r = value_pairs.pair_by_value(left_t, left_r, meter.read)
-    sums = find_sums([*found, *more], left_t, left_r, meter.read)
-    laid: list[GroupComparison] = []
+    models = (
+        dequantize_weights(join_shards(target, rules)),
+        dequantize_weights(join_shards(reference, rules)),
+    )
+    meter = _ReadMeter(models, progress)
+    name_groups, target_members, reference_members = group_by_name(*models)
+    value_groups, target_members, reference_members = pair_by_value(
+        target_members, reference_members, meter.add_bytes
+    )
+    sums = find_sums(
+        [*name_groups, *value_groups], target_members, reference_members, meter.add_bytes
+    )
+    comparisons: list[GroupComparison] = []
     pairs = list(sums.pairs)
     for group in sums.groups:
-        one = compare_group(group, *sides, meter.read)
-        if isinstance(one, ShapeMismatch):
-            pairs.append(_misfit(group, one.reason))
+        comparison = compare_group(group, *models, meter.add_bytes)
+        if isinstance(comparison, ShapeMismatch):
+            pairs.append(_build_mismatch_pair(group, comparison.reason))
         else:
-            laid.append(one)
-    laid = _voted(laid)
-    parts = [(one, number, part) for one in laid for part, number in _parts(one)]
-    known = ParameterIndex.of([*(part for _, _, part in parts), *map(_alone, sums.reference)])
-    pairs += [_pair(one, part, number, known) for one, number, part in parts]
-    rest = explain_unpaired(sides, sums.target, sums.reference)
-    return _result(
-        sides, tuple(pairs), laid, replace(rest, accounted=rest.accounted + sums.elements)
-    )
+            comparisons.append(comparison)
+    comparisons = _decide_by_majority(comparisons)
+    parts = [
+        (comparison, number, parameter)
+        for comparison in comparisons
+        for number, parameter in enumerate(_split_parts(comparison))
+    ]
+    parameters = [parameter for _, _, parameter in parts]
+    parameters += [_build_whole_parameter(member) for member in sums.reference]
+    index = ParameterIndex.from_parameters(parameters)
+    for comparison, number, parameter in parts:
+        pairs.append(_build_pair(comparison, number, parameter, index))
+    unpaired = explain_unpaired(models, sums.target, sums.reference)
+    explained_elements = unpaired.explained_elements + sums.elements
+    unpaired = replace(unpaired, explained_elements=explained_elements)
+    return _build_result(models, (*pairs, *unpaired.pairs), comparisons, unpaired)
 
 
-class _Meter:
-    """Counts what is read, tells the progress, and gives memory back from time to time."""
+class _ReadMeter:
+    """Counts the bytes read, reports progress, and releases memory regularly."""
 
-    def __init__(self, sides: tuple[WholeModel, WholeModel], progress: Progress | None) -> None:
-        self._sides, self._progress = sides, progress
-        self._all = max(1, sum(side.checkpoint.size for side in sides))
-        self._read = self._held = 0
+    def __init__(self, models: tuple[WholeModel, WholeModel], progress: Progress | None) -> None:
+        self._models, self._progress = models, progress
+        self._total = max(1, sum(model.checkpoint.size for model in models))
+        self._n_read = self._n_unreleased = 0
 
-    def read(self, count: int) -> None:
-        """``count`` bytes were read."""
-        self._read += count
-        self._held += count
-        if self._held > _RELEASE:
-            self._held = 0
-            for side in self._sides:
-                side.release()
+    def add_bytes(self, count: int) -> None:
+        """Add ``count`` bytes that were read."""
+        self._n_read += count
+        self._n_unreleased += count
+        if self._n_unreleased > _RELEASE:
+            self._n_unreleased = 0
+            for model in self._models:
+                model.release()
         if self._progress is not None:
-            self._progress("comparing", min(1.0, self._read / self._all))
+            self._progress("comparing", min(1.0, self._n_read / self._total))
 
 
-def _voted(laid: list[GroupComparison]) -> list[GroupComparison]:
-    """Where nobody knows which layout is right, the one that all layers have is; one of several is not.
+def _decide_by_majority(comparisons: list[GroupComparison]) -> list[GroupComparison]:
+    """Decide about layouts that may or may not be correct: correct if all layers have the same layout.
 
-    Norms are stored in one way in all of a model.
+    Norms are decided together, because a model stores all of them in one way.
     """
-    unknown: dict[str, list[GroupComparison]] = defaultdict(list)
-    for one in laid:
-        if is_norm(one.group.path):
-            unknown["norms"].append(one)
-        elif one.right is None:
-            unknown[re.sub(r"\d+", "#", one.group.path)].append(one)
-    right = {
-        id(one)
-        for group in unknown.values()
-        if len({x.layout.key for x in group}) == 1
-        for one in group
-    }
-    return [replace(one, right=id(one) in right) if one.right is None else one for one in laid]
+    similar_comparisons: dict[str, list[GroupComparison]] = defaultdict(list)
+    for comparison in comparisons:
+        path = comparison.group.path
+        if is_norm(path):
+            similar_comparisons["norms"].append(comparison)
+        elif comparison.is_correct is None:
+            similar_comparisons[re.sub(r"\d+", "#", path)].append(comparison)
+    uniform_ids: set[int] = set()
+    for similar in similar_comparisons.values():
+        if len({comparison.layout.key for comparison in similar}) == 1:
+            uniform_ids.update(map(id, similar))
+    decided_comparisons = []
+    for comparison in comparisons:
+        if comparison.is_correct is None:
+            is_correct = id(comparison) in uniform_ids
+            decided_comparisons.append(replace(comparison, is_correct=is_correct))
+        else:
+            decided_comparisons.append(comparison)
+    return decided_comparisons
 
 
-def _parts(laid: GroupComparison) -> Iterable[tuple[ParameterRows, int]]:
-    """The parts of a group, with the rows that each has in the order that was expected; and their number."""
-    group = laid.group
+def _split_parts(comparison: GroupComparison) -> Iterator[ParameterRows]:
+    """Yield the parts of a group, each with its rows in the expected order."""
+    group, expected = comparison.group, comparison.expected
     start = 0
     for number, member in enumerate(group.parts):
-        rows = member.matrix.shape[0]
-        if group.fused == "target" or not group.fused:
-            mine = np.flatnonzero((laid.expected >= start) & (laid.expected < start + rows))
-            theirs = laid.expected[mine]
-            sorted_rows = np.argsort(theirs, kind="stable")
-            mine, theirs = mine[sorted_rows], theirs[sorted_rows]
+        stop = start + member.matrix.shape[0]
+        if group.fused == "reference":
+            target_rows = np.arange(start, stop)
+            reference_rows = expected[target_rows]
         else:
-            mine = np.arange(start, start + rows)
-            theirs = laid.expected[mine]
-        one_t = group.target[0 if group.fused == "target" else number]
-        one_r = group.reference[0 if group.fused == "reference" else number]
-        yield (
-            ParameterRows(member.path, one_t.label, one_r.label, laid.target, laid.reference, mine, theirs),
-            number,
+            target_rows = np.flatnonzero((expected >= start) & (expected < stop))
+            target_rows = target_rows[np.argsort(expected[target_rows], kind="stable")]
+            reference_rows = expected[target_rows]
+        target_member, reference_member = _get_members(comparison, number)
+        yield ParameterRows(
+            path=member.path,
+            target_name=target_member.label,
+            reference_name=reference_member.label,
+            target=comparison.target,
+            reference=comparison.reference,
+            target_rows=target_rows,
+            reference_rows=reference_rows,
         )
-        start += rows
+        start = stop
 
 
-def _alone(member: Member) -> ParameterRows:
+def _get_members(comparison: GroupComparison, number: int) -> tuple[Member, Member]:
+    """Return the members of both sides that hold a part."""
+    target, reference = comparison.group.target, comparison.group.reference
+    return target[min(number, len(target) - 1)], reference[min(number, len(reference) - 1)]
+
+
+def _build_whole_parameter(member: Member) -> ParameterRows:
+    """Return a member of the reference without a counterpart, to be found in other places."""
     rows = np.arange(member.matrix.shape[0])
-    return ParameterRows(member.path, member.label, member.label, member.matrix, member.matrix, rows, rows)
-
-
-def _pair(laid: GroupComparison, part: ParameterRows, number: int, known: ParameterIndex) -> Pair:
-    """One part, judged."""
-    found, rows = laid.distance, part.target_rows
-    lost = laid.order[rows] < 0
-    wrong = np.flatnonzero(
-        lost if found.rounding is not None else np.isin(rows, found.wrong_rows) | lost
+    return ParameterRows(
+        member.path, member.label, member.label, member.matrix, member.matrix, rows, rows
     )
-    gap = float(np.sqrt((found.gap[rows] ** 2).sum()))
-    norm = float(np.sqrt((found.norm[rows] ** 2).sum()))
-    relation = found.classify(rows)
-    mistake = None
-    misplaced = None if laid.right else _misplaced(laid, number)
-    moved = np.count_nonzero(laid.order[rows] != laid.expected[rows]) - np.count_nonzero(lost)
-    if misplaced is not None and moved >= len(wrong):
-        relation, mistake = "different", misplaced
-    elif len(wrong):
-        relation, mistake = "different", name_mistake(part, wrong, known)
-    elif relation == "different":
-        mistake = name_mistake(part, np.flatnonzero(found.unequal[rows]), known)
+
+
+def _build_pair(
+    comparison: GroupComparison, number: int, parameter: ParameterRows, index: ParameterIndex
+) -> Pair:
+    """Return the result for one part of a group."""
+    distance, rows = comparison.distance, parameter.target_rows
+    relation, mistake = _judge_rows(comparison, number, parameter, index)
     rounding = ""
-    if relation == "rounded" and found.rounding is not None:
-        dtype, way, on_target = found.rounding
-        twice = casts.is_detour(dtype, part.target.precision, part.reference.precision)
+    if relation == "rounded" and distance.rounding is not None:
+        dtype, way, on_target = distance.rounding
         rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
-        if way != casts.NEAREST or (twice and part.target.dtype in casts.NARROW_DTYPES):
-            mistake = Mistake("rounding", rounding + (" on the way" if twice else ""))
+        is_detour = casts.is_detour(
+            dtype, parameter.target.precision, parameter.reference.precision
+        )
+        is_repeated = is_detour and parameter.target.dtype in casts.NARROW_DTYPES
+        if way != casts.NEAREST or is_repeated:
+            detour = " on the way" if is_detour else ""
+            mistake = Mistake("rounding", rounding + detour)
+    target_member, reference_member = _get_members(comparison, number)
     return Pair(
-        path=part.path,
-        whole=laid.group.path if laid.group.fused else "",
-        target=part.target_name,
-        reference=part.reference_name,
-        evidence=laid.group.evidence,
-        shape=part.shape,
-        dtypes=_dtypes(laid, number),
+        path=parameter.path,
+        whole=comparison.group.path if comparison.group.fused else "",
+        target=parameter.target_name,
+        reference=parameter.reference_name,
+        evidence=comparison.group.evidence,
+        shape=parameter.shape,
+        dtypes=(target_member.matrix.precision, reference_member.matrix.precision),
         relation=relation,
-        layout=_layout(laid, number),
+        layout=_describe_layout(comparison, number),
         rounding=rounding,
-        error=0.0 if gap == 0 else gap / norm if norm > 0 else float("inf"),
-        largest=found.largest,
-        unequal=int(found.unequal[rows].sum()),
-        elements=part.shape[0] * part.shape[1],
+        error=_compute_error(distance, rows),
+        largest=distance.largest,
+        unequal=int(distance.unequal[rows].sum()),
+        elements=parameter.shape[0] * parameter.shape[1],
         mistake=mistake,
     )
 
 
-def _misplaced(laid: GroupComparison, number: int) -> Mistake | None:
-    """The rows are all there, in an order that the family does not read; None if that is so of another part alone."""
-    inside: RowLayout = laid.layout
-    own = inside.part_orders[number] if number < len(inside.part_orders) else inside.part_arrangement
-    if own.kind != "same":
-        return Mistake(_MISPLACED.get(own.kind, "rows-permuted"), own.description)
-    if laid.turns_right and len(inside.part_orders) > 1:
+def _judge_rows(
+    comparison: GroupComparison, number: int, parameter: ParameterRows, index: ParameterIndex
+) -> tuple[Relation, Mistake | None]:
+    """Return the relation of the rows of a part, and the mistake in them."""
+    distance, rows = comparison.distance, parameter.target_rows
+    is_new = comparison.order[rows] < 0
+    is_wrong = is_new
+    if distance.rounding is None:
+        is_wrong = np.isin(rows, distance.wrong_rows) | is_new
+    wrong_rows = np.flatnonzero(is_wrong)
+    is_displaced = comparison.order[rows] != comparison.expected[rows]
+    n_moved = np.count_nonzero(is_displaced) - np.count_nonzero(is_new)
+    layout_mistake = None if comparison.is_correct else _name_layout_mistake(comparison, number)
+    if layout_mistake is not None and n_moved >= len(wrong_rows):
+        return "different", layout_mistake
+    if len(wrong_rows):
+        return "different", name_mistake(parameter, wrong_rows, index)
+    relation = distance.classify(rows)
+    if relation == "different":
+        unequal_rows = np.flatnonzero(distance.unequal[rows])
+        return relation, name_mistake(parameter, unequal_rows, index)
+    return relation, None
+
+
+def _compute_error(distance: Distance, rows: np.ndarray) -> float:
+    """Return the L2 norm of the difference over that of the reference, in some rows."""
+    gap = float(np.sqrt((distance.gap[rows] ** 2).sum()))
+    norm = float(np.sqrt((distance.norm[rows] ** 2).sum()))
+    if gap == 0:
+        return 0.0
+    return gap / norm if norm > 0 else float("inf")
+
+
+def _name_layout_mistake(comparison: GroupComparison, number: int) -> Mistake | None:
+    """Return the mistake that rows are in an order that the family does not read.
+
+    Returns None if only another part of the group is in a wrong order.
+    """
+    layout = comparison.layout
+    order = layout.part_arrangement
+    if number < len(layout.part_orders):
+        order = layout.part_orders[number]
+    if order.kind != "same":
+        return Mistake(_ORDER_MISTAKES.get(order.kind, "rows-permuted"), order.description)
+    if comparison.is_arrangement_correct and len(layout.part_orders) > 1:
         return None
-    module = laid.group.path.split(".")[-2] if "." in laid.group.path else laid.group.path
-    kind = (
-        "qkv-order"
-        if module == "qkv"
-        else "gate-up-order"
-        if module == "gate_up_proj"
-        else "part-order"
-    )
-    return Mistake(kind, f"{module} holds {inside.part_arrangement.description}")
+    path_parts = comparison.group.path.split(".")
+    module = path_parts[-2] if len(path_parts) > 1 else comparison.group.path
+    kind = _ARRANGEMENT_MISTAKES.get(module, "part-order")
+    return Mistake(kind, f"{module} holds {layout.part_arrangement.description}")
 
 
-def _members(laid: GroupComparison, number: int) -> tuple[Member, Member]:
-    """What holds a part on either side."""
-    target, reference = laid.group.target, laid.group.reference
-    return target[min(number, len(target) - 1)], reference[min(number, len(reference) - 1)]
+def _describe_layout(comparison: GroupComparison, number: int) -> str:
+    """Describe how the rows of a part are arranged, if not as in the reference."""
+    layout = comparison.layout
+    descriptions = []
+    for order in (layout.part_arrangement, *layout.part_orders[number : number + 1]):
+        if order.kind != "same":
+            descriptions.append(order.description)
+    target_member, reference_member = _get_members(comparison, number)
+    has_other_shape = comparison.target.shape != comparison.reference.shape
+    is_turned = has_other_shape and not comparison.padding
+    if is_turned or target_member.transposed != reference_member.transposed:
+        descriptions.append("transposed")
+    return ", ".join(descriptions)
 
 
-def _dtypes(laid: GroupComparison, number: int) -> tuple[str, str]:
-    """What the elements are stored as."""
-    target, reference = _members(laid, number)
-    return target.matrix.precision, reference.matrix.precision
-
-
-def _layout(laid: GroupComparison, number: int) -> str:
-    """In words, where it is not as it stands."""
-    said = []
-    if laid.layout.part_arrangement.kind != "same":
-        said.append(laid.layout.part_arrangement.description)
-    if number < len(laid.layout.part_orders) and laid.layout.part_orders[number].kind != "same":
-        said.append(laid.layout.part_orders[number].description)
-    target, reference = _members(laid, number)
-    turned = laid.target.shape != laid.reference.shape and not laid.padding
-    if target.transposed != reference.transposed or turned:
-        said.append("transposed")
-    return ", ".join(said)
-
-
-def _misfit(group: Group, reason: str) -> Pair:
-    one, other = group.target[0], group.reference[0]
+def _build_mismatch_pair(group: Group, reason: str) -> Pair:
+    target, reference = group.target[0], group.reference[0]
     return Pair(
-        group.path, one.label, other.label, group.evidence, one.matrix.shape, (one.matrix.dtype, other.matrix.dtype),
-        "different", elements=one.matrix.size, mistake=Mistake("shape", f"has another shape: {reason}"),
-    )  # fmt: skip
+        path=group.path,
+        target=target.label,
+        reference=reference.label,
+        evidence=group.evidence,
+        shape=target.matrix.shape,
+        dtypes=(target.matrix.dtype, reference.matrix.dtype),
+        relation="different",
+        elements=target.matrix.size,
+        mistake=Mistake("shape", f"has another shape: {reason}"),
+    )
 
 
-def _result(
-    sides: tuple[WholeModel, WholeModel], pairs: tuple[Pair, ...], laid: list[GroupComparison], rest: UnpairedParameters
+def _build_result(
+    models: tuple[WholeModel, WholeModel],
+    pairs: tuple[Pair, ...],
+    comparisons: list[GroupComparison],
+    unpaired: UnpairedParameters,
 ) -> WeightsResult:
-    pairs = (*pairs, *rest.pairs)
-    compared = sum(pair.elements for pair in pairs)
-    weights = [
-        sum(
-            t.size
-            for name, t in side.tensors.items()
-            if not is_state(side.rules.resolve_parameter(name) or name, t)
-        )
-        for side in sides
-    ]
-    padding = sum(abs(one.padding) * one.target.shape[1] for one in laid)
-    coverage = min(1.0, (compared + padding + rest.accounted) / max(1, *weights))
-    right = [pair for pair in pairs if pair.mistake is None]
-    worst = max((RELATIONS.index(pair.relation) for pair in right), default=0)
+    n_compared = sum(pair.elements for pair in pairs)
+    n_padding = sum(
+        abs(comparison.padding) * comparison.target.shape[1] for comparison in comparisons
+    )
+    n_covered = n_compared + n_padding + unpaired.explained_elements
+    n_elements = max(1, *map(_count_weight_elements, models))
+    coverage = min(1.0, n_covered / n_elements)
+    correct_pairs = [pair for pair in pairs if pair.mistake is None]
+    has_mistakes = len(correct_pairs) < len(pairs)
     verdict: Verdict = "agree"
-    if any(pair.mistake for pair in pairs) or rest.missing or rest.unknown:
+    if has_mistakes or unpaired.missing or unpaired.unknown:
         verdict = "differ"
-    if (not right and not any(pair.mistake for pair in pairs)) or (
-        verdict == "agree" and coverage < MIN_COVERAGE
-    ):
+    if not pairs or (verdict == "agree" and coverage < MIN_COVERAGE):
         verdict = "inconclusive"
+    worst_relation = max((RELATIONS.index(pair.relation) for pair in correct_pairs), default=0)
     return WeightsResult(
-        target=_checked(sides[0]),
-        reference=_checked(sides[1]),
+        target=_summarize_checkpoint(models[0]),
+        reference=_summarize_checkpoint(models[1]),
         verdict=verdict,
-        relation=RELATIONS[worst],
-        pairs=tuple(sorted(pairs, key=lambda pair: _natural(pair.path))),
-        missing=rest.missing,
-        unknown=rest.unknown,
-        notes=(*_read(sides), *_notes(laid), *_by_value(pairs), *rest.notes),
+        relation=RELATIONS[worst_relation],
+        pairs=tuple(sorted(pairs, key=lambda pair: _split_numbers(pair.path))),
+        missing=unpaired.missing,
+        unknown=unpaired.unknown,
+        notes=(*list_notes(models, comparisons, pairs), *unpaired.notes),
         coverage=coverage,
-        layer_shift=_layer_shift(pairs),
-        problems=(*sides[0].problems, *sides[1].problems),
+        layer_shift=find_layer_shift(pairs),
+        problems=(*models[0].problems, *models[1].problems),
     )
 
 
-def _checked(side: WholeModel) -> CheckpointSummary:
-    checkpoint = side.checkpoint
+def _count_weight_elements(model: WholeModel) -> int:
+    """Return the number of elements of a model, without optimizer states and counters."""
+    return sum(
+        tensor.size
+        for name, tensor in model.tensors.items()
+        if not is_state(model.canonical_of(name), tensor)
+    )
+
+
+def _summarize_checkpoint(model: WholeModel) -> CheckpointSummary:
+    checkpoint = model.checkpoint
     return CheckpointSummary(
-        str(checkpoint.path), checkpoint.format, side.family, len(side.tensors), checkpoint.size
+        path=str(checkpoint.path),
+        format=checkpoint.format,
+        family=model.family,
+        tensors=len(model.tensors),
+        bytes=checkpoint.size,
     )
 
 
-def _read(sides: tuple[WholeModel, WholeModel]) -> Iterator[str]:
-    """How either side was read."""
-    for role, side in zip(("target", "reference"), sides, strict=True):
-        yield from (f"{role}: {note}" for note in side.notes)
-
-
-def _notes(laid: list[GroupComparison]) -> Iterable[str]:
-    """Layouts that differ and are right, once for all layers; padding."""
-    said: Counter[str] = Counter()
-    for one in laid:
-        kind = one.layout.part_arrangement.kind
-        inside = one.layout.part_orders[0] if one.layout.part_orders else SAME
-        if one.right and inside.kind == "centred":
-            said[f"norms: {inside.description}"] += 1
-        if one.right and kind not in ("same", "concatenated"):
-            module = re.sub(r"\d+", "*", one.group.path)
-            said[f"{module}: {one.group.fused or 'target'} holds {one.layout.part_arrangement.description}"] += 1
-        if one.padding:
-            more = "target" if one.padding > 0 else "reference"
-            said[
-                f"{one.group.path}: the {more} has {abs(one.padding)} rows more (padding of the vocabulary)"
-            ] += 1
-    return [f"{text}" + (f" ({count} times)" if count > 1 else "") for text, count in said.items()]
-
-
-def _by_value(pairs: Iterable[Pair]) -> Iterator[str]:
-    """What was paired although names do not pair it; by how much layers are numbered apart."""
-    sums = sum(pair.evidence == "sum" for pair in pairs)
-    if sums:
-        yield f"{sums} parameters are the sum of others of the other side, found by their values"
-    found = [pair for pair in pairs if pair.evidence == "value"]
-    if found:
-        yield f"{len(found)} parameters are paired by their values, where names do not pair them"
-    shifts = Counter(
-        int(theirs[1]) - int(ours[1])
-        for pair in found
-        if (ours := _LAYER.search(pair.target)) and (theirs := _LAYER.search(pair.reference))
-    )
-    for shift, count in shifts.items():
-        if shift:
-            yield f"{count} of them are {abs(shift)} layers {'further' if shift > 0 else 'before'} in the reference"
-
-
-def _layer_shift(pairs: Iterable[Pair]) -> int | None:
-    """By how much the target's layers are off, where all that hold another layer's weights are by the same."""
-    shifts: Counter[int] = Counter()
-    for pair in pairs:
-        holds = pair.mistake.holds if pair.mistake is not None else ""
-        if not holds or not get_layer_path(holds) or not get_layer_path(pair.path):
-            continue
-        own, other = get_layer_path(pair.path), get_layer_path(holds)
-        if pair.path.removeprefix(own) == holds.removeprefix(other):
-            shifts[int(other.rpartition(".")[2]) - int(own.rpartition(".")[2])] += 1
-    most, count = shifts.most_common(1)[0] if shifts else (0, 0)
-    return (
-        most if count > 2 and count >= _MOST * sum(shifts.values()) else None
-    )  # the last layer may hold anything
-
-
-def _natural(path: str) -> list[tuple[int, str]]:
-    return [
-        (int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path)
-    ]
+def _split_numbers(path: str) -> list[tuple[int, str]]:
+    """Return a sort key that compares numbers in a path by value."""
+    key = []
+    for piece in re.split(r"(\d+)", path):
+        key.append((int(piece), "") if piece.isdecimal() else (-1, piece))
+    return key

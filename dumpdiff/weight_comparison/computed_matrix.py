@@ -1,4 +1,4 @@
-"""Matrices that no file holds: their rows are worked out from those of others when they are asked for."""
+"""Matrices that no file contains: their rows are computed on demand from the rows of other matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .matrix import Block, Matrix
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Matrices of one shape, each times a number, added up in float64; and a number added to every element."""
+    """A weighted sum of matrices of one shape plus a constant, computed in float64."""
 
     terms: tuple[tuple[float, Matrix], ...]
     constant: float
@@ -29,35 +29,36 @@ class _Sum:
         """The transpose."""
         return _Sum(tuple((factor, matrix.T) for factor, matrix in self.terms), self.constant)
 
-    def take(self, rows: slice | Ints) -> AnyArray:
-        """(count, columns) float64."""
-        (factor, first), *others = self.terms
-        total: AnyArray = factor * first.read_values(rows) + self.constant
-        for factor, matrix in others:
+    def read_raw(self, rows: slice | Ints) -> AnyArray:
+        """Return (count, columns) float64 elements."""
+        (first_factor, first_matrix), *other_terms = self.terms
+        total: AnyArray = first_factor * first_matrix.read_values(rows) + self.constant
+        for factor, matrix in other_terms:
             total += factor * matrix.read_values(rows)
         return total
 
-    def rows(self, start: int, stop: int) -> _Sum:
-        """Consecutive rows."""
-        return _Sum(
-            tuple((factor, matrix.slice_rows(start, stop)) for factor, matrix in self.terms),
-            self.constant,
-        )
+    def slice_rows(self, start: int, stop: int) -> _Sum:
+        """Return consecutive rows."""
+        terms = tuple((factor, matrix.slice_rows(start, stop)) for factor, matrix in self.terms)
+        return _Sum(terms, self.constant)
 
 
 def add_matrices(*terms: tuple[float, Matrix], constant: float = 0.0) -> Matrix:
-    """Factors times matrices of one shape, plus a constant: float64, as exact as the coarsest of them."""
+    """Return the sum of factors times matrices of one shape, plus a constant.
+
+    The elements are float64 and as exact as the coarsest matrix.
+    """
     coarsest = max((matrix.precision for _, matrix in terms), key=unit_roundoff)
     return Matrix((_Sum(terms, constant),), "float64", computed_from=coarsest)
 
 
 @dataclass(frozen=True, eq=False)
-class _Steps:
-    """The scale of each element, where rows and columns share them in blocks."""
+class _Scales:
+    """The scale of each element, if rows and columns share scales in blocks."""
 
     scales: Matrix
     of_row: Ints  #: row of ``scales`` for each row
-    of_column: Ints
+    of_column: Ints  #: column of ``scales`` for each column
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,28 +66,27 @@ class _Steps:
         return len(self.of_row), len(self.of_column)
 
     @property
-    def T(self) -> _Steps:
+    def T(self) -> _Scales:
         """The transpose."""
-        return _Steps(self.scales.T, self.of_column, self.of_row)
+        return _Scales(self.scales.T, self.of_column, self.of_row)
 
-    def take(self, rows: slice | Ints) -> AnyArray:
-        """(count, columns) float32."""
-        found: AnyArray = self.scales.read_values(self.of_row[rows]).astype(np.float32)[
-            :, self.of_column
-        ]
-        return found
+    def read_raw(self, rows: slice | Ints) -> AnyArray:
+        """Return (count, columns) float32 scales."""
+        row_scales = self.scales.read_values(self.of_row[rows]).astype(np.float32)
+        scales: AnyArray = row_scales[:, self.of_column]
+        return scales
 
-    def rows(self, start: int, stop: int) -> _Steps:
-        """Consecutive rows."""
-        return _Steps(self.scales, self.of_row[start:stop], self.of_column)
+    def slice_rows(self, start: int, stop: int) -> _Scales:
+        """Return consecutive rows."""
+        return _Scales(self.scales, self.of_row[start:stop], self.of_column)
 
 
 @dataclass(frozen=True, eq=False)
 class _Scaled:
-    """Elements of a narrow dtype, each times its scale."""
+    """Elements of a narrow dtype, each multiplied by its scale."""
 
     codes: Matrix
-    steps: _Steps
+    scales: _Scales
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,36 +96,45 @@ class _Scaled:
     @property
     def T(self) -> _Scaled:
         """The transpose."""
-        return _Scaled(self.codes.T, self.steps.T)
+        return _Scaled(self.codes.T, self.scales.T)
 
-    def take(self, rows: slice | Ints) -> AnyArray:
-        """(count, columns) float32."""
-        product: AnyArray = decode(self.codes.read_raw(rows), self.codes.dtype) * self.steps.take(rows)
+    def read_raw(self, rows: slice | Ints) -> AnyArray:
+        """Return (count, columns) float32 products."""
+        values = decode(self.codes.read_raw(rows), self.codes.dtype)
+        product: AnyArray = values * self.scales.read_raw(rows)
         return product
 
-    def rows(self, start: int, stop: int) -> _Scaled:
-        """Consecutive rows."""
-        return _Scaled(self.codes.slice_rows(start, stop), self.steps.rows(start, stop))
+    def slice_rows(self, start: int, stop: int) -> _Scaled:
+        """Return consecutive rows."""
+        return _Scaled(self.codes.slice_rows(start, stop), self.scales.slice_rows(start, stop))
 
 
 def apply_block_scales(codes: Matrix, scales: Matrix, block: tuple[int, int]) -> Matrix:
-    """Elements times their scales, one for each ``block`` of rows and columns: float32, as exact as the elements."""
-    of_row, of_column = (
-        np.arange(length) // size for length, size in zip(codes.shape, block, strict=True)
-    )
-    return Matrix(
-        (_Scaled(codes, _Steps(scales, of_row, of_column)),), "float32", computed_from=codes.dtype
-    )
+    """Multiply elements by their scales, one scale for each ``block`` of rows and columns.
+
+    The products are float32, and as exact as the elements.
+    """
+    of_row = np.arange(codes.shape[0]) // block[0]
+    of_column = np.arange(codes.shape[1]) // block[1]
+    products = _Scaled(codes, _Scales(scales, of_row, of_column))
+    return Matrix((products,), "float32", computed_from=codes.dtype)
 
 
 def extract_scales(matrix: Matrix) -> Matrix | None:
-    """The scale of each element of a matrix made by :func:`scaled`, or of such ones; None for any other."""
-    found = [_steps(block) for block in matrix.blocks]
-    known = tuple(block for block in found if block is not None)
-    return replace(matrix, blocks=known, computed_from="") if len(known) == len(found) else None
+    """Return the scale of each element of a matrix made by :func:`apply_block_scales`, else None.
+
+    Stacks of such matrices are accepted too.
+    """
+    blocks: list[Block] = []
+    for block in matrix.blocks:
+        scales = _extract_block_scales(block)
+        if scales is None:
+            return None
+        blocks.append(scales)
+    return replace(matrix, blocks=tuple(blocks), computed_from="")
 
 
-def _steps(block: Block) -> Block | None:
+def _extract_block_scales(block: Block) -> Block | None:
     if isinstance(block, Matrix):
         return extract_scales(block)
-    return block.steps if isinstance(block, _Scaled) else None
+    return block.scales if isinstance(block, _Scaled) else None

@@ -1,4 +1,4 @@
-"""How far apart two matrices are: row by row, streamed, and exactly where they are equal."""
+"""Measure the distance of two matrices row by row, in chunks."""
 
 from __future__ import annotations
 
@@ -15,179 +15,246 @@ from .computed_matrix import extract_scales
 from .matrix import Matrix
 from .result import Relation
 
-#: Relative L2 distance of a row up to which it is the same up to noise: one unit of the coarser dtype (rounding to
-#: nearest leaves 0.3 units, twice 0.4), but four of float32, which a weight that was computed again is off by.
+#: Relative L2 distance up to which a row is equal up to noise: one unit of the coarser dtype
+#: (rounding to nearest leaves 0.3 units, rounding twice 0.4), but four units of float32, the error
+#: of a recomputed weight.
 _FLOAT32_UNITS = 4.0
-#: Noise has no direction: of n elements it moves the factor between two weights by its n-th root's share of itself. A
-#: factor that is half of the distance, or eight times what chance gives, is none.
-_SYSTEMATIC, _CHANCE = 0.5, 8.0
-#: A row is another one if it is off by this relatively, judgement: far above rounding, far below any other row. Rows of
-#: few elements can be as near as that by chance: there, some times what rounding can cause.
+#: Noise has no direction: with n elements it changes the factor between two weights by about its
+#: n-th root's share of itself. The difference is a factor, not noise, if the change due to the
+#: factor is more than half of the distance, and more than eight times what chance gives.
+_SYSTEMATIC_SHARE, _CHANCE_FACTOR = 0.5, 8.0
+#: Relative distance from which a row counts as a different row (a choice: far above rounding, far
+#: below the distance of unrelated rows). Rows of fewer than FEW_COLUMNS elements can be that close
+#: by chance: for these the limit is a multiple of the rounding noise.
 WRONG_ROW = 0.05
 FEW_COLUMNS = 16
-#: Noise is that of all rows together; one of them is off by so many times as much, where it has one element by more:
-#: normal noise passes four deviations once in 16,000 elements.
-_ONE_ROW, _ONE_ELEMENT = 2.0, 4.0
+#: The noise limit is for all rows together. One row may exceed it by the first factor, and a row
+#: with few elements by the second: normal noise exceeds four deviations once in 16,000 elements.
+_ROW_NOISE_FACTOR, _ELEMENT_NOISE_FACTOR = 2.0, 4.0
+_TINY = 1e-300  #: lower bound of denominators
+#: For rows that are nearly zero, the limit of a wrong row is relative to this share of the typical
+#: norm.
+_SMALL_ROW = 1e-3
 
 
 @dataclass(frozen=True)
 class Distance:
-    """Two matrices, row by row. Arrays have one element for each row of the target."""
+    """Distance of two matrices. Arrays have one element for each row of the target."""
 
-    unequal: Ints  #: elements that are not equal
+    unequal: Ints  #: number of elements that are not equal
     gap: Floats  #: L2 norm of the difference
     norm: Floats  #: L2 norm of the reference's row
     projection: Floats  #: inner product of the difference with the reference's row
-    largest: float  #: of all differences, absolute
-    elements: int  #: compared
-    nonfinite: int  #: elements of the target that are NaN or infinite where the reference's are not
-    identical_rows: Flags  #: rows of which every bit is equal, in one dtype
-    rounding: (
-        tuple[str, str, bool] | None
-    )  #: the cast that explains every element, see casts.candidates
-    noise: float  #: relative distance that rounding alone can cause between these dtypes
-    limit: float  #: relative distance from which on a row is another row
+    largest: float  #: largest absolute difference
+    elements: int  #: number of elements compared
+    nonfinite: int  #: elements that are NaN or infinite in the target but not in the reference
+    identical_rows: Flags  #: rows with equal bits, in one dtype
+    #: the cast that explains every element, see casts.list_candidate_casts
+    rounding: tuple[str, str, bool] | None
+    noise: float  #: relative distance that rounding between these dtypes can cause
+    limit: float  #: relative distance from which a row counts as a different row
     columns: int
 
     @property
     def has_few_columns(self) -> bool:
-        """Rows have fewer than FEW_COLUMNS elements."""
+        """Whether rows have fewer than FEW_COLUMNS elements."""
         return self.columns < FEW_COLUMNS
 
     @property
     def relative(self) -> float:
-        """L2 norm of the difference over that of the reference; 0 if equal, Inf if only the reference is zero."""
+        """L2 norm of the difference over that of the reference; inf if only the reference is zero."""
         gap, norm = float(np.sqrt((self.gap**2).sum())), float(np.sqrt((self.norm**2).sum()))
         if gap == 0:
             return 0.0
         return gap / norm if norm > 0 else np.inf
 
     def classify(self, rows: Ints | None = None) -> Relation:
-        """What the two are to each other, in all rows or in some."""
-        which = slice(None) if rows is None else rows
-        if not self.unequal[which].any():
-            return "identical" if self.identical_rows[which].all() else "equal"
+        """Return the relation of the two matrices, in all rows or in some."""
+        selection = slice(None) if rows is None else rows
+        if not self.unequal[selection].any():
+            return "identical" if self.identical_rows[selection].all() else "equal"
         if self.rounding is not None:
             return "rounded"
-        gap, norm = self.gap[which], self.norm[which]
-        typical = float(np.sqrt((norm**2).mean()))
-        limit = self.noise * (_ONE_ELEMENT if self.has_few_columns else _ONE_ROW) * np.maximum(norm, typical)
-        small = np.all(gap <= limit) and float(np.sqrt((gap**2).mean())) <= self.noise * typical
-        return "noise" if small and not self._systematic(which) else "different"
+        return "noise" if self._is_noise(selection) else "different"
 
-    def _systematic(self, which: Ints | slice) -> bool:
-        """The difference of these rows is a factor more than anything else."""
-        gap, square = (
-            float(np.sqrt((self.gap[which] ** 2).sum())),
-            float((self.norm[which] ** 2).sum()),
-        )
-        count = len(self.gap[which]) * self.columns
-        factor = abs(float(self.projection[which].sum())) / max(square, 1e-300)
-        chance = max(_SYSTEMATIC, _CHANCE / np.sqrt(max(1, count)))
-        return bool(factor > chance * gap / max(np.sqrt(square), 1e-300))
+    def _is_noise(self, selection: Ints | slice) -> bool:
+        gap, norm = self.gap[selection], self.norm[selection]
+        typical_norm = float(np.sqrt((norm**2).mean()))
+        factor = _ELEMENT_NOISE_FACTOR if self.has_few_columns else _ROW_NOISE_FACTOR
+        row_limits = self.noise * factor * np.maximum(norm, typical_norm)
+        if not np.all(gap <= row_limits):
+            return False
+        is_small = float(np.sqrt((gap**2).mean())) <= self.noise * typical_norm
+        return is_small and not self._is_systematic(selection)
+
+    def _is_systematic(self, selection: Ints | slice) -> bool:
+        """Whether the difference of these rows is mostly a common factor."""
+        gap = float(np.sqrt((self.gap[selection] ** 2).sum()))
+        square = float((self.norm[selection] ** 2).sum())
+        count = len(self.gap[selection]) * self.columns
+        factor = abs(float(self.projection[selection].sum())) / max(square, _TINY)
+        share = max(_SYSTEMATIC_SHARE, _CHANCE_FACTOR / np.sqrt(max(1, count)))
+        return bool(factor > share * gap / max(np.sqrt(square), _TINY))
 
     @property
     def wrong_rows(self) -> Ints:
-        """Rows that are other rows, or hold what is not finite."""
-        typical = np.sqrt((self.norm**2).mean()) if len(self.norm) else 0.0
-        return np.flatnonzero(~(self.gap <= self.limit * np.maximum(self.norm, typical * 1e-3)))
+        """Indices of the rows that are different rows, or are not finite."""
+        typical_norm = np.sqrt((self.norm**2).mean()) if len(self.norm) else 0.0
+        limits = self.limit * np.maximum(self.norm, typical_norm * _SMALL_ROW)
+        return np.flatnonzero(~(self.gap <= limits))
 
 
-def compute_noise(target: str, reference: str) -> float:
-    """Relative distance of two tensors of these dtypes that rounding alone can cause."""
-    coarser = max(unit_roundoff(target), unit_roundoff(reference))
+def compute_noise(target_dtype: str, reference_dtype: str) -> float:
+    """Return the relative distance that rounding between two dtypes can cause."""
+    coarser = max(unit_roundoff(target_dtype), unit_roundoff(reference_dtype))
     return max(coarser, _FLOAT32_UNITS * unit_roundoff("float32"))
+
+
+def compute_row_limit(target: Matrix, reference: Matrix) -> float:
+    """Return the relative distance from which two rows are different rows, not one row rounded."""
+    noise = compute_noise(target.precision, reference.precision)
+    limit = WRONG_ROW
+    if target.shape[1] < FEW_COLUMNS:
+        limit = min(WRONG_ROW, 2 * _ELEMENT_NOISE_FACTOR * noise)
+    return max(limit, noise)
 
 
 def measure_distance(
     target: Matrix,
     reference: Matrix,
     order: Ints | None = None,
-    done: Callable[[int], None] | None = None,
+    report_bytes: Callable[[int], None] | None = None,
 ) -> Distance:
-    """Compare all rows of ``target`` with rows ``order`` of ``reference`` (the same rows if None; -1: not compared).
+    """Compare all rows of ``target`` with rows ``order`` of ``reference``.
 
-    Both have equally many columns. ``done`` is called after each chunk with the bytes read.
+    Without ``order`` the same rows are compared; rows with -1 are not compared. Both matrices have
+    the same number of columns. ``report_bytes`` is called after each chunk with the number of bytes
+    read.
     """
-    rows = target.shape[0]
-    unequal, gap, norm, along = (
-        np.zeros(rows, np.int64),
-        np.zeros(rows),
-        np.zeros(rows),
-        np.zeros(rows),
-    )
-    ways = casts.list_candidate_casts(target.dtype, reference.dtype)
-    scales = [(on_target, matrix.precision, found) for on_target, matrix in ((True, target), (False, reference))
-              if (found := extract_scales(matrix)) is not None]  # fmt: skip
-    largest, elements, nonfinite, alike = 0.0, 0, 0, target.dtype == reference.dtype
-    bits = np.full(rows, alike)
+    measurement = _Measurement(target, reference)
     step = min(target.rows_per_chunk, reference.rows_per_chunk)
-    for start in range(0, rows, step):
-        mine: slice | Ints = slice(start, min(start + step, rows))
-        theirs: slice | Ints = mine if order is None else order[mine]
-        if order is not None and (order[mine] < 0).any():
-            mine = start + np.flatnonzero(order[mine] >= 0)
-            theirs = order[mine]
-        a, b = target.read_raw(mine), reference.read_raw(theirs)
-        elements += a.size
-        if done is not None:
-            done(a.nbytes + b.nbytes)
-        if alike and _bits_equal(a, b).all():
-            norm[mine] = np.nan
-            continue
-        bits[mine] = _bits_equal(a, b).all(axis=1) if alike else False
-        a, b = decode(a, target.dtype), decode(b, reference.dtype)
-        if not alike and np.array_equal(a, b):
-            norm[mine] = np.nan
-            continue
-        chunk, ways = _compare(a, b, ways)
-        scales = [
-            (on_target, dtype, found)
-            for on_target, dtype, found in scales
-            if casts.is_float8_rounding(
-                b if on_target else a,
-                found.read_raw(mine if on_target else theirs),
-                a if on_target else b,
-                dtype,
-            )
-        ]
-        unequal[mine], gap[mine], norm[mine], along[mine] = (
-            chunk.unequal,
-            chunk.gap,
-            chunk.norm,
-            chunk.along,
+    for start in range(0, target.shape[0], step):
+        stop = min(start + step, target.shape[0])
+        target_rows: slice | Ints = slice(start, stop)
+        reference_rows: slice | Ints = target_rows
+        if order is not None:
+            reference_rows = order[start:stop]
+            if (reference_rows < 0).any():
+                is_compared = reference_rows >= 0
+                target_rows = start + np.flatnonzero(is_compared)
+                reference_rows = reference_rows[is_compared]
+        n_bytes = measurement.add_chunk(target_rows, reference_rows)
+        if report_bytes is not None:
+            report_bytes(n_bytes)
+    return measurement.finish()
+
+
+class _Measurement:
+    """Accumulates the distance of two matrices chunk by chunk."""
+
+    def __init__(self, target: Matrix, reference: Matrix) -> None:
+        self._target, self._reference = target, reference
+        n_rows = target.shape[0]
+        self._unequal = np.zeros(n_rows, np.int64)
+        self._gap, self._norm, self._projection = np.zeros((3, n_rows))
+        self._same_dtype = target.dtype == reference.dtype
+        self._identical = np.full(n_rows, self._same_dtype)
+        self._largest, self._elements, self._nonfinite = 0.0, 0, 0
+        self._casts = casts.list_candidate_casts(target.dtype, reference.dtype)
+        self._target_scales = extract_scales(target)
+        self._reference_scales = extract_scales(reference)
+
+    def add_chunk(self, target_rows: slice | Ints, reference_rows: slice | Ints) -> int:
+        """Compare some rows, and return the number of bytes read."""
+        target_raw = self._target.read_raw(target_rows)
+        reference_raw = self._reference.read_raw(reference_rows)
+        self._elements += target_raw.size
+        if not self._add_equal(target_rows, target_raw, reference_raw):
+            target_values = decode(target_raw, self._target.dtype)
+            reference_values = decode(reference_raw, self._reference.dtype)
+            if not self._same_dtype and np.array_equal(target_values, reference_values):
+                self._norm[target_rows] = np.nan
+            else:
+                self._add_values(target_rows, target_values, reference_values)
+                self._check_float8(target_rows, reference_rows, target_values, reference_values)
+        return int(target_raw.nbytes + reference_raw.nbytes)
+
+    def _add_equal(
+        self, target_rows: slice | Ints, target_raw: AnyArray, reference_raw: AnyArray
+    ) -> bool:
+        """Record which rows have equal bits, and return whether all have."""
+        if not self._same_dtype:
+            return False
+        equal_bits = _compare_bits(target_raw, reference_raw)
+        if equal_bits.all():
+            self._norm[target_rows] = np.nan
+            return True
+        self._identical[target_rows] = equal_bits.all(axis=1)
+        return False
+
+    def _add_values(self, rows: slice | Ints, target: AnyArray, reference: AnyArray) -> None:
+        chunk = _measure_chunk(target, reference)
+        self._unequal[rows] = chunk.unequal
+        self._gap[rows] = chunk.gap
+        self._norm[rows] = chunk.norm
+        self._projection[rows] = chunk.projection
+        self._largest = max(self._largest, chunk.largest)
+        self._nonfinite += chunk.nonfinite
+        if chunk.unequal.any():
+            self._casts = [
+                cast for cast in self._casts if _is_explained_by(target, reference, *cast)
+            ]
+
+    def _check_float8(
+        self,
+        target_rows: slice | Ints,
+        reference_rows: slice | Ints,
+        target: AnyArray,
+        reference: AnyArray,
+    ) -> None:
+        """Drop the scales of a side that is not the other side rounded to 8 bits."""
+        if self._target_scales is not None:
+            scales = self._target_scales.read_raw(target_rows)
+            dtype = self._target.precision
+            if not casts.is_float8_rounding(reference, scales, target, dtype):
+                self._target_scales = None
+        if self._reference_scales is not None:
+            scales = self._reference_scales.read_raw(reference_rows)
+            dtype = self._reference.precision
+            if not casts.is_float8_rounding(target, scales, reference, dtype):
+                self._reference_scales = None
+
+    def finish(self) -> Distance:
+        """Return the distance of all rows that were added."""
+        # The norms of equal rows were not computed: the typical norm of the other rows is used.
+        computed_norms = self._norm[np.isfinite(self._norm) & (self._norm > 0)]
+        typical_norm = np.sqrt((computed_norms**2).mean()) if len(computed_norms) else 1.0
+        self._norm[np.isnan(self._norm)] = typical_norm
+        return Distance(
+            unequal=self._unequal,
+            gap=self._gap,
+            norm=self._norm,
+            projection=self._projection,
+            largest=self._largest,
+            elements=self._elements,
+            nonfinite=self._nonfinite,
+            identical_rows=self._identical,
+            rounding=self._find_rounding(),
+            noise=compute_noise(self._target.precision, self._reference.precision),
+            limit=compute_row_limit(self._target, self._reference),
+            columns=self._target.shape[1],
         )
-        largest, nonfinite = max(largest, chunk.largest), nonfinite + chunk.nonfinite
-    # the norm of rows that are equal was not worth computing: that of the others stands for it
-    known = norm[np.isfinite(norm) & (norm > 0)]
-    norm[np.isnan(norm)] = np.sqrt((known**2).mean()) if len(known) else 1.0
-    ways += [(dtype, casts.NEAREST, on_target) for on_target, dtype, _ in scales]
-    rounding = ways[0] if ways and elements else None
-    if not unequal.any():
-        rounding = None
-    return Distance(
-        unequal=unequal,
-        gap=gap,
-        norm=norm,
-        projection=along,
-        largest=largest,
-        elements=elements,
-        nonfinite=nonfinite,
-        identical_rows=bits,
-        rounding=rounding,
-        noise=compute_noise(target.precision, reference.precision),
-        limit=compute_row_limit(target, reference),
-        columns=target.shape[1],
-    )
 
-
-def compute_row_limit(target: Matrix, reference: Matrix) -> float:
-    """Relative distance from which on two rows of these matrices are different rows, not one row rounded."""
-    noise = compute_noise(target.precision, reference.precision)
-    return max(
-        WRONG_ROW if target.shape[1] >= FEW_COLUMNS else min(WRONG_ROW, 2 * _ONE_ELEMENT * noise),
-        noise,
-    )
+    def _find_rounding(self) -> tuple[str, str, bool] | None:
+        """Return the first cast that explains every element, if there are differences."""
+        if not self._unequal.any():
+            return None
+        candidates = list(self._casts)
+        if self._target_scales is not None:
+            candidates.append((self._target.precision, casts.NEAREST, True))
+        if self._reference_scales is not None:
+            candidates.append((self._reference.precision, casts.NEAREST, False))
+        return candidates[0] if candidates else None
 
 
 @dataclass(frozen=True)
@@ -195,51 +262,58 @@ class _Chunk:
     unequal: Ints
     gap: Floats
     norm: Floats
-    along: Floats
+    projection: Floats
     largest: float
     nonfinite: int
 
 
-def _compare(
-    a: AnyArray, b: AnyArray, ways: list[tuple[str, str, bool]]
-) -> tuple[_Chunk, list[tuple[str, str, bool]]]:
-    """Statistics of a chunk of values, and which casts still explain everything."""
-    wide = (
-        np.float64
-        if a.dtype.itemsize > 4 or b.dtype.itemsize > 4 or a.dtype.kind != "f"
-        else np.float32
-    )
+def _measure_chunk(target: AnyArray, reference: AnyArray) -> _Chunk:
+    """Return the statistics of a chunk of values."""
+    is_float = target.dtype.kind in "fc"
+    is_wide = target.dtype.itemsize > 4 or reference.dtype.itemsize > 4 or target.dtype.kind != "f"
+    dtype = np.float64 if is_wide else np.float32
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = ~((a == b) | (np.isnan(a) & np.isnan(b))) if a.dtype.kind in "fc" else a != b
-        d = np.where(apart, np.subtract(a, b, dtype=wide), 0)
-        gap = _row_norms(d)
-        largest = float(np.nanmax(np.abs(d), initial=0.0))
-        lost = int(np.count_nonzero(apart & ~np.isfinite(a))) if a.dtype.kind == "f" else 0
-        finite = np.where(np.isfinite(b), b, 0)
-        norm, along = _row_norms(finite), _row_products(np.where(np.isfinite(d), d, 0), finite)
-    kept = [way for way in ways if _explains(a, b, *way)] if apart.any() else ways
-    return _Chunk(np.count_nonzero(apart, axis=1), gap, norm, along, largest, lost), kept
+        unequal = target != reference
+        if is_float:
+            unequal &= ~(np.isnan(target) & np.isnan(reference))
+        difference = np.where(unequal, np.subtract(target, reference, dtype=dtype), 0)
+        gap = _compute_row_norms(difference)
+        largest = float(np.nanmax(np.abs(difference), initial=0.0))
+        finite_reference = np.where(np.isfinite(reference), reference, 0)
+        finite_difference = np.where(np.isfinite(difference), difference, 0)
+        norm = _compute_row_norms(finite_reference)
+        projection = _compute_row_products(finite_difference, finite_reference)
+    nonfinite = 0
+    if target.dtype.kind == "f":
+        nonfinite = int(np.count_nonzero(unequal & ~np.isfinite(target)))
+    return _Chunk(np.count_nonzero(unequal, axis=1), gap, norm, projection, largest, nonfinite)
 
 
-def _explains(a: AnyArray, b: AnyArray, dtype: str, way: str, on_target: bool) -> bool:
-    made, wanted = (b, a) if on_target else (a, b)
-    return bool(np.array_equal(casts.round_values(made, dtype, way), wanted, equal_nan=True))
+def _is_explained_by(
+    target: AnyArray, reference: AnyArray, dtype: str, rounding: str, on_target: bool
+) -> bool:
+    """Whether one side is exactly the other one rounded."""
+    exact, rounded = (reference, target) if on_target else (target, reference)
+    return bool(np.array_equal(casts.round_values(exact, dtype, rounding), rounded, equal_nan=True))
 
 
-def _bits_equal(a: AnyArray, b: AnyArray) -> Flags:
-    """Elements whose every bit is equal; NaN of one payload are."""
-    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(a.dtype.itemsize)
-    equal: Flags = a == b if kind is None else a.view(kind) == b.view(kind)
+def _compare_bits(target: AnyArray, reference: AnyArray) -> Flags:
+    """Return which elements have equal bits; NaN with equal payloads are equal."""
+    bit_dtype = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(target.dtype.itemsize)
+    if bit_dtype is None:
+        equal: Flags = target == reference
+    else:
+        equal = target.view(bit_dtype) == reference.view(bit_dtype)
     return equal
 
 
-def _row_norms(values: AnyArray) -> Floats:
-    norms: Floats = np.sqrt(_row_products(values, values))
+def _compute_row_norms(values: AnyArray) -> Floats:
+    norms: Floats = np.sqrt(_compute_row_products(values, values))
     return norms
 
 
-def _row_products(a: AnyArray, b: AnyArray) -> Floats:
-    """Inner products of the rows, summed in float64."""
+def _compute_row_products(a: AnyArray, b: AnyArray) -> Floats:
+    """Return the inner products of the rows, summed in float64."""
     products: Floats = np.einsum(
         "ij,ij->i", a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
     )

@@ -1,4 +1,4 @@
-"""Names for the parameters of a dump that records none: what a checkpoint calls the tensor with the same statistics."""
+"""Name the parameters of a dump that records no names, by tensors of a checkpoint with equal statistics."""
 
 from __future__ import annotations
 
@@ -18,76 +18,91 @@ from .matrix import Matrix
 from .shards import compute_global_names
 
 _ROLES = ("input", "parameter")
-_SMALLEST = 8  #: elements: of fewer, equal statistics say little
+_MIN_SIZE = 8  #: elements: equal statistics of smaller tensors prove little
+_RESOLUTION_FACTOR = (
+    4  #: statistics of one tensor differ by at most this many units of the dump's resolution
+)
+_NEAREST_FACTOR = 2  #: candidates within this factor of the nearest one are considered equally near
 
 
 def add_parameter_names(
-    trace: Trace, checkpoint: Checkpoint, done: Callable[[float], None] | None = None
+    trace: Trace, checkpoint: Checkpoint, report_progress: Callable[[float], None] | None = None
 ) -> Trace:
-    """The trace with a parameter's name on every tensor without one that has the statistics of just that parameter.
+    """Add a parameter name to every unnamed tensor whose statistics match exactly one parameter.
 
-    Shards count as they are, since a dump of one rank holds its shards. Reads the whole checkpoint once.
+    Shards are matched as they are stored, because the dump of one rank holds its shards. The whole
+    checkpoint is read once.
     """
     tensors = trace.tensors
-    wanted = (
-        (tensors["parameter"] == "") & (tensors["gradient_of"] == "") & tensors["role"].isin(_ROLES)
-        & (tensors["producer"] < 0) & ~tensors["constant"] & (tensors["size"] >= _SMALLEST)
-        & tensors["dtype"].map(is_floating)
-    )  # fmt: skip
-    rows = np.flatnonzero(wanted.to_numpy())
+    is_unnamed = (tensors["parameter"] == "") & (tensors["gradient_of"] == "")
+    is_input = tensors["role"].isin(_ROLES) & (tensors["producer"] < 0) & ~tensors["constant"]
+    is_comparable = (tensors["size"] >= _MIN_SIZE) & tensors["dtype"].map(is_floating)
+    rows = np.flatnonzero((is_unnamed & is_input & is_comparable).to_numpy())
     if not len(rows):
         return trace
-    names, known = _fingerprints(checkpoint, done)
-    held = tensors.iloc[rows].assign(evidence=1)
-    dtypes = {entry.dtype for entry in checkpoint.entries} | set(held["dtype"])
-    floating = [dtype for dtype in dtypes if is_floating(dtype)]
-    tolerance = max(4 * trace.source.resolution, *(compute_noise(dtype, dtype) for dtype in floating))
-    found = find_candidates(Fingerprints.from_table(held), known, tolerance)
+    names, fingerprints = _read_fingerprints(checkpoint, report_progress)
+    unnamed_tensors = tensors.iloc[rows].assign(evidence=1)
+    dtypes = {entry.dtype for entry in checkpoint.entries} | set(unnamed_tensors["dtype"])
+    noises = [compute_noise(dtype, dtype) for dtype in dtypes if is_floating(dtype)]
+    tolerance = max(_RESOLUTION_FACTOR * trace.source.resolution, *noises)
+    candidates = find_candidates(Fingerprints.of(unnamed_tensors), fingerprints, tolerance)
     parameter = tensors["parameter"].to_numpy(dtype=object, copy=True)
-    for row, name in _only(found.target, found.reference, found.distance, names):
+    unique_names = _find_unique_names(
+        candidates.target, candidates.reference, candidates.distance, names
+    )
+    for row, name in unique_names:
         parameter[rows[row]] = name
-    source = replace(
-        trace.source, details={**trace.source.details, "weights": str(checkpoint.path)}
-    )
+    details = {**trace.source.details, "weights": str(checkpoint.path)}
     return replace(
-        trace, source=source, tensors=tensors.assign(parameter=pd.Series(parameter, dtype=object))
+        trace,
+        source=replace(trace.source, details=details),
+        tensors=tensors.assign(parameter=pd.Series(parameter, dtype=object)),
     )
 
 
-def _only(rows: Ints, entries: Ints, distances: Floats, names: list[str]) -> list[tuple[int, str]]:
-    """(row, name) where all candidates that are nearest have one name; the candidates of a row are sorted."""
+def _find_unique_names(
+    rows: Ints, entries: Ints, distances: Floats, names: list[str]
+) -> list[tuple[int, str]]:
+    """Return (row, name) if all nearest candidates of a row have one name.
+
+    The candidates of a row are sorted by distance.
+    """
     nearest: dict[int, tuple[float, set[str]]] = {}
     for row, entry, distance in zip(
         rows.tolist(), entries.tolist(), distances.tolist(), strict=True
     ):
-        best, found = nearest.setdefault(row, (distance, set()))
-        if distance <= 2 * best:
-            found.add(names[entry])
-    return [(row, found.pop()) for row, (_, found) in nearest.items() if len(found) == 1]
+        nearest_distance, nearest_names = nearest.setdefault(row, (distance, set()))
+        if distance <= _NEAREST_FACTOR * nearest_distance:
+            nearest_names.add(names[entry])
+    unique_names = []
+    for row, (_, nearest_names) in nearest.items():
+        if len(nearest_names) == 1:
+            unique_names.append((row, nearest_names.pop()))
+    return unique_names
 
 
-def _fingerprints(
-    checkpoint: Checkpoint, done: Callable[[float], None] | None
+def _read_fingerprints(
+    checkpoint: Checkpoint, report_progress: Callable[[float], None] | None
 ) -> tuple[list[str], Fingerprints]:
-    """Names and statistics of every floating entry."""
-    names, figures = [], []
-    for number, (entry, name) in enumerate(
-        zip(checkpoint.entries, compute_global_names(checkpoint.entries), strict=True)
-    ):
-        if is_floating(entry.dtype) and entry.size >= _SMALLEST:
+    """Return names and statistics of every floating-point entry."""
+    names, statistics = [], []
+    n_entries = len(checkpoint.entries)
+    global_names = compute_global_names(checkpoint.entries)
+    for number, (entry, name) in enumerate(zip(checkpoint.entries, global_names, strict=True), 1):
+        if is_floating(entry.dtype) and entry.size >= _MIN_SIZE:
+            matrix = Matrix.from_array(checkpoint.read_raw(entry), entry.dtype)
             names.append(name)
-            figures.append(
-                (entry.size, *_statistics(Matrix.from_array(checkpoint.read_raw(entry), entry.dtype)))
-            )
+            statistics.append((entry.size, *_compute_statistics(matrix)))
             checkpoint.release()
-        if done is not None:
-            done((number + 1) / len(checkpoint.entries))
-    size, high, low, mean, norm = np.array(figures, dtype=float).reshape(-1, 5).T
-    return names, Fingerprints(size, high, low, mean, norm, np.ones(len(names), dtype=np.int64))
+        if report_progress is not None:
+            report_progress(number / n_entries)
+    size, high, low, mean, norm = np.array(statistics, dtype=float).reshape(-1, 5).T
+    evidence = np.ones(len(names), dtype=np.int64)
+    return names, Fingerprints(size, high, low, mean, norm, evidence)
 
 
-def _statistics(matrix: Matrix) -> tuple[float, float, float, float]:
-    """Largest, least, mean and norm."""
+def _compute_statistics(matrix: Matrix) -> tuple[float, float, float, float]:
+    """Return maximum, minimum, mean and norm."""
     high, low, total, square = -np.inf, np.inf, 0.0, 0.0
     for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
         values = matrix.read_values(slice(start, start + matrix.rows_per_chunk))

@@ -1,7 +1,8 @@
-"""Which family of names a checkpoint speaks, and the numbers of its model that its settings give.
+"""The naming family of a checkpoint, and the model configuration in its settings.
 
-The names of one family can hold different things in another: ``linear_fc1`` is all gates, then all ups in
-Megatron-core, and gate and up in turns in MindSpore Transformers. See :mod:`.family_layouts` for what each reads.
+The same name can hold different contents in two families: ``linear_fc1`` is all gate rows, then all
+up rows in Megatron-core, and alternating gate and up rows in MindSpore Transformers. See
+:mod:`.family_layouts`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Any
 
 from .zero_centered_norms import has_zero_centered_norms
 
-MEGATRON, MEGATRON_LEGACY, MINDFORMERS, MINDFORMERS_LEGACY = (
-    "megatron", "megatron_legacy", "mindformers", "mindformers_legacy",
-)  # fmt: skip
+MEGATRON, MEGATRON_LEGACY = "megatron", "megatron_legacy"
+MINDFORMERS, MINDFORMERS_LEGACY = "mindformers", "mindformers_legacy"
 HUGGINGFACE, GPT2, META, OTHER = "huggingface", "gpt2", "meta", "other"
 
-#: What tells a family: the first whose pattern any name fits. Of the formats that only one framework writes, that one.
-_SIGNS: tuple[tuple[str, str], ...] = (
+#: Patterns of the families; the first pattern that any name matches decides.
+_PATTERNS: tuple[tuple[str, str], ...] = (
     (GPT2, r"\.attn\.c_attn\.weight$"),
     (MEGATRON_LEGACY, r"\.dense_h_to_4h\."),
     (
@@ -30,21 +30,26 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     (MEGATRON, r"\.linear_(fc1|qkv|proj)\."),
     (HUGGINGFACE, r"\.(self_attn|block_sparse_moe)\.|embed_tokens\."),
 )
+#: Formats that only Megatron writes: with any other format, its names are those of MindSpore
+#: Transformers.
 _MEGATRON_FORMATS = ("megatron", "torch_dist", "torch")
 
 
-def detect_family(names: Iterable[str], form: str) -> str:
-    """The family that a checkpoint's names are of; ``form`` is its format."""
+def detect_family(names: Iterable[str], checkpoint_format: str) -> str:
+    """Return the family that the parameter names of a checkpoint belong to."""
     text = "\n".join(names)
-    for family, sign in _SIGNS:
-        if re.search(sign, text, re.MULTILINE):
-            return MINDFORMERS if family == MEGATRON and form not in _MEGATRON_FORMATS else family
+    for family, pattern in _PATTERNS:
+        if not re.search(pattern, text, re.MULTILINE):
+            continue
+        if family == MEGATRON and checkpoint_format not in _MEGATRON_FORMATS:
+            return MINDFORMERS
+        return family
     return OTHER
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What settings say of a model; None for what they do not."""
+    """The configuration of a model; None for what its settings do not contain."""
 
     heads: int | None = None
     groups: int | None = None  #: of queries that share a key and a value
@@ -53,10 +58,11 @@ class ModelConfig:
     experts: int | None = None
     vocabulary: int | None = None  #: without padding
     tied: bool | None = None  #: the head is the embedding
-    zero_centered_norms: bool | None = None  #: norms are stored as their distance from one
+    zero_centered_norms: bool | None = None  #: norms are stored minus one
 
 
-#: Field -> its names in config.json (transformers, MindSpore Transformers) and in Megatron's arguments.
+#: Field -> its names in config.json (transformers, MindSpore Transformers) and in Megatron's
+#: arguments.
 _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "heads": ("num_attention_heads", "n_head", "num_heads"),
     "groups": ("num_key_value_heads", "num_query_groups", "n_kv_heads"),
@@ -68,25 +74,33 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_model_config(settings: Mapping[str, Any]) -> ModelConfig:
-    """The numbers in a configuration; those of a nested ``text_config`` count where the outer one is silent."""
+    """Read the configuration from settings.
+
+    Values of a nested ``text_config`` are used if the outer level has none.
+    """
     nested = settings.get("text_config")
-    layers = [settings, nested if isinstance(nested, Mapping) else {}]
-    found: dict[str, Any] = {"centred": has_zero_centered_norms(settings)}
+    levels = [settings, nested if isinstance(nested, Mapping) else {}]
+    fields: dict[str, Any] = {"zero_centered_norms": has_zero_centered_norms(settings)}
     for field, spellings in _SPELLINGS.items():
-        values = [
-            layer[name] for layer in layers for name in spellings if type(layer.get(name)) is int
-        ]
-        found[field] = next((value for value in values if value > 0), None)
-    for layer in layers:
-        if isinstance(layer.get("tie_word_embeddings"), bool):
-            found["tied"] = layer["tie_word_embeddings"]
-        elif isinstance(layer.get("untie_embeddings_and_output_weights"), bool):
-            found["tied"] = not layer["untie_embeddings_and_output_weights"]
-    if not found["heads"] or settings.get("group_query_attention") is False:
-        found["groups"] = found[
-            "heads"
-        ]  # Megatron's arguments keep num_query_groups = 1 where groups are not used
-    found["groups"] = found["groups"] or found["heads"]
-    if found["heads"] and found["hidden"] and not found["head_size"]:
-        found["head_size"] = found["hidden"] // found["heads"]
-    return ModelConfig(**found)
+        fields[field] = _find_positive_integer(levels, spellings)
+    for level in levels:
+        if isinstance(level.get("tie_word_embeddings"), bool):
+            fields["tied"] = level["tie_word_embeddings"]
+        elif isinstance(level.get("untie_embeddings_and_output_weights"), bool):
+            fields["tied"] = not level["untie_embeddings_and_output_weights"]
+    # Megatron's arguments keep num_query_groups = 1 if groups are not used.
+    if not fields["heads"] or settings.get("group_query_attention") is False:
+        fields["groups"] = fields["heads"]
+    fields["groups"] = fields["groups"] or fields["heads"]
+    if fields["heads"] and fields["hidden"] and not fields["head_size"]:
+        fields["head_size"] = fields["hidden"] // fields["heads"]
+    return ModelConfig(**fields)
+
+
+def _find_positive_integer(levels: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int | None:
+    for level in levels:
+        for name in names:
+            value = level.get(name)
+            if type(value) is int and value > 0:
+                return value
+    return None

@@ -1,14 +1,15 @@
-"""What each family reads in a fused or stacked weight: the layouts that are right there, so that another is a mistake.
+"""The layouts of fused and stacked weights that each family reads; any other layout is a mistake.
 
-Sources, by family: Megatron-core megatron/core/transformer/{attention,mlp}.py and moe/experts.py; MindSpore
-Transformers mindformers/parallel_core/training_graph/transformer (both layouts, by a flag of the configuration) and
-models/llama; Hugging Face transformers models/{phi3,gpt2,gpt_oss}/modeling_*.py and pytorch_utils.py (Conv1D).
+Sources: Megatron-core megatron/core/transformer/{attention,mlp}.py and moe/experts.py; MindSpore
+Transformers mindformers/parallel_core/training_graph/transformer (both layouts, by a flag of the
+configuration) and models/llama; Hugging Face transformers models/{phi3,gpt2,gpt_oss}/modeling_*.py
+and pytorch_utils.py (Conv1D).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..model.arrays import Ints
 from .families import (
@@ -24,92 +25,119 @@ from .families import (
 )
 from .row_permutation import RowLayout, build_fused_order
 
-#: (family, last part of the canonical name) -> the turns in which a fused weight's parts may lie.
-_TURNS: Mapping[tuple[str, str], frozenset[str]] = {
-    (MEGATRON, "qkv"): frozenset({"grouped"}),
-    (MEGATRON_LEGACY, "qkv"): frozenset({"grouped", "concatenated", "interleaved"}),  # depends on checkpoint_version
-    (MINDFORMERS, "qkv"): frozenset({"grouped", "concatenated"}),  # use_contiguous_weight_layout_attention
-    (MINDFORMERS_LEGACY, "qkv"): frozenset({"grouped", "concatenated"}),  # weights by group, Llama's bias is not
-    (HUGGINGFACE, "qkv"): frozenset({"concatenated"}),
-    (GPT2, "qkv"): frozenset({"concatenated"}),
-    (MEGATRON, "gate_up_proj"): frozenset({"concatenated"}),
-    (MEGATRON_LEGACY, "gate_up_proj"): frozenset({"concatenated"}),
-    (MINDFORMERS, "gate_up_proj"): frozenset({"concatenated", "interleaved"}),  # use_interleaved_weight_layout_mlp
-    (MINDFORMERS_LEGACY, "gate_up_proj"): frozenset({"interleaved", "concatenated"}),
-    (HUGGINGFACE, "gate_up_proj"): frozenset({"concatenated"}),
-    **{(family, part): frozenset({"grouped"}) for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)
-       for part in ("kv_b", "q_b")},
-    **{(family, "kv_a"): frozenset({"concatenated"}) for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
-}  # fmt: skip
+_GROUPED = frozenset({"grouped"})
+_CONCATENATED = frozenset({"concatenated"})
+_INTERLEAVED = frozenset({"interleaved"})
+_ALL_ARRANGEMENTS = _GROUPED | _CONCATENATED | _INTERLEAVED
 
-#: Families that keep q and k in the order in which RoPE rotates pairs of neighbours; all others in halves.
-_PAIRS = frozenset({META})
-#: Parts whose rope rows MindSpore Transformers' legacy converter reorders from pairs to halves.
-_REORDERED = frozenset({"q_b_rope", "kv_a_rope"})
+#: (family, last module of the canonical name) -> the arrangements of the parts that the family
+#: reads.
+_ARRANGEMENTS: Mapping[tuple[str, str], frozenset[str]] = {
+    (MEGATRON, "qkv"): _GROUPED,
+    (MEGATRON_LEGACY, "qkv"): _ALL_ARRANGEMENTS,  # depends on checkpoint_version
+    (MINDFORMERS, "qkv"): _GROUPED | _CONCATENATED,  # use_contiguous_weight_layout_attention
+    (MINDFORMERS_LEGACY, "qkv"): _GROUPED | _CONCATENATED,  # Llama's bias is not by group
+    (HUGGINGFACE, "qkv"): _CONCATENATED,
+    (GPT2, "qkv"): _CONCATENATED,
+    (MEGATRON, "gate_up_proj"): _CONCATENATED,
+    (MEGATRON_LEGACY, "gate_up_proj"): _CONCATENATED,
+    # use_interleaved_weight_layout_mlp
+    (MINDFORMERS, "gate_up_proj"): _CONCATENATED | _INTERLEAVED,
+    (MINDFORMERS_LEGACY, "gate_up_proj"): _INTERLEAVED | _CONCATENATED,
+    (HUGGINGFACE, "gate_up_proj"): _CONCATENATED,
+    **{(family, "kv_b"): _GROUPED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
+    **{(family, "q_b"): _GROUPED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
+    **{(family, "kv_a"): _CONCATENATED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
+}
+
+#: Families that store q and k in the order in which RoPE rotates adjacent pairs; all others store
+#: halves.
+_ROPE_PAIRS = frozenset({META})
+#: Parts whose RoPE rows the legacy converter of MindSpore Transformers reorders from pairs to
+#: halves.
+_REORDERED_PARTS = frozenset({"q_b_rope", "kv_a_rope"})
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 
 
 def is_stored_transposed(family: str, name: str) -> bool:
-    """Whether a matrix lies as [in, out]: the four linears of GPT-2 in transformers."""
+    """Whether a matrix is stored as [in, out]: the four linears of GPT-2 in transformers."""
     return family == GPT2 and _CONV1D.search(name) is not None
 
 
 def has_transposed_experts(family: str) -> bool:
-    """Whether stacked experts lie as [experts, in, out] (Megatron's and MindSpore's), not [experts, out, in]."""
+    """Whether stacked experts are stored as [experts, in, out], as in Megatron and MindSpore."""
     return family in (MEGATRON, MINDFORMERS, MINDFORMERS_LEGACY)
 
 
-def list_expected_orders(part: str, family: str, sizes: Sequence[int], numbers: ModelConfig) -> Iterable[Ints]:
-    """Orders that a fused weight of this family may have over its parts, those to try first first."""
-    turns = _TURNS.get((family, part), frozenset({"grouped", "concatenated", "interleaved"}))
-    if part == "qkv" and len(sizes) == 2:  # MLA's fused down projection
-        turns = frozenset({"concatenated"})
+def list_expected_orders(
+    module: str, family: str, sizes: Sequence[int], config: ModelConfig
+) -> Iterator[Ints]:
+    """Yield the orders over its parts that a fused weight of a family may have, most likely first."""
+    arrangements = _ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS)
+    if _is_mla_down_projection(module, len(sizes)):
+        arrangements = _CONCATENATED
     groups = {"concatenated": 1, "interleaved": min(sizes)}
-    if part in ("q_b", "kv_b"):
-        groups["grouped"] = numbers.heads or 0
-    elif part == "qkv":
-        groups["grouped"] = numbers.groups or 0
+    if module in ("q_b", "kv_b"):
+        groups["grouped"] = config.heads or 0
+    elif module == "qkv":
+        groups["grouped"] = config.groups or 0
     for kind in ("grouped", "concatenated", "interleaved"):
-        if kind in turns and groups.get(kind):
-            order = build_fused_order(sizes, groups[kind])
-            if order is not None:
-                yield order
+        if kind not in arrangements or not groups.get(kind):
+            continue
+        order = build_fused_order(sizes, groups[kind])
+        if order is not None:
+            yield order
 
 
 def check_layout(
-    part: str, families: tuple[str, str], names: Sequence[str], layout: RowLayout, numbers: ModelConfig
+    module: str,
+    families: tuple[str, str],
+    part_names: Sequence[str],
+    layout: RowLayout,
+    config: ModelConfig,
 ) -> bool | None:
-    """Whether this layout of a fused weight is right in its family, the first of two; None where nobody knows.
+    """Whether the first of two families reads this layout of a fused weight; None if unknown.
 
-    ``names`` are those of the parts, which the second family has.
+    The second family is that of the side that stores the parts, named ``part_names``.
     """
-    family = families[0]
-    turns = _TURNS.get((family, part))
-    if part == "qkv" and len(layout.part_orders) == 2:
-        turns = frozenset({"concatenated"})
-    for name, order in zip(names, layout.part_orders, strict=True):
-        if order.kind != "same" and not (order.kind == "rope" and differs_in_rope_order(name, *families)):
+    for name, order in zip(part_names, layout.part_orders, strict=True):
+        is_expected_rope = order.kind == "rope" and differs_in_rope_order(name, *families)
+        if order.kind != "same" and not is_expected_rope:
             return False
-    if turns is None or family == OTHER:
+    family = families[0]
+    arrangements = _ARRANGEMENTS.get((family, module))
+    if _is_mla_down_projection(module, len(layout.part_orders)):
+        arrangements = _CONCATENATED
+    if arrangements is None or family == OTHER:
         return None
     kind, groups = layout.part_arrangement.key
-    if (
-        kind in ("concatenated", "interleaved")
-        and "grouped" in turns
-        and part in ("qkv", "q_b", "kv_b")
-    ):
-        # one group, or groups of one row, are groups too
-        kind = "grouped"
-    if kind == "grouped" and "grouped" in turns:
-        known = numbers.heads if part in ("q_b", "kv_b") else numbers.groups
-        # where nobody says how many groups: one alone would be a model with a single key, no wider than a head
-        right = groups == known if known is not None else groups > 1
-        return right or ("concatenated" in turns and groups == 1)
-    return kind in turns
+    has_groups = "grouped" in arrangements
+    if has_groups and kind in ("concatenated", "interleaved") and module in ("qkv", "q_b", "kv_b"):
+        kind = "grouped"  # with one group, or with groups of one row
+    if has_groups and kind == "grouped":
+        return _is_group_count_valid(module, groups, config) or (
+            groups == 1 and "concatenated" in arrangements
+        )
+    return kind in arrangements
 
 
-def differs_in_rope_order(part: str, one: str, other: str) -> bool:
-    """Whether two families keep the rows of this part in different RoPE orders, and rightly so."""
-    if part in ("q", "k"):
-        return (one in _PAIRS) != (other in _PAIRS)
-    return part in _REORDERED and (one == MINDFORMERS_LEGACY) != (other == MINDFORMERS_LEGACY)
+def _is_group_count_valid(module: str, groups: int, config: ModelConfig) -> bool:
+    expected_groups = config.heads if module in ("q_b", "kv_b") else config.groups
+    if expected_groups is not None:
+        return groups == expected_groups
+    # Without a configuration: one group would be a model with a single key of the width of one
+    # head.
+    return groups > 1
+
+
+def _is_mla_down_projection(module: str, n_parts: int) -> bool:
+    """Whether a qkv is the fused down projection of MLA, which has only two parts."""
+    return module == "qkv" and n_parts == 2
+
+
+def differs_in_rope_order(module: str, family: str, other_family: str) -> bool:
+    """Whether two families correctly store the rows of a module in different RoPE orders."""
+    if module in ("q", "k"):
+        return (family in _ROPE_PAIRS) != (other_family in _ROPE_PAIRS)
+    is_reordered = (family == MINDFORMERS_LEGACY) != (other_family == MINDFORMERS_LEGACY)
+    return module in _REORDERED_PARTS and is_reordered

@@ -1,19 +1,20 @@
-"""The experts of a layer in one weight, split over tensor and expert parallelism, one by one again.
+"""Split the grouped experts of a layer, sharded by tensor and expert parallelism, into single experts.
 
-Megatron-core's GroupedMLP (megatron/core/transformer/moe/experts.py) declares ``weight1`` as [H, E * 2I / TP] and
-``weight2`` as [E * I / TP, H], E experts of the rank, and reads their bytes as [E, H, 2I / TP] (of each rank its share
-of the gate, then of the up projection) and [E, I / TP, H]: what looks like one matrix cannot be joined as one.
+GroupedMLP of Megatron-core (megatron/core/transformer/moe/experts.py) declares ``weight1`` as [H, E
+* 2I / TP] and ``weight2`` as [E * I / TP, H], with the E experts of the rank, but reads their bytes
+as [E, H, 2I / TP] (for each rank its share of the gate, then of the up projection) and [E, I / TP,
+H]. Therefore the shards cannot be joined as one matrix.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..model.arrays import AnyArray
-from .matrix import Matrix, stack_rows, stack_columns
+from .matrix import Matrix, stack_columns, stack_rows
 from .whole_model import Tensor
 
 _WEIGHT = re.compile(r"^(.*\.experts)\.weight([12])$")
@@ -27,50 +28,57 @@ def is_grouped_weight(name: str) -> bool:
 
 
 def get_sibling_name(name: str) -> str:
-    """The name of the other of the two."""
+    """Return the name of the other one of the two weights."""
     return name[:-1] + ("2" if name.endswith("1") else "1")
 
 
 def split_experts(
-    name: str, dtype: str, raws: Mapping[Place, AnyArray], widths: tuple[int, int], experts: int
-) -> Iterator[Tensor] | None:
-    """The experts of a layer, named as Megatron-core's own single ones; None if the shapes do not fit.
+    name: str, dtype: str, raws: Mapping[Place, AnyArray], widths: tuple[int, int], n_experts: int
+) -> list[Tensor] | None:
+    """Return the experts of a layer, named as single experts of Megatron-core.
 
-    ``raws`` has what each rank holds of ``name``, ``widths`` are the columns of weight1 and the rows of weight2 of any
-    rank, ``experts`` those of the whole layer.
+    ``raws`` holds the array of each rank for ``name``. ``widths`` are the columns of weight1 and
+    the rows of weight2 of any rank, ``n_experts`` the experts of the whole layer. Returns None if
+    shapes do not fit.
     """
-    matched = _WEIGHT.match(name)
-    ranks, shards = (1 + max(place[axis] for place in raws) for axis in (0, 1))
+    match = _WEIGHT.match(name)
+    n_expert_ranks = 1 + max(expert_rank for expert_rank, _ in raws)
+    n_tensor_ranks = 1 + max(tensor_rank for _, tensor_rank in raws)
     shapes = {raw.shape for raw in raws.values()}
-    if matched is None or experts % ranks or len(raws) != ranks * shards or len(shapes) > 1:
+    is_complete = len(raws) == n_expert_ranks * n_tensor_ranks
+    if match is None or not is_complete or len(shapes) > 1 or n_experts % n_expert_ranks:
         return None
-    local = experts // ranks
+    n_local = n_experts // n_expert_ranks
     shape = shapes.pop()
-    if len(shape) != 2 or shape[int(matched[2]) % 2] % local:
+    is_first = match[2] == "1"
+    if len(shape) != 2 or shape[1 if is_first else 0] % n_local:
         return None
-    first = matched[2] == "1"
-    parts = 2 if first and widths[0] == 2 * widths[1] else 1  # gate and up
-    hidden = shape[0] if first else shape[1]
-
-    def expert(number: int) -> Matrix:
-        rank, own = divmod(number, local)
-        kept = [raws[rank, shard].reshape(local, hidden if first else -1, shape[1] // local if first else hidden)[own].T
-                for shard in range(shards)]  # fmt: skip
-        if first:  # [2I / TP, H] of each rank
-            return stack_rows(
-                [
-                    Matrix.from_array(half, dtype)
-                    for part in range(parts)
-                    for half in _part(kept, part, parts)
-                ]
-            )
-        return stack_columns([Matrix.from_array(share, dtype) for share in kept])
-
-    stem = f"{matched[1]}.local_experts.{{}}.linear_fc{matched[2]}.weight"
-    made = ((stem.format(number), expert(number)) for number in range(experts))
-    return (Tensor(name, matrix, matrix.shape) for name, matrix in made)
+    has_gate = widths[0] == 2 * widths[1]
+    if is_first:
+        local_shape = (n_local, shape[0], shape[1] // n_local)
+    else:
+        local_shape = (n_local, shape[0] // n_local, shape[1])
+    experts = []
+    for number in range(n_experts):
+        rank, local_number = divmod(number, n_local)
+        shares = [
+            raws[rank, shard].reshape(local_shape)[local_number].T
+            for shard in range(n_tensor_ranks)
+        ]
+        if is_first:
+            matrix = _join_first(shares, dtype, has_gate)
+        else:
+            matrix = stack_columns([Matrix.from_array(share, dtype) for share in shares])
+        expert_name = f"{match[1]}.local_experts.{number}.linear_fc{match[2]}.weight"
+        experts.append(Tensor(expert_name, matrix, matrix.shape))
+    return experts
 
 
-def _part(shares: list[AnyArray], part: int, parts: int) -> list[AnyArray]:
-    """The gate, or the up projection, of every rank's share."""
-    return [np.split(share, parts)[part] for share in shares]
+def _join_first(shares: list[AnyArray], dtype: str, has_gate: bool) -> Matrix:
+    """Join the [2I / TP, H] shares of all ranks: the gates of all ranks, then the up projections."""
+    n_parts = 2 if has_gate else 1
+    split_shares = [np.split(share, n_parts) for share in shares]
+    matrices = []
+    for part in range(n_parts):
+        matrices += [Matrix.from_array(parts[part], dtype) for parts in split_shares]
+    return stack_rows(matrices)

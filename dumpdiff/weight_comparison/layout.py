@@ -1,284 +1,344 @@
-"""How the rows of one side of a group lie over those of the other: as the families say, else found by value."""
+"""Find the order of the rows of a group: as the families define it, else by value; compare all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from ..model.arrays import Ints
-from .family_layouts import check_layout, list_expected_orders, differs_in_rope_order
 from .distance import Distance, measure_distance
 from .families import ModelConfig
+from .family_layouts import check_layout, differs_in_rope_order, list_expected_orders
 from .groups import Group, count_rows, join_members
 from .matrix import Matrix
 from .row_matches import match_rows
-from .row_permutation import SAME, RowLayout, RowOrder, describe_layout, invert_order, swap_row_axes
+from .row_permutation import (
+    SAME,
+    RowLayout,
+    RowOrder,
+    describe_layout,
+    invert_order,
+    swap_row_axes,
+)
 from .whole_model import WholeModel
 from .zero_centered_norms import is_norm, recenter_norm
 
-#: Share of the rows that are not where they should be that must be found elsewhere, for the order to be another.
-_FOUND = 0.5
-_SAMPLE = 64  #: rows that an order is tried on
-_NOT_TURNED = RowOrder(
+#: Share of the wrong rows that must be found in other places for another order to be accepted.
+_MIN_FOUND_SHARE = 0.5
+_MIN_MOVED_ROWS = 2  #: a single wrong row is not searched in other places
+_SAMPLE_ROWS = 64  #: rows that candidate orders are tested on
+_ROW_TOLERANCE = 0.05  #: relative distance up to which a row of the sample agrees with an order
+_ROPE_NOT_REORDERED = RowOrder(
     "rope",
     "rows of each head as in the reference, though this family keeps them in another RoPE layout",
 )
-_PADDED = ("embedding", "head")
+_PADDED = ("embedding", "head")  #: modules whose rows may be padded
 
 
 @dataclass(frozen=True)
 class GroupComparison:
-    """A group, compared in the order of rows that fits it best."""
+    """A group, compared in the row order that fits best."""
 
     group: Group
     target: Matrix
     reference: Matrix
-    order: Ints  #: target row i is reference row order[i]; -1 where the reference has none
-    expected: Ints  #: the same, as it should be
+    order: Ints  #: target row i is reference row order[i]; -1 if the reference has none
+    expected: Ints  #: the order that it should be
     distance: Distance
     layout: RowLayout
-    right: bool | None  #: the layout is one that its family reads; None where nobody knows
-    turns_right: (
-        bool | None
-    )  #: at least the parts lie as its family reads them, if not the rows of each
-    padding: int = 0  #: rows that the target has more, or, if negative, less
+    is_correct: bool | None  #: whether the family reads this layout; None if unknown
+    #: whether the family reads the arrangement of the parts, whatever the row order in each part
+    is_arrangement_correct: bool | None
+    padding: int = 0  #: additional rows of the target; if negative, of the reference
 
 
 @dataclass(frozen=True)
 class ShapeMismatch:
-    """The two sides of a group have shapes that cannot be one."""
+    """The shapes of the two sides of a group do not fit."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class _Fused:
-    """What a fused weight is made of: rows and names of its parts, and which layouts its sides may have."""
+class _FusedParts:
+    """The parts of a fused weight, and the layouts that each side may have."""
 
-    part: str  #: last module of the canonical name: qkv, gate_up_proj, ...
+    module: str  #: last module of the canonical name: qkv, gate_up_proj, ...
     sizes: list[int]
     names: list[str]
-    target: list[
-        Ints
-    ]  #: orders that the target may have over the parts; its rows as they are where it has the parts
-    reference: list[Ints]
+    #: orders that the target may have over the parts; the identity if it stores the parts
+    target_orders: list[Ints]
+    reference_orders: list[Ints]
 
 
-def compare_group(group: Group, target: WholeModel, reference: WholeModel, done: Callable[[int], None]) -> GroupComparison | ShapeMismatch:
-    """Find the order of a group's rows and compare all of them; a Misfit where shapes forbid it."""
-    mine, theirs = _oriented(join_members(group.target), join_members(group.reference))
-    if not is_norm(group.path) or mine.shape != theirs.shape:
-        return _lay(group, mine, theirs, target, reference, done)
-    factors = recenter_norm(mine, theirs, (target.config.zero_centered_norms, reference.config.zero_centered_norms))
-    if factors is None:
-        return _lay(group, mine, theirs, target, reference, done)
-    laid = _lay(group, factors.target, factors.reference, target, reference, done)
-    if isinstance(laid, ShapeMismatch):
-        return laid
-    return replace(laid, layout=RowLayout(SAME, (factors.order,)), right=factors.right)
+def compare_group(
+    group: Group, target: WholeModel, reference: WholeModel, report_bytes: Callable[[int], None]
+) -> GroupComparison | ShapeMismatch:
+    """Find the order of the rows of a group and compare all of them."""
+    target_matrix, reference_matrix = _orient(
+        join_members(group.target), join_members(group.reference)
+    )
+    norm = None
+    if is_norm(group.path) and target_matrix.shape == reference_matrix.shape:
+        settings = target.config.zero_centered_norms, reference.config.zero_centered_norms
+        norm = recenter_norm(target_matrix, reference_matrix, settings)
+    if norm is None:
+        matrices = target_matrix, reference_matrix
+        return _compare_matrices(group, *matrices, target, reference, report_bytes)
+    matrices = norm.target, norm.reference
+    comparison = _compare_matrices(group, *matrices, target, reference, report_bytes)
+    if isinstance(comparison, ShapeMismatch):
+        return comparison
+    return replace(comparison, layout=RowLayout(SAME, (norm.order,)), is_correct=norm.is_correct)
 
 
-def _lay(
+def _compare_matrices(
     group: Group,
-    mine: Matrix,
-    theirs: Matrix,
+    target_matrix: Matrix,
+    reference_matrix: Matrix,
     target: WholeModel,
     reference: WholeModel,
-    done: Callable[[int], None],
+    report_bytes: Callable[[int], None],
 ) -> GroupComparison | ShapeMismatch:
-    misfit = ShapeMismatch(
-        f"{mine.shape[0]} x {mine.shape[1]} here, {theirs.shape[0]} x {theirs.shape[1]} there"
-    )
-    part = _module(group.path)
-    padding = mine.shape[0] - theirs.shape[0]
-    if mine.shape[1] != theirs.shape[1] or (padding and part not in _PADDED):
-        return misfit
-    numbers = _common(target.config, reference.config)
-    fused = _fused(group, part, mine.shape[0], target.family, reference.family, numbers)
+    n_target_rows, n_reference_rows = target_matrix.shape[0], reference_matrix.shape[0]
+    module = get_module(group.path)
+    padding = n_target_rows - n_reference_rows
+    has_same_width = target_matrix.shape[1] == reference_matrix.shape[1]
+    if not has_same_width or (padding and module not in _PADDED):
+        target_shape = f"{n_target_rows} x {target_matrix.shape[1]}"
+        reference_shape = f"{n_reference_rows} x {reference_matrix.shape[1]}"
+        return ShapeMismatch(f"{target_shape} in the target, {reference_shape} in the reference")
+    families = target.family, reference.family
+    config = _merge_configs(target.config, reference.config)
+    fused = _find_fused_parts(group, module, n_target_rows, families, config)
     if fused is None:
-        orders = _plain(
-            part, mine.shape[0], theirs.shape[0], numbers, (target.family, reference.family)
-        )
+        orders = _list_plain_orders(module, n_target_rows, n_reference_rows, config, families)
     else:
-        orders = [invert_order(there)[here] for here in fused.target for there in fused.reference]
-        if not group.fused:
-            orders.insert(0, np.arange(mine.shape[0]))  # both in one: most often alike
-    first = _best(mine, theirs, orders)
-    found = measure_distance(mine, theirs, first, done)
-    order = _found_elsewhere(mine, theirs, first, found)
+        orders = _list_fused_orders(fused, is_fused_on_both=not group.fused)
+    expected = _select_best_order(target_matrix, reference_matrix, orders)
+    distance = measure_distance(target_matrix, reference_matrix, expected, report_bytes)
+    order = _find_other_order(target_matrix, reference_matrix, expected, distance)
+    is_correct: bool | None
+    is_arrangement_correct: bool | None
     if order is None:
-        unturned = fused is None and len(orders) > 1 and first is orders[-1]
-        layout = RowLayout(SAME, (_NOT_TURNED,)) if unturned else _described(fused, group, first)
-        return GroupComparison(group, mine, theirs, first, first, found, layout, not unturned, True, padding)
-    again = measure_distance(mine, theirs, order, done)
-    layout = _described(fused, group, order)
-    right, turns = (
-        (False, True)
-        if fused is None
-        else _judged(fused, group, layout, numbers, target, reference)
+        # For weights that are not fused, the last of several orders is the one without RoPE
+        # reordering.
+        lacks_reordering = fused is None and len(orders) > 1 and expected is orders[-1]
+        if lacks_reordering:
+            layout = RowLayout(SAME, (_ROPE_NOT_REORDERED,))
+        else:
+            layout = _describe_group_layout(fused, group, expected)
+        order, is_correct, is_arrangement_correct = expected, not lacks_reordering, True
+    else:
+        distance = measure_distance(target_matrix, reference_matrix, order, report_bytes)
+        layout = _describe_group_layout(fused, group, order)
+        is_correct, is_arrangement_correct = False, True
+        if fused is not None:
+            if group.fused == "reference":
+                families = families[1], families[0]
+            arrangement = replace(layout, part_orders=(SAME,) * len(layout.part_orders))
+            is_correct = check_layout(module, families, fused.names, layout, config)
+            is_arrangement_correct = check_layout(
+                module, families, fused.names, arrangement, config
+            )
+    return GroupComparison(
+        group=group,
+        target=target_matrix,
+        reference=reference_matrix,
+        order=order,
+        expected=expected,
+        distance=distance,
+        layout=layout,
+        is_correct=is_correct,
+        is_arrangement_correct=is_arrangement_correct,
+        padding=padding,
     )
-    return GroupComparison(group, mine, theirs, order, first, again, layout, right, turns, padding)
 
 
-def _judged(
-    fused: _Fused, group: Group, layout: RowLayout, numbers: ModelConfig, target: WholeModel, reference: WholeModel
-) -> tuple[bool | None, bool | None]:
-    """Whether the fused side's family reads this layout; and whether at least its parts lie as it reads them."""
-    own, other = (reference, target) if group.fused == "reference" else (target, reference)
-    families = own.family, other.family
-    tidy = replace(layout, inside=(SAME,) * len(layout.part_orders))
-    right, turns = (
-        check_layout(fused.part, families, fused.names, one, numbers) for one in (layout, tidy)
-    )
-    return right, turns
-
-
-def _fused(
-    group: Group, part: str, rows: int, one: str, other: str, numbers: ModelConfig
-) -> _Fused | None:
-    """The parts of a group: those that one side has, or where both have all in one, those it must be made of."""
-    parts = np.arange(rows)
+def _find_fused_parts(
+    group: Group, module: str, n_rows: int, families: tuple[str, str], config: ModelConfig
+) -> _FusedParts | None:
+    """Return the parts of a group: stored by one side, or implied by a weight that is fused on both."""
+    identity = np.arange(n_rows)
     if group.fused:
-        sizes, names = count_rows(group.parts), [_module(member.path) for member in group.parts]
-        orders = list(
-            list_expected_orders(part, one if group.fused == "target" else other, sizes, numbers)
-        ) or [parts]
-        sides = (orders, [parts]) if group.fused == "target" else ([parts], orders)
-        return _Fused(part, sizes, names, *sides)
-    made = _made_of(part, rows, numbers)
-    if made is None or (
-        one == other and group.evidence == "name" and part == "qkv" and not numbers.heads
-    ):
+        sizes = count_rows(group.parts)
+        names = [get_module(member.path) for member in group.parts]
+        family = families[0] if group.fused == "target" else families[1]
+        orders = list(list_expected_orders(module, family, sizes, config)) or [identity]
+        if group.fused == "target":
+            return _FusedParts(module, sizes, names, orders, [identity])
+        return _FusedParts(module, sizes, names, [identity], orders)
+    implied_parts = _list_implied_parts(module, n_rows, config)
+    if implied_parts is None:
         return None
-    sizes, names = made
-    return _Fused(
-        part,
-        sizes,
-        names,
-        *([*list_expected_orders(part, family, sizes, numbers)] or [parts] for family in (one, other)),
+    has_same_layout = families[0] == families[1] and group.evidence == "name"
+    if has_same_layout and module == "qkv" and not config.heads:
+        return None
+    sizes, names = implied_parts
+    target_orders = list(list_expected_orders(module, families[0], sizes, config))
+    reference_orders = list(list_expected_orders(module, families[1], sizes, config))
+    return _FusedParts(
+        module, sizes, names, target_orders or [identity], reference_orders or [identity]
     )
 
 
-def _made_of(part: str, rows: int, numbers: ModelConfig) -> tuple[list[int], list[str]] | None:
-    """Sizes and names of the parts of a fused weight that neither side has in parts; None if it is not one."""
-    if part == "gate_up_proj" and rows % 2 == 0:
-        return [rows // 2] * 2, ["gate", "up"]
-    if (
-        part == "qkv"
-        and numbers.heads
-        and numbers.groups
-        and rows % (numbers.heads + 2 * numbers.groups) == 0
-    ):
-        size = rows // (numbers.heads + 2 * numbers.groups)
-        return [numbers.heads * size, numbers.groups * size, numbers.groups * size], ["q", "k", "v"]
+def _list_implied_parts(
+    module: str, n_rows: int, config: ModelConfig
+) -> tuple[list[int], list[str]] | None:
+    """Return sizes and names of the parts of a weight that is fused on both sides; None if it is not."""
+    if module == "gate_up_proj" and n_rows % 2 == 0:
+        return [n_rows // 2] * 2, ["gate", "up"]
+    if module == "qkv" and config.heads and config.groups:
+        n_heads = config.heads + 2 * config.groups  # of query, key and value together
+        if n_rows % n_heads == 0:
+            head_size = n_rows // n_heads
+            kv_size = config.groups * head_size
+            return [config.heads * head_size, kv_size, kv_size], ["q", "k", "v"]
     return None
 
 
-def _module(path: str) -> str:
-    """The last module of a canonical parameter: q of layers.0.attention.q.weight."""
+def get_module(path: str) -> str:
+    """Return the last module of a canonical parameter: q of layers.0.attention.q.weight."""
     parts = path.split(".")
     return parts[-2] if len(parts) > 1 else path
 
 
-def _oriented(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
-    """Both with the same number of columns, if that can be: a matrix may be stored transposed, a vector as a row."""
+def _orient(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
+    """Return both matrices with the same number of columns, if possible.
+
+    A matrix may be stored transposed, and a vector as a row.
+    """
     if target.shape[1] == reference.shape[1]:
         return target, reference
     if target.shape == reference.shape[::-1]:
         return target, reference.T
-    if target.size == reference.size and len(target.blocks) == len(reference.blocks) == 1:
-        flat = [
-            m.read_raw(slice(0, m.shape[0])).reshape(-1, 1) for m in (target, reference) if 1 in m.shape
-        ]
-        if len(flat) == 2:
-            return Matrix((flat[0],), target.dtype), Matrix((flat[1],), reference.dtype)
+    has_single_blocks = len(target.blocks) == len(reference.blocks) == 1
+    are_vectors = 1 in target.shape and 1 in reference.shape
+    if target.size == reference.size and has_single_blocks and are_vectors:
+        return _flatten(target), _flatten(reference)
     return target, reference
 
 
-def _plain(
-    part: str, rows_t: int, rows_r: int, numbers: ModelConfig, families: tuple[str, str]
+def _flatten(matrix: Matrix) -> Matrix:
+    """Return a vector as a column."""
+    return Matrix((matrix.read_raw(slice(0, matrix.shape[0])).reshape(-1, 1),), matrix.dtype)
+
+
+def _list_plain_orders(
+    module: str,
+    n_target_rows: int,
+    n_reference_rows: int,
+    config: ModelConfig,
+    families: tuple[str, str],
 ) -> list[Ints]:
-    """Orders of a weight that is not fused: as it stands, and in the other RoPE layout where the families differ."""
-    same = np.where(np.arange(rows_t) < rows_r, np.arange(rows_t), -1)
-    size = numbers.head_size
-    if differs_in_rope_order(part, *families) and rows_t == rows_r and size and rows_t % size == 0:
-        heads, half = rows_t // size, size // 2
-        return [swap_row_axes(heads, 2, half), swap_row_axes(heads, half, 2), same]
-    return [same]
+    """List the orders of a weight that is not fused.
+
+    If the families differ in their RoPE layout, these are both reorderings and, last, the identity.
+    """
+    rows = np.arange(n_target_rows)
+    identity = np.where(rows < n_reference_rows, rows, -1)
+    if not differs_in_rope_order(module, *families) or n_target_rows != n_reference_rows:
+        return [identity]
+    head_size = config.head_size
+    if not head_size or n_target_rows % head_size:
+        return [identity]
+    heads, half = n_target_rows // head_size, head_size // 2
+    return [swap_row_axes(heads, 2, half), swap_row_axes(heads, half, 2), identity]
 
 
-def _best(target: Matrix, reference: Matrix, orders: list[Ints]) -> Ints:
-    """The order under which most of some rows agree; of equals the first."""
-    if not orders:  # nothing is expected: as the rows stand, and the rest is found
-        return np.arange(target.shape[0])
+def _list_fused_orders(fused: _FusedParts, *, is_fused_on_both: bool) -> list[Ints]:
+    """List the orders of a fused weight, most likely first."""
+    orders = []
+    if is_fused_on_both:
+        orders.append(np.arange(sum(fused.sizes)))  # usually both have the same layout
+    for target_order in fused.target_orders:
+        for reference_order in fused.reference_orders:
+            orders.append(invert_order(reference_order)[target_order])
+    return orders
+
+
+def _select_best_order(target: Matrix, reference: Matrix, orders: Sequence[Ints]) -> Ints:
+    """Return the order with which most sampled rows agree; the first of equally good ones."""
     if len(orders) == 1:
         return orders[0]
-    rows = np.unique(np.linspace(0, target.shape[0] - 1, _SAMPLE).astype(np.int64))
-    a = target.read_values(rows)
+    rows = np.unique(np.linspace(0, target.shape[0] - 1, _SAMPLE_ROWS).astype(np.int64))
+    target_values = target.read_values(rows)
     scores = []
     for order in orders:
-        known = order[rows] >= 0
-        b = reference.read_values(np.maximum(order[rows], 0))
-        gap = np.linalg.norm(a - b, axis=1)
-        scores.append(int(np.count_nonzero(known & (gap <= 0.05 * np.linalg.norm(b, axis=1)))))
+        has_reference = order[rows] >= 0
+        reference_values = reference.read_values(np.maximum(order[rows], 0))
+        distances = np.linalg.norm(target_values - reference_values, axis=1)
+        limits = _ROW_TOLERANCE * np.linalg.norm(reference_values, axis=1)
+        scores.append(int(np.count_nonzero(has_reference & (distances <= limits))))
     return orders[int(np.argmax(scores))]
 
 
-def _found_elsewhere(
-    target: Matrix, reference: Matrix, order: Ints, found: Distance
+def _find_other_order(
+    target: Matrix, reference: Matrix, order: Ints, distance: Distance
 ) -> Ints | None:
-    """Another order that explains most of the rows that are wrong under this one; None if there is none."""
-    if found.rounding is not None:
+    """Return an order that explains most of the wrong rows of ``order``; None if there is none."""
+    if distance.rounding is not None:
         return None
-    wrong = found.wrong_rows
-    wrong = wrong[order[wrong] >= 0]
-    if len(wrong) < 2 or (target.shape[1] == 1 and not _same_numbers(target, reference, found)):
+    wrong_rows = distance.wrong_rows
+    wrong_rows = wrong_rows[order[wrong_rows] >= 0]
+    if len(wrong_rows) < _MIN_MOVED_ROWS:
         return None
-    free = np.ones(reference.shape[0], dtype=bool)
-    right = np.setdiff1d(np.flatnonzero(order >= 0), wrong)
-    free[order[right]] = False
-    elsewhere = match_rows(target, reference, wrong, free)
-    if np.count_nonzero(elsewhere >= 0) <= _FOUND * len(wrong):
+    if target.shape[1] == 1 and not _has_same_elements(target, reference, distance.noise):
         return None
-    made = order.copy()
-    made[wrong] = elsewhere
-    return made
+    is_free = np.ones(reference.shape[0], dtype=bool)
+    correct_rows = np.setdiff1d(np.flatnonzero(order >= 0), wrong_rows)
+    is_free[order[correct_rows]] = False
+    matches = match_rows(target, reference, wrong_rows, is_free)
+    if np.count_nonzero(matches >= 0) <= _MIN_FOUND_SHARE * len(wrong_rows):
+        return None
+    other_order = order.copy()
+    other_order[wrong_rows] = matches
+    return other_order
 
 
-def _same_numbers(target: Matrix, reference: Matrix, found: Distance) -> bool:
-    """Whether two vectors hold the same numbers in some order: near ones alone are found everywhere."""
+def _has_same_elements(target: Matrix, reference: Matrix, noise: float) -> bool:
+    """Whether two vectors hold the same elements in some order.
+
+    Without this check, similar elements would be found in other places in most vectors.
+    """
     if target.shape != reference.shape:
         return False
-    a, b = (
-        np.sort(matrix.read_values(slice(0, matrix.shape[0])).ravel()) for matrix in (target, reference)
-    )
-    return bool(np.all(np.abs(a - b) <= found.noise * np.abs(b)))
+    target_values = np.sort(target.read_values(slice(0, target.shape[0])).ravel())
+    reference_values = np.sort(reference.read_values(slice(0, reference.shape[0])).ravel())
+    distances = np.abs(target_values - reference_values)
+    return bool(np.all(distances <= noise * np.abs(reference_values)))
 
 
-def _described(fused: _Fused | None, group: Group, order: Ints) -> RowLayout:
-    """The layout of the fused side over its parts; of two fused sides the target's, the reference's being right."""
+def _describe_group_layout(fused: _FusedParts | None, group: Group, order: Ints) -> RowLayout:
+    """Describe the layout of the fused side over its parts.
+
+    If both sides are fused, the target is described, under the assumption that the reference is
+    correct.
+    """
     if fused is None:
         return describe_layout(order, [len(order)], [""])
     if group.fused == "reference":
-        return describe_layout(invert_order(order, sum(fused.sizes)), fused.sizes, fused.names)
-    if np.array_equal(order, np.arange(len(order))) and not group.fused:
+        inverse = invert_order(order, sum(fused.sizes))
+        return describe_layout(inverse, fused.sizes, fused.names)
+    if not group.fused and np.array_equal(order, np.arange(len(order))):
         return RowLayout(SAME, (SAME,))
-    tried = [
-        describe_layout(np.where(order >= 0, there[order], -1), fused.sizes, fused.names)
-        for there in fused.reference
-    ]
-    return next(
-        (layout for layout in tried if layout.part_arrangement.kind not in ("blocks", "scattered")), tried[0]
-    )
+    layouts = []
+    for reference_order in fused.reference_orders:
+        order_over_parts = np.where(order >= 0, reference_order[order], -1)
+        layouts.append(describe_layout(order_over_parts, fused.sizes, fused.names))
+    for layout in layouts:
+        if layout.part_arrangement.kind not in ("blocks", "scattered"):
+            return layout
+    return layouts[0]
 
 
-def _common(target: ModelConfig, reference: ModelConfig) -> ModelConfig:
-    """The numbers of the model, of either side."""
-    fields = ModelConfig.__dataclass_fields__
-    chosen = {}
-    for field in fields:
-        mine = getattr(target, field)
-        chosen[field] = mine if mine is not None else getattr(reference, field)
-    return ModelConfig(**chosen)
+def _merge_configs(target: ModelConfig, reference: ModelConfig) -> ModelConfig:
+    """Return the configuration of the target, completed by that of the reference."""
+    missing_fields = {
+        field.name: getattr(reference, field.name)
+        for field in fields(ModelConfig)
+        if getattr(target, field.name) is None
+    }
+    return replace(target, **missing_fields)

@@ -1,7 +1,7 @@
-"""What went wrong with a weight: each mistake is tried on some rows, and named if it explains them.
+"""Name what is wrong with a weight: each kind of mistake is tested on some rows.
 
-Every check takes a part of a comparison that failed and gives a :class:`Mistake`, or None. They stand in the order in
-which they are tried: what says more comes first.
+Every check takes the rows of a parameter that failed the comparison, and returns a :class:`Mistake`
+or None. The checks are listed in the order in which they are applied: the more specific ones first.
 """
 
 from __future__ import annotations
@@ -21,301 +21,352 @@ from .result import Mistake
 from .row_matches import match_rows
 from .row_permutation import describe_order
 
-_FEW = 4  #: rows that another parameter is tried on
-_WIDE = 64  #: and so many elements of each
-_SAID = 8  #: rows that are listed
-_CHANCE = 0.25  #: share of a vector's elements: more of them wrong are all of them
-_RELATED = 0.2  #: a correlation below this is none
-_ALIKE = 0.9  #: and one above this is the same weight, changed
+_SAMPLE_ROWS = 4  #: rows in which other parameters of the reference are searched
+_SAMPLE_COLUMNS = 64  #: elements of each of these rows
+_SAMPLE_LINES = 64  #: elements of each column that are compared
+_MAX_LISTED_ROWS = 8  #: rows that a message lists
+_TINY = 1e-300  #: lower bound of denominators
+_MIN_COLUMN_NORM = 1e-30  #: lower bound of the norms of columns
+
+#: Largest share of a vector's elements that can be wrong for the rest to be correct. In a wrong
+#: vector some elements are close to the reference by chance.
+_MAX_WRONG_ELEMENTS = 0.25
+_MIN_CORRELATION = 0.2  #: a correlation below this counts as unrelated
+_CHANGED_CORRELATION = 0.9  #: a correlation above this is the same weight with a change
+
+#: A weight is a multiple of another if the rest is within twice the noise, but at least this
+#: (relatively).
+_MIN_FACTOR_TOLERANCE = 1e-5
+#: A factor is reported as a square root if its square is within this of an integer greater than 3.
+_ROOT_TOLERANCE = 1e-3
+_MIN_ROOT = 3
+_NEAR_ONE = 1e-4  #: a factor closer to 1 is printed as its distance from 1
+
+#: A sample of fewer elements, or with a mean beyond this share of the deviation, is not assigned a
+#: distribution.
+_MIN_DISTRIBUTION_SAMPLE, _MAX_MEAN = 64, 0.1
+#: Kurtosis of the normal and the uniform distribution, and how far a sample may be from it.
+_NORMAL_KURTOSIS, _NORMAL_TOLERANCE = 3.0, 0.3
+_UNIFORM_KURTOSIS, _UNIFORM_TOLERANCE = 1.8, 0.15
 
 
 @dataclass(frozen=True)
 class ParameterIndex:
-    """The parts of the reference by shape, for weights that stand in another's place."""
+    """The parameters of the reference by shape, to find weights that are stored under another name."""
 
-    parts: Mapping[tuple[int, int], Sequence[ParameterRows]]
+    parameters: Mapping[tuple[int, int], Sequence[ParameterRows]]
     _samples: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @staticmethod
-    def of(parts: Iterable[ParameterRows]) -> ParameterIndex:
-        """All parts of a comparison."""
-        found: dict[tuple[int, int], list[ParameterRows]] = {}
-        for part in parts:
-            found.setdefault((len(part.reference_rows), part.reference.shape[1]), []).append(part)
-        return ParameterIndex(found)
+    def from_parameters(parameters: Iterable[ParameterRows]) -> ParameterIndex:
+        """Return an index of all parameters of a comparison."""
+        by_shape: dict[tuple[int, int], list[ParameterRows]] = {}
+        for parameter in parameters:
+            shape = len(parameter.reference_rows), parameter.reference.shape[1]
+            by_shape.setdefault(shape, []).append(parameter)
+        return ParameterIndex(by_shape)
 
-    def like(self, part: ParameterRows) -> ParameterRows | None:
-        """The part of the reference that the target holds in this one's place, if there is one; by a few elements."""
-        rows = _few_rows(part)
-        sought = part.target.read_values(part.target_rows[rows])[:, :_WIDE].ravel()
-        if np.ptp(sought) == 0 or not np.isfinite(sought).all():
+    def find_held_parameter(self, parameter: ParameterRows) -> ParameterRows | None:
+        """Return the other parameter of the reference that the target holds here; None if there is none.
+
+        It is found by a few elements, and must be twice as close as the parameter itself.
+        """
+        rows = _select_sample_rows(parameter)
+        elements = parameter.target.read_values(parameter.target_rows[rows])
+        elements = elements[:, :_SAMPLE_COLUMNS].ravel()
+        if np.ptp(elements) == 0 or not np.isfinite(elements).all():
             return None
-        others: Sequence[ParameterRows] = self.parts.get(part.shape, ())
-        if part.shape not in self._samples:
-            values = [
-                other.reference.read_values(other.reference_rows[rows])[:, :_WIDE].ravel()
-                for other in others
-            ]
-            self._samples[part.shape] = np.array(values).reshape(len(others), len(sought))
-        gaps = np.linalg.norm(self._samples[part.shape] - sought, axis=1)
-        own = min(
-            (
-                gap
-                for gap, other in zip(gaps.tolist(), others, strict=True)
-                if other.path == part.path
-            ),
-            default=0.0,
-        )
-        limit = compute_row_limit(part.target, part.reference) * float(np.linalg.norm(sought))
-        place = int(np.argmin(gaps)) if len(gaps) else -1
-        if place < 0 or not gaps[place] <= min(limit, own / 2) or others[place].path == part.path:
+        others = self.parameters.get(parameter.shape, ())
+        if not len(others):
             return None
-        return others[place]
+        samples = self._read_samples(parameter.shape, others, rows)
+        distances = np.linalg.norm(samples - elements, axis=1)
+        own_distances = [
+            distance
+            for distance, other in zip(distances.tolist(), others, strict=True)
+            if other.path == parameter.path
+        ]
+        limit = compute_row_limit(parameter.target, parameter.reference)
+        limit *= float(np.linalg.norm(elements))
+        limit = min(limit, min(own_distances, default=0.0) / 2)
+        nearest = int(np.argmin(distances))
+        is_near = distances[nearest] <= limit
+        if not is_near or others[nearest].path == parameter.path:
+            return None
+        return others[nearest]
+
+    def _read_samples(
+        self, shape: tuple[int, int], parameters: Sequence[ParameterRows], rows: Ints
+    ) -> Floats:
+        """Return a few elements of each parameter of a shape: (parameters, elements)."""
+        if shape not in self._samples:
+            samples = []
+            for parameter in parameters:
+                values = parameter.reference.read_values(parameter.reference_rows[rows])
+                samples.append(values[:, :_SAMPLE_COLUMNS].ravel())
+            self._samples[shape] = np.array(samples)
+        return self._samples[shape]
 
 
-def _few_rows(part: ParameterRows) -> Ints:
-    """Some rows of a part, of the first, the last and between: of a vector many, since each has one element."""
-    count = max(_FEW, _FEW * _WIDE // max(1, part.shape[1]))
-    return np.unique(np.linspace(0, part.shape[0] - 1, count).astype(np.int64))
+def _select_sample_rows(parameter: ParameterRows) -> Ints:
+    """Return some evenly spaced rows; more if rows are short."""
+    count = max(_SAMPLE_ROWS, _SAMPLE_ROWS * _SAMPLE_COLUMNS // max(1, parameter.shape[1]))
+    return np.unique(np.linspace(0, parameter.shape[0] - 1, count).astype(np.int64))
 
 
-def name_mistake(part: ParameterRows, wrong: Ints, known: ParameterIndex) -> Mistake:
-    """What is wrong with a part of which the rows ``wrong`` are other rows."""
-    rows, columns = part.shape
-    some = 0 < len(wrong) <= (1 - WRONG_ROW) * rows
-    # of a vector some elements are right by chance, whatever it holds
-    if some and (columns >= FEW_COLUMNS or len(wrong) < _CHANCE * rows):
-        return _some_rows(part, wrong)
+def name_mistake(parameter: ParameterRows, wrong_rows: Ints, index: ParameterIndex) -> Mistake:
+    """Return what is wrong with a parameter whose rows ``wrong_rows`` are different rows."""
+    n_rows, n_columns = parameter.shape
+    is_partial = 0 < len(wrong_rows) <= (1 - WRONG_ROW) * n_rows
+    is_matrix = n_columns >= FEW_COLUMNS
+    if is_partial and (is_matrix or len(wrong_rows) < _MAX_WRONG_ELEMENTS * n_rows):
+        return _describe_wrong_rows(parameter, wrong_rows)
     for check in _CHECKS:
-        found = check(part, known)
-        if found is not None:
-            return found
-    return _some_rows(part, wrong) if some else _unrelated(part)
+        mistake = check(parameter, index)
+        if mistake is not None:
+            return mistake
+    if is_partial:
+        return _describe_wrong_rows(parameter, wrong_rows)
+    return _describe_unrelated(parameter)
 
 
-def _some_rows(part: ParameterRows, wrong: Ints) -> Mistake:
-    """All right but some rows: which, and what stands there."""
-    a, b = part.values(part.sample(wrong))
-    listed = ", ".join(map(str, wrong[:_SAID].tolist())) + (", ..." if len(wrong) > _SAID else "")
-    if np.array_equal(wrong, np.arange(wrong[0], wrong[0] + len(wrong))) and len(wrong) > 1:
-        listed = f"{wrong[0]} to {wrong[-1]}"
-    which = f"rows {listed}" if len(wrong) > 1 else f"row {listed}"
-    which = (
-        f"{len(wrong)} of {part.shape[0]} rows ({which.removeprefix('rows ').removeprefix('row ')})"
-    )
-    return Mistake(*_content(a, b, part, which))
+def _describe_wrong_rows(parameter: ParameterRows, wrong_rows: Ints) -> Mistake:
+    """Describe some wrong rows of a parameter whose other rows are correct."""
+    first, last, count = int(wrong_rows[0]), int(wrong_rows[-1]), len(wrong_rows)
+    if count > 1 and np.array_equal(wrong_rows, np.arange(first, first + count)):
+        listed_rows = f"{first} to {last}"
+    else:
+        listed_rows = ", ".join(map(str, wrong_rows[:_MAX_LISTED_ROWS].tolist()))
+        if count > _MAX_LISTED_ROWS:
+            listed_rows += ", ..."
+    rows = f"{count} of {parameter.shape[0]} rows ({listed_rows})"
+    target, reference = parameter.read_values(parameter.sample_rows(wrong_rows))
+    kind, state = _describe_contents(target, reference, parameter.noise)
+    return Mistake(kind, f"{rows} {state}")
 
 
-def _content(a: Floats, b: Floats, part: ParameterRows, which: str) -> tuple[str, str]:
-    if not np.isfinite(a).all():
-        return "not-finite", f"{which} hold NaN or infinities"
-    if not a.any():
-        return "rows-zero", f"{which} are zero, as if never loaded"
-    if np.ptp(a) == 0:
-        return "rows-constant", f"{which} are all {float(a.flat[0]):g}, as if never loaded"
-    factor = _factor(a, b)
-    if factor is not None and np.linalg.norm(a - factor * b) <= 2 * part.noise * np.linalg.norm(a):
-        return "rows-scaled", f"{which} are {_times(factor)} the reference's"
-    if _correlation(a, b) > _ALIKE:
-        return (
-            "changed",
-            f"{which} are the reference's with {_change(a, b):.2g} relative change: trained on, or noise",
-        )
-    return "rows-wrong", f"{which} hold something else"
+def _describe_contents(target: Floats, reference: Floats, noise: float) -> tuple[str, str]:
+    """Return the kind of mistake in some wrong rows, and what is wrong with them."""
+    if not np.isfinite(target).all():
+        return "not-finite", "hold NaN or infinities"
+    if not target.any():
+        return "rows-zero", "are zero, as if never loaded"
+    if np.ptp(target) == 0:
+        return "rows-constant", f"are all {float(target.flat[0]):g}, as if never loaded"
+    factor = _fit_factor(target, reference)
+    if factor is not None:
+        rest = float(np.linalg.norm(target - factor * reference))
+        if rest <= 2 * noise * np.linalg.norm(target):
+            return "rows-scaled", f"are {_format_factor(factor)} the reference's"
+    if _compute_correlation(target, reference) > _CHANGED_CORRELATION:
+        change = _compute_change(target, reference)
+        state = f"are the reference's with {change:.2g} relative change: trained on, or noise"
+        return "changed", state
+    return "rows-wrong", "hold something else"
 
 
-def _factor(a: Floats, b: Floats) -> float | None:
-    square = float(np.vdot(b, b))
-    return float(np.vdot(a, b)) / square if square > 0 else None
-
-
-def _not_finite(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    lost = ~np.isfinite(a) & np.isfinite(b)
-    if lost.all() or (lost.any() and lost.mean() > _RELATED):
-        return Mistake("not-finite", f"{lost.mean():.0%} of its elements are NaN or infinite")
+def _check_not_finite(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    target, reference = parameter.read_sample()
+    is_lost = ~np.isfinite(target) & np.isfinite(reference)
+    if is_lost.all() or is_lost.mean() > _MIN_CORRELATION:
+        return Mistake("not-finite", f"{is_lost.mean():.0%} of its elements are NaN or infinite")
     return None
 
 
-def _constant(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    if a.size > 1 and np.ptp(a) == 0 and (np.ptp(b) > 0 or a.flat[0] != b.flat[0]):
-        value = float(a.flat[0])
-        if value == 0:
-            return Mistake("zeros", "all zeros, as if never loaded")
-        return Mistake("constant", f"every element is {value:g}, as if never loaded")
-    return None
-
-
-def _cut(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    apart = a != b
-    if (
-        part.target.dtype != part.reference.dtype
-        or not apart.any()
-        or part.target.dtype not in NARROW_DTYPES
-    ):
+def _check_constant(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    target, reference = parameter.read_sample()
+    if target.size <= 1 or np.ptp(target) != 0:
         return None
-    unit = 2 * unit_roundoff(part.target.dtype) * np.abs(b)
-    if np.all(np.abs(a) <= np.abs(b)) and np.all(np.abs(a - b) <= unit):
-        share = f"{apart.mean():.0%} of its elements are the next number nearer to zero"
+    value = float(target.flat[0])
+    if not np.ptp(reference) > 0 and value == reference.flat[0]:
+        return None
+    if value == 0:
+        return Mistake("zeros", "all zeros, as if never loaded")
+    return Mistake("constant", f"every element is {value:g}, as if never loaded")
+
+
+def _check_truncated(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    dtype = parameter.target.dtype
+    if dtype != parameter.reference.dtype or dtype not in NARROW_DTYPES:
+        return None
+    target, reference = parameter.read_sample()
+    is_unequal = target != reference
+    if not is_unequal.any():
+        return None
+    units = 2 * unit_roundoff(dtype) * np.abs(reference)
+    is_smaller = np.all(np.abs(target) <= np.abs(reference))
+    if is_smaller and np.all(np.abs(target - reference) <= units):
+        share = f"{is_unequal.mean():.0%} of its elements are the next number nearer to zero"
         return Mistake("rounding", f"{share}: bits cut off where the reference was rounded")
     return None
 
 
-def _scaled(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    factor = _factor(a, b)
-    if factor is None or factor == 0 or a.size < 2 or np.ptp(b) == 0:
+def _check_scaled(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    target, reference = parameter.read_sample()
+    factor = _fit_factor(target, reference)
+    if not factor or target.size < 2 or np.ptp(reference) == 0:
         return None
-    if np.linalg.norm(a - factor * b) > max(2 * part.noise, 1e-5) * np.linalg.norm(a):
+    tolerance = max(2 * parameter.noise, _MIN_FACTOR_TOLERANCE)
+    if np.linalg.norm(target - factor * reference) > tolerance * np.linalg.norm(target):
         return None
-    if abs(factor + 1) <= part.noise:
+    if abs(factor + 1) <= parameter.noise:
         return Mistake("sign", "the reference's with the other sign")
-    root = factor * factor
-    more = (
-        f" (by the square root of {round(root):g})"
-        if root > 3 and abs(root - round(root)) < 1e-3 * root
-        else ""
-    )
-    return Mistake("scaled", f"{_times(factor)} the reference's{more}")
+    message = f"{_format_factor(factor)} the reference's"
+    square = factor * factor
+    if square > _MIN_ROOT and abs(square - round(square)) < _ROOT_TOLERANCE * square:
+        message += f" (by the square root of {round(square):g})"
+    return Mistake("scaled", message)
 
 
-def _times(factor: float) -> str:
-    """A factor near 1 by how much it is off."""
-    near = f"1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g} times"
-    return near if abs(factor - 1) < 1e-4 else f"{factor:.6g} times"
+def _fit_factor(target: Floats, reference: Floats) -> float | None:
+    """Return the least-squares factor from reference to target; None if the reference is zero."""
+    square = float(np.vdot(reference, reference))
+    return float(np.vdot(target, reference)) / square if square > 0 else None
 
 
-def _offset(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    d = a - b
-    if a.size > 1 and np.abs(d - d.mean()).max() <= 2 * part.noise * np.abs(b).max() < abs(
-        d.mean()
-    ):
-        return Mistake("offset", f"the reference's plus {float(d.mean()):.6g}")
+def _format_factor(factor: float) -> str:
+    """Format a factor; one near 1 by its distance from 1."""
+    if abs(factor - 1) < _NEAR_ONE:
+        return f"1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g} times"
+    return f"{factor:.6g} times"
+
+
+def _check_offset(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    target, reference = parameter.read_sample()
+    if target.size <= 1:
+        return None
+    difference = target - reference
+    offset = difference.mean()
+    limit = 2 * parameter.noise * np.abs(reference).max()
+    is_constant = np.abs(difference - offset).max() <= limit
+    if is_constant and limit < abs(offset):
+        return Mistake("offset", f"the reference's plus {float(offset):.6g}")
     return None
 
 
-def _transposed(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    both = part.matrices()
-    rows, columns = part.shape
-    if both is None or min(rows, columns) < 2:
+def _check_swapped(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    other = index.find_held_parameter(parameter)
+    if other is None:
         return None
-    target, reference = both
-    if rows == columns:
-        sample = part.sample()
-        a, b = target.read_values(sample), reference.T.read_values(sample)
-        if _close(a, b, part):
+    return Mistake("swapped", f"the reference's {other.reference_name}", other.path)
+
+
+def _check_transposed(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    matrices = parameter.get_matrices()
+    n_rows, n_columns = parameter.shape
+    if matrices is None or min(n_rows, n_columns) < 2:
+        return None
+    target, reference = matrices
+    if n_rows == n_columns:
+        rows = parameter.sample_rows()
+        if _are_close(target.read_values(rows), reference.T.read_values(rows), parameter):
             return Mistake("transposed", "the reference's transposed")
         return None
-    # the bytes of the transpose in the shape of the weight: column 0 of the reference comes first
-    first = target.read_values(slice(0, -(-rows // columns))).ravel()[:rows]
-    if _close(first, reference.T.read_values(slice(0, 1)).ravel(), part):
+    # The bytes of the transpose in the shape of the weight: column 0 of the reference comes first.
+    first_elements = target.read_values(slice(0, -(-n_rows // n_columns))).ravel()[:n_rows]
+    first_column = reference.T.read_values(slice(0, 1)).ravel()
+    if _are_close(first_elements, first_column, parameter):
         return Mistake(
             "transposed", "the bytes of the reference's transpose: transposed, then reshaped"
         )
     return None
 
 
-def _close(a: Floats, b: Floats, part: ParameterRows) -> bool:
-    return bool(np.linalg.norm(a - b) <= max(WRONG_ROW, part.noise) * np.linalg.norm(b)) and bool(
-        b.any()
-    )
+def _are_close(target: Floats, reference: Floats, parameter: ParameterRows) -> bool:
+    limit = max(WRONG_ROW, parameter.noise) * np.linalg.norm(reference)
+    return bool(np.linalg.norm(target - reference) <= limit) and bool(reference.any())
 
 
-def _another(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    other = known.like(part)
-    return (
-        None
-        if other is None
-        else Mistake("swapped", f"the reference's {other.reference_name}", other.path)
-    )
-
-
-def _columns(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    both = part.matrices()
-    if both is None or min(part.shape) < 2:
+def _check_columns(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    matrices = parameter.get_matrices()
+    if matrices is None or min(parameter.shape) < 2:
         return None
-    target, reference = both[0].T, both[1].T
-    columns = np.arange(part.shape[1])
+    target, reference = matrices[0].T, matrices[1].T
+    columns = np.arange(parameter.shape[1])
     order = match_rows(target, reference, columns, np.ones(len(columns), dtype=bool))
-    found = order >= 0
-    if found.mean() > 1 - WRONG_ROW and not np.array_equal(order, columns):
-        said = describe_order(order).description.replace("rows", "columns")
-        return Mistake("columns-permuted", f"the reference's with {said}")
-    gap = np.linalg.norm(_values(target, columns) - _values(reference, columns), axis=1)
-    right = gap <= WRONG_ROW * np.maximum(
-        np.linalg.norm(_values(reference, columns), axis=1), 1e-30
-    )
-    if WRONG_ROW < right.mean() < 1:
-        wrong = np.flatnonzero(~right)
-        return Mistake(
-            "columns-wrong",
-            f"{len(wrong)} of {len(columns)} columns hold something else (from {wrong[0]})",
+    is_found = order >= 0
+    if is_found.mean() > 1 - WRONG_ROW and not np.array_equal(order, columns):
+        description = describe_order(order).description.replace("rows", "columns")
+        return Mistake("columns-permuted", f"the reference's with {description}")
+    target_values = _sample_columns(target)
+    reference_values = _sample_columns(reference)
+    distances = np.linalg.norm(target_values - reference_values, axis=1)
+    norms = np.maximum(np.linalg.norm(reference_values, axis=1), _MIN_COLUMN_NORM)
+    is_correct = distances <= WRONG_ROW * norms
+    if WRONG_ROW < is_correct.mean() < 1:
+        wrong_columns = np.flatnonzero(~is_correct)
+        message = (
+            f"{len(wrong_columns)} of {len(columns)} columns hold something else"
+            f" (from {wrong_columns[0]})"
         )
+        return Mistake("columns-wrong", message)
     return None
 
 
-def _values(matrix: Matrix, rows: Ints) -> Floats:
-    """Some columns of each row are enough to tell whether it is the same."""
-    return matrix.T.read_values(np.arange(0, matrix.shape[1], max(1, matrix.shape[1] // 64))).T
+def _sample_columns(matrix: Matrix) -> Floats:
+    """Return evenly spaced elements of each row, enough to see whether rows are equal."""
+    columns = np.arange(0, matrix.shape[1], max(1, matrix.shape[1] // _SAMPLE_LINES))
+    return matrix.T.read_values(columns).T
 
 
-def _changed(part: ParameterRows, known: ParameterIndex) -> Mistake | None:
-    a, b = part.values(part.sample())
-    related = _correlation(a, b)
-    error = _change(a, b)
-    if related > _ALIKE and error < 1:
-        return Mistake(
-            "changed",
-            f"the reference's with {error:.2g} relative change in every row: trained on, or noise",
+def _check_changed(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    target, reference = parameter.read_sample()
+    change = _compute_change(target, reference)
+    if _compute_correlation(target, reference) > _CHANGED_CORRELATION and change < 1:
+        message = (
+            f"the reference's with {change:.2g} relative change in every row: trained on, or noise"
         )
+        return Mistake("changed", message)
     return None
 
 
-def _change(a: Floats, b: Floats) -> float:
-    return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-300))
+def _compute_change(target: Floats, reference: Floats) -> float:
+    reference_norm = max(float(np.linalg.norm(reference)), _TINY)
+    return float(np.linalg.norm(target - reference) / reference_norm)
 
 
-def _correlation(a: Floats, b: Floats) -> float:
+def _compute_correlation(a: Floats, b: Floats) -> float:
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.vdot(a, b)) / scale if scale > 0 else 0.0
 
 
-def _unrelated(part: ParameterRows) -> Mistake:
-    """Nothing of the reference: freshly drawn, or of another model."""
-    a, _ = part.values(part.sample())
-    a = a[np.isfinite(a)]
-    if not a.size:
+def _describe_unrelated(parameter: ParameterRows) -> Mistake:
+    """Describe a weight that no check explains: randomly initialized, or of another model."""
+    target, reference = parameter.read_sample()
+    finite_values = target[np.isfinite(target)]
+    if not finite_values.size:
         return Mistake("not-finite", "all its elements are NaN or infinite")
-    if abs(_correlation(*part.values(part.sample()))) > _RELATED:
+    if abs(_compute_correlation(target, reference)) > _MIN_CORRELATION:
         return Mistake("different", "related to the reference's, but no known change of it")
-    return Mistake("random", f"unrelated to the reference's: {_drawn(a)}")
+    distribution = _describe_distribution(finite_values)
+    return Mistake("random", f"unrelated to the reference's: {distribution}")
 
 
-def _drawn(a: Floats) -> str:
-    """From which distribution the elements seem to be, by their fourth moment (normal: 3, uniform: 1.8)."""
-    mean, deviation = float(a.mean()), float(a.std())
-    if a.size < 64 or deviation == 0 or abs(mean) > 0.1 * deviation:
-        return f"mean {mean:.3g}, deviation {deviation:.3g}"
-    kurtosis = float(((a - mean) ** 4).mean()) / deviation**4
-    if abs(kurtosis - 3) < 0.3:
-        return f"normal with deviation {deviation:.3g}, as if freshly initialised"
-    if abs(kurtosis - 1.8) < 0.15:
-        return f"uniform in +-{float(np.abs(a).max()):.3g}, as if freshly initialised"
-    return f"mean {mean:.3g}, deviation {deviation:.3g}"
+def _describe_distribution(values: Floats) -> str:
+    """Describe the distribution of elements, by their kurtosis."""
+    mean, deviation = float(values.mean()), float(values.std())
+    summary = f"mean {mean:.3g}, deviation {deviation:.3g}"
+    is_centered = deviation != 0 and abs(mean) <= _MAX_MEAN * deviation
+    if values.size < _MIN_DISTRIBUTION_SAMPLE or not is_centered:
+        return summary
+    kurtosis = float(((values - mean) ** 4).mean()) / deviation**4
+    if abs(kurtosis - _NORMAL_KURTOSIS) < _NORMAL_TOLERANCE:
+        return f"normal with deviation {deviation:.3g}, as if freshly initialized"
+    if abs(kurtosis - _UNIFORM_KURTOSIS) < _UNIFORM_TOLERANCE:
+        limit = float(np.abs(values).max())
+        return f"uniform in +-{limit:.3g}, as if freshly initialized"
+    return summary
 
 
 _CHECKS: tuple[Callable[[ParameterRows, ParameterIndex], Mistake | None], ...] = (
-    _not_finite,
-    _constant,
-    _cut,
-    _scaled,
-    _offset,
-    _another,
-    _transposed,
-    _changed,
-    _columns,
+    _check_not_finite,
+    _check_constant,
+    _check_truncated,
+    _check_scaled,
+    _check_offset,
+    _check_swapped,
+    _check_transposed,
+    _check_changed,
+    _check_columns,
 )

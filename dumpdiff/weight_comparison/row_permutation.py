@@ -1,6 +1,6 @@
-"""Orders of rows: how the parts of a fused weight, and the rows within a part, can lie; and what an order is called.
+"""Permutations of rows: how the parts of a fused weight and the rows of a part are arranged.
 
-An order is an array: row ``i`` of one matrix is row ``order[i]`` of the other; -1 where it has none.
+An order is an array: row ``i`` of one matrix is row ``order[i]`` of the other; -1 if there is none.
 """
 
 from __future__ import annotations
@@ -14,200 +14,227 @@ import numpy as np
 
 from ..model.arrays import Ints
 
+#: For more parts, only their given sequence is tried: the number of sequences grows as a factorial.
+_MAX_PERMUTED_PARTS = 4
+_MIN_HEAD_ROWS = 4  #: heads of fewer rows cannot show whether RoPE rotates halves or pairs
+
 
 @dataclass(frozen=True)
 class RowOrder:
-    """What an order of rows is: ``kind`` for programs, ``said`` for people."""
+    """An order of rows: ``kind`` for programs, ``description`` for people."""
 
-    kind: str  #: same, concatenated, grouped, interleaved, exchanged, regrouped, shifted, blocks, scattered, centred
+    #: same, concatenated, grouped, interleaved, exchanged, regrouped, rope, shifted, blocks,
+    #: scattered, zero-centered
+    kind: str
     description: str
-    groups: int = 1  #: of which the parts lie in turns
+    groups: int = 1  #: number of groups in which the parts alternate
 
     @property
     def key(self) -> tuple[str, int]:
-        """What must be equal for two orders to be one layout."""
+        """Equal for two orders of the same layout."""
         return self.kind, self.groups
 
 
 SAME = RowOrder("same", "as they are")
 
 
-def build_fused_order(sizes: Sequence[int], groups: int, turn: Sequence[int] | None = None) -> Ints | None:
-    """The order of a fused weight over the concatenation of its parts; None if a part does not divide by ``groups``.
+def build_fused_order(
+    sizes: Sequence[int], groups: int, sequence: Sequence[int] | None = None
+) -> Ints | None:
+    """Return the order of a fused weight over the concatenation of its parts.
 
-    In each group stand that group's share of the parts, in the order ``turn`` (of their numbers). One group is
-    the concatenation; as many as query groups is Megatron's QKV; as many as rows are gate and up in turns.
+    Each group holds its share of every part, in ``sequence`` (numbers of the parts). One group is
+    plain concatenation; the number of query groups gives Megatron's QKV; the number of rows of a
+    part gives alternating rows (gate, up, gate, ...). Returns None if a part is not divisible by
+    ``groups``.
     """
     if any(size % groups for size in sizes):
         return None
     starts = np.cumsum([0, *sizes[:-1]])
-    places = [
-        start + np.arange(size).reshape(groups, -1)
-        for start, size in zip(starts, sizes, strict=True)
-    ]
-    order: Ints = np.concatenate(
-        [places[part] for part in (turn or range(len(sizes)))], axis=1
-    ).ravel()
+    part_rows = []
+    for start, size in zip(starts, sizes, strict=True):
+        part_rows.append(start + np.arange(size).reshape(groups, -1))
+    if sequence:
+        part_rows = [part_rows[part] for part in sequence]
+    order: Ints = np.concatenate(part_rows, axis=1).ravel()
     return order
 
 
 def invert_order(order: Ints, length: int | None = None) -> Ints:
-    """The order of the other direction; -1 for rows that nothing stands for."""
-    found = np.full(len(order) if length is None else length, -1, dtype=np.int64)
-    known = order >= 0
-    found[order[known]] = np.flatnonzero(known)
-    return found
+    """Return the order of the other direction; -1 for rows that ``order`` does not contain."""
+    inverse = np.full(len(order) if length is None else length, -1, dtype=np.int64)
+    is_mapped = order >= 0
+    inverse[order[is_mapped]] = np.flatnonzero(is_mapped)
+    return inverse
+
+
+def swap_row_axes(outer: int, a: int, b: int) -> Ints:
+    """Return the order that reads (outer, a, b) rows as (outer, b, a)."""
+    return np.arange(outer * a * b).reshape(outer, a, b).transpose(0, 2, 1).ravel()
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The order of a fused weight: how its parts lie, and how the rows of each part do."""
+    """The layout of a fused weight: the arrangement of its parts, and the row order in each part."""
 
     part_arrangement: RowOrder
-    part_orders: tuple[RowOrder, ...]  #: of each part, in the order of the names given
+    part_orders: tuple[RowOrder, ...]  #: of each part, in the order of the given names
 
     @property
     def key(self) -> tuple[tuple[str, int], ...]:
-        """What must be equal for two orders to be one layout."""
+        """Equal for two orders of the same layout."""
         return (self.part_arrangement.key, *(order.key for order in self.part_orders))
 
 
 def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> RowLayout:
-    """What an order of a fused weight over the concatenation of parts of these sizes is; -1 rows are not judged."""
-    starts = np.cumsum([0, *sizes])
+    """Describe an order of a fused weight over the concatenation of parts; -1 rows are ignored."""
     if len(sizes) == 1:
         return RowLayout(SAME, (describe_order(order),))
-    known = order >= 0
-    owner = np.where(known, np.searchsorted(starts, order, side="right") - 1, -1)
-    tidy = (
-        order.copy()
-    )  # each part's rows as they follow each other, so that only the turns of the parts are left
-    inside = []
+    starts = np.cumsum([0, *sizes])
+    is_mapped = order >= 0
+    part_of_row = np.where(is_mapped, np.searchsorted(starts, order, side="right") - 1, -1)
+    # The rows of each part are sorted, so that only the arrangement of the parts is left.
+    sorted_order = order.copy()
+    part_orders = []
     for part, size in enumerate(sizes):
-        places = np.flatnonzero(owner == part)
-        tidy[places] = np.sort(order[places])
-        inside.append(describe_order(order[places] - starts[part]) if len(places) == size else SAME)
-    for turn in _turns(len(sizes)):
-        for groups in _divisors(gcd(*sizes)):
-            candidate = build_fused_order(sizes, groups, turn)
-            if (
-                candidate is not None
-                and len(candidate) == len(order)
-                and np.array_equal(tidy[known], candidate[known])
-            ):
-                return RowLayout(
-                    _grouped(groups, [names[part] for part in turn], min(sizes), turn),
-                    tuple(inside),
-                )
+        rows = np.flatnonzero(part_of_row == part)
+        sorted_order[rows] = np.sort(order[rows])
+        is_complete = len(rows) == size
+        part_orders.append(describe_order(order[rows] - starts[part]) if is_complete else SAME)
+    for sequence, groups, candidate in _list_fused_orders(sizes):
+        if len(candidate) != len(order):
+            continue
+        if np.array_equal(sorted_order[is_mapped], candidate[is_mapped]):
+            part_names = [names[part] for part in sequence]
+            is_exchanged = list(sequence) != sorted(sequence)
+            arrangement = _describe_arrangement(groups, part_names, min(sizes), is_exchanged)
+            return RowLayout(arrangement, tuple(part_orders))
     return RowLayout(describe_order(order), tuple(SAME for _ in sizes))
 
 
-def _grouped(groups: int, names: Sequence[str], rows: int, turn: Sequence[int]) -> RowOrder:
-    exchanged = "-exchanged" if list(turn) != sorted(turn) else ""
+def _list_fused_orders(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int, Ints]]:
+    """Yield sequence of parts, number of groups and order of every arrangement of some parts."""
+    sequences: Iterator[tuple[int, ...]] = iter([tuple(range(len(sizes)))])
+    if len(sizes) <= _MAX_PERMUTED_PARTS:
+        sequences = permutations(range(len(sizes)))
+    for sequence in sequences:
+        for groups in _find_divisors(gcd(*sizes)):
+            order = build_fused_order(sizes, groups, sequence)
+            if order is not None:
+                yield sequence, groups, order
+
+
+def _describe_arrangement(
+    groups: int, names: Sequence[str], n_rows: int, is_exchanged: bool
+) -> RowOrder:
+    listed_names = "[" + "; ".join(names) + "]"
     if groups == 1:
-        return RowOrder("exchanged" if exchanged else "concatenated", _listed(names))
-    if groups == rows:
-        return RowOrder("interleaved" + exchanged, f"{', '.join(names)} in turns, row by row", groups)
-    return RowOrder("grouped" + exchanged, f"{_listed(names)} in each of {groups} groups", groups)
+        return RowOrder("exchanged" if is_exchanged else "concatenated", listed_names)
+    suffix = "-exchanged" if is_exchanged else ""
+    if groups == n_rows:
+        description = f"{', '.join(names)} interleaved row by row"
+        return RowOrder("interleaved" + suffix, description, groups)
+    return RowOrder("grouped" + suffix, f"{listed_names} in each of {groups} groups", groups)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return "[" + "; ".join(names) + "]"
-
-
-def _turns(parts: int) -> Iterator[tuple[int, ...]]:
-    return permutations(range(parts)) if parts <= 4 else iter([tuple(range(parts))])
-
-
-def _divisors(number: int) -> list[int]:
-    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*low, *(number // n for n in low)})
+def _find_divisors(number: int) -> list[int]:
+    small_divisors = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small_divisors, *(number // n for n in small_divisors)})
 
 
 def describe_order(order: Ints) -> RowOrder:
-    """What an order of the rows of one weight is; rows of -1 are new ones."""
+    """Describe an order of the rows of one weight; -1 rows are new rows."""
     rows = np.arange(len(order))
-    known = np.flatnonzero(order >= 0)
-    shifts = (order - rows)[known]
+    mapped_rows = np.flatnonzero(order >= 0)
+    shifts = (order - rows)[mapped_rows]
     if not np.any(shifts):
         return SAME
     if np.all(shifts == shifts[0]):
         return RowOrder("shifted", f"rows shifted by {-int(shifts[0])}")
-    found = _permuted(order) if np.array_equal(np.sort(order), rows) else None
-    moved = int(np.count_nonzero(order != rows))
-    return found or RowOrder("scattered", f"{moved} of {len(order)} rows in other places")
+    if np.array_equal(np.sort(order), rows):
+        permutation = _describe_permutation(order)
+        if permutation is not None:
+            return permutation
+    n_moved = int(np.count_nonzero(order != rows))
+    return RowOrder("scattered", f"{n_moved} of {len(order)} rows in other places")
 
 
-def _permuted(order: Ints) -> RowOrder | None:
-    """The pattern of a permutation, if it has one."""
+def _describe_permutation(order: Ints) -> RowOrder | None:
+    """Describe a permutation that has a pattern; None if it has none."""
     length, rows = len(order), np.arange(len(order))
-    cyclic = (order - rows) % length
-    if np.all(cyclic == cyclic[0]):
-        step = int(cyclic[0])
-        if step * 2 == length:
-            return RowOrder("blocks", f"the two halves of its {length} rows exchanged", length // 2)
-        return RowOrder(
-            "shifted",
-            f"rows shifted by {-step if step * 2 < length else length - step}, cyclically",
-        )
-    if (found := _periodic(order)) is not None:
-        return found
-    block = _block(order)
+    shifts = (order - rows) % length
+    if np.all(shifts == shifts[0]):
+        return _describe_cyclic_shift(length, int(shifts[0]))
+    head_order = _describe_head_order(order)
+    if head_order is not None:
+        return head_order
+    block = _find_block_size(order)
     if block == 1:
         return None
-    moved = int(np.count_nonzero(order[::block] != rows[::block]))
-    return RowOrder(
-        "blocks", f"{moved} of {length // block} blocks of {block} rows in other places", block
-    )
+    n_moved = int(np.count_nonzero(order[::block] != rows[::block]))
+    description = f"{n_moved} of {length // block} blocks of {block} rows in other places"
+    return RowOrder("blocks", description, block)
 
 
-def _periodic(order: Ints) -> RowOrder | None:
-    """The same order in each head, and there two axes of some of the rows exchanged: what RoPE layouts do."""
+def _describe_cyclic_shift(length: int, step: int) -> RowOrder:
+    if step * 2 == length:
+        return RowOrder("blocks", f"the two halves of its {length} rows exchanged", length // 2)
+    shift = -step if step * 2 < length else length - step
+    return RowOrder("shifted", f"rows shifted by {shift}, cyclically")
+
+
+def _describe_head_order(order: Ints) -> RowOrder | None:
+    """Describe an order that is equal in each head and swaps two axes of some rows, as RoPE layouts do."""
     length = len(order)
-    for period in _divisors(length):
-        heads = length // period
-        if period < 4 or not np.array_equal(order.reshape(heads, period) - np.arange(heads)[:, None] * period,
-                                            np.broadcast_to(order[:period], (heads, period))):  # fmt: skip
+    for head_rows in _find_divisors(length):
+        heads = length // head_rows
+        head_order = order[:head_rows]
+        if head_rows < _MIN_HEAD_ROWS or not _repeats(order, head_order, heads):
             continue
-        moved = np.flatnonzero(order[:period] != np.arange(period))
-        # the first and the last row of an exchange of axes stay where they are
-        for first, last in ((moved[0] - 1, moved[-1] + 1), (0, period - 1)):
-            if first < 0 or last >= period:
-                continue
-            part = order[first : last + 1] - first
-            inner = int(part[1])
-            count = len(part)
-            if (
-                inner > 1
-                and count % inner == 0
-                and np.array_equal(part, swap_row_axes(1, count // inner, inner))
-            ):
-                return _exchange(heads, count // inner, inner, count < period)
+        axes = _find_swapped_axes(head_order)
+        if axes is not None:
+            return _describe_axis_swap(heads, *axes, axes[0] * axes[1] < head_rows)
     return None
 
 
-def _exchange(heads: int, a: int, b: int, partly: bool) -> RowOrder:
-    """(a, b) rows of each head in the order (b, a)."""
-    if 2 in (a, b):
-        kept, made = ("halves", "pairs") if a == 2 else ("pairs", "halves")
-        which = f"{a * b} rows of " if partly else "rows of "
-        each = f"each of {heads} heads" if heads > 1 else "the weight"
-        return RowOrder(
-            "rope",
-            f"{which}{each} in {made} where the other side has {kept}: another RoPE layout",
-            heads,
-        )
-    return RowOrder(
-        "regrouped", f"rows regrouped: {heads} x {a} x {b} as {heads} x {b} x {a}", heads * a
+def _repeats(order: Ints, head_order: Ints, heads: int) -> bool:
+    """Whether the order of every head is ``head_order``."""
+    offsets = np.arange(heads)[:, None] * len(head_order)
+    return np.array_equal(order.reshape(heads, -1), head_order + offsets)
+
+
+def _find_swapped_axes(head_order: Ints) -> tuple[int, int] | None:
+    """Return (a, b) if some consecutive rows are (a, b) rows read as (b, a); else None."""
+    n_rows = len(head_order)
+    moved_rows = np.flatnonzero(head_order != np.arange(n_rows))
+    # The first and the last row of a swap stay in place.
+    for first, last in ((moved_rows[0] - 1, moved_rows[-1] + 1), (0, n_rows - 1)):
+        if first < 0 or last >= n_rows:
+            continue
+        segment = head_order[first : last + 1] - first
+        count, inner = len(segment), int(segment[1])
+        if inner <= 1 or count % inner:
+            continue
+        if np.array_equal(segment, swap_row_axes(1, count // inner, inner)):
+            return count // inner, inner
+    return None
+
+
+def _describe_axis_swap(heads: int, a: int, b: int, is_partial: bool) -> RowOrder:
+    """Describe (a, b) rows of each head in the order (b, a)."""
+    if 2 not in (a, b):
+        description = f"rows regrouped: {heads} x {a} x {b} as {heads} x {b} x {a}"
+        return RowOrder("regrouped", description, heads * a)
+    reference_form, target_form = ("halves", "pairs") if a == 2 else ("pairs", "halves")
+    rows = f"{a * b} rows of " if is_partial else "rows of "
+    rows += f"each of {heads} heads" if heads > 1 else "the weight"
+    description = (
+        f"{rows} in {target_form} where the other side has {reference_form}: another RoPE layout"
     )
+    return RowOrder("rope", description, heads)
 
 
-def swap_row_axes(outer: int, a: int, b: int) -> Ints:
-    """The order that reads (outer, a, b) rows as (outer, b, a)."""
-    return np.arange(outer * a * b).reshape(outer, a, b).transpose(0, 2, 1).ravel()
-
-
-def _block(order: Ints) -> int:
-    """How many rows stay together, at least."""
+def _find_block_size(order: Ints) -> int:
+    """Return the largest block size such that the rows of every block stay together."""
     breaks = np.flatnonzero(np.diff(order) != 1) + 1
     return int(np.gcd.reduce(np.append(breaks, len(order))))

@@ -1,4 +1,4 @@
-"""A comparison of two checkpoints in words: the answer in one line, and what is wrong, once for all layers."""
+"""Summarize a comparison of weights: a headline, and mistakes grouped over all layers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..model.formatting import percent
-from .result import Pair, WeightsResult
+from ..model.formatting import format_percent
+from .result import Mistake, Pair, WeightsResult
 
-_MOVES = 4  #: exchanges that are listed
-_SAME = {
+_MAX_EXCHANGES = 4  #: exchanges of layers or experts that a message lists
+_RELATION_TEXTS = {
     "identical": "bit for bit",
     "equal": "in value, held in other dtypes",
     "rounded": "after rounding",
@@ -21,7 +21,7 @@ _SAME = {
 
 @dataclass(frozen=True)
 class MistakeGroup:
-    """One mistake, of all parameters that share it."""
+    """One mistake, with all parameters that share it."""
 
     parameter: str  #: canonical name, with * for numbers that differ
     message: str
@@ -29,87 +29,93 @@ class MistakeGroup:
 
 
 def format_headline(result: WeightsResult) -> str:
-    """The answer in one line."""
-    count = len(result.pairs)
+    """Return the result in one line."""
+    n_pairs = len(result.pairs)
+    coverage = format_percent(result.coverage)
     if result.verdict == "agree":
-        how = _SAME[result.relation]
+        relation = _RELATION_TEXTS[result.relation]
         if result.relation == "rounded":
-            used = sorted({pair.rounding for pair in result.pairs if pair.rounding})
-            how = f"after rounding ({'; '.join(used)})"
-        return (
-            f"same weights, {how}: {count} parameters, {percent(result.coverage)} of the elements"
-        )
+            roundings = sorted({pair.rounding for pair in result.pairs if pair.rounding})
+            relation = f"after rounding ({'; '.join(roundings)})"
+        return f"same weights, {relation}: {n_pairs} parameters, {coverage} of the elements"
     if result.verdict == "inconclusive":
-        return f"inconclusive: only {percent(result.coverage)} of the elements could be paired"
-    parts = []
+        return f"inconclusive: only {coverage} of the elements could be paired"
+    reasons = []
     if result.layer_shift is not None:
-        parts.append(f"the layers are off by {abs(result.layer_shift)}")
+        reasons.append(f"the layers are off by {abs(result.layer_shift)}")
     if result.mistakes:
-        first = group_mistakes(result.mistakes)[0]
-        one = f": {first.parameter}: {first.message}" if not parts else ""
-        parts.append(f"{len(result.mistakes)} of {count} parameters are wrong{one}")
-    for names, what in ((result.missing, "missing"), (result.unknown, "not in the reference")):
+        reason = f"{len(result.mistakes)} of {n_pairs} parameters are wrong"
+        if not reasons:
+            first_group = group_mistakes(result.mistakes)[0]
+            reason += f": {first_group.parameter}: {first_group.message}"
+        reasons.append(reason)
+    for names, state in ((result.missing, "missing"), (result.unknown, "not in the reference")):
         if names:
-            parts.append(f"{len(names)} {what} ({names[0]}{', ...' if len(names) > 1 else ''})")
-    return "different weights: " + "; ".join(parts)
+            more = ", ..." if len(names) > 1 else ""
+            reasons.append(f"{len(names)} {state} ({names[0]}{more})")
+    return "different weights: " + "; ".join(reasons)
 
 
-def group_mistakes(mistakes: Sequence[Pair]) -> list[MistakeGroup]:
-    """Mistakes that are the same but for the layer or the expert, together; most parameters first."""
-    groups: dict[tuple[str, str, str], list[Pair]] = {}
-    for pair in mistakes:
+def group_mistakes(pairs: Sequence[Pair]) -> list[MistakeGroup]:
+    """Group pairs whose mistakes differ only in layer or expert; the largest groups first."""
+    pairs_of_key: dict[tuple[str, str, str], list[Pair]] = {}
+    for pair in pairs:
         assert pair.mistake is not None
-        kind, name = (
-            pair.mistake.kind,
-            pair.whole if pair.whole and pair.mistake.kind.endswith("-order") else pair.path,
+        pairs_of_key.setdefault(_compute_group_key(pair, pair.mistake), []).append(pair)
+    groups = []
+    for (_, parameter, _), grouped_pairs in pairs_of_key.items():
+        if len(grouped_pairs) == 1:
+            parameter = grouped_pairs[0].path
+        elif not parameter:
+            parameter = "all" if len(grouped_pairs) == len(pairs) else "some"
+        groups.append(
+            MistakeGroup(parameter, _summarize_mistakes(grouped_pairs), tuple(grouped_pairs))
         )
-        key = (
-            kind,
-            "" if kind == "rounding" else _masked(name),
-            _masked(pair.mistake.holds or pair.mistake.said),
-        )
-        groups.setdefault(key, []).append(pair)
-    found = []
-    for (_, what, _), pairs in groups.items():
-        named = (
-            pairs[0].path
-            if len(pairs) == 1
-            else what or "all"
-            if len(pairs) == len(mistakes)
-            else what or "some"
-        )
-        found.append(MistakeGroup(named, _said(pairs), tuple(pairs)))
-    return sorted(found, key=lambda one: -len(one.pairs))
+    return sorted(groups, key=lambda group: -len(group.pairs))
 
 
-def _said(pairs: Sequence[Pair]) -> str:
-    """What is wrong with all of them, or with one for all."""
-    told = [pair.mistake for pair in pairs if pair.mistake is not None]
-    if len({mistake.said for mistake in told}) == 1:
-        return told[0].said
-    if all(mistake.holds for mistake in told):
-        moves = dict.fromkeys(
-            ", ".join(
-                f"{a} for {b}"
-                for a, b in zip(_numbers(mistake.holds), _numbers(pair.path), strict=False)
-                if a != b
-            )
-            for pair, mistake in zip(pairs, told, strict=True)
-        )
-        listed = [move for move in moves if move]
-        more = (
-            f" ({'; '.join(listed[:_MOVES])}{'; ...' if len(listed) > _MOVES else ''})"
-            if listed
-            else ""
-        )
-        return f"the reference's {_masked(told[0].holds)}{more}"
-    return f"{told[0].said} (and the like)"
+def _compute_group_key(pair: Pair, mistake: Mistake) -> tuple[str, str, str]:
+    """Return kind, parameter and contents of a mistake, without numbers."""
+    path = pair.path
+    if pair.whole and mistake.kind.endswith("-order"):
+        path = pair.whole
+    parameter = "" if mistake.kind == "rounding" else _mask_numbers(path)
+    return mistake.kind, parameter, _mask_numbers(mistake.holds or mistake.said)
 
 
-def _numbers(text: str) -> list[str]:
-    return re.findall(r"(?<=\.)\d+(?=\.)", text)
+def _summarize_mistakes(pairs: Sequence[Pair]) -> str:
+    """Return what is wrong with all of the pairs, or with one as an example."""
+    mistakes = [pair.mistake for pair in pairs if pair.mistake is not None]
+    if len({mistake.said for mistake in mistakes}) == 1:
+        return mistakes[0].said
+    if not all(mistake.holds for mistake in mistakes):
+        return f"{mistakes[0].said} (and the like)"
+    exchanges: dict[str, None] = {}
+    for pair, mistake in zip(pairs, mistakes, strict=True):
+        exchange = _format_exchange(mistake.holds, pair.path)
+        if exchange:
+            exchanges[exchange] = None
+    summary = f"the reference's {_mask_numbers(mistakes[0].holds)}"
+    if exchanges:
+        listed_exchanges = list(exchanges)[:_MAX_EXCHANGES]
+        more = "; ..." if len(exchanges) > _MAX_EXCHANGES else ""
+        summary += f" ({'; '.join(listed_exchanges)}{more})"
+    return summary
 
 
-def _masked(text: str) -> str:
-    """Without what differs between layers."""
+def _format_exchange(held_path: str, path: str) -> str:
+    """Return which numbers of layers or experts were exchanged: '2 for 0'."""
+    exchanges = []
+    for held_number, number in zip(_find_numbers(held_path), _find_numbers(path), strict=False):
+        if held_number != number:
+            exchanges.append(f"{held_number} for {number}")
+    return ", ".join(exchanges)
+
+
+def _find_numbers(path: str) -> list[str]:
+    return re.findall(r"(?<=\.)\d+(?=\.)", path)
+
+
+def _mask_numbers(text: str) -> str:
+    """Replace numbers by *, which removes what differs between layers."""
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "*", text)

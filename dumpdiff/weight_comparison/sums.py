@@ -1,13 +1,13 @@
-"""Parameters that are the sum of others: one of a side is two or three of the other's, added or taken away.
+"""Find parameters that are a sum: one of a side is two or three of the other side, added or subtracted.
 
-Nobody says so; the values do. Every parameter that could take part is projected on a few random directions, and since
-a projection of a sum is the sum of the projections, whatever adds up is found without reading a parameter again. What
-is found is then compared as a whole.
+Names do not show this, but the values do. Every parameter that could take part is projected on a
+few random directions. A projection of a sum is the sum of the projections, so sums are found
+without reading a parameter again. What is found is then compared completely.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -18,249 +18,308 @@ import numpy as np
 from ..model.arrays import Floats
 from ..model.dtypes import is_floating
 from .computed_matrix import add_matrices
-from .distance import Distance, measure_distance, compute_noise
+from .distance import Distance, compute_noise, measure_distance
 from .groups import Group, Member
 from .matrix import Matrix
 from .result import Pair
 
 _DIRECTIONS = 16
 _SEED = 20_261_121
-_SMALLEST = 8  #: elements: of fewer, equal sums say little
-#: How many terms are tried for one sum, of those with the most similar names: of two, of three.
-_TRIED = {2: 96, 3: 32}
-_SLACK = 4.0  #: of what rounding of all terms can cause, up to which a projection is looked at
-#: What rounding leaves must be so much less than how much each parameter varies: where all are near one number, as
-#: norms are, sums of them are too.
-_CLEAR = 0.05
+_MIN_SIZE = 8  #: elements: equal sums of smaller parameters prove little
+#: Number of terms -> how many candidates for them are tried, those with the most similar names.
+_MAX_CANDIDATES = {2: 96, 3: 32}
+_SLACK = 4.0  #: allowed distance of projections, in multiples of the rounding error of all terms
+#: The rounding error must be at most this share of the variation of each parameter. If all elements
+#: are near one number, as in norms, then so are those of sums.
+_MAX_NOISE_SHARE = 0.05
+#: Share of the square of the norm that must be variation; a constant could be part of any sum.
+_MIN_VARIATION_SHARE = _MAX_NOISE_SHARE**4
+#: A quick test for different parameters reads this many elements, and at least this many rows.
+_TEST_ELEMENTS, _MIN_TEST_ROWS = 256, 4
+_ROLES = ("target", "reference")
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What adds up, and what is left after that."""
+    """The sums that were found, and the groups and members that do not take part in one."""
 
     pairs: tuple[Pair, ...]
     groups: tuple[Group, ...]
     target: tuple[Member, ...]
     reference: tuple[Member, ...]
-    elements: int  #: of the terms, beyond those of the sums
+    elements: int  #: number of elements of the terms, less those of the sums
 
 
 @dataclass(frozen=True)
-class _Print:
-    """A parameter, projected."""
+class _Projection:
+    """A parameter, projected on random directions."""
 
     member: Member
-    place: (
-        Floats  #: (16,) random projections of all elements; its norm is about that of the elements
+    coordinates: (
+        Floats  #: (16,) projections of all elements; its norm is about that of the elements
     )
     norm: float
-    varies: float  #: the same norm, of the elements less their mean
+    variation: float  #: norm of the elements less their mean
 
     @property
     def noise(self) -> float:
-        """How far rounding alone can move it."""
+        """How far rounding can move the projection."""
         precision = self.member.matrix.precision
         return compute_noise(precision, precision) * self.norm
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A sum: ``one`` of the target (side 0) or of the reference (1), and its terms on the other side."""
+class _Sum:
+    """A parameter that is the sum of signed terms of the other side."""
 
-    side: int
-    one: _Print
-    terms: tuple[tuple[int, _Print], ...]
+    side: int  #: of the sum: 0 target, 1 reference
+    total: _Projection
+    terms: tuple[tuple[int, _Projection], ...]
     distance: Distance
+
+    def list_members(self) -> Iterator[Member]:
+        """Yield the sum and its terms."""
+        yield self.total.member
+        for _, term in self.terms:
+            yield term.member
 
 
 def find_sums(
     groups: Sequence[Group],
     target: Sequence[Member],
     reference: Sequence[Member],
-    done: Callable[[int], None],
+    report_bytes: Callable[[int], None],
 ) -> Sums:
-    """Find the sums among parameters without a partner; a sum itself, or one of its terms, may have had a wrong one.
+    """Find sums among ``target`` and ``reference``, the members without a counterpart.
 
-    ``target`` and ``reference`` are those without a partner. A sum counts only if nothing else adds up to the same and
-    no parameter is needed twice.
+    A sum, or one of its terms, may also be in a group by mistake. A sum counts only if nothing else
+    adds up to the same parameter and no parameter is needed twice.
     """
-    prints = _Prints(done)
-    found: list[_Found] = []
-    for side, (own, others) in enumerate(((target, reference), (reference, target))):
-        for one, terms in _possible(side, groups, own, others):
-            if (sum_ := _sum(side, prints, one, terms)) is not None:
-                found.append(sum_)
-    used = Counter(id(member) for sum_ in found for member in _taking_part(sum_))
-    found = [sum_ for sum_ in found if all(used[id(member)] == 1 for member in _taking_part(sum_))]
-    taken = {id(member) for sum_ in found for member in _taking_part(sum_)}
+    cache = _ProjectionCache(report_bytes)
+    candidate_sums: list[_Sum] = []
+    for side, (members, others) in enumerate(((target, reference), (reference, target))):
+        for member, terms in _list_candidates(side, groups, members, others):
+            candidate_sum = _find_sum(side, cache, member, terms)
+            if candidate_sum is not None:
+                candidate_sums.append(candidate_sum)
+    uses: Counter[int] = Counter()
+    for candidate_sum in candidate_sums:
+        uses.update(map(id, candidate_sum.list_members()))
+    sums = [
+        candidate_sum
+        for candidate_sum in candidate_sums
+        if all(uses[id(member)] == 1 for member in candidate_sum.list_members())
+    ]
+    used_ids = {id(member) for found_sum in sums for member in found_sum.list_members()}
+    other_groups = []
+    for group in groups:
+        if used_ids.isdisjoint(map(id, (*group.target, *group.reference))):
+            other_groups.append(group)
     return Sums(
-        tuple(map(_pair, found)),
-        tuple(g for g in groups if not taken.intersection(map(id, (*g.target, *g.reference)))),
-        tuple(member for member in target if id(member) not in taken),
-        tuple(member for member in reference if id(member) not in taken),
-        elements=sum((len(sum_.terms) - 1) * sum_.one.member.matrix.size for sum_ in found),
+        pairs=tuple(map(_build_pair, sums)),
+        groups=tuple(other_groups),
+        target=tuple(member for member in target if id(member) not in used_ids),
+        reference=tuple(member for member in reference if id(member) not in used_ids),
+        elements=sum(
+            (len(found_sum.terms) - 1) * found_sum.total.member.matrix.size for found_sum in sums
+        ),
     )
 
 
-def _taking_part(found: _Found) -> Iterator[Member]:
-    yield found.one.member
-    yield from (term.member for _, term in found.terms)
-
-
-def _possible(
-    side: int, groups: Sequence[Group], own: Sequence[Member], others: Sequence[Member]
+def _list_candidates(
+    side: int, groups: Sequence[Group], members: Sequence[Member], others: Sequence[Member]
 ) -> Iterator[tuple[Member, list[Member]]]:
-    """What of one side may be a sum, and the terms that it may have, those with similar names first."""
-    of_shape: dict[tuple[int, int], list[Member]] = {}
-    for member in others:
-        if is_floating(member.matrix.dtype) and member.matrix.size >= _SMALLEST:
-            of_shape.setdefault(member.matrix.shape, []).append(member)
-    ones: list[tuple[Member, list[Member]]] = [(member, []) for member in own]
+    """Yield members of one side that may be sums, with their possible terms by similarity of names."""
+    terms_of_shape: dict[tuple[int, int], list[Member]] = defaultdict(list)
+    for other in others:
+        if is_floating(other.matrix.dtype) and other.matrix.size >= _MIN_SIZE:
+            terms_of_shape[other.matrix.shape].append(other)
+    candidates: list[tuple[Member, list[Member]]] = [(member, []) for member in members]
     for group in groups:
-        if not group.fused and len(group.target) == 1 and group.target[0].matrix.shape in of_shape:
-            both = group.target[0], group.reference[0]
-            if both[0].matrix.shape == both[1].matrix.shape and _differ(
-                both[0].matrix, both[1].matrix
-            ):
-                ones.append((both[side], [both[1 - side]]))
-    for one, partner in ones:
-        terms = [*partner, *of_shape.get(one.matrix.shape, ())]
-        if len(terms) > 1 and is_floating(one.matrix.dtype):
-            yield one, sorted(terms, key=lambda term: -len(commonprefix([term.name, one.name])))
+        if group.fused or len(group.target) != 1:
+            continue
+        if group.target[0].matrix.shape not in terms_of_shape:
+            continue
+        pair = group.target[0], group.reference[0]
+        if _differ(pair[0].matrix, pair[1].matrix):
+            candidates.append((pair[side], [pair[1 - side]]))
+    for member, partners in candidates:
+        terms = [*partners, *terms_of_shape.get(member.matrix.shape, ())]
+        if len(terms) > 1 and is_floating(member.matrix.dtype):
+            yield member, _sort_by_similarity(terms, member.name)
+
+
+def _sort_by_similarity(terms: Sequence[Member], name: str) -> list[Member]:
+    """Sort terms by the length of the common prefix of their names with ``name``, longest first."""
+    return sorted(terms, key=lambda term: -len(commonprefix([term.name, name])))
 
 
 def _differ(target: Matrix, reference: Matrix) -> bool:
-    """Whether some rows of two matrices of one shape are others."""
-    rows = np.unique(
-        np.linspace(0, target.shape[0] - 1, max(4, 256 // max(1, target.shape[1]))).astype(np.int64)
-    )
-    a, b = target.read_values(rows), reference.read_values(rows)
-    return not np.linalg.norm(a - b) <= compute_noise(
-        target.precision, reference.precision
-    ) * np.linalg.norm(b)
+    """Whether a few rows of two matrices of one shape differ by more than noise."""
+    if target.shape != reference.shape:
+        return False
+    count = max(_MIN_TEST_ROWS, _TEST_ELEMENTS // max(1, target.shape[1]))
+    rows = np.unique(np.linspace(0, target.shape[0] - 1, count).astype(np.int64))
+    target_values, reference_values = target.read_values(rows), reference.read_values(rows)
+    noise = compute_noise(target.precision, reference.precision)
+    limit = noise * np.linalg.norm(reference_values)
+    return not np.linalg.norm(target_values - reference_values) <= limit
 
 
-class _Prints:
-    """Projections of members, each read once."""
+class _ProjectionCache:
+    """Projections of members; each member is read once."""
 
-    def __init__(self, done: Callable[[int], None]) -> None:
-        self._done = done
-        self._known: dict[int, _Print | None] = {}
+    def __init__(self, report_bytes: Callable[[int], None]) -> None:
+        self._report_bytes = report_bytes
+        self._projections: dict[int, _Projection | None] = {}
 
-    def of(self, member: Member) -> _Print | None:
-        """None if it holds one number alone, or NaN or infinities: these add up to anything, or to nothing."""
-        if id(member) not in self._known:
-            self._known[id(member)] = self._read(member)
-        return self._known[id(member)]
+    def get_projection(self, member: Member) -> _Projection | None:
+        """Return the projection of a member.
 
-    def _read(self, member: Member) -> _Print | None:
+        Returns None if it is constant, or has NaN or infinities: these add up to anything, or to
+        nothing.
+        """
+        if id(member) not in self._projections:
+            self._projections[id(member)] = self._project(member)
+        return self._projections[id(member)]
+
+    def _project(self, member: Member) -> _Projection | None:
         matrix = member.matrix
-        drawn = np.random.default_rng(_SEED)
-        across = (
-            drawn.standard_normal((matrix.shape[1], _DIRECTIONS))
-            if matrix.shape[1] > 1
-            else np.ones((1, 16))
-        )
-        place, square, sum_ = np.zeros(_DIRECTIONS), 0.0, 0.0
+        random = np.random.default_rng(_SEED)
+        column_directions = np.ones((1, _DIRECTIONS))
+        if matrix.shape[1] > 1:
+            column_directions = random.standard_normal((matrix.shape[1], _DIRECTIONS))
+        coordinates, square, total = np.zeros(_DIRECTIONS), 0.0, 0.0
         for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
             values = matrix.read_values(slice(start, start + matrix.rows_per_chunk))
-            place += np.einsum(
-                "ij,ij->j", drawn.standard_normal((len(values), _DIRECTIONS)), values @ across
-            )
+            row_directions = random.standard_normal((len(values), _DIRECTIONS))
+            coordinates += np.einsum("ij,ij->j", row_directions, values @ column_directions)
             square += float(np.vdot(values, values))
-            sum_ += float(values.sum())
-            self._done(values.nbytes)
-        varies = square - sum_ * sum_ / matrix.size
-        if not np.isfinite(square) or varies <= _CLEAR**4 * square:
+            total += float(values.sum())
+            self._report_bytes(values.nbytes)
+        variation = square - total * total / matrix.size
+        if not np.isfinite(square) or variation <= _MIN_VARIATION_SHARE * square:
             return None
-        return _Print(
-            member, place / np.sqrt(_DIRECTIONS), float(np.sqrt(square)), float(np.sqrt(varies))
+        return _Projection(
+            member=member,
+            coordinates=coordinates / np.sqrt(_DIRECTIONS),
+            norm=float(np.sqrt(square)),
+            variation=float(np.sqrt(variation)),
         )
 
 
-def _sum(side: int, prints: _Prints, one: Member, members: Sequence[Member]) -> _Found | None:
-    """The only way in which some of ``members`` add up to ``one``, the fewest of them; None if none or several do."""
-    whole = prints.of(one)
-    terms = [print_ for member in members[: _TRIED[2]] if (print_ := prints.of(member)) is not None]
-    if whole is None:
+def _find_sum(
+    side: int, cache: _ProjectionCache, member: Member, candidates: Sequence[Member]
+) -> _Sum | None:
+    """Return the only way in which some candidates add up to a member, with as few terms as possible.
+
+    Returns None if there is no way, or more than one.
+    """
+    total = cache.get_projection(member)
+    projections = []
+    for candidate in candidates[: max(_MAX_CANDIDATES.values())]:
+        projection = cache.get_projection(candidate)
+        if projection is not None:
+            projections.append(projection)
+    if total is None:
         return None
-    for count, most in _TRIED.items():
-        found = [
-            _Found(side, whole, signed, compared)
-            for signed in _near(whole, terms[:most], count)
-            if (compared := _compared(side, whole, signed)) is not None
-        ]
-        if found:
-            return found[0] if len(found) == 1 else None
+    for n_terms, limit in _MAX_CANDIDATES.items():
+        sums = []
+        for terms in _find_near_sums(total, projections[:limit], n_terms):
+            distance = _compare_sum(side, total, terms)
+            if distance is not None:
+                sums.append(_Sum(side, total, terms, distance))
+        if sums:
+            return sums[0] if len(sums) == 1 else None
     return None
 
 
-def _near(
-    whole: _Print, terms: Sequence[_Print], count: int
-) -> Iterator[tuple[tuple[int, _Print], ...]]:
-    """Signs and terms, ``count`` of each, whose projections add up to that of the whole."""
+def _find_near_sums(
+    total: _Projection, candidates: Sequence[_Projection], n_terms: int
+) -> Iterator[tuple[tuple[int, _Projection], ...]]:
+    """Yield ``n_terms`` signed candidates whose projections add up to that of ``total``."""
     from scipy.spatial import cKDTree
 
-    if len(terms) < count:
+    count = len(candidates)
+    if count < n_terms:
         return
-    places = np.array([term.place for term in terms])
-    tree = cKDTree(np.concatenate([places, -places]))
-    noises = np.array([term.noise for term in terms])
-    for chosen in combinations(range(len(terms)), count - 1):
-        for signs in product((1, -1), repeat=count - 1):
-            rest = whole.place - np.array(signs) @ places[list(chosen)]
-            reach = _SLACK * (whole.noise + noises[list(chosen)].sum() + noises.max())
-            for last in tree.query_ball_point(rest, reach):
-                number, sign = (last, 1) if last < len(terms) else (last - len(terms), -1)
-                found = [*chosen, number]
-                near = np.linalg.norm(rest - sign * places[number]) <= _SLACK * (
-                    whole.noise + noises[found].sum()
-                )
-                if near and number > chosen[-1] and 1 in (*signs, sign):
-                    yield tuple(zip((*signs, sign), (terms[i] for i in found), strict=True))
+    coordinates = np.array([candidate.coordinates for candidate in candidates])
+    noises = np.array([candidate.noise for candidate in candidates])
+    tree = cKDTree(np.concatenate([coordinates, -coordinates]))
+    for indices in combinations(range(count), n_terms - 1):
+        for signs in product((1, -1), repeat=n_terms - 1):
+            rest = total.coordinates - np.array(signs) @ coordinates[list(indices)]
+            noise = total.noise + noises[list(indices)].sum()
+            for point in tree.query_ball_point(rest, _SLACK * (noise + noises.max())):
+                last, last_sign = (point, 1) if point < count else (point - count, -1)
+                # Indices increase, so that each set of terms is tried once; one sign must be
+                # positive.
+                if last <= indices[-1] or 1 not in (*signs, last_sign):
+                    continue
+                distance = np.linalg.norm(rest - last_sign * coordinates[last])
+                all_indices = [*indices, last]
+                if distance <= _SLACK * (total.noise + noises[all_indices].sum()):
+                    terms = [candidates[index] for index in all_indices]
+                    yield tuple(zip((*signs, last_sign), terms, strict=True))
 
 
-def _compared(side: int, whole: _Print, signed: Sequence[tuple[int, _Print]]) -> Distance | None:
-    """The whole beside the sum, all of it; None if they are not the same, or so much is by chance."""
-    terms = [term for _, term in signed]
-    clear = _CLEAR * min(print_.varies for print_ in (whole, *terms))
-    if whole.noise > clear:
+def _compare_sum(
+    side: int, total: _Projection, terms: Sequence[tuple[int, _Projection]]
+) -> Distance | None:
+    """Compare all elements of a parameter with a sum.
+
+    Returns None if they differ, or if they could be that close by chance.
+    """
+    projections = [total, *(term for _, term in terms)]
+    noise_limit = _MAX_NOISE_SHARE * min(projection.variation for projection in projections)
+    if total.noise > noise_limit:
         return None
-    made = add_matrices(*((float(sign), term.member.matrix) for sign, term in signed))
-    own = whole.member.matrix
-    found = measure_distance(own, made) if side == 0 else measure_distance(made, own)
-    noise = max(
-        print_.noise for print_ in (whole, *terms)
-    )  # of terms that nearly cancel more than of their sum
-    found = replace(found, noise=max(found.noise, noise / whole.norm))
-    relation = found.classify()
-    return None if relation == "different" or (relation == "noise" and noise > clear) else found
+    sum_matrix = add_matrices(*((float(sign), term.member.matrix) for sign, term in terms))
+    matrices = [total.member.matrix, sum_matrix]
+    if side == 1:
+        matrices.reverse()
+    distance = measure_distance(*matrices)
+    # Terms that nearly cancel have more noise than their sum.
+    noise = max(projection.noise for projection in projections)
+    distance = replace(distance, noise=max(distance.noise, noise / total.norm))
+    relation = distance.classify()
+    if relation == "different" or (relation == "noise" and noise > noise_limit):
+        return None
+    return distance
 
 
-def _pair(found: _Found) -> Pair:
-    one = found.one.member
-    added_first = sorted(found.terms, key=lambda term: -term[0])
-    terms = " ".join(
-        ("+ " if sign > 0 else "- ") + term.member.label for sign, term in added_first
-    ).removeprefix("+ ")
-    coarsest = add_matrices(*((1.0, term.member.matrix) for _, term in found.terms)).precision
-    names, dtypes = (one.label, terms), (one.matrix.precision, coarsest)
+def _build_pair(found_sum: _Sum) -> Pair:
+    member, distance, side = found_sum.total.member, found_sum.distance, found_sum.side
+    formula = _format_terms(found_sum.terms)
+    term_matrices = [(1.0, term.member.matrix) for _, term in found_sum.terms]
+    names = [member.label, formula]
+    dtypes = [member.matrix.precision, add_matrices(*term_matrices).precision]
+    if side == 1:
+        names.reverse()
+        dtypes.reverse()
     rounding = ""
-    if found.distance.rounding is not None:
-        dtype, way, on_target = found.distance.rounding
-        rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
+    if distance.rounding is not None:
+        dtype, way, on_target = distance.rounding
+        rounding = f"{_ROLES[0 if on_target else 1]} rounded to {dtype}, {way}"
     return Pair(
-        path=one.path,
-        target=names[found.side],
-        reference=names[1 - found.side],
+        path=member.path,
+        target=names[0],
+        reference=names[1],
         evidence="sum",
-        shape=one.matrix.shape,
-        dtypes=dtypes if found.side == 0 else (dtypes[1], dtypes[0]),
-        relation=found.distance.classify(),
-        layout=f"the {('target', 'reference')[found.side]} holds a sum: {terms}",
+        shape=member.matrix.shape,
+        dtypes=(dtypes[0], dtypes[1]),
+        relation=distance.classify(),
+        layout=f"the {_ROLES[side]} holds a sum: {formula}",
         rounding=rounding,
-        error=found.distance.relative,
-        largest=found.distance.largest,
-        unequal=int(found.distance.unequal.sum()),
-        elements=one.matrix.size,
+        error=distance.relative,
+        largest=distance.largest,
+        unequal=int(distance.unequal.sum()),
+        elements=member.matrix.size,
     )
+
+
+def _format_terms(terms: Sequence[tuple[int, _Projection]]) -> str:
+    """Format a sum as 'a + b - c', positive terms first."""
+    sorted_terms = sorted(terms, key=lambda term: -term[0])
+    texts = [f"{'+' if sign > 0 else '-'} {term.member.label}" for sign, term in sorted_terms]
+    return " ".join(texts).removeprefix("+ ")

@@ -1,93 +1,103 @@
-"""Parameters that only one side has: tied heads, biases of zeros, and what is really missing."""
+"""Explain the parameters that only one side has: tied heads, biases of zeros, and missing ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..model.arrays import Floats
 from .distance import measure_distance
 from .groups import Member
-from .matrix import Matrix
 from .result import Mistake, Pair
 from .whole_model import WholeModel
 
 _HEAD, _EMBEDDING = "head.weight", "embedding.weight"
+_ROLES = ("target", "reference")
 
 
 @dataclass(frozen=True)
 class UnpairedParameters:
-    """What became of the parameters that have no partner."""
+    """The parameters that have no counterpart, explained."""
 
     pairs: tuple[
         Pair, ...
-    ]  #: a head, compared with the embedding that stands for it on the other side
+    ]  #: a head, compared with the embedding that the other side uses as its head
     missing: tuple[str, ...]  #: of the reference, not in the target
     unknown: tuple[str, ...]  #: of the target, not in the reference
     notes: tuple[str, ...]
-    accounted: int  #: elements that are explained without being compared
+    explained_elements: int  #: elements that are explained without a comparison
 
 
 def explain_unpaired(
-    sides: tuple[WholeModel, WholeModel], target: Sequence[Member], reference: Sequence[Member]
+    models: tuple[WholeModel, WholeModel], target: Sequence[Member], reference: Sequence[Member]
 ) -> UnpairedParameters:
-    """What the members without a partner are."""
+    """Explain the members of target and reference that have no counterpart."""
     pairs: list[Pair] = []
     notes: list[str] = []
     absent: tuple[list[str], list[str]] = [], []
-    accounted = 0
-    for one, members in ((0, target), (1, reference)):
+    explained_elements = 0
+    for side, members in ((0, target), (1, reference)):
         for member in members:
-            if member.path == _HEAD and (pair := _head(sides, one, member)) is not None:
-                pairs.append(pair)
-                if pair.mistake is None:
+            head_pair = None
+            if member.path == _HEAD:
+                head_pair = _compare_head(models, side, member)
+            if head_pair is not None:
+                pairs.append(head_pair)
+                if head_pair.mistake is None:
                     notes.append(
-                        f"the head of the {('target', 'reference')[one]} is its embedding; the other side has none"
+                        f"the head of the {_ROLES[side]} is its embedding; the other side has none"
                     )
-            elif member.path.endswith(".bias") and not _values(member.matrix).any():
-                accounted += member.matrix.size
-                notes.append(
-                    f"{member.label}: zeros, and the {('reference', 'target')[one]} has no such bias"
-                )
+            elif member.path.endswith(".bias") and _is_zero(member):
+                explained_elements += member.matrix.size
+                notes.append(f"{member.label}: zeros, and the {_ROLES[1 - side]} has no such bias")
             else:
-                absent[one].append(member.label)
-    return UnpairedParameters(tuple(pairs), tuple(absent[1]), tuple(absent[0]), tuple(notes), accounted)
+                absent[side].append(member.label)
+    return UnpairedParameters(
+        pairs=tuple(pairs),
+        missing=tuple(absent[1]),
+        unknown=tuple(absent[0]),
+        notes=tuple(notes),
+        explained_elements=explained_elements,
+    )
 
 
-def _values(matrix: Matrix) -> Floats:
-    return matrix.read_values(slice(0, matrix.shape[0]))
+def _is_zero(member: Member) -> bool:
+    return not member.matrix.read_values(slice(0, member.matrix.shape[0])).any()
 
 
-def _head(sides: tuple[WholeModel, WholeModel], one: int, member: Member) -> Pair | None:
-    """A head that one side alone has: the other takes its embedding in its place. None if it has none either."""
-    other = sides[1 - one]
+def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member) -> Pair | None:
+    """Compare the head of one side with the embedding of the other side, which has no head.
+
+    Returns None if there is no embedding of that width.
+    """
+    other = models[1 - side]
     name = other.canonical.get(_EMBEDDING)
     if name is None:
         return None
     embedding = other.tensors[name].matrix
-    rows = min(member.matrix.shape[0], embedding.shape[0])
-    if member.matrix.shape[1] != embedding.shape[1]:
+    if head.matrix.shape[1] != embedding.shape[1]:
         return None
-    mine, theirs = member.matrix.slice_rows(0, rows), embedding.slice_rows(0, rows)
-    found = measure_distance(*((mine, theirs) if one == 0 else (theirs, mine)))
-    names = (member.label, name) if one == 0 else (name, member.label)
+    n_rows = min(head.matrix.shape[0], embedding.shape[0])
+    matrices = [head.matrix.slice_rows(0, n_rows), embedding.slice_rows(0, n_rows)]
+    names = [head.label, name]
+    if side == 1:
+        matrices.reverse()
+        names.reverse()
+    target, reference = matrices
+    distance = measure_distance(target, reference)
     mistake = None
-    if len(found.wrong_rows):
-        role = ("target", "reference")[one]
-        mistake = Mistake(
-            "tied-head",
-            f"the {role} has a head of its own, where the other side uses its embedding",
-        )
+    if len(distance.wrong_rows):
+        message = f"the {_ROLES[side]} has a separate head, but the other side uses its embedding"
+        mistake = Mistake("tied-head", message)
     return Pair(
         path=_HEAD,
         target=names[0],
         reference=names[1],
         evidence="rule",
-        shape=mine.shape,
-        dtypes=(mine.dtype, theirs.dtype) if one == 0 else (theirs.dtype, mine.dtype),
-        relation=found.classify(),
-        error=found.relative,
-        unequal=int(found.unequal.sum()),
-        elements=mine.size,
+        shape=target.shape,
+        dtypes=(target.dtype, reference.dtype),
+        relation=distance.classify(),
+        error=distance.relative,
+        unequal=int(distance.unequal.sum()),
+        elements=target.size,
         mistake=mistake,
     )

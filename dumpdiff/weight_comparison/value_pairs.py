@@ -1,4 +1,4 @@
-"""Parameters that names do not pair: found by the numbers of their elements, whatever order these are in."""
+"""Pair parameters that names do not pair, by statistics that do not depend on the order of the elements."""
 
 from __future__ import annotations
 
@@ -11,58 +11,69 @@ from .distance import compute_noise
 from .groups import Group, Member
 from .matrix import Matrix
 
-#: How far norms, sums of magnitudes and extremes of one weight in two dtypes may be apart, relatively: rounding errs by
-#: at most one unit each, sums of many by far less.
+#: Allowed relative difference of the statistics of one weight in two dtypes, in units of the
+#: rounding noise: norms and extremes have an error of at most one unit each, sums of many elements
+#: a far smaller one.
 _TOLERANCE = 2.0
+_TINY = 1e-30  #: absolute tolerance, for statistics that are zero
+_STATISTICS = 5  #: size, norm, minimum, maximum, sum of magnitudes
 
 
 def pair_by_value(
-    target: Sequence[Member], reference: Sequence[Member], done: Callable[[int], None]
+    target: Sequence[Member], reference: Sequence[Member], report_bytes: Callable[[int], None]
 ) -> tuple[list[Group], list[Member], list[Member]]:
-    """Groups of one and one of equal size and equal numbers, each the other's only match, and what is left over."""
-    sizes = {m.matrix.size for m in target} & {m.matrix.size for m in reference}
-    sides = [[m for m in members if m.matrix.size in sizes] for members in (target, reference)]
-    prints = [
-        np.array([_fingerprint(m.matrix, done) for m in members]).reshape(-1, 5)
-        for members in sides
-    ]
-    found: list[Group] = []
-    for row, member in enumerate(sides[0]):
-        near = _near(prints[0][row], member, prints[1], sides[1])
-        if len(near) == 1:
-            other = sides[1][near[0]]
-            if len(_near(prints[1][near[0]], other, prints[0], sides[0])) == 1:
-                found.append(Group((member,), (other,), "value"))
-    taken = {id(m) for group in found for m in (*group.target, *group.reference)}
-    left = [[m for m in members if id(m) not in taken] for members in (target, reference)]
-    return found, left[0], left[1]
+    """Pair members that are each other's only match, and return the groups and the unpaired members."""
+    target_sizes = {member.matrix.size for member in target}
+    sizes = target_sizes & {member.matrix.size for member in reference}
+    targets = [member for member in target if member.matrix.size in sizes]
+    references = [member for member in reference if member.matrix.size in sizes]
+    target_statistics = _compute_all_statistics(targets, report_bytes)
+    reference_statistics = _compute_all_statistics(references, report_bytes)
+    groups: list[Group] = []
+    for row, member in enumerate(targets):
+        matches = _find_matches(member, target_statistics[row], references, reference_statistics)
+        if len(matches) != 1:
+            continue
+        other = references[matches[0]]
+        other_statistics = reference_statistics[matches[0]]
+        if len(_find_matches(other, other_statistics, targets, target_statistics)) == 1:
+            groups.append(Group((member,), (other,), "value"))
+    paired_ids = {id(group.target[0]) for group in groups}
+    paired_ids |= {id(group.reference[0]) for group in groups}
+    unpaired_target = [member for member in target if id(member) not in paired_ids]
+    unpaired_reference = [member for member in reference if id(member) not in paired_ids]
+    return groups, unpaired_target, unpaired_reference
 
 
-def _near(wanted: Floats, member: Member, others: Floats, members: Sequence[Member]) -> list[int]:
-    """Rows of ``others`` that hold the same numbers."""
-    if wanted[2] == wanted[3]:  # constants tell nothing
+def _find_matches(
+    member: Member, statistics: Floats, others: Sequence[Member], other_statistics: Floats
+) -> list[int]:
+    """Return the indices of ``others`` with the statistics of ``member``."""
+    size, norm, low, high, magnitude = statistics
+    if low == high:  # a constant has no identity
         return []
     limits = np.array(
         [
             _TOLERANCE * compute_noise(member.matrix.precision, other.matrix.precision)
-            for other in members
+            for other in others
         ]
     )
-    scale = np.array(
-        [
-            0,
-            wanted[1],
-            max(abs(wanted[2]), abs(wanted[3])),
-            max(abs(wanted[2]), abs(wanted[3])),
-            wanted[4],
-        ]
-    )
-    near = np.abs(others - wanted) <= np.maximum(limits[:, None] * scale, 1e-30)
-    return [int(row) for row in np.flatnonzero(near.all(axis=1))]
+    extreme = max(abs(low), abs(high))
+    scale = np.array([0, norm, extreme, extreme, magnitude])
+    is_near = np.abs(other_statistics - statistics) <= np.maximum(limits[:, None] * scale, _TINY)
+    return [int(row) for row in np.flatnonzero(is_near.all(axis=1))]
 
 
-def _fingerprint(matrix: Matrix, done: Callable[[int], None]) -> Floats:
-    """(5,): size, norm, least, largest, sum of magnitudes; none depends on the order of the elements."""
+def _compute_all_statistics(
+    members: Sequence[Member], report_bytes: Callable[[int], None]
+) -> Floats:
+    """Return the statistics of each member: (members, 5)."""
+    statistics = [_compute_statistics(member.matrix, report_bytes) for member in members]
+    return np.array(statistics).reshape(-1, _STATISTICS)
+
+
+def _compute_statistics(matrix: Matrix, report_bytes: Callable[[int], None]) -> Floats:
+    """Return size, norm, minimum, maximum and sum of magnitudes of the finite elements."""
     square = magnitude = 0.0
     low, high = np.inf, -np.inf
     for start in range(0, matrix.shape[0], matrix.rows_per_chunk):
@@ -72,5 +83,5 @@ def _fingerprint(matrix: Matrix, done: Callable[[int], None]) -> Floats:
             square += float(np.vdot(values, values))
             magnitude += float(np.abs(values).sum())
             low, high = min(low, float(values.min())), max(high, float(values.max()))
-        done(values.nbytes)
+        report_bytes(values.nbytes)
     return np.array([matrix.size, np.sqrt(square), low, high, magnitude])

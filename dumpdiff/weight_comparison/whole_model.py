@@ -1,8 +1,8 @@
-"""One checkpoint as a whole model: every tensor under its global name, as if nothing had ever been split."""
+"""One checkpoint as a whole model: every tensor under its global name, with its shards joined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,11 +23,11 @@ class Tensor:
     name: str  #: with global numbers of layers and experts
     matrix: Matrix
     shape: tuple[int, ...]
-    stack: AnyArray | None = None  #: the raw elements, where they lie in one piece
+    stack: AnyArray | None = None  #: the raw elements, if the tensor was not split
 
     @property
     def dtype(self) -> str:
-        """Of its elements."""
+        """The dtype of its elements."""
         return self.matrix.dtype
 
     @property
@@ -46,35 +46,36 @@ class WholeModel:
     tensors: Mapping[str, Tensor]
     problems: tuple[Problem, ...]
     rules: Rules
-    notes: tuple[str, ...] = ()  #: how its tensors were read, where not as they are stored
+    notes: tuple[str, ...] = ()  #: how tensors were read, if not as they are stored
 
     @cached_property
     def canonical(self) -> Mapping[str, str]:
-        """Canonical name -> own name, of the parameters that have one that no other has; optimizer states have none."""
-        return {path: name for name, path in self.rules.resolve_parameters(self.tensors).items()}
+        """Canonical name -> own name, of the parameters whose canonical name is unique."""
+        return {path: name for name, path in self.rules.parameters(self.tensors).items()}
 
     def canonical_of(self, name: str) -> str:
-        """The canonical name, or the name itself where no rule knows it."""
-        return self.rules.resolve_parameter(name) or name
+        """Return the canonical name, or the name itself if no rule matches."""
+        return self.rules.parameter(name) or name
 
     @cached_property
     def hidden(self) -> int:
-        """Width of the model: of its embedding, or as the settings say; 0 if unknown."""
+        """Width of the model: of its embedding, or from the settings; 0 if unknown."""
         for path in ("embedding.weight", "head.weight"):
             if path in self.canonical:
                 return self.tensors[self.canonical[path]].shape[-1]
         return self.config.hidden or 0
 
     def release(self) -> None:
-        """Give back the memory of what was read."""
+        """Release the memory of what was read."""
         self.checkpoint.release()
 
 
 def make_unsplit_tensor(name: str, dtype: str, raw: AnyArray) -> Tensor:
-    """A tensor that was never split."""
+    """Return a tensor that was not split."""
     return Tensor(name, Matrix.from_array(raw, dtype), raw.shape, raw)
 
 
-def are_identical(arrays: list[AnyArray]) -> bool:
-    """Whether raw arrays are all the same, bit for bit."""
-    return all(a.shape == arrays[0].shape and np.array_equal(a, arrays[0]) for a in arrays[1:])
+def are_identical(arrays: Sequence[AnyArray]) -> bool:
+    """Whether raw arrays are equal bit for bit."""
+    first = arrays[0]
+    return all(array.shape == first.shape and np.array_equal(array, first) for array in arrays[1:])

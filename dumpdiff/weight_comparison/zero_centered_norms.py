@@ -1,7 +1,8 @@
-"""Norms whose weight is stored as its distance from one, so that zeros are where the other side has ones.
+"""Norm weights that are stored minus one, so that zeros correspond to ones of the other side.
 
-Megatron-core's ``layernorm_zero_centered_gamma`` (``--apply-layernorm-1p``) does so, and the models of transformers
-whose norm multiplies by ``1 + weight`` (models/{gemma,qwen3_next,nemotron}/modeling_*.py and their relatives).
+Megatron-core's ``layernorm_zero_centered_gamma`` (``--apply-layernorm-1p``) stores them so, and so
+do the models of transformers whose norm multiplies by ``1 + weight``
+(models/{gemma,qwen3_next,nemotron}/modeling_*.py and related models).
 """
 
 from __future__ import annotations
@@ -20,92 +21,99 @@ from .matrix import Matrix
 from .row_permutation import RowOrder
 
 _NORM = re.compile(r"(norm|_ln|ln_\w+)\.weight$")
-#: The gated norm of Qwen3-Next is stored as it is, though all its others are not.
-_NEVER = re.compile(r"linear_attn\.norm\.weight$")
+#: The gated norm of Qwen3-Next is not stored minus one, although all other norms of the model are.
+_NEVER_ZERO_CENTERED = re.compile(r"linear_attn\.norm\.weight$")
 _FLAGS = ("apply_layernorm_1p", "layernorm_zero_centered_gamma")
-_MODELS = re.compile(
-    r"gemma[23]?(_text)?|recurrent_gemma|vaultgemma|t5gemma2?|nemotron|qwen3_next|qwen3_5(_moe)?(_text)?"
+_MODEL_TYPES = re.compile(
+    r"gemma[23]?(_text)?|recurrent_gemma|vaultgemma|t5gemma2?|nemotron"
+    r"|qwen3_next|qwen3_5(_moe)?(_text)?"
 )
+
+#: Constants to add to target and reference if the target's norms are stored minus one, or the
+#: reference's.
+_TARGET_OFFSETS, _REFERENCE_OFFSETS = (1.0, 0.0), (0.0, 1.0)
 
 
 def has_zero_centered_norms(settings: Mapping[str, Any]) -> bool | None:
-    """Whether a checkpoint of these settings keeps norms as their distance from one; None if they do not say."""
+    """Whether a checkpoint with these settings stores norms minus one; None if they do not define it."""
     for flag in _FLAGS:
         if isinstance(settings.get(flag), bool):
             return bool(settings[flag])
-    model = settings.get("model_type")
-    return _MODELS.fullmatch(model) is not None if isinstance(model, str) else None
+    model_type = settings.get("model_type")
+    if not isinstance(model_type, str):
+        return None
+    return _MODEL_TYPES.fullmatch(model_type) is not None
 
 
 def is_norm(path: str) -> bool:
     """Whether a canonical name is that of the weight of a norm."""
-    return _NORM.search(path) is not None and _NEVER.search(path) is None
+    return _NORM.search(path) is not None and _NEVER_ZERO_CENTERED.search(path) is None
 
 
 @dataclass(frozen=True)
 class RecenteredNorm:
-    """The weights of a norm on both sides as what the norm multiplies by, where one side keeps less than that."""
+    """The weights of a norm on both sides, with one added to the side that is stored minus one."""
 
     target: Matrix
     reference: Matrix
-    order: RowOrder
-    right: bool | None  #: None where only the other norms of the model can tell
+    order: RowOrder  #: description of the difference
+    is_correct: bool | None  #: None if only the other norms of the model can decide
 
 
 def recenter_norm(
-    target: Matrix, reference: Matrix, known: tuple[bool | None, bool | None]
+    target: Matrix, reference: Matrix, settings: tuple[bool | None, bool | None]
 ) -> RecenteredNorm | None:
-    """One of two weights of a norm plus one, where it is its distance from one; None where they are as they stand.
+    """Add one to the side of a norm that is stored minus one; None if neither side is, or both are.
 
-    ``known`` is what :func:`stored_centred` says of target and reference. Where it says nothing of one of them, values
-    decide; a constant decides nothing.
+    ``settings`` are the results of :func:`has_zero_centered_norms` for target and reference. If one
+    of them is None, the values decide; constant values decide nothing.
     """
-    if known[0] is not None and known[0] == known[1]:
+    if settings[0] is not None and settings[0] == settings[1]:
         return None
-    a, b = (matrix.read_values(slice(0, matrix.shape[0])) for matrix in (target, reference))
+    target_values = target.read_values(slice(0, target.shape[0]))
+    reference_values = reference.read_values(slice(0, reference.shape[0]))
     noise = compute_noise(target.precision, reference.precision)
-    plain = _near(a, b, noise)
-    ways = {
-        True: (1.0, 0.0),
-        False: (0.0, 1.0),
-    }  # what is added to target and reference, by whether the target is it
-    if None not in known:
-        added = ways[bool(known[0])]
-        if plain and not _near(a + added[0], b + added[1], noise):
-            return RecenteredNorm(target, reference, _kept(added), False)
-        return _with(target, reference, added, True)
-    if plain or not (np.ptp(a) and np.ptp(b)):
+    is_stored_equal = _are_close(target_values, reference_values, noise)
+    if None not in settings:
+        offsets = _TARGET_OFFSETS if settings[0] else _REFERENCE_OFFSETS
+        is_correct = _are_close(target_values + offsets[0], reference_values + offsets[1], noise)
+        if is_stored_equal and not is_correct:
+            return RecenteredNorm(target, reference, _describe_missing_offset(offsets), False)
+        return _add_offsets(target, reference, offsets, True)
+    if is_stored_equal or not (np.ptp(target_values) and np.ptp(reference_values)):
         return None
-    for added in ways.values():
-        if _near(a + added[0], b + added[1], noise):
-            return _with(target, reference, added, None)
+    for offsets in (_TARGET_OFFSETS, _REFERENCE_OFFSETS):
+        if _are_close(target_values + offsets[0], reference_values + offsets[1], noise):
+            return _add_offsets(target, reference, offsets, None)
     return None
 
 
-def _near(a: Floats, b: Floats, noise: float) -> bool:
+def _are_close(a: Floats, b: Floats, noise: float) -> bool:
     return bool(np.linalg.norm(a - b) <= noise * np.linalg.norm(b))
 
 
-def _with(
-    target: Matrix, reference: Matrix, added: tuple[float, float], right: bool | None
+def _add_offsets(
+    target: Matrix, reference: Matrix, offsets: tuple[float, float], is_correct: bool | None
 ) -> RecenteredNorm:
-    one, other = (
-        add_matrices((1.0, matrix), constant=number) if number else matrix
-        for matrix, number in zip((target, reference), added, strict=True)
+    if offsets[0]:
+        target = add_matrices((1.0, target), constant=offsets[0])
+    if offsets[1]:
+        reference = add_matrices((1.0, reference), constant=offsets[1])
+    description = (
+        f"the reference's plus {offsets[1] - offsets[0]:g}:"
+        f" the {_get_side(offsets)} stores norm weights minus one"
     )
-    kept = f"the {_side(added)} keeps the distance of a norm's weight from one"
-    return RecenteredNorm(
-        one, other, RowOrder("centred", f"the reference's plus {added[1] - added[0]:g}: {kept}"), right
+    return RecenteredNorm(target, reference, RowOrder("zero-centered", description), is_correct)
+
+
+def _get_side(offsets: tuple[float, float]) -> str:
+    return "target" if offsets == _TARGET_OFFSETS else "reference"
+
+
+def _describe_missing_offset(offsets: tuple[float, float]) -> RowOrder:
+    """Describe the mistake that both sides store equal weights although only one side adds one to them."""
+    description = (
+        "equal to the stored weights of the reference,"
+        f" although the {_get_side(offsets)} stores norm weights minus one"
     )
-
-
-def _side(added: tuple[float, float]) -> str:
-    return "target" if added[0] else "reference"
-
-
-def _kept(added: tuple[float, float]) -> RowOrder:
-    """The other mistake: one side multiplies by one more than is stored, and both store the same."""
-    return RowOrder(
-        "centred",
-        f"the reference's as it stands, though the {_side(added)} keeps a norm's distance from one",
-    )
+    return RowOrder("zero-centered", description)

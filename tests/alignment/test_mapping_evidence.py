@@ -9,7 +9,7 @@ import pytest
 from traces import load_shipped_rules
 
 from dumpdiff.alignment import Alignment, align
-from dumpdiff.capture.msprobe.mapping_files import MsprobeMapping, msprobe_mapping
+from dumpdiff.capture.msprobe.mapping_files import MsprobeMapping, build_mapping
 from dumpdiff.graph import Flow
 from dumpdiff.rulebook import Rules, load_rules
 
@@ -19,7 +19,7 @@ Flows = Callable[[str], Flow]
 @pytest.fixture
 def clean(flow: Flows) -> MsprobeMapping:
     """What the two runs without fault taught."""
-    return msprobe_mapping(
+    return build_mapping(
         align(flow("ms_mf_none"), flow("pt_none"), load_shipped_rules()), load_shipped_rules(), "data", (8, 3)
     )
 

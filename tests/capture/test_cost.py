@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dumpdiff import read
-from dumpdiff.capture.cost import Cost, cost, of_ops, recorded
-from dumpdiff.model.trace import Source, Trace, op_table, tensor_table
+from dumpdiff.capture.cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
+from dumpdiff.model.trace import Source, Trace, build_op_table, tensor_table
 
 
 def size(folder: Path, *suffixes: str) -> int:
@@ -21,7 +21,7 @@ def test_npy_files_of_mindspore_are_known_to_the_byte(
     trace: Callable[[str], Trace], dump: Callable[[str], Path]
 ) -> None:
     found = trace("demo_mindspore")
-    expected = cost(found, "mindspore", whole=recorded(found))
+    expected = estimate_cost(found, "mindspore", whole=flag_recorded_tensors(found))
     assert expected.tensors == len(list(dump("demo_mindspore").rglob("*.npy")))
     assert expected.bytes == size(dump("demo_mindspore"), ".npy")
 
@@ -33,14 +33,14 @@ def test_dumps_of_pytorch_are_known_to_a_tenth(
     trace: Callable[[str], Trace], dump: Callable[[str], Path], name: str, suffixes: tuple[str, ...]
 ) -> None:
     found = trace(name)
-    expected = cost(found, found.source.format, whole=recorded(found))
+    expected = estimate_cost(found, found.source.format, whole=flag_recorded_tensors(found))
     assert expected.bytes == pytest.approx(size(dump(name), *suffixes), rel=0.1)
 
 
 def test_statistics_are_known_to_a_quarter(dump: Callable[[str], Path]) -> None:
     folder = dump("pt_none") / "statistics_mix"
     found = read(folder)
-    assert cost(found, "msprobe", statistics=recorded(found)).bytes == pytest.approx(
+    assert estimate_cost(found, "msprobe", statistics=flag_recorded_tensors(found)).bytes == pytest.approx(
         size(folder, ".json"), rel=0.25
     )
 
@@ -48,9 +48,9 @@ def test_statistics_are_known_to_a_quarter(dump: Callable[[str], Path]) -> None:
 def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> None:
     found = trace("demo_mindspore")
     ops = [10, 300]
-    few = cost(found, "mindspore", whole=of_ops(found, ops))
+    few = estimate_cost(found, "mindspore", whole=flag_op_tensors(found, ops))
     assert few.tensors == int(found.tensors["op"].isin(ops).sum())
-    both = [cost(found, "mindspore", whole=of_ops(found, [op])).bytes for op in ops]
+    both = [estimate_cost(found, "mindspore", whole=flag_op_tensors(found, [op])).bytes for op in ops]
     assert few.bytes == sum(both)
 
 
@@ -66,7 +66,7 @@ def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> N
 )
 def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprobe: int) -> None:
     """bfloat16 is stored as float32 where there is no such dtype."""
-    ops = op_table({"name": ["a"], "kind": ["Add"]})
+    ops = build_op_table({"name": ["a"], "kind": ["Add"]})
     tensors = tensor_table(
         {"op": [0], "slot": ["output.0"], "role": ["output"], "dtype": [dtype], "size": [100]}
     )
@@ -74,7 +74,7 @@ def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprob
     empty = tensors.assign(size=np.int64(0))
     for format, elements in (("mindspore", mindspore), ("msprobe", msprobe)):
         spent = [
-            cost(Trace(found.source, ops, table), format, whole=np.array([True])).bytes
+            estimate_cost(Trace(found.source, ops, table), format, whole=np.array([True])).bytes
             for table in (tensors, empty)
         ]
         assert spent[0] - spent[1] == elements

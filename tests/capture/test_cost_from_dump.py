@@ -7,23 +7,23 @@ from collections.abc import Callable
 import pytest
 
 from dumpdiff.capture import mindspore
-from dumpdiff.capture.cost_from_dump import Expected, like_mindspore, like_msprobe
+from dumpdiff.capture.cost_from_dump import ExpectedCost, estimate_mindspore_cost, estimate_msprobe_cost
 from dumpdiff.capture.msprobe import Options
 from dumpdiff.model.trace import Trace
 
 
 @pytest.fixture
-def on_mindspore(trace: Callable[[str], Trace]) -> Callable[..., Expected]:
-    def expected(like: str = "demo_mindspore", **asked: object) -> Expected:
-        config = mindspore.configuration(mindspore.Options(path="/d", **asked), mindspore.Target())
-        return like_mindspore(config, trace(like), like)
+def on_mindspore(trace: Callable[[str], Trace]) -> Callable[..., ExpectedCost]:
+    def expected(like: str = "demo_mindspore", **asked: object) -> ExpectedCost:
+        config = mindspore.build_configuration(mindspore.Options(path="/d", **asked), mindspore.Target())
+        return estimate_mindspore_cost(config, trace(like), like)
 
     return expected
 
 
 @pytest.fixture
-def on_msprobe(trace: Callable[[str], Trace]) -> Callable[..., Expected]:
-    return lambda **asked: like_msprobe(
+def on_msprobe(trace: Callable[[str], Trace]) -> Callable[..., ExpectedCost]:
+    return lambda **asked: estimate_msprobe_cost(
         Options("/d", **asked), trace("demo_pytorch"), "demo_pytorch"
     )
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.capture.environment import FRAMEWORKS, VARIABLES, environment, explained
-from dumpdiff.capture.mindspore import Options, Target, configuration, text_of
+from dumpdiff.capture.environment import FRAMEWORKS, VARIABLES, build_environment, explain_variables
+from dumpdiff.capture.mindspore import Options, Target, build_configuration, format_configuration
 from dumpdiff.capture.shells import SHELLS
 from dumpdiff.model.errors import DumpError
 
@@ -28,7 +28,7 @@ VALUES = st.dictionaries(
 def write(folder: Path, path: str) -> Path:
     folder.mkdir(exist_ok=True)
     file = folder / "dump.json"
-    file.write_text(text_of(configuration(Options(path=path), Target("cpu"))))
+    file.write_text(format_configuration(build_configuration(Options(path=path), Target("cpu"))))
     return file
 
 
@@ -93,37 +93,37 @@ def test_slurm_has_one_option_and_refuses_what_it_cannot_hold() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("shell", ["bash", "fish", "json", "docker", "slurm"])
 def test_every_shell_takes_what_a_run_needs(framework: str, shell: str) -> None:
-    values = environment(framework)
+    values = build_environment(framework)
     assert all(name in SHELLS[shell](values) for name in values)
 
 
 def test_without_a_configuration_nothing_names_one() -> None:
-    assert "MINDSPORE_DUMP_CONFIG" not in environment("mindspore")
-    assert not any(name.startswith("M") for name in environment("pytorch"))
+    assert "MINDSPORE_DUMP_CONFIG" not in build_environment("mindspore")
+    assert not any(name.startswith("M") for name in build_environment("pytorch"))
 
 
 def test_what_is_not_always_wanted_is_set_only_if_asked_for() -> None:
-    assert environment("mindspore", also=("MS_DEV_SAVE_GRAPHS",))["MS_DEV_SAVE_GRAPHS"] == "2"
+    assert build_environment("mindspore", also=("MS_DEV_SAVE_GRAPHS",))["MS_DEV_SAVE_GRAPHS"] == "2"
     asked = {variable.name for variable in VARIABLES if variable.asked}
-    assert not asked & environment("mindspore").keys()
+    assert not asked & build_environment("mindspore").keys()
     with pytest.raises(DumpError, match="MS_DEV_SAVE_GRAPH is no variable known here"):
-        environment("mindspore", also=("MS_DEV_SAVE_GRAPH",))
+        build_environment("mindspore", also=("MS_DEV_SAVE_GRAPH",))
 
 
 def test_cann_is_given_the_same_configuration_if_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path, "/data/dump")
-    assert environment("mindspore", file, also=("MS_ACL_DUMP_CFG_PATH",))[
+    assert build_environment("mindspore", file, also=("MS_ACL_DUMP_CFG_PATH",))[
         "MS_ACL_DUMP_CFG_PATH"
     ] == str(file)
-    assert "MS_ACL_DUMP_CFG_PATH" not in environment("mindspore", file)
+    assert "MS_ACL_DUMP_CFG_PATH" not in build_environment("mindspore", file)
 
 
 def test_the_seed_is_that_of_python() -> None:
-    assert environment("pytorch", seed=7)["PYTHONHASHSEED"] == "7"
+    assert build_environment("pytorch", seed=7)["PYTHONHASHSEED"] == "7"
 
 
 def test_explained_says_what_every_variable_of_the_framework_is_for() -> None:
-    said = explained("mindspore", environment("mindspore"))
+    said = explain_variables("mindspore", build_environment("mindspore"))
     for variable in VARIABLES:
         assert (variable.does in said) == ("mindspore" in variable.frameworks)
     assert "MS_DEV_SAVE_GRAPHS (not set; --also MS_DEV_SAVE_GRAPHS sets it to 2)" in said
@@ -132,10 +132,10 @@ def test_explained_says_what_every_variable_of_the_framework_is_for() -> None:
 def test_a_folder_that_mindspore_would_refuse_is_not_named(tmp_path: Path) -> None:
     file = write(tmp_path / "v1.0", "")
     with pytest.raises(DumpError, match="name a path in it"):
-        environment("mindspore", file)
+        build_environment("mindspore", file)
 
 
 def test_a_configuration_that_is_no_json_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "dump.json").write_text("{,}")
     with pytest.raises(DumpError, match=r"dump[.]json: line 1, column 2"):
-        environment("mindspore", tmp_path / "dump.json")
+        build_environment("mindspore", tmp_path / "dump.json")

@@ -14,9 +14,9 @@ from traces import align_traces, locate_divergence, find_op, select_ops
 import dumpdiff
 from dumpdiff.alignment import Alignment
 from dumpdiff.capture import mindspore
-from dumpdiff.capture.mindspore.kernels import kernel
-from dumpdiff.capture.neighbours import nearby
-from dumpdiff.capture.next_dump import Narrowed, narrow
+from dumpdiff.capture.mindspore.kernels import parse_kernel
+from dumpdiff.capture.neighbours import select_nearby_ops
+from dumpdiff.capture.next_dump import NextDumps, plan_next_dump
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.finding import Finding
 from dumpdiff.model.trace import Trace
@@ -52,7 +52,7 @@ def names(trace: Trace, ops: Sequence[int]) -> list[str]:
 def test_it_begins_with_the_finding_and_holds_both_sides_of_what_is_around_it(
     pair, alignment: Alignment, finding: Finding
 ) -> None:
-    target, reference = nearby(alignment, [finding], 20)
+    target, reference = select_nearby_ops(alignment, [finding], 20)
     assert (len(target), len(reference)) == (20, 20)
     assert (names(pair[0], target)[0], names(pair[1], reference)[0]) == (ADD, PARTNER)
     assert {"Tensor.mean.3.forward", "Torch.rsqrt.3.forward"} <= set(names(pair[1], reference)[:4])
@@ -64,7 +64,7 @@ def test_it_begins_with_the_finding_and_holds_both_sides_of_what_is_around_it(
 def test_no_gradient_is_asked_for_to_explain_a_forward_pass(
     pair, alignment: Alignment, finding: Finding
 ) -> None:
-    for trace, ops in zip(pair, nearby(alignment, [finding], 40), strict=True):
+    for trace, ops in zip(pair, select_nearby_ops(alignment, [finding], 40), strict=True):
         assert set(trace.ops["phase"].iloc[list(ops)]) == {"forward"}
         assert set(trace.ops["level"].iloc[list(ops)]) == {"op"}
 
@@ -75,7 +75,7 @@ def test_around_a_gradient_the_forward_pass_is_asked_for_too(
     backward = replace(
         finding, phase="backward", target_ops=(), reference_ops=("Torch.rsqrt.3.backward",)
     )
-    ops = nearby(alignment, [backward], 20)[1]
+    ops = select_nearby_ops(alignment, [backward], 20)[1]
     assert set(pair[1].ops["phase"].iloc[list(ops)]) == {"forward", "backward"}
 
 
@@ -87,7 +87,7 @@ def test_a_dump_of_modules_alone_is_asked_for_modules(trace: Callable[[str], Tra
     finding = Finding(
         1, "introduced", "forward", "", "", (only.ops["name"].iat[5],), (), (), {}, 0.0, 1.0, ()
     )
-    target, _ = nearby(align_traces(only, only), [finding], 3)
+    target, _ = select_nearby_ops(align_traces(only, only), [finding], 3)
     assert len(target) == 3
 
 
@@ -95,13 +95,13 @@ def test_kernels_are_called_as_the_runtime_calls_them(
     pair, alignment: Alignment, finding: Finding
 ) -> None:
     """Each entry selects its operator in a dump that the same run would leave, and no other."""
-    side = narrow(alignment, [finding], 20, NEXT).target
+    side = plan_next_dump(alignment, [finding], 20, NEXT).target
     common = json.loads(side.text)["common_dump_settings"]
     assert (common["dump_mode"], common["iteration"], common["support_device"]) == (1, "0", [0])
     assert common["path"] == "/data/next/target"
     runtime = pair[0].ops["name"].tolist()
     for entry in common["kernels"]:
-        assert [name for name in runtime if kernel(entry).selects(name)] == [entry]
+        assert [name for name in runtime if parse_kernel(entry).selects(name)] == [entry]
 
 
 def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
@@ -113,10 +113,10 @@ def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
     )
     target = dumpdiff.read(stripped)
     finding = replace(finding, target_ops=(ADD.replace("/", "_"),))
-    side = narrow(align_traces(target, pair[1]), [finding], 10, NEXT).target
+    side = plan_next_dump(align_traces(target, pair[1]), [finding], 10, NEXT).target
     runtime = pair[0].ops["name"].tolist()
     selected = [
-        [name for name in runtime if kernel(entry).selects(name)]
+        [name for name in runtime if parse_kernel(entry).selects(name)]
         for entry in json.loads(side.text)["common_dump_settings"]["kernels"]
     ]
     assert selected[0] == [ADD]
@@ -126,7 +126,7 @@ def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
 def test_the_backend_and_the_version_are_those_of_the_dump(
     pair, alignment: Alignment, finding: Finding
 ) -> None:
-    side = narrow(alignment, [finding], 5, NEXT).target
+    side = plan_next_dump(alignment, [finding], 5, NEXT).target
     on = mindspore.Target("cpu", mindspore.Version(2, 10))
     assert mindspore.check(json.loads(side.text), on, here=False) == ()
 
@@ -134,7 +134,7 @@ def test_the_backend_and_the_version_are_those_of_the_dump(
 def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
     pair, alignment: Alignment, finding: Finding
 ) -> None:
-    side = narrow(alignment, [finding], 20, NEXT).reference
+    side = plan_next_dump(alignment, [finding], 20, NEXT).reference
     config = json.loads(side.text)
     assert (config["task"], config["step"], config["rank"], config["level"]) == (
         "tensor",
@@ -150,13 +150,13 @@ def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
 def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], finding: Finding) -> None:
     there = trace("v6.0_api_stack")
     finding = replace(finding, reference_ops=("Functional.linear.18.forward",), target_ops=())
-    side = narrow(align_traces(there, there), [finding], 3, NEXT).reference
+    side = plan_next_dump(align_traces(there, there), [finding], 3, NEXT).reference
     assert (side.file, side.text) == ("", "")
     assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.how)
 
 
 def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: Finding) -> None:
-    narrowed = narrow(alignment, [finding], 20, NEXT)
+    narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
     for side in (narrowed.target, narrowed.reference):
         assert len(side.ops) == 20
         assert 10 * side.cost.tensors < side.of_everything.tensors
@@ -166,20 +166,20 @@ def test_what_cannot_be_done_is_said(
     pair, alignment: Alignment, finding: Finding, tmp_path: Path
 ) -> None:
     with pytest.raises(DumpError, match="no finding to look at more closely"):
-        narrow(alignment, [], 20, NEXT)
+        plan_next_dump(alignment, [], 20, NEXT)
     with pytest.raises(DumpError, match=r"/data/v1\.0"):
-        narrow(alignment, [finding], 20, Path("/data/v1.0"))
+        plan_next_dump(alignment, [finding], 20, Path("/data/v1.0"))
     (tmp_path / "reference").mkdir()
     with pytest.raises(
         DumpError, match="is there already, and two dumps would mix; give another folder"
     ):
-        narrow(alignment, [finding], 20, tmp_path)
+        plan_next_dump(alignment, [finding], 20, tmp_path)
 
 
 def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
     pair, alignment: Alignment, finding: Finding, dump: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    narrowed = narrow(alignment, [finding], 20, NEXT)
+    narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
     result = dumpdiff.align(*_recorded_again(pair, narrowed, dump, tmp_path))
     first = result.first_divergence
     assert result.verdict == "diverged"
@@ -189,7 +189,7 @@ def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
 
 
 def _recorded_again(
-    pair, narrowed: Narrowed, dump: Callable[[str], Path], into: Path
+    pair, narrowed: NextDumps, dump: Callable[[str], Path], into: Path
 ) -> tuple[Path, Path]:
     """The two dumps as the dumpers would have left them, had they been given the configurations."""
     target, reference = into / "target", into / "reference"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dumpdiff.capture.snippets import FRAMEWORKS, KINDS, snippet
+from dumpdiff.capture.snippets import FRAMEWORKS, KINDS, build_snippet
 
 NORM = re.compile(r"^step:\[(\d+)\] local_norm/(\S+): (\S+)$", re.MULTILINE)
 TRAIN = Path(__file__).parent / "training"
@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if framework not in done:
             folder = tmp_path_factory.mktemp(f"trained_{framework}")
             for kind in KINDS:
-                code = snippet(
+                code = build_snippet(
                     kind,
                     framework,
                     seed=7,
@@ -128,7 +128,7 @@ def test_dump_in_mindspore_is_by_the_framework(trained: Callable[[str], Path]) -
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_says_where_to_paste_it_and_is_python(kind: str, framework: str) -> None:
-    code = snippet(kind, framework)
+    code = build_snippet(kind, framework)
     assert code.startswith(f"# dumpdiff: {KINDS[kind]}\n# Paste into: ")
     assert "$" not in code
     assert ast.parse(code).body
@@ -141,7 +141,7 @@ def test_parameters_reach_the_code(framework: str) -> None:
         node.value
         for kind in KINDS
         for node in ast.walk(
-            ast.parse(snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile))
+            ast.parse(build_snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile))
         )
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, str))
     }

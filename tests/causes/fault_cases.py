@@ -9,7 +9,7 @@ import numpy as np
 from results import FINDING
 
 from dumpdiff.causes.hypotheses import HYPOTHESES
-from dumpdiff.causes.cause_ranking import rank_causes
+from dumpdiff.causes.cause_search import find_causes
 from dumpdiff.causes.fault_case import Operand, FaultCase
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.model.finding import Cause
@@ -60,4 +60,4 @@ def make_fault_case(
 
 def explain_fault_case(seen: FaultCase) -> tuple[Cause, ...]:
     """What all hypotheses together make of it, best first."""
-    return rank_causes([seen], HYPOTHESES)[1]
+    return find_causes([seen], HYPOTHESES)[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.causes.hypotheses import HYPOTHESES
-from dumpdiff.causes.cause_ranking import rank_causes
+from dumpdiff.causes.cause_search import find_causes
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
@@ -149,7 +149,7 @@ def test_which_side_has_not_one_bias_is_seen_from_its_own_product(
         )
         for ours, theirs in ((0, 1), (1, 0))
     ]
-    role, found = rank_causes(seen, HYPOTHESES)
+    role, found = find_causes(seen, HYPOTHESES)
     assert (role, found[0].name) == (side, cause)
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import jsonschema
 import numpy as np
 import pytest
-from results import make
+from results import make_result
 
 import dumpdiff
 import dumpdiff.api
@@ -36,7 +36,7 @@ def check(document: Any) -> None:
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the library was called with; it answers ``called["result"]``, by default a divergence."""
-    seen: dict[str, Any] = {"result": make()}
+    seen: dict[str, Any] = {"result": make_result()}
 
     def align(target: str, reference: str, **options: Any) -> Result:
         seen.update(target=target, reference=reference, options=options)
@@ -52,7 +52,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_exit_code_is_the_verdict(
     run: Run, called: dict[str, Any], verdict: str, code: int
 ) -> None:
-    called["result"] = make(verdict=verdict)
+    called["result"] = make_result(verdict=verdict)
     assert run("align", "a", "b").exit_code == code
 
 

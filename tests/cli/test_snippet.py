@@ -6,7 +6,7 @@ import click
 import pytest
 
 from dumpdiff.capture.snippets import FRAMEWORKS, KINDS
-from dumpdiff.capture.snippets import snippet as code
+from dumpdiff.capture.snippets import build_snippet as code
 from dumpdiff.cli.snippet import snippet
 
 from .conftest import Run

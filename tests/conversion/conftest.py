@@ -1,4 +1,4 @@
-"""Real checkpoints to convert: those of tests/weights, made here once more per session; and how to convert one."""
+"""Real checkpoints to convert, built by tests/weight_comparison, and helpers to convert one."""
 
 from __future__ import annotations
 
@@ -16,34 +16,49 @@ __all__ = ["hugging_face", "megatron_files", "models"]
 
 RULES = load_rules()
 
-To = Callable[..., Path]
+Convert = Callable[..., Path]
 
 
-def converted(
-    source: Path, folder: Path, wanted: TargetOptions, reading: SourceOptions | None = None, **more: object
+def convert_folder(
+    source: Path,
+    folder: Path,
+    target_options: TargetOptions,
+    source_options: SourceOptions | None = None,
+    *,
+    like: Path | None = None,
+    **flags: bool,
 ) -> ConversionResult:
-    like = more.pop("like", None)
-    example = None if like is None else checkpoints.open(like)
+    """Convert a checkpoint of a folder or file."""
     return convert(
-        checkpoints.open(source), folder, reading or SourceOptions(), wanted, RULES, like=example, **more
+        checkpoints.open(source),
+        folder,
+        source_options or SourceOptions(),
+        target_options,
+        RULES,
+        like=None if like is None else checkpoints.open(like),
+        **flags,
     )
 
 
 @pytest.fixture
-def to(tmp_path: Path) -> To:
-    """``to("megatron", source, tensor=2)``: the folder of a conversion that was found to be right, bit for bit."""
-    made = 0
+def convert_to(tmp_path: Path) -> Convert:
+    """``convert_to("megatron", source, tensor=2)``: the folder of a verified conversion."""
+    n_folders = 0
 
-    def folder(
-        framework: str, source: Path, reading: SourceOptions | None = None, **options: object
+    def convert_and_verify(
+        framework: str,
+        source: Path,
+        source_options: SourceOptions | None = None,
+        **options: object,
     ) -> Path:
-        nonlocal made
-        made += 1
-        place = tmp_path / f"{made}_{framework}"
-        result = converted(source, place, TargetOptions(framework, **options), reading)
+        nonlocal n_folders
+        n_folders += 1
+        folder = tmp_path / f"{n_folders}_{framework}"
+        target_options = TargetOptions(framework, **options)
+        result = convert_folder(source, folder, target_options, source_options)
         assert result.verification is not None
         assert result.verification.mistakes == ()
         assert result.verified
-        return place
+        return folder
 
-    return folder
+    return convert_and_verify

@@ -1,8 +1,8 @@
-"""The MindSpore model of fixtures/, run as a script: in a process of its own, since its import takes seconds.
+"""The MindSpore model of fixtures/, run as a script in its own process: the import takes seconds.
 
-``python fixture_model.py save FOLDER``: FOLDER/model.ckpt with its weights, and FOLDER/logits.npy of its batch.
-``python fixture_model.py load CHECKPOINT FOLDER``: FOLDER/loaded.npy, the logits with the weights of a checkpoint, all
-of which must fit.
+``python fixture_model.py save FOLDER`` writes FOLDER/model.ckpt and FOLDER/logits.npy. ``python
+fixture_model.py load CHECKPOINT FOLDER`` writes FOLDER/loaded.npy, the logits with the weights of
+a checkpoint, all of which must fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures"))
 
 
-def main(what: str, *paths: str) -> None:
+def main(command: str, *paths: str) -> None:
     import mindspore as ms
     from mindspore_model import Llama
     from model_spec import Size, clean
@@ -23,14 +23,14 @@ def main(what: str, *paths: str) -> None:
     model = clean(Size())
     net = Llama(model, ms.float32, "plain", "qkv")
     folder = Path(paths[-1])
-    if what == "save":
+    if command == "save":
         ms.save_checkpoint(net, str(folder / "model.ckpt"))
     else:
         saved = ms.load_checkpoint(paths[0], format="safetensors")
         missing, unused = ms.load_param_into_net(net, saved, strict_load=True)
         assert (missing, unused) == ([], []), (missing, unused)
     tokens = ms.Tensor(model.batch()[0])
-    np.save(folder / ("logits.npy" if what == "save" else "loaded.npy"), net(tokens).asnumpy())
+    np.save(folder / ("logits.npy" if command == "save" else "loaded.npy"), net(tokens).asnumpy())
     np.save(folder / "tokens.npy", tokens.asnumpy())
 
 

@@ -1,4 +1,4 @@
-"""What can be converted is planned without reading an element; what cannot is refused in one line."""
+"""A conversion is planned without reading an element; an impossible one is refused in one line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from dumpdiff.model.errors import DumpError
 from .conftest import RULES
 
 
-def plan(source: Path, wanted: TargetOptions, reading: SourceOptions | None = None) -> ConversionResult:
-    return plan_conversion(checkpoints.open(source), reading or SourceOptions(), wanted, RULES)
+def plan_folder(
+    source: Path, target_options: TargetOptions, source_options: SourceOptions | None = None
+) -> ConversionResult:
+    source_options = source_options or SourceOptions()
+    return plan_conversion(checkpoints.open(source), source_options, target_options, RULES)
 
 
-def test_a_plan_says_what_becomes_what(models: Path) -> None:
-    result = plan(models / "llama", TargetOptions("megatron", tensor=2, stages=2))
+def test_a_plan_lists_sources_and_targets(models: Path) -> None:
+    result = plan_folder(models / "llama", TargetOptions("megatron", tensor=2, stages=2))
     assert result.folder is None
     assert [file.name for file in result.plan.files] == [
         *(f"release/mp_rank_{t:02d}_{p:03d}/model_optim_rng.pt" for p in (0, 1) for t in (0, 1)),
         "latest_checkpointed_iteration.txt",
     ]
-    tensors = {one.name: one for one in result.plan.files[2].tensors}  # rank 0 of the second stage
+    tensors = {
+        tensor.name: tensor for tensor in result.plan.files[2].tensors
+    }  # rank 0 of the second stage
     qkv = tensors["decoder.layers.0.self_attention.linear_qkv.weight"]
     assert qkv.shape == (64, 64)
     assert qkv.sources == tuple(f"model.layers.2.self_attn.{part}_proj.weight" for part in "qkv")
@@ -40,7 +45,7 @@ def test_large_models_are_written_in_several_files(
     from dumpdiff.conversion import safetensors_writer
 
     monkeypatch.setattr(safetensors_writer.split_into_files, "__defaults__", (200_000,))
-    files = plan(models / "llama", TargetOptions("huggingface")).plan.files
+    files = plan_folder(models / "llama", TargetOptions("huggingface")).plan.files
     parts = [file for file in files if file.tensors]
     assert parts[0].name == f"model-00001-of-{len(parts):05d}.safetensors"
     assert len(parts) > 2
@@ -49,41 +54,57 @@ def test_large_models_are_written_in_several_files(
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "said"),
+    ("name", "options", "message"),
     [
         ("llama", TargetOptions("megatron", tensor=3), "--tp 3: 4 query groups do not divide"),
         ("llama", TargetOptions("megatron", tensor=8), "--tp 8: 4 query groups do not divide"),
         ("deepseek", TargetOptions("megatron", tensor=3), "--tp 3: 8 heads do not divide"),
         ("llama", TargetOptions("megatron", stages=3), "--pp 3: 4 layers do not divide"),
         ("llama", TargetOptions("huggingface", tensor=2), "--tp and --pp are Megatron's"),
-        ("llama", TargetOptions("megatron", padded_vocabulary=200), "--padded-vocab-size 200: must be at least 250"),
-        ("llama", TargetOptions("huggingface", model_type="bert"), "--model-type bert: expected one of llama"),
-        ("gpt2", TargetOptions("huggingface", model_type="llama"), "Hugging Face llama has no name for"),
+        (
+            "llama",
+            TargetOptions("megatron", padded_vocabulary=200),
+            "--padded-vocab-size 200: must be at least 250",
+        ),
+        (
+            "llama",
+            TargetOptions("huggingface", model_type="bert"),
+            "--model-type bert: expected one of llama",
+        ),
+        (
+            "gpt2",
+            TargetOptions("huggingface", model_type="llama"),
+            "Hugging Face llama has no name for",
+        ),
         ("deepseek", TargetOptions("mindspore", legacy=True), "has no name for layers.0.attention"),
         ("gpt2", TargetOptions("megatron", bias=False), "--no-bias: .* is not zero"),
     ],
 )
-def test_what_cannot_be_is_refused(models: Path, name: str, wanted: TargetOptions, said: str) -> None:
-    with pytest.raises(DumpError, match=said) as refused:
-        plan(models / name, wanted)
+def test_an_impossible_conversion_is_refused(
+    models: Path, name: str, options: TargetOptions, message: str
+) -> None:
+    with pytest.raises(DumpError, match=message) as refused:
+        plan_folder(models / name, options)
     assert "\n" not in str(refused.value)
 
 
-def test_biases_of_zeros_come_and_go(tmp_path: Path, models: Path) -> None:
+def test_biases_of_zeros_are_added_and_removed(tmp_path: Path, models: Path) -> None:
     from dumpdiff.conversion import convert
 
     source = checkpoints.open(models / "llama")
-    made = convert(source, tmp_path / "with", SourceOptions(), TargetOptions("megatron", bias=True), RULES)
+    result = convert(
+        source, tmp_path / "with", SourceOptions(), TargetOptions("megatron", bias=True), RULES
+    )
     names = {entry.name for entry in checkpoints.open(tmp_path / "with").entries}
     assert "decoder.layers.3.self_attention.linear_qkv.bias" in names
     assert "decoder.layers.3.mlp.linear_fc1.bias" in names
-    assert made.verified
-    without = plan(tmp_path / "with", TargetOptions("huggingface", bias=False)).plan.files[0]
-    assert not [one.name for one in without.tensors if one.name.endswith(".bias")]
+    assert result.verified
+    without = plan_folder(tmp_path / "with", TargetOptions("huggingface", bias=False)).plan.files[0]
+    assert not [tensor.name for tensor in without.tensors if tensor.name.endswith(".bias")]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda w: {**w, "strange": np.zeros(3, np.float32)}, "no rule knows strange"),
         (
@@ -92,38 +113,46 @@ def test_biases_of_zeros_come_and_go(tmp_path: Path, models: Path) -> None:
         ),
     ],
 )
-def test_parameters_that_would_be_lost(
+def test_parameters_that_would_be_lost_are_refused(
     tmp_path: Path,
     hugging_face: Callable[[str], tuple[Weights, Mapping[str, object]]],
     change: Callable[[Weights], Weights],
-    said: str,
+    message: str,
 ) -> None:
     save_file(change(hugging_face("llama")[0]), tmp_path / "model.safetensors")
-    with pytest.raises(DumpError, match=said):
-        plan(tmp_path / "model.safetensors", TargetOptions("mindspore"), SourceOptions(heads=8, groups=4))
+    with pytest.raises(DumpError, match=message):
+        plan_folder(
+            tmp_path / "model.safetensors",
+            TargetOptions("mindspore"),
+            SourceOptions(heads=8, groups=4),
+        )
 
 
-def test_heads_are_asked_for_where_nothing_says_them(
+def test_heads_are_requested_if_they_are_unknown(
     tmp_path: Path, hugging_face: Callable[[str], tuple[Weights, Mapping[str, object]]]
 ) -> None:
     save_file(hugging_face("llama")[0], tmp_path / "model.safetensors")
     with pytest.raises(DumpError, match="--heads N"):
-        plan(tmp_path / "model.safetensors", TargetOptions("mindspore"))
-    assert plan(
+        plan_folder(tmp_path / "model.safetensors", TargetOptions("mindspore"))
+    assert plan_folder(
         tmp_path / "model.safetensors", TargetOptions("mindspore"), SourceOptions(heads=8, groups=4)
     ).plan.files
 
 
-def test_what_is_taken_for_granted_is_said(tmp_path: Path, models: Path) -> None:
+def test_assumptions_are_reported(tmp_path: Path, models: Path) -> None:
     from dumpdiff.conversion import convert
 
     convert(
-        checkpoints.open(models / "llama"), tmp_path / "ms", SourceOptions(), TargetOptions("mindspore"), RULES
+        checkpoints.open(models / "llama"),
+        tmp_path / "ms",
+        SourceOptions(),
+        TargetOptions("mindspore"),
+        RULES,
     )
-    notes = plan(tmp_path / "ms", TargetOptions("huggingface")).plan.notes
+    notes = plan_folder(tmp_path / "ms", TargetOptions("huggingface")).plan.notes
     assert [note.split(";")[0] for note in notes] == [
         "q, k and v were read by query group",
-        "gate and up were read in turns",
+        "gate and up were read as interleaved rows",
     ]
-    said = SourceOptions(qkv="grouped", gate_up="interleaved")
-    assert plan(tmp_path / "ms", TargetOptions("huggingface"), said).plan.notes == ()
+    stated = SourceOptions(qkv="grouped", gate_up="interleaved")
+    assert plan_folder(tmp_path / "ms", TargetOptions("huggingface"), stated).plan.notes == ()

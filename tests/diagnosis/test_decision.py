@@ -35,7 +35,7 @@ def stages(**verdicts: Verdict) -> tuple[Stage, ...]:
 
 
 def decided(*given: Stage, **found: Any) -> Decision:
-    return decide(Case(), Evidence(stages=given, **found))
+    return decide(Evidence(stages=given, **found))
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_settings_of_the_model_stand_above_what_follows_from_them(settings: Sett
 def test_settings_alone_are_a_cause_that_nothing_shows(settings: SettingsOf) -> None:
     found = decided(*stages(settings="differ"), settings=settings("--norm-epsilon 1e-3"))
     assert found.cause == "settings"
-    assert "nothing that was given shows what it does" in found.headline
+    assert "nothing that was given shows its effect" in found.headline
 
 
 def test_another_dtype_is_precision(settings: SettingsOf) -> None:
@@ -201,5 +201,5 @@ def test_nothing_at_all_is_no_agreement() -> None:
 )
 def test_every_outcome_says_what_to_do_next(given: tuple[Stage, ...], said: str) -> None:
     evidence = Evidence(stages=given)
-    told = advise(Case(), evidence, decide(Case(), evidence))
+    told = advise(Case(), evidence, decide(evidence))
     assert any(said in line for one in told for line in (one.why, *one.commands))

@@ -7,13 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from capture.mindspore.cases import CASES
 
 from dumpdiff.capture.environment import VARIABLES
 from dumpdiff.capture.mindspore import RULES
 from dumpdiff.capture.mindspore.fields import FIELDS, SOURCES
 from dumpdiff.capture.msprobe import fields as msprobe_fields
-
-from capture.mindspore.cases import CASES
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS / "generate"))
@@ -23,7 +22,9 @@ import dump_config  # noqa: E402
 from tables import format_table  # noqa: E402
 
 
-@pytest.mark.parametrize(("page", "generator"), [("dump-config", dump_config), ("commands", commands)])
+@pytest.mark.parametrize(
+    ("page", "generator"), [("dump-config", dump_config), ("commands", commands)]
+)
 def test_the_page_is_up_to_date(page: str, generator: ModuleType) -> None:
     content = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     assert content == generator.build_page(), "run: make reference"

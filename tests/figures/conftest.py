@@ -1,4 +1,4 @@
-"""Real pairs of dumps, compared and drawn once per session."""
+"""Real pairs of dumps, compared and draw_pair once per session."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from dumpdiff.model.finding_context import FindingContext
 from dumpdiff.model.result import Result
 from dumpdiff.model.trace import Trace
 
-Drawn = tuple[Comparison, Result, tuple[FindingContext, ...]]
+DrawnPair = tuple[Comparison, Result, tuple[FindingContext, ...]]
 
 
-def drawn_of(target: Trace, reference: Trace) -> Drawn:
+def draw(target: Trace, reference: Trace) -> DrawnPair:
+    """Return the comparison of two traces, its result, and the finding contexts."""
     comparison = compare_traces(target, reference)
     result = locate(comparison, load_shipped_rules(), MIN_COVERAGE)
-    return comparison, result, collect_finding_contexts(comparison, result, load_shipped_rules())
+    return comparison, result, collect_finding_contexts(comparison, result)
 
 
 @pytest.fixture(scope="session")
-def drawn(trace: Callable[[str], Trace]) -> Callable[[str, str], Drawn]:
-    """``drawn("demo_mindspore", "demo_pytorch")``: the comparison, its result, and the finding contexts of that."""
-    return cache(lambda target, reference: drawn_of(trace(target), trace(reference)))
+def draw_pair(trace: Callable[[str], Trace]) -> Callable[[str, str], DrawnPair]:
+    """Return ``draw_pair("demo_mindspore", "demo_pytorch")``: comparison, result, finding contexts."""
+    return cache(lambda target, reference: draw(trace(target), trace(reference)))

@@ -14,42 +14,46 @@ from dumpdiff.model.trace import Trace
 
 @pytest.fixture(scope="module")
 def sides(trace: Callable[[str], Trace]) -> tuple[Dataflow, Dataflow]:
-    return build_dataflows(build_joint_graph(compare_traces(trace("demo_mindspore"), trace("demo_pytorch"))))
+    return build_dataflows(
+        build_joint_graph(compare_traces(trace("demo_mindspore"), trace("demo_pytorch")))
+    )
 
 
-def makers(side: Dataflow, name: str) -> set[str]:
+def name_producers(side: Dataflow, name: str) -> set[str]:
     ops = side.flow.trace.ops["name"]
-    return {str(ops.iat[link.producer]) for link in side.inputs.get(find_op(side.flow.trace, name), [])}
+    return {
+        str(ops.iat[link.producer]) for link in side.inputs.get(find_op(side.flow.trace, name), [])
+    }
 
 
-def test_a_reader_reads_from_the_op_that_computed_not_from_the_reshape_between(
+def test_a_consumer_is_linked_to_the_op_that_computed_not_to_the_reshape_between(
     sides: tuple[Dataflow, Dataflow],
 ) -> None:
     scope = "Default/network-WithLoss/backbone-Llama/layers-CellList/1-Decoder"
-    assert makers(sides[0], f"{scope}/mlp-FeedForward/w1-Dense/MatMul-op0") == {
+    assert name_producers(sides[0], f"{scope}/mlp-FeedForward/w1-Dense/MatMul-op0") == {
         f"{scope}/post_norm-RMSNorm/Mul-op1"
     }
 
 
-def test_values_are_handed_on_in_the_order_of_execution(sides: tuple[Dataflow, Dataflow]) -> None:
+def test_links_follow_the_order_of_execution(sides: tuple[Dataflow, Dataflow]) -> None:
     for side in sides:
         assert side.links
         assert all(link.producer < link.consumer for link in side.links)
 
 
-def test_gradients_that_only_their_readers_recorded_come_from_the_backward_call_before(
+def test_a_gradient_without_a_recorded_producer_comes_from_the_backward_call_before(
     sides: tuple[Dataflow, Dataflow],
 ) -> None:
-    assert "Tensor.__mul__.18.backward" in makers(sides[1], "Tensor.__mul__.17.backward")
+    assert "Tensor.__mul__.18.backward" in name_producers(sides[1], "Tensor.__mul__.17.backward")
 
 
-def test_both_ways_tell_the_same(sides: tuple[Dataflow, Dataflow]) -> None:
+def test_inputs_and_outputs_hold_the_same_links(sides: tuple[Dataflow, Dataflow]) -> None:
     for side in sides:
         for table in (side.inputs, side.outputs):
             assert sorted(link for links in table.values() for link in links) == sorted(side.links)
 
 
-def test_the_results_of_a_backward_call_are_the_gradients_it_was_given(
+def test_the_results_of_a_backward_call_include_the_gradients_it_received(
     sides: tuple[Dataflow, Dataflow],
 ) -> None:
     flow, name = sides[1].flow, "Functional.linear.17.backward"
@@ -61,20 +65,30 @@ def test_a_parameter_can_be_an_op_of_its_own(sides: tuple[Dataflow, Dataflow]) -
     name = "Functional.linear.11.forward"
     weight = find_value(reference.flow, name, "input.1")
     extended, parameter = reference.with_unmade_value(weight)
-    assert (reference.get_unmade_value(parameter), reference.list_results(parameter), reference.get_phase(parameter)) == (
-        weight, (weight,), "forward",
-    )  # fmt: skip
-    assert parameter in {link.producer for link in extended.inputs[find_op(reference.flow.trace, name)]}
+    assert (
+        reference.get_unmade_value(parameter),
+        reference.list_results(parameter),
+        reference.get_phase(parameter),
+    ) == (
+        weight,
+        (weight,),
+        "forward",
+    )
+    assert parameter in {
+        link.producer for link in extended.inputs[find_op(reference.flow.trace, name)]
+    }
 
 
-def test_a_value_whose_maker_was_not_recorded_can_stand_between_what_was_bridged(
+def test_an_op_for_an_unmade_value_splits_the_bridged_link(
     trace: Callable[[str], Trace],
 ) -> None:
-    side = build_dataflows(build_joint_graph(compare_traces(trace("v6.0_api_stack"), trace("v6.0_api_stack"))))[0]
+    side = build_dataflows(
+        build_joint_graph(compare_traces(trace("v6.0_api_stack"), trace("v6.0_api_stack")))
+    )[0]
     bridged = next(link for link in side.links if not side.is_produced(link.value))
-    extended, hole = side.with_unmade_value(bridged.value)
+    extended, stand_in = side.with_unmade_value(bridged.value)
     assert bridged not in extended.links
     assert (bridged.producer, bridged.produced_value) in {
-        (link.producer, link.value) for link in extended.inputs[hole]
+        (link.producer, link.value) for link in extended.inputs[stand_in]
     }
-    assert bridged.consumer in {link.consumer for link in extended.outputs[hole]}
+    assert bridged.consumer in {link.consumer for link in extended.outputs[stand_in]}

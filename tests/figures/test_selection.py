@@ -1,4 +1,4 @@
-"""Which ops are drawn, and on which level: on the dataflow of a real run beside itself."""
+"""Which ops are drawn, and at which level: on the dataflow of a real run against itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def flows(trace: Callable[[str], Trace]) -> Flows:
     return build_dataflows(build_joint_graph(compare_traces(trace("pt_none"), trace("pt_none"))))
 
 
-def unit(flows: Flows, target: str = "", reference: str = "") -> Unit:
+def find_unit(flows: Flows, target: str = "", reference: str = "") -> Unit:
     ours, theirs = (
         find_op(flow.flow.trace, name) if name else -1
         for flow, name in zip(flows, (target, reference), strict=True)
@@ -30,69 +30,77 @@ def unit(flows: Flows, target: str = "", reference: str = "") -> Unit:
     return ours, theirs
 
 
-def names(side: Dataflow, ops: list[int]) -> list[str]:
+def list_names(side: Dataflow, ops: list[int]) -> list[str]:
     return [str(side.flow.trace.ops["name"].iat[op]) for op in ops]
 
 
-def everyone(flows: Flows) -> tuple[dict[int, int], dict[int, int]]:
-    same = {op: op for op in range(len(flows[0].flow.trace.ops))}
-    return same, same
+def pair_all_ops(flows: Flows) -> tuple[dict[int, int], dict[int, int]]:
+    partners = {op: op for op in range(len(flows[0].flow.trace.ops))}
+    return partners, partners
 
 
 def test_the_nearest_are_what_it_was_computed_from_then_what_follows(flows: Flows) -> None:
-    units, _ = select_nearest(flows, everyone(flows), [unit(flows, SCALE, SCALE)])
-    assert names(flows[0], [one[0] for one in units[:3]]) == [SCALE, MATMUL, ADD]
+    units, _ = select_nearest(flows, pair_all_ops(flows), [find_unit(flows, SCALE, SCALE)])
+    assert list_names(flows[0], [target_op for target_op, _ in units[:3]]) == [SCALE, MATMUL, ADD]
 
 
-def test_a_partner_is_brought_along(flows: Flows) -> None:
-    units, _ = select_nearest(flows, everyone(flows), [unit(flows, SCALE, SCALE)])
-    assert all(ours == theirs for ours, theirs in units)
+def test_an_op_is_selected_with_its_partner(flows: Flows) -> None:
+    units, _ = select_nearest(flows, pair_all_ops(flows), [find_unit(flows, SCALE, SCALE)])
+    assert all(target_op == reference_op for target_op, reference_op in units)
     assert len(units) == MAX_OPS
 
 
-def test_without_partners_the_sides_are_walked_apart(flows: Flows) -> None:
-    units, _ = select_nearest(flows, ({}, {}), [unit(flows, SCALE), unit(flows, "", SOFTMAX)])
-    ours, theirs = ({one[side] for one in units} - {-1} for side in (0, 1))
-    assert len(ours) == len(theirs) == MAX_OPS
-    assert all(-1 in one for one in units)
+def test_without_partners_the_sides_are_selected_independently(flows: Flows) -> None:
+    units, _ = select_nearest(
+        flows, ({}, {}), [find_unit(flows, SCALE), find_unit(flows, "", SOFTMAX)]
+    )
+    target_ops = {target_op for target_op, _ in units} - {-1}
+    reference_ops = {reference_op for _, reference_op in units} - {-1}
+    assert len(target_ops) == len(reference_ops) == MAX_OPS
+    assert all(-1 in unit for unit in units)
 
 
-def test_what_was_left_out_is_counted(flows: Flows) -> None:
+def test_omitted_ops_are_counted(flows: Flows) -> None:
     units, omitted = select_nearest(
-        flows, everyone(flows), [unit(flows, "Functional.embedding.0.forward")]
+        flows, pair_all_ops(flows), [find_unit(flows, "Functional.embedding.0.forward")]
     )
     assert len(units) <= MAX_OPS
     assert omitted[0] > 0
 
 
 def test_the_backward_pass_is_far_from_the_forward_pass(flows: Flows) -> None:
-    units, _ = select_nearest(flows, everyone(flows), [unit(flows, SCALE, SCALE)])
-    assert {flows[0].get_phase(one[0]) for one in units} == {"forward"}
+    units, _ = select_nearest(flows, pair_all_ops(flows), [find_unit(flows, SCALE, SCALE)])
+    assert {flows[0].get_phase(target_op) for target_op, _ in units} == {"forward"}
 
 
-def test_nothing_is_around_nothing(flows: Flows) -> None:
-    assert select_nearest(flows, everyone(flows), []) == ([], (0, 0))
+def test_without_seeds_nothing_is_selected(flows: Flows) -> None:
+    assert select_nearest(flows, pair_all_ops(flows), []) == ([], (0, 0))
 
 
 def test_levels_follow_the_dataflow(flows: Flows) -> None:
-    chain = [unit(flows, name, name) for name in (SOFTMAX, SCALE, MATMUL, ADD)]
-    found = assign_levels(chain, flows)
-    assert [found[one] for one in chain] == [3, 1, 0, 2]
+    chain = [find_unit(flows, name, name) for name in (SOFTMAX, SCALE, MATMUL, ADD)]
+    levels = assign_levels(chain, flows)
+    assert [levels[unit] for unit in chain] == [3, 1, 0, 2]
 
 
-def test_an_op_stands_just_above_its_first_reader(flows: Flows) -> None:
-    """The values that a late matmul reads beside the softmax are no top of the drawing."""
+def test_an_op_is_one_level_above_its_first_consumer(flows: Flows) -> None:
+    """The other input of a late matmul is not at the top of the drawing."""
     late = "Torch.matmul.3.forward"
-    above = flows[0].inputs[find_op(flows[0].flow.trace, late)]
-    value = next(link.producer for link in above if names(flows[0], [link.producer]) != [SOFTMAX])
-    found = assign_levels(
-        [*(unit(flows, name, name) for name in (SCALE, ADD, SOFTMAX, late)), (value, value)], flows
+    links = flows[0].inputs[find_op(flows[0].flow.trace, late)]
+    value = next(
+        link.producer for link in links if list_names(flows[0], [link.producer]) != [SOFTMAX]
     )
-    assert found[value, value] == found[unit(flows, SOFTMAX, SOFTMAX)] == 2
+    levels = assign_levels(
+        [*(find_unit(flows, name, name) for name in (SCALE, ADD, SOFTMAX, late)), (value, value)],
+        flows,
+    )
+    assert levels[value, value] == levels[find_unit(flows, SOFTMAX, SOFTMAX)] == 2
 
 
-def test_partners_that_would_close_a_circle_stand_apart(flows: Flows) -> None:
-    crossed = [unit(flows, MATMUL, SCALE), unit(flows, SCALE, MATMUL)]
-    found = assign_levels(crossed, flows)
-    assert set(found) == {crossed[0], unit(flows, SCALE), unit(flows, "", MATMUL)}
-    assert found[unit(flows, "", MATMUL)] < found[crossed[0]] < found[unit(flows, SCALE)]
+def test_partners_that_would_close_a_cycle_become_two_units(flows: Flows) -> None:
+    crossed = [find_unit(flows, MATMUL, SCALE), find_unit(flows, SCALE, MATMUL)]
+    levels = assign_levels(crossed, flows)
+    assert set(levels) == {crossed[0], find_unit(flows, SCALE), find_unit(flows, "", MATMUL)}
+    assert (
+        levels[find_unit(flows, "", MATMUL)] < levels[crossed[0]] < levels[find_unit(flows, SCALE)]
+    )

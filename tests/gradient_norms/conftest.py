@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.capture.snippets import snippet
+from dumpdiff.capture.snippets import build_snippet
 from dumpdiff.gradient_norms import Norms, read_norms
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         out = tmp_path_factory.mktemp(f"printed_{framework}")
         for kind in ("local-norm", "save-grads"):
             (out / f"snippet_{kind.replace('-', '_')}.py").write_text(
-                snippet(kind, framework), encoding="utf-8"
+                build_snippet(kind, framework), encoding="utf-8"
             )
         script = HERE / "printing" / f"print_{framework}.py"
         process = subprocess.run(

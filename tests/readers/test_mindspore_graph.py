@@ -187,7 +187,7 @@ class TestJoin:
         self, flow: Dataflow, records: Records
     ):
         """As on Ascend, where the graph files hold the names of the run."""
-        ops = [replace(op, printed=op.name, name=f"{op.name}9") for op in flow.ops]
+        ops = [replace(op, printed_name=op.name, name=f"{op.name}9") for op in flow.ops]
         found = join_records(replace(flow, ops=ops), records.places)
         assert (found.numbering, found.n_verified, found.n_checkable) == ("as printed", 962, 962)
 
@@ -199,7 +199,7 @@ class TestJoin:
         ops = []
         for op in flow.ops:
             name = by_prefix[op.name.rpartition("-op")[0]].pop()
-            ops.append(replace(op, printed=name, name=name))
+            ops.append(replace(op, printed_name=name, name=name))
         found = join_records(replace(flow, ops=ops), records.places)
         assert found.numbering == "by content"
         assert (found.n_verified, found.n_checkable) == (962, 962)

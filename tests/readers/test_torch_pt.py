@@ -29,7 +29,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, reason: str) -> np.ndarray:
         raise AssertionError(f"torch was asked: {reason}")
 
-    monkeypatch.setattr(torch_pt, "_with_torch", refuse)
+    monkeypatch.setattr(torch_pt, "_load_with_torch", refuse)
 
 
 @pytest.mark.usefixtures("without_torch")

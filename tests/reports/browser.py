@@ -1,4 +1,4 @@
-"""A real browser, Debian's Chromium, in the words of somebody who reads a report."""
+"""A real browser, Debian's Chromium, with the actions of a person who reads a report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-SECONDS = 20  #: how long to wait before a page is called broken
+SECONDS = 20  #: after which a page is considered broken
 
 
 @dataclass(frozen=True)
 class Browser:
-    """What a reader does with a page, in few words."""
+    """The actions of a person who reads a page."""
 
     driver: Chrome
     folder: Path
@@ -64,7 +64,7 @@ class Browser:
         return str(self.run("decodeURIComponent(location.hash)"))
 
     def errors(self) -> list[str]:
-        """What the console holds that is worse than information, since this was last asked."""
+        """Return the warnings and errors that the console has since the last call."""
         return [
             entry["message"]
             for entry in self.driver.get_log("browser")
@@ -72,7 +72,7 @@ class Browser:
         ]
 
     def requests(self) -> list[str]:
-        """What was fetched besides the file itself, since this was last asked."""
+        """Return the addresses that were fetched, other than the file, since the last call."""
         events = (
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         )

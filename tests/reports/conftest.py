@@ -1,4 +1,4 @@
-"""Reports in a real browser: driven as a reader would; no test here may leave an error behind."""
+"""Reports in a real browser; a test fails if its page logs an error or fetches anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from selenium.webdriver.chrome.service import Service
 from .browser import Browser
 
 SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+)
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +38,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=Service(str(programs[1])))
-    driver.get(
-        "about:blank"
-    )  # the browser's own first page still loads, and is none of what is tested
+    driver.get("about:blank")  # the browser's own first page is not tested
     yield driver
     driver.quit()
 

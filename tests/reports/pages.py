@@ -1,4 +1,4 @@
-"""Markdown as its readers see it."""
+"""Markdown as it looks when rendered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 
 class Page(HTMLParser):
-    """A text in Markdown (CommonMark, raw HTML and tables, as on GitHub), rendered: its tags, its text, its cells."""
+    """The tags, text and cells of rendered Markdown (CommonMark, raw HTML, tables, as on GitHub)."""
 
     def __init__(self, markdown: str) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from results import make
+from results import make_result
 
 from dumpdiff.model.result import Equivalence
 from dumpdiff.rulebook import Rules, load_rules
@@ -16,7 +16,7 @@ def suggested(
     tmp_path: Path, *learned: Equivalence, parameters: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, Rules]:
     """The text, and the shipped rules with it."""
-    text = infer_rule_file(make(learned=learned, parameters=parameters), SHIPPED)
+    text = infer_rule_file(make_result(learned=learned, parameters=parameters), SHIPPED)
     file = tmp_path / "suggested.yaml"
     file.write_text(text, encoding="utf-8")
     return text, load_rules([file])

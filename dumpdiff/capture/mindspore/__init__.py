@@ -3,7 +3,7 @@
 What MindSpore makes of such a file depends on its version and on the backend: a :class:`Target` says both.
 """
 
-from .configuration import Options, configuration, text_of
+from .configuration import Options, build_configuration, format_configuration
 from .document import RULES, check_file
 from .target import BACKENDS, OLDEST, TESTED, Target, Version
 from .validation import check
@@ -21,6 +21,6 @@ __all__ = [
     "Violation",
     "check",
     "check_file",
-    "configuration",
-    "text_of",
+    "build_configuration",
+    "format_configuration",
 ]

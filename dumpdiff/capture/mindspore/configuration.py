@@ -39,7 +39,7 @@ class Options:
     save_kernel_args: bool = False
 
 
-def configuration(options: Options, target: Target) -> dict[str, Any]:
+def build_configuration(options: Options, target: Target) -> dict[str, Any]:
     """The content of the configuration file for ``target``; not yet checked, see :func:`check`.
 
     Fields that ``target`` does not know are left out unless they were asked for, so that the check can say so.
@@ -65,17 +65,17 @@ def configuration(options: Options, target: Target) -> dict[str, Any]:
         common["overflow_number"] = options.overflow_number
     if options.initial_iteration is not None:
         common["initial_iteration"] = options.initial_iteration
-    if asynchronous(target):
+    if is_asynchronous(target):
         if target.version >= (1, 6):
             common["file_format"] = "npy"
-        extra = _e2e(options)
+        extra = _build_e2e_settings(options)
         return {"common_dump_settings": common} | (
             {"e2e_dump_settings": {**_OFF, **extra}} if extra else {}
         )
-    return {"common_dump_settings": common, "e2e_dump_settings": {**_ON, **_e2e(options)}}
+    return {"common_dump_settings": common, "e2e_dump_settings": {**_ON, **_build_e2e_settings(options)}}
 
 
-def text_of(config: Mapping[str, Any]) -> str:
+def format_configuration(config: Mapping[str, Any]) -> str:
     """The text of the file that holds a configuration: a line for each field."""
     sections = []
     for section, values in config.items():
@@ -86,7 +86,7 @@ def text_of(config: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
-def asynchronous(target: Target) -> bool:
+def is_asynchronous(target: Target) -> bool:
     """Whether the dump is made by the device behind the program's back, which wants no ``e2e_dump_settings``.
 
     So it is with whole graphs, and on Ascend before execution kernel by kernel came with 2.3: the synchronous dump
@@ -98,7 +98,7 @@ def asynchronous(target: Target) -> bool:
 _ON, _OFF = {"enable": True, "trans_flag": True}, {"enable": False, "trans_flag": True}
 
 
-def _e2e(options: Options) -> dict[str, Any]:
+def _build_e2e_settings(options: Options) -> dict[str, Any]:
     """The fields of e2e_dump_settings that were asked for."""
     settings: dict[str, Any] = {}
     if options.stat_calc_mode is not None:

@@ -39,7 +39,7 @@ def check_file(
 ) -> tuple[Violation, ...]:
     """What is wrong with a configuration file, worst first; see :func:`check`. Raises DumpError if it is no text."""
     path = Path(path)
-    text = _text(path)
+    text = _read_text(path)
     found = []
     if path.suffix != ".json":
         found.append(
@@ -51,12 +51,12 @@ def check_file(
     found += trouble
     if not any(violation.rule == SYNTAX.id for violation in trouble):
         found += validation.check(config, target, here=here, names=names)
-    return validation.worst_first(found)
+    return validation.sort_by_severity(found)
 
 
 def read_config(path: Path) -> Any:
     """The content of a configuration file, unchecked. Raises DumpError if it is no JSON."""
-    config, trouble = parse(_text(path))
+    config, trouble = parse(_read_text(path))
     if config is None and trouble:
         raise DumpError(f"{path}: {trouble[0].message}")
     return config
@@ -79,14 +79,14 @@ def parse(text: str) -> tuple[Any, list[Violation]]:
         ).raw_decode(text, start)
     except json.JSONDecodeError as error:
         return None, [
-            SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_hint(text, error)}")
+            SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_suggest_fix(text, error)}")
         ]
     except (RecursionError, ValueError) as error:
         return None, [SYNTAX.broken("", f"{error}; a configuration has sections with plain fields")]
-    return config, [*_about(twice, text[end:])]
+    return config, [*_describe_error(twice, text[end:])]
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         raise DumpError(
             f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; expected a JSON file"
@@ -104,7 +104,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _about(twice: list[str], rest: str) -> Iterator[Violation]:
+def _describe_error(twice: list[str], rest: str) -> Iterator[Violation]:
     for name in dict.fromkeys(twice):
         yield TWICE.broken(name, "stands there twice, and only the later counts; delete one")
     if rest.strip():
@@ -113,7 +113,7 @@ def _about(twice: list[str], rest: str) -> Iterator[Violation]:
         )
 
 
-def _hint(text: str, error: json.JSONDecodeError) -> str:
+def _suggest_fix(text: str, error: json.JSONDecodeError) -> str:
     before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
     if not text.strip():
         return "the file is empty"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from .fields import ASYNC, BY_PLACE, COMMON, E2E, FIELDS, SECTIONS, TYPES, Field, required
+from .fields import ASYNC, BY_PLACE, COMMON, E2E, FIELDS, SECTIONS, TYPES, Field, is_required
 from .settings import Settings
 from .target import Target
 from .violations import Rule, Violation
@@ -48,7 +48,7 @@ RULES = (
 )
 
 
-def settings_of(
+def build_settings(
     config: object, target: Target, here: bool, names: tuple[str, ...] | None
 ) -> tuple[Settings | None, list[Violation]]:
     """What MindSpore takes of a configuration, None if nothing, and what is wrong with single fields."""
@@ -60,7 +60,7 @@ def settings_of(
                 COMMON, f"{what}; all fields but those of {E2E} stand in this section"
             )
         ]
-    found = [*_sections(config, target)]
+    found = [*_check_sections(config, target)]
     e2e = config.get(E2E)
     if E2E in config and not isinstance(e2e, Mapping):
         found.append(
@@ -72,20 +72,20 @@ def settings_of(
     unsound: list[str] = []
     for section, values in ((COMMON, common), (E2E, e2e or {})):
         for name, value in values.items():
-            wrong = _field(section, name, value, given)
+            wrong = _check_field(section, name, value, given)
             found += wrong
             if wrong:
                 unsound.append(name)
             else:
                 sound[section][name] = value
-    found += _missing(given)
+    found += _find_missing_fields(given)
     settings = Settings(
         target, sound[COMMON], None if e2e is None else sound[E2E], here, frozenset(unsound), names
     )
     return settings, found
 
 
-def _sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
+def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
     for section in config:
         if section == ASYNC:
             yield OTHER_VERSION.broken(
@@ -94,15 +94,15 @@ def _sections(config: Mapping[str, object], target: Target) -> Iterator[Violatio
             )
         elif section not in SECTIONS:
             near = get_close_matches(section, SECTIONS, n=1)
-            yield UNKNOWN_SECTION.broken(section, f"is not known; {_instead(near)}")
+            yield UNKNOWN_SECTION.broken(section, f"is not known; {_suggest_value(near)}")
 
 
-def _field(section: str, name: str, value: object, given: Settings) -> list[Violation]:
+def _check_field(section: str, name: str, value: object, given: Settings) -> list[Violation]:
     place, field = f"{section}.{name}", BY_PLACE.get((section, name))
     if field is None:
         other = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
         near = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
-        hint = f"it belongs into {other[0]}" if other else _instead(near)
+        hint = f"it belongs into {other[0]}" if other else _suggest_value(near)
         return [UNKNOWN_FIELD.broken(place, f"is not known; {hint}")]
     if not field.known_to(given.target.version):
         return [
@@ -110,24 +110,24 @@ def _field(section: str, name: str, value: object, given: Settings) -> list[Viol
                 place, f"came with {field.since}; {given.target.version} passes it over"
             )
         ]
-    unread = _unread(name, given)
+    unread = _find_unread_fields(name, given)
     if unread:
         return [UNREAD.broken(place, unread)]
     if not _is(field.type, value):
-        return [TYPE.broken(place, f"{_shown(value)} is not {TYPES[field.type]}{_as_in(field)}")]
+        return [TYPE.broken(place, f"{_format_value(value)} is not {TYPES[field.type]}{_as_in(field)}")]
     allowed = field.values(given.target.version)
     if allowed and value not in allowed:
         choice = ", ".join(str(item) for item in allowed)
         return [
             VALUE.broken(
                 place,
-                f"{_shown(value)} is not one of those that {given.target.version} takes: {choice}",
+                f"{_format_value(value)} is not one of those that {given.target.version} takes: {choice}",
             )
         ]
     return []
 
 
-def _unread(name: str, given: Settings) -> str:
+def _find_unread_fields(name: str, given: Settings) -> str:
     """Why MindSpore does not look at the field at all; '' if it does."""
     e2e = given.e2e or {}
     if name == "file_format" and given.synchronous:
@@ -146,13 +146,13 @@ def _unread(name: str, given: Settings) -> str:
     return ""
 
 
-def _missing(given: Settings) -> Iterator[Violation]:
+def _find_missing_fields(given: Settings) -> Iterator[Violation]:
     for field in FIELDS:
         section = {COMMON: given.common, E2E: given.e2e}.get(field.section)
         if (
             section is None
             or field.name in section
-            or not required(field, given.target, not given.synchronous)
+            or not is_required(field, given.target, not given.synchronous)
         ):
             continue
         yield MISSING.broken(
@@ -173,10 +173,10 @@ def _as_in(field: Field) -> str:
     return f" ({form})" if form else ""
 
 
-def _instead(near: list[str]) -> str:
+def _suggest_value(near: list[str]) -> str:
     return f"did you mean {near[0]}?" if near else "leave it out"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

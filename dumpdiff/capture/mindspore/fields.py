@@ -281,7 +281,7 @@ BY_PLACE = {(field.section, field.name): field for field in FIELDS}
 SECTIONS = tuple(dict.fromkeys(field.section for field in FIELDS))
 
 
-def required(field: Field, target: Target, asynchronous: bool) -> bool:
+def is_required(field: Field, target: Target, asynchronous: bool) -> bool:
     """Whether the field must stand in its section; ``asynchronous`` says what kind of dump the file asks for."""
     if field.required == "always":
         return True

@@ -33,18 +33,18 @@ class Iterations:
         return self.everything or any(first <= step <= last for first, last in self.ranges)
 
 
-def bad_characters(text: str) -> str:
+def find_bad_characters(text: str) -> str:
     """The characters for which MindSpore refuses the text, each once."""
     return "" if text == ALL else "".join(dict.fromkeys(re.sub(r"[0-9|-]", "", text)))
 
 
-def iterations(text: str) -> Iterations:
+def parse_iterations(text: str) -> Iterations:
     """What a text without bad characters selects."""
     if text == ALL:
         return Iterations(True, (), ())
     ranges, dead = [], []
     for part in text.split("|"):
-        why = _why_dead(part)
+        why = _explain_unreachable(part)
         if why:
             dead.append((part, why))
         else:
@@ -53,7 +53,7 @@ def iterations(text: str) -> Iterations:
     return Iterations(False, tuple(ranges), tuple(dead))
 
 
-def _why_dead(part: str) -> str:
+def _explain_unreachable(part: str) -> str:
     """Why no step is within this part; '' if one is."""
     if not part:
         return "there is nothing on one side of a '|'"

@@ -45,7 +45,7 @@ class Kernel:
             return re.fullmatch(self._pattern(), name) is not None
         if self.form == "name":
             return name == self.text
-        return self.text.lower() in operator_type(name).lower()
+        return self.text.lower() in get_operator_type(name).lower()
 
     def trouble(self) -> str:
         """Why the text is no regular expression; '' if it is one."""
@@ -63,7 +63,7 @@ class Kernel:
         return re.sub(r"\[:(\w+):\]", lambda found: _CLASSES.get(found[1], found[0]), self.text)
 
 
-def kernel(entry: object) -> Kernel:
+def parse_kernel(entry: object) -> Kernel:
     """The entry as MindSpore takes it.
 
     It works on the JSON text of the entry: quotes and spaces are dropped, and a backslash stays doubled.
@@ -78,28 +78,28 @@ def kernel(entry: object) -> Kernel:
     return Kernel("name" if "/" in text or "-op" in text else "type", text)
 
 
-def operator_type(name: str) -> str:
+def get_operator_type(name: str) -> str:
     """``Default/fc-Dense/MatMul-op0`` -> ``MatMul``, as the comparison with a type takes it."""
     last = name.rsplit("/", 1)[-1]
     return last.rsplit("-", 1)[0]
 
 
-def regex_of(names: Iterable[str]) -> str:
+def extract_regex(names: Iterable[str]) -> str:
     """One ``name-regex(…)`` entry that selects exactly these full names.
 
     Special characters are written as in [.], since a backslash would reach the framework doubled. Raises ValueError
     for a name with a character that cannot be written so; no operator's name has one.
     """
-    return f"{_REGEX}{'|'.join(_SPECIAL.sub(_bracketed, name) for name in names)})"
+    return f"{_REGEX}{'|'.join(_SPECIAL.sub(_quote_in_brackets, name) for name in names)})"
 
 
-def _bracketed(found: re.Match[str]) -> str:
+def _quote_in_brackets(found: re.Match[str]) -> str:
     if found[0] in r"^[]\\":
         raise ValueError(f"an operator's name with {found[0]!r}: {found.string!r}")
     return f"[{found[0]}]"
 
 
-def names_in(trace: Trace) -> tuple[str, ...]:
+def list_kernel_names(trace: Trace) -> tuple[str, ...]:
     """Full names of the operators and parameters of a dump, as the runtime has them.
 
     Raises DumpError if the dump does not tell them: without a graph they are known only with '_' for '/'.

@@ -22,14 +22,14 @@ def check(
     full names of all operators and parameters as the runtime has them; with them an entry of kernels that selects
     none is told for certain.
     """
-    settings, found = field_checks.settings_of(config, target, here, names)
+    settings, found = field_checks.build_settings(config, target, here, names)
     if settings is not None:
         for violations in rules.CHECKS:
             found += violations(settings)
-    return worst_first(found)
+    return sort_by_severity(found)
 
 
-def worst_first(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+def sort_by_severity(violations: Iterable[Violation]) -> tuple[Violation, ...]:
     """By severity, and within one in the order given."""
     order = list(SEVERITIES)
     return tuple(sorted(violations, key=lambda violation: order.index(violation.severity)))

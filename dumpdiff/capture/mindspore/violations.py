@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 
 Severity = Literal["error", "writes nothing", "ignored"]
 
@@ -26,7 +26,7 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.field}: " if self.field else ""
-        return printable(f"{self.severity}: {place}{self.message} [{self.rule}]")
+        return escape_control(f"{self.severity}: {place}{self.message} [{self.rule}]")
 
 
 class Rule(NamedTuple):

@@ -1,18 +1,18 @@
 """What msprobe is given: its configuration, the lines of a training script, mappings for ``msprobe compare``."""
 
-from .configuration import Options, configuration, text_of
-from .script import SCRIPTS, lines
-from .version import LATEST, Version, parse_version, spoken, version_of
+from .configuration import Options, build_configuration, format_configuration
+from .script import SCRIPTS, build_script_lines
+from .version import LATEST, Version, parse_version, format_version, get_version
 
 __all__ = [
     "LATEST",
     "SCRIPTS",
     "Options",
     "Version",
-    "configuration",
-    "lines",
+    "build_configuration",
+    "build_script_lines",
     "parse_version",
-    "spoken",
-    "text_of",
-    "version_of",
+    "format_version",
+    "format_configuration",
+    "get_version",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.errors import DumpError
 from .fields import BY_NAME, PYTORCH
-from .version import LATEST, Version, spoken
+from .version import LATEST, Version, format_version
 
 _LARGEST = 1_000_000  #: of a step or rank
 _PATH = re.compile(r"[A-Za-z0-9_.:/-]+")
@@ -42,10 +42,10 @@ class Options:
     risk_level: str = ""  #: CORE, FOCUS or ALL; '' leaves it to msprobe
 
 
-def configuration(options: Options) -> dict[str, Any]:
+def build_configuration(options: Options) -> dict[str, Any]:
     """The content of config.json. Raises DumpError, naming the rule, for what msprobe would refuse or ignore."""
-    for reason in _broken(options):
-        raise DumpError(f"msprobe {spoken(options.version)}: {reason}")
+    for reason in _find_broken_rules(options):
+        raise DumpError(f"msprobe {format_version(options.version)}: {reason}")
     section: dict[str, Any] = {
         "scope": list(options.scope),
         "list": list(options.names),
@@ -68,7 +68,7 @@ def configuration(options: Options) -> dict[str, Any]:
     return {**config, options.task: section}
 
 
-def text_of(config: dict[str, Any]) -> str:
+def format_configuration(config: dict[str, Any]) -> str:
     """The text of the file."""
     return json.dumps(config, indent=2) + "\n"
 
@@ -77,14 +77,14 @@ def _number(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _broken(options: Options) -> Iterator[str]:
+def _find_broken_rules(options: Options) -> Iterator[str]:
     """What stands against the options, the first being told."""
     if not _PATH.fullmatch(options.path):
         yield f"dump_path {options.path!r} may hold letters, digits and _ . : / - only"
-    yield from _numbers("step", options.steps)
-    yield from _numbers("rank", options.ranks)
-    yield from _unknown(options)
-    yield from _choice(options)
+    yield from _parse_numbers("step", options.steps)
+    yield from _parse_numbers("rank", options.ranks)
+    yield from _find_unknown_fields(options)
+    yield from _check_choice(options)
     if options.level == "L2" and options.framework == PYTORCH and not options.names:
         yield "level L2 of PyTorch needs list: one API whose kernels to record, on an NPU"
     if "all" in options.data_mode and len(options.data_mode) > 1:
@@ -93,28 +93,28 @@ def _broken(options: Options) -> Iterator[str]:
         yield "summary_mode md5 goes with task statistics"
 
 
-def _numbers(name: str, asked: tuple[str, ...]) -> Iterator[str]:
+def _parse_numbers(name: str, asked: tuple[str, ...]) -> Iterator[str]:
     for text in asked:
         first, _, last = text.partition("-")
         if not _NUMBERS.fullmatch(text) or not int(first) <= int(last or first) <= _LARGEST:
             yield f"{name} {text!r}: expected a number such as 0, or a range such as 5-8, up to {_LARGEST}"
 
 
-def _unknown(options: Options) -> Iterator[str]:
+def _find_unknown_fields(options: Options) -> Iterator[str]:
     """Fields that were asked for and would be ignored."""
     for name in ("tensor_list", "precision", "risk_level"):
         field = BY_NAME[name]
         if not getattr(options, name):
             continue
         if options.version < field.since:
-            yield f"{name} is known from {spoken(field.since)} on, and ignored before"
+            yield f"{name} is known from {format_version(field.since)} on, and ignored before"
         if options.framework not in field.frameworks:
             yield f"{name} has no effect in {options.framework}"
         if options.task not in field.tasks or options.level not in field.levels:
             yield f"{name} goes with task {' or '.join(field.tasks)} and level {', '.join(field.levels)}"
 
 
-def _choice(options: Options) -> Iterator[str]:
+def _check_choice(options: Options) -> Iterator[str]:
     """The scope: two full names."""
     if not options.scope:
         return
@@ -123,7 +123,7 @@ def _choice(options: Options) -> Iterator[str]:
     elif len(options.scope) != 2:
         yield f"scope takes two names, the first and the last call; {len(options.scope)} given"
     for name in options.scope:
-        if not _fits(name, options.level):
+        if not _fits_field(name, options.level):
             yield f"scope {name!r} is no full name of level {options.level}, such as {_EXAMPLES[options.level]}"
 
 
@@ -135,7 +135,7 @@ _EXAMPLES = {
 }
 
 
-def _fits(name: str, level: str) -> bool:
+def _fits_field(name: str, level: str) -> bool:
     return (level in ("L1", "mix") and _API.fullmatch(name) is not None) or (
         level in ("L0", "mix") and _MODULE.fullmatch(name) is not None
     )

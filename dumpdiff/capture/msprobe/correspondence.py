@@ -34,10 +34,10 @@ class Correspondence:
     ]  #: target tensors whose values are there on the other side, but in no equal shape
 
 
-def correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
+def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     """The slots of a paired value, call by call; scalars of two calls that were paired, slot by slot."""
     sides = _Side(alignment, rules, 0), _Side(alignment, rules, 1)
-    ops = _ops(alignment, *sides)
+    ops = _pair_ops(alignment, *sides)
     tensors: dict[int, int] = {}
     reshaped = []
     for row, (op, key) in enumerate(zip(sides[0].op, sides[0].keys, strict=True)):
@@ -52,7 +52,7 @@ def correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
             tensors[row] = (same_slot or own or fitting)[0]
         elif choices:
             reshaped.append(row)
-    tensors.update(_scalars(alignment, ops, *sides))
+    tensors.update(_pair_scalars(alignment, ops, *sides))
     return Correspondence(ops, tensors, tuple(reshaped))
 
 
@@ -73,7 +73,7 @@ class _Side:
         number = np.full(
             len(flow.classes) + 1, -1
         )  # of a value: the target's; -1 stands last for "no class"
-        pairs = sure_pairs(alignment)
+        pairs = select_certain_pairs(alignment)
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()
         phases, levels = ops["phase"].tolist(), ops["level"].tolist()
         self.keys: list[_Key | None] = [
@@ -90,12 +90,12 @@ class _Side:
                 self.of_op[self.op[row]].append(row)
 
 
-def sure_pairs(alignment: Alignment) -> pd.DataFrame:
+def select_certain_pairs(alignment: Alignment) -> pd.DataFrame:
     """The pairs of classes that are more than a guess."""
     return alignment.classes[alignment.classes["confidence"] >= SURE]
 
 
-def _ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
+def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
     """The best pairs first: by the share of values in common; pairs of the alignment, then of equal scope, before."""
     paired = dict(
         zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True)
@@ -120,7 +120,7 @@ def _ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int
     return ops
 
 
-def _scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterator[tuple[int, int]]:
+def _pair_scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterator[tuple[int, int]]:
     """Scalar arguments in the same slot of two calls of one kind: an epsilon that differs is to be compared."""
     found = []
     for side, flow in zip(sides, (alignment.target, alignment.reference), strict=True):

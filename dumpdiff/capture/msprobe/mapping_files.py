@@ -17,8 +17,8 @@ from typing import Literal
 from ...alignment import Alignment
 from ...model.errors import DumpError
 from ...rulebook import Rules
-from .names import Names, names_of
-from .version import Version, spoken
+from .names import Names, collect_names
+from .version import Version, format_version
 
 Kind = Literal["data", "cell", "api"]
 OPTIONS: Mapping[Kind, str] = {"data": "-dm", "cell": "-cm", "api": "-am"}  #: of msprobe compare
@@ -53,14 +53,14 @@ class MsprobeMapping:
         """The YAML file, its notes as comments."""
         lines = [f"# {note}" for note in self.notes]
         if self.kind == "api":
-            lines += [_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()]
+            lines += [_build_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()]
         else:
             rows = [*self.pairs.items(), *((name, name + NO_PARTNER) for name in self.apart)]
-            lines += [f"{_quoted(name)}: {_quoted(other)}" for name, other in rows]
+            lines += [f"{_quote_yaml(name)}: {_quote_yaml(other)}" for name, other in rows]
         return "\n".join(lines) + "\n"
 
 
-def msprobe_mapping(
+def build_mapping(
     alignment: Alignment, rules: Rules, kind: Kind = "data", version: Version | None = None
 ) -> MsprobeMapping:
     """The mapping of the given kind for msprobe of a version; by default of the one that wrote the reference.
@@ -68,26 +68,26 @@ def msprobe_mapping(
     Raises DumpError if a side is no dump of msprobe, if nothing can be paired, or if ``api`` is asked for a target that
     is not MindSpore's.
     """
-    names = names_of(alignment, rules, version)
+    names = collect_names(alignment, rules, version)
     target = alignment.target.trace.source
     if kind == "api" and target.framework != "mindspore":
         raise DumpError(
             f"{target.path}: msprobe takes API mappings for MindSpore targets only; use --kind data"
         )
-    pairs, apart, notes = {"data": _data, "cell": _cell, "api": _api}[kind](names)
+    pairs, apart, notes = {"data": _build_data_mapping, "cell": _build_cell_mapping, "api": _build_api_mapping}[kind](names)
     if not pairs:
         raise DumpError(
             f"{target.path}: nothing that a mapping of kind {kind} could pair rightly; use --kind data"
         )
-    head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {spoken(names.version)}), written by dumpdiff."
-    slots = _slots(names, pairs) if kind == "api" else {}
+    head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {format_version(names.version)}), written by dumpdiff."
+    slots = _group_slots(names, pairs) if kind == "api" else {}
     return MsprobeMapping(kind, pairs, apart, (head, *notes), slots)
 
 
 _Found = tuple[dict[str, str], tuple[str, ...], list[str]]
 
 
-def _data(names: Names) -> _Found:
+def _build_data_mapping(names: Names) -> _Found:
     leaves = [leaf for entry in names.target.values() for leaf in entry]
     apart = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
     notes = [
@@ -104,13 +104,13 @@ def _data(names: Names) -> _Found:
     return names.pairs, apart, notes
 
 
-def _cell(names: Names) -> _Found:
+def _build_cell_mapping(names: Names) -> _Found:
     """Modules by name. msprobe also replaces a name inside longer ones, so that every module is listed.
 
     It takes "what stands between the first dot and the direction" for a module's name, of APIs too: calls that it
     would pair by their own names, and that are not known to be the same, are kept apart in the same way.
     """
-    pairs, refused = _by_name(names, _CELL, "Module.")
+    pairs, refused = _group_by_name(names, _CELL, "Module.")
     cells: dict[str, None] = {}
     calls: dict[str, None] = {}
     for entry, leaves in names.target.items():
@@ -126,15 +126,15 @@ def _cell(names: Names) -> _Found:
     return pairs, tuple(name for name in (*cells, *calls) if name not in pairs), [*notes, *refused]
 
 
-def _api(names: Names) -> _Found:
-    pairs, refused = _by_name(names, _API, "")
+def _build_api_mapping(names: Names) -> _Found:
+    pairs, refused = _group_by_name(names, _API, "")
     notes = [
         f"{len(pairs)} APIs whose calls have the same numbers. By msprobe's own table it may pair others too."
     ]
     return pairs, (), [*notes, *refused]
 
 
-def _slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
+def _group_slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
     """API -> input, output -> the slots that its calls have."""
     slots: dict[str, dict[str, dict[str, None]]] = {
         api: {"input": {}, "output": {}} for api in apis
@@ -153,7 +153,7 @@ def _slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
     }
 
 
-def _by_name(
+def _group_by_name(
     names: Names, pattern: re.Pattern[str], front: str
 ) -> tuple[dict[str, str], list[str]]:
     """Name -> name, where it pairs something and nothing wrongly; and how many were refused, in words.
@@ -177,7 +177,7 @@ def _by_name(
         sought = [
             pair
             for entry, rest in calls[name]
-            for pair in _leaves(names, entry, f"{front}{partner}{rest}")
+            for pair in _list_leaves(names, entry, f"{front}{partner}{rest}")
         ]
         if any(names.wrong(*pair) for pair in sought):
             refused += 1
@@ -187,12 +187,12 @@ def _by_name(
     return pairs, [said] if refused else []
 
 
-def _leaves(names: Names, entry: str, sought: str) -> Iterator[tuple[str, str]]:
+def _list_leaves(names: Names, entry: str, sought: str) -> Iterator[tuple[str, str]]:
     """Each leaf of an entry, and the name that msprobe looks for in its place."""
     return ((leaf, sought + leaf.removeprefix(entry)) for leaf in names.target[entry])
 
 
-def _api_row(name: str, other: str, slots: Slots) -> str:
+def _build_api_row(name: str, other: str, slots: Slots) -> str:
     """msprobe compares the slots that a row lists; it checks ``ms_outputs`` for length and reads ``ms_output``."""
     lists = [
         f"{side}_{key}: {json.dumps(list(slots.get(place, ())))}"
@@ -203,8 +203,8 @@ def _api_row(name: str, other: str, slots: Slots) -> str:
     empty = [
         f"{side}_{key}: []" for key in ("parameters", "parameters_grad") for side in ("ms", "pt")
     ]
-    return f"- {{ms_api: {_quoted(name)}, pt_api: {_quoted(other)}, {', '.join([*lists, *empty])}}}"
+    return f"- {{ms_api: {_quote_yaml(name)}, pt_api: {_quote_yaml(other)}, {', '.join([*lists, *empty])}}}"
 
 
-def _quoted(name: str) -> str:
+def _quote_yaml(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else json.dumps(name)

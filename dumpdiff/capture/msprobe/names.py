@@ -11,8 +11,8 @@ from ...model.trace import Trace
 from ...readers import msprobe
 from ...readers.msprobe.leaves import read_entry_leaves, list_leaf_names, list_lookup_names
 from ...rulebook import Rules
-from .correspondence import correspondence, sure_pairs
-from .version import Version, version_of
+from .correspondence import build_correspondence, select_certain_pairs
+from .version import Version, get_version
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Names:
         return ours != theirs and max(ours, theirs) >= 0
 
 
-def names_of(alignment: Alignment, rules: Rules, version: Version | None = None) -> Names:
+def collect_names(alignment: Alignment, rules: Rules, version: Version | None = None) -> Names:
     """The names of both sides, for msprobe of a version; by default of the one that wrote the reference.
 
     Raises DumpError if a side is no dump of msprobe.
     """
     traces = alignment.target.trace, alignment.reference.trace
     files = _dump("target", traces[0]), _dump("reference", traces[1])
-    version = version or version_of(traces[1].source)
-    reference = _by_sought_name(read_entry_leaves(files[1]), version)
+    version = version or get_version(traces[1].source)
+    reference = _group_by_compared_name(read_entry_leaves(files[1]), version)
     sought = {leaf: name for name, leaf in reference.items()}
     leaves = list_leaf_names(traces[0]), list_leaf_names(traces[1])
-    found = correspondence(alignment, rules)
+    found = build_correspondence(alignment, rules)
     partners = (
         (leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items()
     )
@@ -60,11 +60,11 @@ def names_of(alignment: Alignment, rules: Rules, version: Version | None = None)
         {leaf: name for leaf, name in partners if name},
         len(leaves[0]),
         len(found.reshaped),
-        _values(alignment, *leaves),
+        _collect_values(alignment, *leaves),
     )
 
 
-def _by_sought_name(entries: dict[str, tuple[str, ...]], version: Version) -> dict[str, str]:
+def _group_by_compared_name(entries: dict[str, tuple[str, ...]], version: Version) -> dict[str, str]:
     """The name by which msprobe finds a leaf -> the leaf."""
     return {
         name + leaf.removeprefix(entry): leaf
@@ -73,11 +73,11 @@ def _by_sought_name(entries: dict[str, tuple[str, ...]], version: Version) -> di
     }
 
 
-def _values(
+def _collect_values(
     alignment: Alignment, ours: list[str], theirs: list[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Leaf -> number of its value, on both sides: the target's for values that are surely paired, else -1."""
-    pairs = sure_pairs(alignment)
+    pairs = select_certain_pairs(alignment)
     number = dict(zip(pairs["reference"].tolist(), pairs["target"].tolist(), strict=True))
     paired = set(number.values())
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...model.errors import DumpError
 from .fields import MINDSPORE, PYTORCH
-from .version import Version, spoken
+from .version import Version, format_version
 
 #: Script -> (frameworks, what it is).
 SCRIPTS = {
@@ -66,7 +66,7 @@ trainer = Trainer(..., callbacks=[MsprobeStep(debugger)])
 """
 
 
-def lines(config: str, framework: str, script: str, version: Version) -> str:
+def build_script_lines(config: str, framework: str, script: str, version: Version) -> str:
     """What to paste into which place; ``config`` is the path of config.json.
 
     There is one PrecisionDebugger in a process, and its class speaks for it: no variable has to be carried from
@@ -78,7 +78,7 @@ def lines(config: str, framework: str, script: str, version: Version) -> str:
     if script == "mindformers":
         if version < _CALLBACK:
             raise DumpError(
-                f"--script mindformers: MsprobeStep came with msprobe {spoken(_CALLBACK)}; use a later version"
+                f"--script mindformers: MsprobeStep came with msprobe {format_version(_CALLBACK)}; use a later version"
             )
         return _TRAINER.format(config=config)
     return _LOOP.format(framework=framework, config=config, **_PLACES[framework, script])

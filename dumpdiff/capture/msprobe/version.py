@@ -19,12 +19,12 @@ def parse_version(text: str) -> Version:
     return tuple(map(int, text.split(".")))
 
 
-def version_of(source: Source) -> Version:
+def get_version(source: Source) -> Version:
     """The version that wrote a dump, as far as the dump tells, else the latest."""
     found = re.search(r"\d+(\.\d+)*", source.era)
     return parse_version(found[0]) if source.format == "msprobe" and found else LATEST
 
 
-def spoken(version: Version) -> str:
+def format_version(version: Version) -> str:
     """As users write it."""
     return ".".join(map(str, version))

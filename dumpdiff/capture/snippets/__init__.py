@@ -87,7 +87,7 @@ FRAMEWORKS = {
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def snippet(
+def build_snippet(
     kind: str,
     framework: str,
     *,
@@ -104,22 +104,22 @@ def snippet(
     """
     chosen = FRAMEWORKS[framework]
     config = chosen.config if config is None else config
-    values = {"seed": seed, "rank": rank, "folder": _quotable(folder), "config": _quotable(config)}
+    values = {"seed": seed, "rank": rank, "folder": _escape_quotes(folder), "config": _escape_quotes(config)}
     about = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
     lines = [line for text in about for line in wrap(text, 110, break_long_words=False)]
     head = Template("".join(f"# {line}\n" for line in lines)).substitute(values)
     if kind == "dump" and chosen.written_for == "pytorch":
-        return head + _by_msprobe(framework, config)
+        return head + _build_msprobe_lines(framework, config)
     body = (_TEMPLATES / chosen.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
     return head + Template(body).substitute(values)
 
 
-def _by_msprobe(framework: str, config: str) -> str:
-    from ..msprobe import LATEST, lines
+def _build_msprobe_lines(framework: str, config: str) -> str:
+    from ..msprobe import LATEST, build_script_lines
 
-    return lines(config, "pytorch", "megatron" if framework == "megatron" else "plain", LATEST)
+    return build_script_lines(config, "pytorch", "megatron" if framework == "megatron" else "plain", LATEST)
 
 
-def _quotable(text: str) -> str:
+def _escape_quotes(text: str) -> str:
     """The text as it stands between double quotes in Python."""
     return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""The hypotheses, one module per operator family: each has a tuple ``HYPOTHESES``; the simplest come first."""
+"""The hypotheses, one module per operator family, each with a tuple ``HYPOTHESES``."""
 
 from . import (
     activations,
@@ -17,7 +17,7 @@ from . import (
     weights,
 )
 
-#: In the order in which they are told where they explain equally well.
+#: In the order in which causes are listed that explain a finding equally well: the simplest first.
 HYPOTHESES = (
     *rotary.HYPOTHESES,
     *weights.HYPOTHESES,

@@ -1,91 +1,102 @@
-"""Activations: another one, the other form of gelu, gate and up changed round."""
+"""Activations: another function, the other form of gelu, gate and up swapped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ...model.arrays import AnyArray
 from ...operators.activations import ACTIVATIONS
+from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import FaultCase
 
-_NEAREST = 10  # operands that may be gate or up
+#: Operands, the nearest first, that may be gate or up.
+_MAX_GATE_OPERANDS = 10
+#: Activations that gate nothing in practice.
+_NO_GATES = ("identity", "sigmoid", "tanh", "softplus")
+#: Activations that are tried for a fused gate.
+_FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
 
 
-def other_function(s: FaultCase) -> Iterator[Candidate]:
-    """r = f(x) or f(x) y, t = g(x) or g(x) y."""
-    if not s.is_forward_value:
+def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = f(x) or f(x) y; faulty = g(x) or g(x) y."""
+    if not case.is_forward_value:
         return
-    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()]
+    inputs = list(case.find_same_size_arrays())
     for x in inputs:
-        made = {name: f(x) for name, f in ACTIVATIONS.items()}
-        for name, plain in made.items():
-            if s.matches_faithful(plain):
-                for other, changed in made.items():
-                    if other != name:
-                        yield _changed(name, other, changed, plain)
+        outputs = {name: function(x) for name, function in ACTIVATIONS.items()}
+        for name, output in outputs.items():
+            if case.matches_faithful(output):
+                yield from _replace_activation(name, output, outputs.__getitem__)
                 return
-    yield from _gated(s, inputs[:_NEAREST])
+    yield from _suggest_gated(case, inputs[:_MAX_GATE_OPERANDS])
 
 
-def _gated(s: FaultCase, inputs: list[AnyArray]) -> Iterator[Candidate]:
+def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Candidate]:
+    gate_functions = [name for name in ACTIVATIONS if name not in _NO_GATES]
     for gate in inputs:
-        for name, f in ACTIVATIONS.items():
-            if name in ("identity", "sigmoid", "tanh", "softplus"):
-                continue
-            opened = f(gate)
+        for name in gate_functions:
+            activated = ACTIVATIONS[name](gate)
             for up in inputs:
-                if up is gate or not s.matches_faithful(opened * up):
-                    continue
-                plain = opened * up
-                yield Candidate(
-                    f(up) * gate, "gate and up changed round", "", {}, plain, "gate-up-swapped"
-                )
-                for other, g in ACTIVATIONS.items():
-                    if other != name:
-                        yield _changed(name, other, g(gate) * up, plain)
-                return
-
-
-def fused_halves(s: FaultCase) -> Iterator[Candidate]:
-    """r = f(first half) second half of one operand; t with the halves changed round, or another f."""
-    if not s.is_forward_value:
-        return
-    for o in s.operands:
-        if (
-            not o.shape
-            or o.shape[-1] % 2
-            or int(np.prod(o.shape)) != 2 * s.faithful.size
-            or o.array.dtype.kind != "f"
-        ):
-            continue
-        first, second = (half.reshape(s.faithful.shape) for half in np.split(o.array, 2, axis=-1))
-        for gate, up in ((first, second), (second, first)):
-            for name in ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu"):
-                plain = ACTIVATIONS[name](gate) * up
-                if s.matches_faithful(plain):
-                    swapped = ACTIVATIONS[name](up) * gate
-                    yield Candidate(
-                        swapped, "gate and up changed round", "", {}, plain, "gate-up-swapped"
-                    )
-                    for other, g in ACTIVATIONS.items():
-                        if other != name:
-                            yield _changed(name, other, g(gate) * up, plain)
+                if up is not gate and case.matches_faithful(activated * up):
+                    yield from _change_gate(gate, up, name)
                     return
 
 
-def _changed(name: str, other: str, made: AnyArray, plain: AnyArray) -> Candidate:
-    cause = (
-        "gelu-variant"
-        if name.startswith("gelu") and other.startswith("gelu")
-        else "activation-kind"
+def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = f(first half) second half of one operand; halves swapped, or another f."""
+    if not case.is_forward_value:
+        return
+    for operand in case.operands:
+        if not _holds_gate_and_up(operand, case.faithful):
+            continue
+        halves = np.split(operand.array, 2, axis=-1)
+        first, second = (half.reshape(case.faithful.shape) for half in halves)
+        for gate, up in ((first, second), (second, first)):
+            for name in _FUSED_GATES:
+                if case.matches_faithful(ACTIVATIONS[name](gate) * up):
+                    yield from _change_gate(gate, up, name)
+                    return
+
+
+def _holds_gate_and_up(operand: Operand, output: AnyArray) -> bool:
+    if not operand.shape or operand.shape[-1] % 2:
+        return False
+    return int(np.prod(operand.shape)) == 2 * output.size and operand.is_floating
+
+
+def _change_gate(gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]:
+    """Yield f(gate) up with gate and up swapped, then with another f."""
+    function = ACTIVATIONS[name]
+    unchanged = function(gate) * up
+    yield Candidate(
+        function(up) * gate,
+        "gate and up swapped",
+        unchanged=unchanged,
+        cause="gate-up-swapped",
     )
-    return Candidate(made, other, f"has {name}", {}, plain, cause)
+    yield from _replace_activation(name, unchanged, lambda other: ACTIVATIONS[other](gate) * up)
+
+
+def _replace_activation(
+    name: str, unchanged: AnyArray, compute_output: Callable[[str], AnyArray]
+) -> Iterator[Candidate]:
+    """Yield the output with every other activation."""
+    for other in ACTIVATIONS:
+        if other == name:
+            continue
+        is_variant = name.startswith("gelu") and other.startswith("gelu")
+        yield Candidate(
+            compute_output(other),
+            other,
+            f"has {name}",
+            unchanged=unchanged,
+            cause="gelu-variant" if is_variant else "activation-kind",
+        )
 
 
 HYPOTHESES = (
-    Hypothesis("activation-kind", other_function),
-    Hypothesis("gate-up-swapped", fused_halves),
+    Hypothesis("activation-kind", suggest_other_activation),
+    Hypothesis("gate-up-swapped", suggest_fused_gate),
 )

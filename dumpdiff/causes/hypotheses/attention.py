@@ -1,222 +1,274 @@
-"""Attention: the mask, the axis of the softmax, the scale, in parts and as a whole."""
+"""Attention: the mask, the axis of the softmax and the scale, step by step and as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 
-from ...model.arrays import AnyArray, Flags
+from ...model.arrays import AnyArray, Flags, Floats
 from ...model.trace import FORWARD
 from ...operators.attention import attention, make_causal_mask, repeat_groups
 from ...operators.softmax import softmax
-from ..parameter_fit import minimize
+from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import FaultCase, find_masked, compute_residual
+from ..parameter_fit import minimize
 
-_LOWEST = -1e30
-_COSTLY = (
-    3e7  #: products of a score matrix beyond which whole attention is not tried in every order
-)
+#: Value of a masked score; ``find_masked`` recognizes it.
+_MASKED_SCORE = -1e30
+#: Products of a score matrix beyond which whole attention is not tried at all, and beyond which it
+#: is tried in few orders of the operands only.
+_MAX_COST, _MAX_COST_OF_ALL_ORDERS = 3e7, 3e5
+_COMMON_ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+#: Operands that may be q, k and v.
+_MAX_OPERANDS = 4
+#: First hidden diagonals tried for whole attention; a causal mask hides from diagonal 1 on.
 _DIAGONALS = (0, 2, 3, -1)
+#: Shifts of the causal mask tried for scores, probabilities and masks.
+_MASK_SHIFTS = (1, -1, 2, -2)
+#: First diagonals of masks that keep (rather than hide) the upper triangle.
+_KEPT_DIAGONALS = range(-2, 4)
+#: The scale is searched within exp(-4) to exp(4) of the faithful side's.
+_SCALE_GRID = np.linspace(-4, 4, 17)
+_SCALE_ROUNDS = 45
 
 
-def pattern(array: AnyArray) -> Flags | None:
-    """What is hidden (true: not seen) in masked scores, probabilities or a mask of zeros and ones; None of others."""
+def find_hidden(array: AnyArray) -> Flags | None:
+    """Return what is hidden in masked scores, probabilities or a mask of zeros and ones.
+
+    True means not seen. None for other arrays.
+    """
     if array.ndim < 2 or array.shape[-1] < 2:
         return None
-    hidden: Flags = find_masked(array)
-    if hidden.any():
-        return hidden
-    values = array.reshape(-1)
-    if values.min() >= 0 and values.max() <= 1:
-        zero: Flags = array == 0
-        return zero
-    return hidden
+    is_masked = find_masked(array)
+    if is_masked.any():
+        return is_masked
+    if array.min() >= 0 and array.max() <= 1:
+        is_zero: Flags = array == 0
+        return is_zero
+    return is_masked
 
 
-def mask(s: FaultCase) -> Iterator[Candidate]:
-    """Another part of the scores is hidden: none of it, or beyond another diagonal."""
-    theirs = pattern(s.faithful)
-    if (
-        s.phase != FORWARD
-        or theirs is None
-        or theirs.ndim < 2
-        or theirs.shape[-1] != theirs.shape[-2]
-    ):
+def suggest_mask(case: FaultCase) -> Iterator[Candidate]:
+    """Other scores are hidden: none at all, or those beyond another diagonal."""
+    hidden = find_hidden(case.faithful)
+    if case.phase != FORWARD or hidden is None or hidden.shape[-1] != hidden.shape[-2]:
         return
-    flat = theirs.reshape(-1, *theirs.shape[-2:])
-    if not (flat.any() or (1 - flat).all()) or not np.array_equal(flat[0], flat[-1]):
+    masks = hidden.reshape(-1, *hidden.shape[-2:])
+    if not (masks.any() or (1 - masks).all()) or not np.array_equal(masks[0], masks[-1]):
         return
-    length = theirs.shape[-1]
-    first = next(
-        (
-            d
-            for d in range(-length, length + 1)
-            if np.array_equal(flat[0], make_causal_mask(length, length, d))
-        ),
-        None,
-    )
-    keeps = first is None and next(
-        (d for d in range(-2, 4) if np.array_equal(~flat[0], make_causal_mask(length, length, d))), None
-    )
-    choices = [("no mask at all", "mask-missing", np.zeros_like(flat[0]))]
-    base = first if first is not None else keeps if keeps not in (None, False) else None
-    if base is not None and base is not False:
-        choices += [
-            (
-                f"causal mask moved by {d} diagonal{'s' * (abs(d) > 1)}",
-                "mask-shifted",
-                make_causal_mask(length, length, int(base) + d),
-            )
-            for d in (1, -1, 2, -2)
-        ]
-    if first is None and keeps not in (None, False):
-        choices = [(said, cause, ~hidden) for said, cause, hidden in choices]
-    for said, cause, hidden in choices:
-        for made in _with_mask(s, theirs, np.broadcast_to(hidden, theirs.shape)):
-            yield Candidate(made, said, "", {}, s.faithful, cause)
+    for description, cause, mask in _list_masks(masks[0]):
+        new_hidden = np.broadcast_to(mask, hidden.shape)
+        for predicted in _apply_mask(case, hidden, new_hidden):
+            yield Candidate(predicted, description, unchanged=case.faithful, cause=cause)
 
 
-def _with_mask(s: FaultCase, theirs: Flags, hidden: Flags) -> Iterator[AnyArray]:
-    """The faithful side's array with another mask, for each thing that it may be."""
-    low = find_masked(s.faithful)
-    if low.any() or find_masked(s.faulty).any():
-        for o in s.find_same_size_operands():  # masked scores: the scores are an operand
-            scores = o.array.reshape(s.faithful.shape)
-            if (
-                not find_masked(scores).any()
-                and compute_residual(np.where(theirs, _LOWEST, scores), s.faithful) <= s.limit
-            ):
-                yield np.where(hidden, _LOWEST, scores)
-        yield np.where(hidden, _LOWEST, 0.0)  # the mask itself, as numbers to add
-        return
-    if set(np.unique(s.faithful[..., :2, :])) <= {0.0, 1.0} and set(np.unique(s.faithful)) <= {0.0, 1.0}:
-        yield np.where(
-            hidden, 0.0, 1.0
-        )  # a mask of zeros and ones; pattern() took zeros for hidden
-        return
-    for o in s.find_same_size_operands():  # probabilities
-        scores = o.array.reshape(s.faithful.shape)
-        for logits in (scores, np.where(theirs, _LOWEST, scores)):
-            if s.matches_faithful(softmax(logits)):
-                yield softmax(np.where(hidden, _LOWEST, scores))
+def _list_masks(mask: Flags) -> list[tuple[str, str, Flags]]:
+    """Return (description, cause, mask) of other masks, in the same sense as ``mask``."""
+    length = len(mask)
+    hidden_from = _find_diagonal(mask, range(-length, length + 1))
+    kept_from = None if hidden_from is not None else _find_diagonal(~mask, _KEPT_DIAGONALS)
+    is_kept_mask = bool(kept_from)  # diagonal 0 does not count
+    masks = [("no mask", "mask-missing", np.zeros_like(mask))]
+    first_diagonal = kept_from if is_kept_mask else hidden_from
+    if first_diagonal is not None:
+        for shift in _MASK_SHIFTS:
+            shifted_mask = make_causal_mask(length, length, first_diagonal + shift)
+            masks.append((_format_mask_shift(shift), "mask-shifted", shifted_mask))
+    if is_kept_mask:
+        masks = [(description, cause, ~new_mask) for description, cause, new_mask in masks]
+    return masks
 
 
-def axis(s: FaultCase) -> Iterator[Candidate]:
-    """softmax along another axis."""
-    if not s.is_forward_value or s.faithful.ndim < 2 or s.faithful.min() < 0:
+def _find_diagonal(mask: Flags, diagonals: Sequence[int]) -> int | None:
+    """Return the first diagonal for which ``mask`` is a causal mask."""
+    length = len(mask)
+    for diagonal in diagonals:
+        if np.array_equal(mask, make_causal_mask(length, length, diagonal)):
+            return diagonal
+    return None
+
+
+def _format_mask_shift(shift: int) -> str:
+    plural = "s" if abs(shift) > 1 else ""
+    return f"a causal mask shifted by {shift} diagonal{plural}"
+
+
+def _apply_mask(case: FaultCase, hidden: Flags, new_hidden: Flags) -> Iterator[AnyArray]:
+    """Yield the faithful side's array with another mask, for each thing that it may be."""
+    if find_masked(case.faithful).any() or find_masked(case.faulty).any():
+        for scores in case.find_same_size_arrays():  # the array holds masked scores
+            if find_masked(scores).any():
+                continue
+            masked_scores = np.where(hidden, _MASKED_SCORE, scores)
+            if compute_residual(masked_scores, case.faithful) <= case.limit:
+                yield np.where(new_hidden, _MASKED_SCORE, scores)
+        yield np.where(new_hidden, _MASKED_SCORE, 0.0)  # the array is a mask to add
         return
-    for o in s.find_same_size_operands():
-        x = o.array.reshape(s.faithful.shape)
-        made = [softmax(x, each) for each in range(x.ndim)]
-        for each, plain in enumerate(made):
-            if s.matches_faithful(plain):
-                for other, changed in enumerate(made):
-                    if other != each:
-                        said, instead = (
-                            f"softmax along axis {other - x.ndim}",
-                            f"has axis {each - x.ndim}",
-                        )
-                        yield Candidate(
-                            changed, said, instead, {"axis": float(other - x.ndim)}, plain
-                        )
-                sigmoid = 1 / (1 + np.exp(-x))
-                cause = "router-normalisation" if "topk" in s.consumer_kinds else "activation-kind"
-                yield Candidate(sigmoid, "sigmoid", "has softmax", {}, plain, cause)
+    if _holds_zeros_and_ones(case.faithful):
+        yield np.where(new_hidden, 0.0, 1.0)  # find_hidden() takes zeros for hidden
+        return
+    for scores in case.find_same_size_arrays():  # the array holds probabilities
+        for logits in (scores, np.where(hidden, _MASKED_SCORE, scores)):
+            if case.matches_faithful(softmax(logits)):
+                yield softmax(np.where(new_hidden, _MASKED_SCORE, scores))
+
+
+def _holds_zeros_and_ones(array: AnyArray) -> bool:
+    """Return whether all elements are 0 or 1; the first rows rule out most arrays."""
+    if not set(np.unique(array[..., :2, :])) <= {0.0, 1.0}:
+        return False
+    return set(np.unique(array)) <= {0.0, 1.0}
+
+
+def suggest_softmax_axis(case: FaultCase) -> Iterator[Candidate]:
+    """Softmax along another axis, or sigmoid in place of softmax."""
+    if not case.is_forward_value or case.faithful.ndim < 2 or case.faithful.min() < 0:
+        return
+    for x in case.find_same_size_arrays():
+        outputs = [softmax(x, axis) for axis in range(x.ndim)]
+        for axis, unchanged in enumerate(outputs):
+            if case.matches_faithful(unchanged):
+                yield from _replace_softmax(case, x, outputs, axis)
                 return
 
 
-def whole(s: FaultCase) -> Iterator[Candidate]:
-    """softmax(q k^T scale + mask) v from q, k and v."""
-    if not s.is_forward_value or s.faithful.ndim < 3 or "attention" not in s.finding.scope:
-        return
-    parts = [
-        o.array
-        for o in s.operands
-        if o.array.ndim == s.faithful.ndim and _like_heads(o.array, s.faithful)
-    ][:4]
-    cost = float(s.faithful.size) * s.faithful.shape[-2]
-    orders = (
-        list(permutations(range(len(parts)), 3))
-        if cost < _COSTLY / 100
-        else [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
-    )
-    for order in orders if cost < _COSTLY else []:
-        if max(order) >= len(parts):
-            continue
-        q, k, v = (parts[i] for i in order)
-        if q.shape != s.faithful.shape or k.shape != v.shape:
-            continue
-        k, v = repeat_groups(k, q.shape[-3]), repeat_groups(v, q.shape[-3])
-        length, scale = (q.shape[-2], k.shape[-2]), q.shape[-1] ** -0.5
-        for first in (1, None):
-            for used in (scale, 1.0):
-                hidden = None if first is None else make_causal_mask(*length, first)
-                plain = attention(q, k, v, used, hidden)
-                if s.matches_faithful(plain):
-                    yield from _changed(s, q, k, v, used, hidden, plain)
-                    return
-
-
-def _like_heads(array: AnyArray, plain: AnyArray) -> bool:
-    """(..., heads or groups of them, length, size) beside (..., heads, length, size)."""
-    return (
-        array.dtype.kind == "f"
-        and array.shape[-2:] == plain.shape[-2:]
-        and array.shape[:-3] == plain.shape[:-3]
-        and plain.shape[-3] % array.shape[-3] == 0
-    )
-
-
-def _changed(
-    s: FaultCase,
-    q: AnyArray,
-    k: AnyArray,
-    v: AnyArray,
-    scale: float,
-    hidden: Flags | None,
-    plain: AnyArray,
+def _replace_softmax(
+    case: FaultCase, x: AnyArray, outputs: Sequence[Floats], axis: int
 ) -> Iterator[Candidate]:
-    length = (q.shape[-2], k.shape[-2])
-
-    def cost(x: float) -> float:
-        return float(np.linalg.norm(attention(q, k, v, float(np.exp(x)), hidden) - s.faulty))
-
-    ours = float(np.exp(minimize(cost, np.log(scale) + np.linspace(-4, 4, 17), rounds=45)))
-    made = attention(q, k, v, ours, hidden)
-    yield Candidate(
-        made, f"scale = {ours:.4g}", f"uses {scale:.4g}", {"scale": ours}, plain, "scale"
-    )
-    if hidden is not None:
-        yield Candidate(attention(q, k, v, scale), "no mask at all", "", {}, plain, "mask-missing")
-        for d in _DIAGONALS:
-            made = attention(q, k, v, scale, make_causal_mask(*length, d))
+    unchanged = outputs[axis]
+    for other_axis, output in enumerate(outputs):
+        if other_axis != axis:
             yield Candidate(
-                made, f"causal mask moved by {d - 1} diagonals", "", {}, plain, "mask-shifted"
+                output,
+                f"softmax along axis {other_axis - x.ndim}",
+                f"has axis {axis - x.ndim}",
+                parameters={"axis": float(other_axis - x.ndim)},
+                unchanged=unchanged,
             )
-    else:
+    is_router = "topk" in case.consumer_kinds
+    yield Candidate(
+        1 / (1 + np.exp(-x)),
+        "sigmoid",
+        "has softmax",
+        unchanged=unchanged,
+        cause="router-normalisation" if is_router else "activation-kind",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _AttentionCall:
+    """Attention that gives the value of the faithful side."""
+
+    q: AnyArray
+    k: AnyArray
+    v: AnyArray
+    scale: float
+    hidden: Flags | None
+    output: Floats
+
+    @property
+    def score_shape(self) -> tuple[int, int]:
+        return self.q.shape[-2], self.k.shape[-2]
+
+    def compute(self, scale: float, hidden: Flags | None, axis: int = -1) -> Floats:
+        return attention(self.q, self.k, self.v, scale, hidden, axis)
+
+
+def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
+    """softmax(q k^T scale + mask) v of q, k and v, with another scale, mask or axis."""
+    call = _find_attention_call(case)
+    if call is None:
+        return
+
+    def measure_distance(log_scale: float) -> float:
+        output = call.compute(float(np.exp(log_scale)), call.hidden)
+        return float(np.linalg.norm(output - case.faulty))
+
+    log_scale = minimize(measure_distance, np.log(call.scale) + _SCALE_GRID, _SCALE_ROUNDS)
+    scale = float(np.exp(log_scale))
+    yield Candidate(
+        call.compute(scale, call.hidden),
+        f"scale = {scale:.4g}",
+        f"uses {call.scale:.4g}",
+        parameters={"scale": scale},
+        unchanged=call.output,
+        cause="scale",
+    )
+    yield from _change_mask(call)
+    yield Candidate(
+        call.compute(call.scale, call.hidden, -2),
+        "softmax along axis -2",
+        unchanged=call.output,
+        cause="softmax-axis",
+    )
+
+
+def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
+    if call.hidden is None:
         yield Candidate(
-            attention(q, k, v, scale, make_causal_mask(*length)),
+            call.compute(call.scale, make_causal_mask(*call.score_shape)),
             "a causal mask",
             "has none",
-            {},
-            plain,
-            "mask-shifted",
+            unchanged=call.output,
+            cause="mask-shifted",
         )
+        return
     yield Candidate(
-        attention(q, k, v, scale, hidden, -2),
-        "softmax along axis -2",
-        "",
-        {},
-        plain,
-        "softmax-axis",
+        call.compute(call.scale, None), "no mask", unchanged=call.output, cause="mask-missing"
     )
+    for diagonal in _DIAGONALS:
+        yield Candidate(
+            call.compute(call.scale, make_causal_mask(*call.score_shape, diagonal)),
+            _format_mask_shift(diagonal - 1),
+            unchanged=call.output,
+            cause="mask-shifted",
+        )
+
+
+def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
+    """Return attention over three operands that gives the faithful side's value."""
+    faithful = case.faithful
+    if not case.is_forward_value or faithful.ndim < 3 or "attention" not in case.finding.scope:
+        return None
+    arrays = [
+        operand.array for operand in case.operands if _has_head_shape(operand.array, faithful)
+    ][:_MAX_OPERANDS]
+    for order in _list_operand_orders(len(arrays), float(faithful.size) * faithful.shape[-2]):
+        q, k, v = (arrays[i] for i in order)
+        if q.shape != faithful.shape or k.shape != v.shape:
+            continue
+        k, v = repeat_groups(k, q.shape[-3]), repeat_groups(v, q.shape[-3])
+        for hidden in (make_causal_mask(q.shape[-2], k.shape[-2]), None):
+            for scale in (q.shape[-1] ** -0.5, 1.0):
+                output = attention(q, k, v, scale, hidden)
+                if case.matches_faithful(output):
+                    return _AttentionCall(q, k, v, scale, hidden, output)
+    return None
+
+
+def _list_operand_orders(n_arrays: int, cost: float) -> list[tuple[int, ...]]:
+    """Return the orders in which operands are tried as q, k and v."""
+    if cost >= _MAX_COST:
+        return []
+    if cost < _MAX_COST_OF_ALL_ORDERS:
+        return list(permutations(range(n_arrays), 3))
+    return [order for order in _COMMON_ORDERS if n_arrays >= 3]
+
+
+def _has_head_shape(array: AnyArray, output: AnyArray) -> bool:
+    """Return whether the array is (..., heads or groups, length, size) for an output of heads."""
+    if array.ndim != output.ndim or array.dtype.kind != "f":
+        return False
+    if array.shape[-2:] != output.shape[-2:] or array.shape[:-3] != output.shape[:-3]:
+        return False
+    return output.shape[-3] % array.shape[-3] == 0
 
 
 HYPOTHESES = (
-    Hypothesis("mask-missing", mask),
-    Hypothesis("softmax-axis", axis),
-    Hypothesis("scale", whole),
+    Hypothesis("mask-missing", suggest_mask),
+    Hypothesis("softmax-axis", suggest_softmax_axis),
+    Hypothesis("scale", suggest_whole_attention),
 )

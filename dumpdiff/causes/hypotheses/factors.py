@@ -1,4 +1,4 @@
-"""One number times all of it: a scale, a doubled loss, a clipped or averaged gradient; and nothing at all, zeros."""
+"""A factor on the whole tensor: a scale, a doubled loss, a clipped gradient; or all zeros."""
 
 from __future__ import annotations
 
@@ -7,81 +7,101 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
-from ..parameter_fit import fit_factor
-from ..hypothesis import Candidate, Hypothesis
 from ..fault_case import FaultCase, find_masked
+from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor
 
-#: Ops beyond which a factor is none of the attention scores any more.
-_LARGEST_WHOLE = 64
-#: Logarithms of what the corrections of Adam's two moments multiply by in the first step, with the usual betas.
-_MOMENTS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
-_SAME = 1e-3
-_SCORES = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
+#: Largest whole factor of a single number. Any number is some multiple of any other, so only whole
+#: factors say something.
+_MAX_WHOLE_FACTOR = 64
+#: Relative distance, in limits of the case, within which such a factor is whole.
+_WHOLE_LIMITS = 4
+#: Logarithms of the factors of the corrections of Adam's two moments in the first step, with the
+#: usual betas.
+_MOMENT_FACTORS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
+_MOMENT_DISTANCE = 1e-3
+#: Immediate numbers beyond this are masking constants, not scales.
+_MAX_SCALE = 1e4
+#: Kinds of ops that consume attention scores.
+_SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
-def scaled(s: FaultCase) -> Iterator[Candidate]:
-    """t = c r, c solved for by least squares; masked elements take no part."""
-    hidden = find_masked(s.faithful)
-    if s.faithful.size < 1 or s.is_source:
+def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = c faithful, with c by least squares over unmasked elements."""
+    is_masked = find_masked(case.faithful)
+    if case.faithful.size < 1 or case.is_source:
         return
-    c = fit_factor(np.where(hidden, 0, s.faithful), np.where(hidden, 0, s.faulty))
-    if s.faithful.size == 1:  # any number is some factor of any other: only a whole one says something
-        c = _whole(c, s.limit)
-    if s.phase == OPTIMIZER and np.min(np.abs(np.log(abs(c) or 1) - _MOMENTS)) < _SAME:
-        return  # the same moment in another form, corrected or not: nothing was clipped
-    if np.isfinite(c) and c != 0:
-        name = factor_name(s)
-        what = (
-            f"{_numbers_said(s, c)}" if name == "scale" else f"{c:.6g} times the {s.faithful_role}'s"
-        )
-        yield Candidate(
-            np.where(hidden, s.faithful, c * s.faithful),
-            what,
-            parameters={"factor": c},
-            unchanged=s.faithful,
-            cause=name,
-        )
+    factor = fit_factor(np.where(is_masked, 0, case.faithful), np.where(is_masked, 0, case.faulty))
+    if case.faithful.size == 1:
+        factor = _round_to_whole_factor(factor, case.limit)
+    if case.phase == OPTIMIZER:
+        distances = np.abs(np.log(abs(factor) or 1) - _MOMENT_FACTORS)
+        if np.min(distances) < _MOMENT_DISTANCE:
+            return  # the same moment, corrected or not: nothing was clipped
+    if not np.isfinite(factor) or factor == 0:
+        return
+    cause = _choose_factor_cause(case)
+    description, contrast = f"{factor:.6g} times the {case.faithful_role}'s value", ""
+    if cause == "scale":
+        description, contrast = _describe_scale(case, factor)
+    yield Candidate(
+        np.where(is_masked, case.faithful, factor * case.faithful),
+        description,
+        contrast,
+        parameters={"factor": factor},
+        unchanged=case.faithful,
+        cause=cause,
+    )
 
 
-def _whole(c: float, limit: float) -> float:
-    """c if it, or its inverse, is a whole number; else NaN."""
-    for sign, value in ((1, c), (-1, 1 / c if c else 0.0)):
-        number = round(value)
-        if 1 < abs(number) <= _LARGEST_WHOLE and abs(value - number) <= 4 * limit * abs(number):
-            return float(number) ** sign
+def _round_to_whole_factor(factor: float, limit: float) -> float:
+    """Return the whole number, or its inverse, that ``factor`` is; else NaN."""
+    inverse = 1 / factor if factor else 0.0
+    for exponent, value in ((1, factor), (-1, inverse)):
+        whole_number = round(value)
+        max_distance = _WHOLE_LIMITS * limit * abs(whole_number)
+        if 1 < abs(whole_number) <= _MAX_WHOLE_FACTOR and abs(value - whole_number) <= max_distance:
+            return float(whole_number) ** exponent
     return float("nan")
 
 
-def _numbers_said(s: FaultCase, c: float) -> str:
-    used = [n for n in s.numbers if 0 < abs(n) < 1e4]
-    if len(used) == 1:
-        return f"scale = {c * used[0]:.6g} where the {s.faithful_role} has {used[0]:.6g}"
-    return f"scores times {c:.6g}"
+def _describe_scale(case: FaultCase, factor: float) -> tuple[str, str]:
+    """Return (description, contrast) of scaled attention scores."""
+    scales = [value for value in case.numbers if 0 < abs(value) < _MAX_SCALE]
+    if len(scales) == 1:
+        return f"scale = {factor * scales[0]:.6g}", f"uses {scales[0]:.6g}"
+    return f"attention scores scaled by {factor:.6g}", ""
 
 
-def factor_name(s: FaultCase) -> str:
-    """What a factor is called where it stands."""
-    if s.phase == OPTIMIZER:
+def _choose_factor_cause(case: FaultCase) -> str:
+    """Return the cause that a factor is at this place."""
+    consumer_kinds = case.consumer_kinds
+    if case.phase == OPTIMIZER:
         return "clip"
-    if s.is_near_loss or s.faithful.size == 1:
+    if case.is_near_loss or case.faithful.size == 1:
         return "constant-factor"
-    if s.phase == BACKWARD:
+    if case.phase == BACKWARD:
         return "gradient-scaled"
-    if s.consumer_kinds & _SCORES and "attention" in s.finding.scope:
+    if consumer_kinds & _SCORE_CONSUMERS and "attention" in case.finding.scope:
         return "scale"
-    return "residual-scale" if "add" in s.consumer_kinds and "matmul" not in s.consumer_kinds else "constant-factor"
+    if "add" in consumer_kinds and "matmul" not in consumer_kinds:
+        return "residual-scale"
+    return "constant-factor"
 
 
-def zeros(s: FaultCase) -> Iterator[Candidate]:
-    """t = 0."""
-    if s.faithful.dtype.kind == "f" and not s.finding.is_given and np.any(s.faithful):
-        stopped = s.phase != FORWARD
-        yield Candidate(
-            np.zeros_like(s.faithful),
-            "no gradient at all" if stopped else "all zeros",
-            unchanged=s.faithful,
-            cause="gradient-stopped" if stopped else "zeroed",
-        )
+def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = 0."""
+    is_floating = case.faithful.dtype.kind == "f"
+    if not is_floating or case.finding.is_given or not np.any(case.faithful):
+        return
+    zeros = np.zeros_like(case.faithful)
+    if case.phase == FORWARD:
+        yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")
+    else:
+        yield Candidate(zeros, "no gradient", unchanged=case.faithful, cause="gradient-stopped")
 
 
-HYPOTHESES = (Hypothesis("zeroed", zeros), Hypothesis("constant-factor", scaled))
+HYPOTHESES = (
+    Hypothesis("zeroed", suggest_zeros),
+    Hypothesis("constant-factor", suggest_factor),
+)

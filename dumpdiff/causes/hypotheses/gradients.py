@@ -1,4 +1,4 @@
-"""Gradients: a branch that does not come back."""
+"""Gradients: the contribution of a branch is missing."""
 
 from __future__ import annotations
 
@@ -6,99 +6,125 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...model.arrays import Floats
+from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD
+from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import FaultCase
 
-_LARGEST_SEARCH = 1 << 21
-_MOST = 40  # operands of both sides
+_MISSING_BRANCH = "the gradient of one branch missing"
+#: Elements of all operands together beyond which a vector's gradient is not searched.
+_MAX_SEARCH_ELEMENTS = 1 << 21
+#: Operands of both sides that are tried, for a product, a vector and a difference.
+_MAX_PRODUCT_OPERANDS = 40
+_MAX_VECTOR_OPERANDS = 16
+_MAX_DIFFERENCE_OPERANDS = 16
 
 
-def branch_of_vector(s: FaultCase) -> Iterator[Candidate]:
-    """The gradient of a vector, sum of G X over all but the last axis: with one addend of G in place of the sum."""
-    if s.phase != BACKWARD or s.faithful.ndim != 1 or s.faithful.size < 2:
+def suggest_missing_branch_of_vector(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = sum of G X over the rows, a vector's gradient.
+
+    faulty has one addend of G in place of G, or lacks one addend.
+    """
+    width = case.faithful.size
+    if case.phase != BACKWARD or case.faithful.ndim != 1 or width < 2:
         return
-    inputs = [
-        o
-        for o in s.list_shared_operands()
-        if len(o.shape) >= 2 and o.shape[-1] == s.faithful.size and o.array.dtype.kind == "f"
-    ][:16]
-    arrays = [o.array.reshape(-1, s.faithful.size) for o in inputs]
-    if sum(a.size for a in arrays) > _LARGEST_SEARCH:
+    operands = [operand for operand in case.list_shared_operands() if _has_rows(operand, width)]
+    arrays = [operand.array.reshape(-1, width) for operand in operands[:_MAX_VECTOR_OPERANDS]]
+    if sum(array.size for array in arrays) > _MAX_SEARCH_ELEMENTS:
         return
     for i, x in enumerate(arrays):
-        for j, g in enumerate(arrays):
-            if i == j or x.shape != g.shape or not s.matches_faithful(plain := _summed(g, x)):
+        for j, gradient in enumerate(arrays):
+            if i == j or x.shape != gradient.shape:
                 continue
-            for k, part in enumerate(arrays):
-                if k not in (i, j) and part.shape == x.shape:
-                    yield Candidate(
-                        _summed(part, x), "the gradient of one branch missing", "", {}, plain
-                    )
-                    yield Candidate(
-                        _summed(g - part, x), "the gradient of one branch missing", "", {}, plain
-                    )
+            unchanged = _sum_products(gradient, x)
+            if not case.matches_faithful(unchanged):
+                continue
+            for k, branch in enumerate(arrays):
+                if k in (i, j) or branch.shape != x.shape:
+                    continue
+                for addend in (branch, gradient - branch):
+                    predicted = _sum_products(addend, x)
+                    yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
             return
 
 
-def _summed(g: Floats, x: Floats) -> Floats:
-    result: Floats = np.einsum("ij,ij->j", g, x)
+def _has_rows(operand: Operand, width: int) -> bool:
+    return len(operand.shape) >= 2 and operand.shape[-1] == width and operand.is_floating
+
+
+def _sum_products(gradient: Floats, x: Floats) -> Floats:
+    result: Floats = np.einsum("ij,ij->j", gradient, x)
     return result
 
 
-def branch_of_product(s: FaultCase) -> Iterator[Candidate]:
-    """r = G w or the sum of G w over the last axis, w another operand; with one addend of G in place of G."""
-    if s.phase != BACKWARD or s.faithful.ndim < 2:
+def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = G w, or its sum over the last axis.
+
+    faulty has one addend of G in place of G, or lacks one addend.
+    """
+    if case.phase != BACKWARD or case.faithful.ndim < 2:
         return
-    inputs = [o for o in s.list_shared_operands() if o.array.dtype.kind == "f" and o.shape][:_MOST]
-    for sums in (False, True):
-        for total in inputs:
-            g = total.array
-            if total.agrees or (g.size == s.faithful.size) == sums or g.ndim < 2:
+    operands = [
+        operand for operand in case.list_shared_operands() if operand.is_floating and operand.shape
+    ][:_MAX_PRODUCT_OPERANDS]
+    for is_summed in (False, True):
+        for total in operands:
+            gradient = total.array
+            has_output_size = gradient.size == case.faithful.size
+            if total.agrees or has_output_size == is_summed or gradient.ndim < 2:
                 continue
-            parts = [
-                o.array.reshape(g.shape)
-                for o in inputs
-                if o is not total and o.array.size == g.size
-            ]
-            for o in inputs:
-                w = o.array.reshape(g.shape) if o.array.size == g.size else o.array
-                if o is total or w.shape not in (g.shape, g.shape[-1:]):
-                    continue
-                plain = _product(g, w, sums)
-                if not s.matches_faithful(plain):
-                    continue
-                for part in parts:
-                    for kept in (part, g - part):
-                        yield Candidate(
-                            _product(kept, w, sums),
-                            "the gradient of one branch missing",
-                            "",
-                            {},
-                            plain,
-                        )
-                return
+            other_operands = [operand for operand in operands if operand is not total]
+            factor = _find_factor(case, gradient, other_operands, is_summed)
+            if factor is None:
+                continue
+            unchanged = _multiply(gradient, factor, is_summed)
+            for branch in _list_branches(gradient, other_operands):
+                for addend in (branch, gradient - branch):
+                    predicted = _multiply(addend, factor, is_summed)
+                    yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
+            return
 
 
-def _product(g: Floats, w: Floats, sums: bool) -> Floats:
-    made: Floats = g * w
-    return made.sum(axis=-1, keepdims=True) if sums else made
+def _list_branches(gradient: AnyArray, operands: list[Operand]) -> list[AnyArray]:
+    """Return the operands that may be an addend of the gradient, in its shape."""
+    same_size = [operand.array for operand in operands if operand.array.size == gradient.size]
+    return [array.reshape(gradient.shape) for array in same_size]
 
 
-def difference(s: FaultCase) -> Iterator[Candidate]:
-    """t = r - a for an operand a: what one branch would have added."""
-    if s.phase != BACKWARD or s.faithful.size < 2:
+def _find_factor(
+    case: FaultCase, gradient: AnyArray, operands: list[Operand], is_summed: bool
+) -> AnyArray | None:
+    """Return the operand with which the gradient's product is the faithful side's value."""
+    for operand in operands:
+        factor = operand.array
+        if factor.size == gradient.size:
+            factor = factor.reshape(gradient.shape)
+        if factor.shape not in (gradient.shape, gradient.shape[-1:]):
+            continue
+        if case.matches_faithful(_multiply(gradient, factor, is_summed)):
+            return factor
+    return None
+
+
+def _multiply(gradient: AnyArray, factor: AnyArray, is_summed: bool) -> AnyArray:
+    product: AnyArray = gradient * factor
+    return product.sum(axis=-1, keepdims=True) if is_summed else product
+
+
+def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = faithful - a for an operand a, the gradient of one branch; or a itself."""
+    if case.phase != BACKWARD or case.faithful.size < 2:
         return
-    for o in list(s.find_same_size_operands())[:16]:
-        part = o.array.reshape(s.faithful.shape)
-        if np.any(part):
-            yield Candidate(s.faithful - part, "the gradient of one branch missing", "", {}, s.faithful)
-            yield Candidate(part, "the gradient of one branch missing", "", {}, s.faithful)
+    operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]
+    for operand in operands:
+        branch = operand.array.reshape(case.faithful.shape)
+        if np.any(branch):
+            for predicted in (case.faithful - branch, branch):
+                yield Candidate(predicted, _MISSING_BRANCH, unchanged=case.faithful)
 
 
 HYPOTHESES = (
-    Hypothesis("gradient-stopped", branch_of_product),
-    Hypothesis("gradient-stopped", branch_of_vector),
-    Hypothesis("gradient-stopped", difference),
+    Hypothesis("gradient-stopped", suggest_missing_branch_of_product),
+    Hypothesis("gradient-stopped", suggest_missing_branch_of_vector),
+    Hypothesis("gradient-stopped", suggest_difference),
 )

@@ -1,4 +1,4 @@
-"""Linear layers: a bias left out or added twice, a weight used transposed."""
+"""Linear layers: a bias missing or added twice, a weight used transposed."""
 
 from __future__ import annotations
 
@@ -8,145 +8,178 @@ from itertools import product
 
 import numpy as np
 
-from ...model.arrays import AnyArray
+from ...model.arrays import AnyArray, Floats
 from ...operators.linear import linear
+from ..fault_case import ZERO, FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import ZERO, FaultCase, compute_residual
 
-_COSTLY = 2e9  #: multiplications beyond which a product is not tried
+#: Multiplications beyond which a product is not tried.
+_MAX_PRODUCT_COST = 2e9
+#: Axes of (batch, heads, tokens, size) and (batch, heads, size, tokens) in the order (batch,
+#: tokens, heads, size).
+_HEAD_AXES = ((0, 2, 1, 3), (0, 3, 1, 2))
 
 
-def bias(s: FaultCase) -> Iterator[Candidate]:
-    """t = r - b and t = r + b for a bias b of the neighbourhood; not if it is r that was made without b."""
-    if not s.is_forward_value or s.faithful.ndim < 1:
+def suggest_bias(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = faithful - b or faithful + b for a bias b.
+
+    Not if it is the faithful side that was computed without b.
+    """
+    if not case.is_forward_value or case.faithful.ndim < 1:
         return
-    for o in s.find_vector_operands():
-        b = o.array if s.faithful.ndim != 4 else o.array.reshape(-1, 1, 1)
-        if not np.any(b) or "norm" in o.parameter:
+    for operand in case.find_vector_operands():
+        bias = operand.array
+        if case.faithful.ndim == 4:
+            bias = bias.reshape(-1, 1, 1)
+        if not np.any(bias) or "norm" in operand.parameter:
             continue
-        for sign, cause, said in (
+        for sign, cause, description in (
             (-1, "bias-missing", "without its bias"),
             (1, "bias-doubled", "its bias added twice"),
         ):
-            made = s.faithful + sign * b
-            if compute_residual(made, s.faulty) <= s.limit and not any(
-                map(s.matches_faithful, _products(s, s.faithful.shape))
-            ):
-                name = f" ({o.parameter})" if o.parameter else ""
-                yield Candidate(made, f"{said}{name}", "", {}, _with_bias(s, b), cause)
+            predicted = case.faithful + sign * bias
+            if compute_residual(predicted, case.faulty) > case.limit or _has_no_bias(case):
+                continue
+            name = f" ({operand.parameter})" if operand.parameter else ""
+            yield Candidate(
+                predicted,
+                f"{description}{name}",
+                unchanged=_add_bias_once(case, bias),
+                cause=cause,
+            )
 
 
-def _with_bias(s: FaultCase, b: AnyArray) -> AnyArray | None:
-    """The faithful side's value made with the bias counted once; None if that cannot be shown."""
-    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()]
+def _has_no_bias(case: FaultCase) -> bool:
+    """Return whether the faithful side's value is a product without a bias."""
+    products = _iterate_products(case, case.faithful.shape)
+    return any(map(case.matches_faithful, products))
+
+
+def _add_bias_once(case: FaultCase, bias: AnyArray) -> AnyArray | None:
+    """Return the faithful side's value recomputed with one bias; None if that is impossible."""
+    inputs = list(case.find_same_size_arrays())
     for y in inputs:
-        if s.matches_faithful(y + b):
-            return y + b
-    for plain in _products(s, s.faithful.shape):
-        for rest in (ZERO, *inputs):
-            made: AnyArray = plain + b + rest
-            if s.matches_faithful(made):
-                return made
+        if case.matches_faithful(y + bias):
+            return y + bias
+    for matrix_product in _iterate_products(case, case.faithful.shape):
+        for addend in (ZERO, *inputs):
+            output: AnyArray = matrix_product + bias + addend
+            if case.matches_faithful(output):
+                return output
     return None
 
 
-def _products(s: FaultCase, shape: tuple[int, ...]) -> Iterator[AnyArray]:
-    """x W^T of the operands that go together, in a shape; channels of images are no such thing."""
+def _iterate_products(case: FaultCase, shape: tuple[int, ...]) -> Iterator[Floats]:
+    """Yield x W^T, in a shape, of the operands that fit; never of the channels of images."""
     size = int(np.prod(shape))
-    for weight in s.find_matrix_operands():
-        for x in s.operands:
-            if (
-                not x.shape
-                or x.array.dtype.kind != "f"
-                or x is weight
-                or x.shape[-1] != weight.shape[-1]
-            ):
+    for weight in case.find_matrix_operands():
+        for x in case.operands:
+            if x is weight or not _has_product_size(x, weight, size):
                 continue
-            if int(np.prod(x.shape[:-1])) * weight.shape[0] != size or len(x.shape) < 2:
-                continue
-            if float(size) * weight.shape[1] <= _COSTLY:
-                yield linear(x.array.reshape(-1, x.shape[-1]), weight.array).reshape(shape)
+            if float(size) * weight.shape[1] <= _MAX_PRODUCT_COST:
+                rows = x.array.reshape(-1, x.shape[-1])
+                yield linear(rows, weight.array).reshape(shape)
 
 
-def bias_before(s: FaultCase) -> Iterator[Candidate]:
-    """The bias of an input of the last op, as of the queries before their scores: taken off it, or added once more."""
-    for o in s.operands if s.is_forward_value and s.call is not None else ():
-        if len(o.shape) != 1 or not o.parameter.endswith("bias") or s.call is None:
+def _has_product_size(x: Operand, weight: Operand, size: int) -> bool:
+    if len(x.shape) < 2 or x.shape[-1] != weight.shape[-1] or not x.is_floating:
+        return False
+    return int(np.prod(x.shape[:-1])) * weight.shape[0] == size
+
+
+def suggest_bias_of_input(case: FaultCase) -> Iterator[Candidate]:
+    """The bias of an input of the last op, such as the queries before their scores.
+
+    It is subtracted from the input, or added once more.
+    """
+    if not case.is_forward_value or case.call is None:
+        return
+    inputs = case.call.inputs
+    for operand in case.operands:
+        if len(operand.shape) != 1 or not operand.parameter.endswith("bias"):
             continue
-        for i, value in enumerate(s.call.inputs):
-            for rows, back in _by_rows(value, o.array.size):
-                once = _adds_once(s, rows, o.array)
-                for sign, cause, said in (
+        for position, value in enumerate(inputs):
+            for rows, restore_axes in _split_into_rows(value, operand.array.size):
+                has_bias = _has_one_bias(case, rows, operand.array)
+                if has_bias is False:
+                    continue
+                for sign, cause, word in (
                     (-1, "bias-missing", "without"),
                     (1, "bias-doubled", "twice"),
                 ):
-                    other = back(rows + sign * o.array)
-                    made = s.repeat_call(
-                        [other if j == i else given for j, given in enumerate(s.call.inputs)]
-                    )
-                    if made is not None and once is not False:
-                        plain = s.faithful if once else None
+                    new_inputs = list(inputs)
+                    new_inputs[position] = restore_axes(rows + sign * operand.array)
+                    predicted = case.repeat_call(new_inputs)
+                    if predicted is not None:
                         yield Candidate(
-                            made, f"{said} the bias {o.parameter}", "", {}, plain, cause
+                            predicted,
+                            f"{word} the bias {operand.parameter}",
+                            unchanged=case.faithful if has_bias else None,
+                            cause=cause,
                         )
 
 
-def _by_rows(
+def _split_into_rows(
     value: AnyArray, width: int
 ) -> Iterator[tuple[AnyArray, Callable[[AnyArray], AnyArray]]]:
-    """An input as (tokens, width), and the way back to its own axes.
+    """Yield (rows of shape (tokens, width), function that restores the axes of the input).
 
-    It lies so, or is cut into heads: (batch, heads, tokens, size) or (batch, heads, size, tokens).
+    The input has that shape, or is split into heads: (batch, heads, tokens, size) or (batch, heads,
+    size, tokens).
     """
     if value.shape[-1:] == (width,):
-        yield (
-            value.reshape(-1, width),
-            partial(_cut, shape=value.shape, axes=tuple(range(value.ndim))),
-        )
-    for axes in ((0, 2, 1, 3), (0, 3, 1, 2)) if value.ndim == 4 else ():
+        axes = tuple(range(value.ndim))
+        yield value.reshape(-1, width), partial(_restore_axes, shape=value.shape, axes=axes)
+    if value.ndim != 4:
+        return
+    for axes in _HEAD_AXES:
         tokens = value.transpose(axes)
         if tokens.shape[2] * tokens.shape[3] == width:
-            yield tokens.reshape(-1, width), partial(_cut, shape=tokens.shape, axes=axes)
+            yield tokens.reshape(-1, width), partial(_restore_axes, shape=tokens.shape, axes=axes)
 
 
-def _cut(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyArray:
-    heads: AnyArray = rows.reshape(shape).transpose(np.argsort(axes))
-    return heads
+def _restore_axes(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyArray:
+    restored: AnyArray = rows.reshape(shape).transpose(np.argsort(axes))
+    return restored
 
 
-def _adds_once(s: FaultCase, rows: AnyArray, bias: AnyArray) -> bool | None:
-    """Whether the faithful side's own product and one bias give this value; None if no product of it was recorded."""
-    bare = False
-    for made in _products(s, rows.shape):
-        if compute_residual(made + bias, rows) <= s.limit:
+def _has_one_bias(case: FaultCase, rows: AnyArray, bias: AnyArray) -> bool | None:
+    """Return whether the faithful side's own product and one bias give ``rows``.
+
+    None if no product of it was recorded.
+    """
+    has_no_bias = False
+    for matrix_product in _iterate_products(case, rows.shape):
+        if compute_residual(matrix_product + bias, rows) <= case.limit:
             return True
-        bare = bare or compute_residual(made, rows) <= s.limit
-    return False if bare else None
+        has_no_bias = has_no_bias or compute_residual(matrix_product, rows) <= case.limit
+    return False if has_no_bias else None
 
 
-def transposed(s: FaultCase) -> Iterator[Candidate]:
-    """t = x W where r = x W^T, the weight square."""
-    if not s.is_forward_value or s.faithful.ndim < 2:
+def suggest_transposed_weight(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = x W where faithful = x W^T, for a square weight."""
+    if not case.is_forward_value or case.faithful.ndim < 2:
         return
-    for weight in s.find_matrix_operands():
-        if weight.shape[0] != weight.shape[1] or not weight.parameter:
+    for weight in case.find_matrix_operands():
+        size = weight.shape[0]
+        if weight.shape[1] != size or not weight.parameter:
             continue
-        for x in s.find_same_size_operands():
-            if x.shape[-1:] != weight.shape[:1]:
+        for x in case.find_same_size_operands():
+            if x.shape[-1:] != (size,):
                 continue
-            rows = x.array.reshape(-1, weight.shape[0])
-            for w, b in product(
-                (weight.array, weight.array.T),
-                (ZERO, *(v.array for v in s.find_vector_operands() if v.shape == weight.shape[:1])),
-            ):
-                plain = linear(rows, w, b).reshape(s.faithful.shape)
-                if s.matches_faithful(plain):
-                    made = linear(rows, w.T, b).reshape(s.faithful.shape)
-                    yield Candidate(made, f"{weight.parameter} transposed", "", {}, plain)
+            rows = x.array.reshape(-1, size)
+            vectors = [operand.array for operand in case.find_vector_operands()]
+            biases = [ZERO, *(vector for vector in vectors if vector.shape == (size,))]
+            for matrix, bias in product((weight.array, weight.array.T), biases):
+                unchanged = linear(rows, matrix, bias).reshape(case.faithful.shape)
+                if case.matches_faithful(unchanged):
+                    predicted = linear(rows, matrix.T, bias).reshape(case.faithful.shape)
+                    description = f"{weight.parameter} transposed"
+                    yield Candidate(predicted, description, unchanged=unchanged)
 
 
 HYPOTHESES = (
-    Hypothesis("bias-missing", bias),
-    Hypothesis("bias-missing", bias_before),
-    Hypothesis("weight-transposed", transposed),
+    Hypothesis("bias-missing", suggest_bias),
+    Hypothesis("bias-missing", suggest_bias_of_input),
+    Hypothesis("weight-transposed", suggest_transposed_weight),
 )

@@ -1,211 +1,292 @@
-"""The loss: labels moved, another mean, another set of tokens."""
+"""The loss: labels shifted, another mean, another set of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import FORWARD
 from ...operators.losses import compute_token_losses
+from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import Operand, FaultCase
 
+#: Positions by which labels may be shifted.
 _SHIFTS = (1, -1, 2, -2)
+#: Shortest row of labels whose shift is recognized.
+_MIN_LABELS = 4
+#: Rows of a batch beyond which their order is not searched.
+_MAX_ROWS = 4096
+#: Fewest tokens of a mask, and of losses per token.
+_MIN_MASK_TOKENS, _MIN_TOKENS = 4, 3
+#: Sizes of a tensor-parallel group over which a vocabulary may be gathered repeatedly.
+_VOCABULARY_COPIES = (2, 4, 8)
+#: Numbers that are no token counts.
+_SMALL_COUNTS = {0, 1, 2}
+#: Leading elements of the last axis that show whether an operand is a mask of tokens.
+_MASK_SAMPLE = 64
 
 
-def labels_moved(s: FaultCase) -> Iterator[Candidate]:
-    """Whole numbers that are those of the other side, moved along the last axis; what the ends hold is not judged."""
-    if not s.is_source or not s.is_discrete or s.faithful.ndim < 1 or s.faithful.shape[-1] < 4:
+def suggest_shifted_labels(case: FaultCase) -> Iterator[Candidate]:
+    """The same whole numbers, shifted along the last axis, or with the rows in another order.
+
+    The elements that a shift moves in at the ends are not judged.
+    """
+    faithful, faulty = case.faithful, case.faulty
+    if not case.is_source or not case.is_discrete:
+        return
+    if faithful.ndim < 1 or faithful.shape[-1] < _MIN_LABELS:
         return
     for shift in _SHIFTS:
-        made = np.roll(s.faithful, shift, axis=-1)
+        shifted = np.roll(faithful, shift, axis=-1)
         ends = np.s_[..., :shift] if shift > 0 else np.s_[..., shift:]
-        made[ends] = s.faulty[ends]
-        for kept in (
-            made,
-            np.where(s.faulty < 0, s.faulty, made),
-        ):  # ignored labels are negative
+        shifted[ends] = faulty[ends]
+        with_ignored = np.where(faulty < 0, faulty, shifted)  # ignored labels are negative
+        for predicted in (shifted, with_ignored):
             yield Candidate(
-                kept,
-                f"labels moved by {shift}",
-                "",
-                {"shift": float(shift)},
-                s.faithful,
-                "label-shift",
+                predicted,
+                f"labels shifted by {shift}",
+                parameters={"shift": float(shift)},
+                unchanged=faithful,
+                cause="label-shift",
             )
-    order = _order(s.faithful, s.faulty)
+    order = _find_row_order(faithful, faulty)
     if order is not None:
-        said = f"the rows of the batch in the order {order}"
-        yield Candidate(s.faithful[order], said, "", {}, s.faithful, "row-shift")
+        yield Candidate(
+            faithful[order],
+            f"the rows of the batch in the order {order}",
+            unchanged=faithful,
+            cause="row-shift",
+        )
 
 
-def _order(plain: AnyArray, other: AnyArray) -> list[int] | None:
-    """order with other[i] = plain[order[i]]."""
-    if plain.ndim < 2 or len(plain) > 4096:
+def _find_row_order(rows: AnyArray, other_rows: AnyArray) -> list[int] | None:
+    """Return ``order`` with other_rows[i] = rows[order[i]]; None if there is none."""
+    if rows.ndim < 2 or len(rows) > _MAX_ROWS:
         return None
-    places = {row.tobytes(): i for i, row in enumerate(plain)}
-    order = [places.get(row.tobytes(), -1) for row in other]
-    return order if sorted(order) == list(range(len(plain))) else None
+    row_numbers = {row.tobytes(): i for i, row in enumerate(rows)}
+    order = [row_numbers.get(row.tobytes(), -1) for row in other_rows]
+    is_permutation = sorted(order) == list(range(len(rows)))
+    return order if is_permutation else None
 
 
-def tokens_counted(s: FaultCase) -> Iterator[Candidate]:
-    """A mask of zeros and ones over the tokens that differs: another set of tokens counts."""
-    if not s.is_source or s.faithful.size < 4:
+def suggest_other_token_mask(case: FaultCase) -> Iterator[Candidate]:
+    """A mask of zeros and ones over the tokens differs: another set of tokens counts."""
+    faithful, faulty = case.faithful, case.faulty
+    if not case.is_source or faithful.size < _MIN_MASK_TOKENS:
         return
-    flags = [set(np.unique(v).tolist()) <= {0.0, 1.0} for v in (s.faithful, s.faulty)]
-    square = s.faithful.ndim >= 2 and s.faithful.shape[-1] == s.faithful.shape[-2]
-    if all(flags) and not square:
-        share = float(s.faulty.mean() - s.faithful.mean())
-        more = "more" if share > 0 else "fewer"
-        said = f"{more} tokens counted ({int(s.faulty.sum())} against {int(s.faithful.sum())})"
-        yield Candidate(s.faulty.copy(), said, "", {}, s.faithful, "loss-reduction")
-
-
-def other_loss(s: FaultCase) -> Iterator[Candidate]:
-    """Cross-entropy of logits and labels among the operands: labels moved, summed, averaged over other tokens."""
-    if not s.is_forward_value or not s.is_near_loss:
+    is_square = faithful.ndim >= 2 and faithful.shape[-1] == faithful.shape[-2]
+    if is_square or not _holds_zeros_and_ones(faithful) or not _holds_zeros_and_ones(faulty):
         return
-    for logits, labels in _pairs(s):
-        each = compute_token_losses(logits, labels)
-        weights = [np.ones(each.shape), *_masks(s.operands, each.size)]
-        for plain, form in _forms(each, weights):
-            if not s.matches_faithful(plain):
+    more_or_fewer = "more" if float(faulty.mean() - faithful.mean()) > 0 else "fewer"
+    counts = f"{int(faulty.sum())} against {int(faithful.sum())}"
+    yield Candidate(
+        faulty.copy(),
+        f"{more_or_fewer} tokens counted ({counts})",
+        unchanged=faithful,
+        cause="loss-reduction",
+    )
+
+
+def _holds_zeros_and_ones(array: AnyArray) -> bool:
+    return set(np.unique(array).tolist()) <= {0.0, 1.0}
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduction:
+    """One way in which losses per token become the loss."""
+
+    value: Floats
+    name: str
+
+
+def suggest_other_loss(case: FaultCase) -> Iterator[Candidate]:
+    """The cross-entropy of two operands: labels shifted, summed, or averaged over other tokens."""
+    if not case.is_forward_value or not case.is_near_loss:
+        return
+    for logits, labels in _iterate_logits_and_labels(case):
+        losses = compute_token_losses(logits, labels)
+        masks = [np.ones(losses.shape), *_iterate_token_masks(case.operands, losses.size)]
+        for reduction in _iterate_reductions(losses, masks):
+            if not case.matches_faithful(reduction.value):
                 continue
-            for made, other in _forms(each, weights):
-                if made.size == plain.size and other != form:
-                    yield Candidate(made, other, f"has {form}", {}, plain, "loss-reduction")
-            for shift in _SHIFTS:
-                moved = {
-                    name: made
-                    for made, name in _forms(compute_token_losses(logits, np.roll(labels, shift)), weights)
-                }[form]
-                yield Candidate(moved, f"labels moved by {shift}", "", {"shift": float(shift)}, plain,
-                                "label-shift")  # fmt: skip
+            same_size = [
+                other
+                for other in _iterate_reductions(losses, masks)
+                if other.value.size == reduction.value.size
+            ]
+            other_reductions = [other for other in same_size if other.name != reduction.name]
+            yield from _replace_reduction(reduction, other_reductions)
+            yield from _shift_labels(logits, labels, masks, reduction)
             return
 
 
-def other_tokens(s: FaultCase) -> Iterator[Candidate]:
-    """The loss from losses per token that agree: over other tokens, summed, averaged over another number."""
-    if not s.is_forward_value or s.faithful.size != 1:
+def _shift_labels(
+    logits: AnyArray, labels: AnyArray, masks: Sequence[Floats], reduction: _Reduction
+) -> Iterator[Candidate]:
+    for shift in _SHIFTS:
+        losses = compute_token_losses(logits, np.roll(labels, shift))
+        values = {other.name: other.value for other in _iterate_reductions(losses, masks)}
+        yield Candidate(
+            values[reduction.name],
+            f"labels shifted by {shift}",
+            parameters={"shift": float(shift)},
+            unchanged=reduction.value,
+            cause="label-shift",
+        )
+
+
+def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
+    """The loss of agreeing losses per token: over other tokens, summed, or divided otherwise."""
+    if not case.is_forward_value or case.faithful.size != 1:
         return
-    for o in s.operands:
-        each = o.array.reshape(-1)
-        if not o.agrees or o.array.dtype.kind != "f" or len(o.shape) > 2 or each.size < 3:
+    for operand in case.operands:
+        losses = operand.array.reshape(-1)
+        if not operand.agrees or not operand.is_floating:
             continue
-        own = [np.ones(each.shape), *_masks(s.operands, each.size)]
-        for plain, form in _forms(each, own):
-            if plain.size != 1 or not s.matches_faithful(plain):
+        if len(operand.shape) > 2 or losses.size < _MIN_TOKENS:
+            continue
+        masks = [np.ones(losses.shape), *_iterate_token_masks(case.operands, losses.size)]
+        for reduction in _iterate_reductions(losses, masks):
+            if reduction.value.size != 1 or not case.matches_faithful(reduction.value):
                 continue
-            for made, other in _forms(each, [*own, *_masks(s.faulty_operands, each.size)]):
-                yield Candidate(made, other, f"has {form}", {}, plain, "loss-reduction")
+            faulty_masks = _iterate_token_masks(case.faulty_operands, losses.size)
+            other_reductions = _iterate_reductions(losses, [*masks, *faulty_masks])
+            yield from _replace_reduction(reduction, other_reductions)
             return
 
 
-def _pairs(s: FaultCase) -> Iterator[tuple[AnyArray, AnyArray]]:
-    for labels in s.operands:
+def _replace_reduction(
+    reduction: _Reduction, other_reductions: Iterable[_Reduction]
+) -> Iterator[Candidate]:
+    for other in other_reductions:
+        yield Candidate(
+            other.value,
+            other.name,
+            f"has {reduction.name}",
+            unchanged=reduction.value,
+            cause="loss-reduction",
+        )
+
+
+def _iterate_logits_and_labels(case: FaultCase) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Yield (logits (tokens, vocabulary), labels (tokens,)) of the operands."""
+    for labels in case.operands:
         if labels.array.dtype.kind not in "iu" or not labels.shape:
             continue
-        for logits in s.operands:
-            x = logits.array
-            if (
-                x.dtype.kind == "f"
-                and x.ndim >= 2
-                and int(np.prod(x.shape[:-1])) == labels.array.size
-            ):
-                yield x.reshape(-1, x.shape[-1]), labels.array.reshape(-1)
+        for logits in case.operands:
+            array = logits.array
+            if not logits.is_floating or array.ndim < 2:
+                continue
+            if int(np.prod(array.shape[:-1])) == labels.array.size:
+                yield array.reshape(-1, array.shape[-1]), labels.array.reshape(-1)
 
 
-def _masks(operands: Sequence[Operand], tokens: int) -> Iterator[Floats]:
-    for o in operands:
-        if (
-            o.array.size == tokens
-            and o.array.dtype.kind in "bf"
-            and set(np.unique(o.array).tolist()) <= {0.0, 1.0}
-        ):
-            yield o.array.reshape(-1).astype(np.float64)
+def _iterate_token_masks(operands: Sequence[Operand], n_tokens: int) -> Iterator[Floats]:
+    """Yield the operands that are masks of zeros and ones over the tokens."""
+    for operand in operands:
+        array = operand.array
+        if array.size != n_tokens or array.dtype.kind not in "bf":
+            continue
+        if _holds_zeros_and_ones(array):
+            yield array.reshape(-1).astype(np.float64)
 
 
-def _forms(each: Floats, weights: list[Floats]) -> Iterator[tuple[Floats, str]]:
-    yield each, "a loss per token"
-    for number, weight in enumerate(weights):
-        which = "all tokens" if number == 0 else "the tokens that count"
-        total = np.asarray((each * weight).sum())
-        yield total, f"the sum over {which}"
-        yield np.asarray(total / weight.sum()), f"the mean over {which}"
+def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Reduction]:
+    """Yield the losses per token, then sum and mean over each mask; the first mask has all."""
+    yield _Reduction(losses, "a loss per token")
+    for number, mask in enumerate(masks):
+        tokens = "all tokens" if number == 0 else "the tokens that count"
+        total = np.asarray((losses * mask).sum())
+        yield _Reduction(total, f"the sum over {tokens}")
+        yield _Reduction(np.asarray(total / mask.sum()), f"the mean over {tokens}")
         if number:
-            yield (
-                np.asarray(total / weight.size),
-                "the sum over the tokens that count, divided by all",
-            )
+            mean = np.asarray(total / mask.size)
+            yield _Reduction(mean, "the sum over the tokens that count, divided by all")
 
 
-def added(s: FaultCase) -> Iterator[Candidate]:
-    """t = r + log n: the vocabulary counted n times; t = n r with n tokens: no mean was taken."""
-    if not s.is_forward_value or not (s.is_near_loss or s.faithful.size == 1):
+def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = faithful + log n: the vocabulary counted n times; faulty = n faithful: no mean."""
+    if not case.is_forward_value or not (case.is_near_loss or case.faithful.size == 1):
         return
-    for times in (2, 4, 8):
-        said = f"log {times} too much, as if the vocabulary were gathered {times} times"
-        yield Candidate(s.faithful + np.log(times), said, "", {}, s.faithful, "loss-reduction")
-    counts = {int(o.array.size) for o in s.operands if o.array.dtype.kind in "iu"}
-    counts |= {
-        int(o.array.sum())
-        for o in s.operands
-        if o.array.size > 1 and set(np.unique(o.array[..., :64])) <= {0, 1}
-    }
-    for count in sorted(counts - {0, 1, 2}):
-        said = f"the sum over {count} tokens, not their mean"
+    for n_copies in _VOCABULARY_COPIES:
         yield Candidate(
-            s.faithful * count, said, "", {"tokens": float(count)}, s.faithful, "loss-reduction"
+            case.faithful + np.log(n_copies),
+            f"a loss larger by log {n_copies}, as if the vocabulary were gathered {n_copies} times",
+            unchanged=case.faithful,
+            cause="loss-reduction",
+        )
+    for count in sorted(_collect_token_counts(case) - _SMALL_COUNTS):
+        parameters = {"tokens": float(count)}
+        yield Candidate(
+            case.faithful * count,
+            f"the sum over {count} tokens, not their mean",
+            parameters=parameters,
+            unchanged=case.faithful,
+            cause="loss-reduction",
         )
         yield Candidate(
-            s.faithful / count,
+            case.faithful / count,
             "a mean taken twice",
-            "",
-            {"tokens": float(count)},
-            s.faithful,
-            "loss-reduction",
+            parameters=parameters,
+            unchanged=case.faithful,
+            cause="loss-reduction",
         )
 
 
-def tokens_in_gradient(s: FaultCase) -> Iterator[Candidate]:
-    """Rows without a gradient are tokens that do not count: t = c r with c the ratio of how many do."""
-    if s.phase == FORWARD or not s.is_near_loss or s.faithful.ndim < 2:
+def _collect_token_counts(case: FaultCase) -> set[int]:
+    """Return numbers of tokens: sizes of integer operands, sums of masks."""
+    counts = set()
+    for operand in case.operands:
+        array = operand.array
+        if array.dtype.kind in "iu":
+            counts.add(int(array.size))
+        if array.size > 1 and set(np.unique(array[..., :_MASK_SAMPLE])) <= {0, 1}:
+            counts.add(int(array.sum()))
+    return counts
+
+
+def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
+    """Rows without a gradient are tokens that do not count: faulty = c faithful.
+
+    c is the ratio of the numbers of tokens that count; if these are equal, the number of tokens
+    or its inverse.
+    """
+    if case.phase == FORWARD or not case.is_near_loss or case.faithful.ndim < 2:
         return
-    ours, theirs = (v.reshape(-1, v.shape[-1]) for v in (s.faulty, s.faithful))
-    counted, expected = np.any(ours != 0, axis=1), np.any(theirs != 0, axis=1)
-    numbers = int(counted.sum()), int(expected.sum())
-    if min(numbers) < 2:
+    faulty = case.faulty.reshape(-1, case.faulty.shape[-1])
+    faithful = case.faithful.reshape(-1, case.faithful.shape[-1])
+    is_counted, is_expected = np.any(faulty != 0, axis=1), np.any(faithful != 0, axis=1)
+    n_counted, n_expected = int(is_counted.sum()), int(is_expected.sum())
+    if min(n_counted, n_expected) < 2:
         return
-    choices = (
-        [numbers[1] / numbers[0]]
-        if numbers[0] != numbers[1]
-        else [float(numbers[0]), 1 / numbers[0]]
-    )
-    for c in choices:
-        made = np.where((counted & expected)[:, None], c * theirs, ours)
-        said = f"a mean over {numbers[0]} tokens where the {s.faithful_role} takes {numbers[1]}"
-        said = (
-            said
-            if len(choices) == 1
-            else ("the sum over the tokens" if c > 1 else "a mean taken twice")
+    factors = {
+        float(n_counted): "the sum over the tokens",
+        1 / n_counted: "a mean taken twice",
+    }
+    if n_counted != n_expected:
+        description = (
+            f"a mean over {n_counted} tokens where the {case.faithful_role} takes {n_expected}"
         )
+        factors = {n_expected / n_counted: description}
+    for factor, description in factors.items():
+        is_shared = (is_counted & is_expected)[:, None]
         yield Candidate(
-            made.reshape(s.faithful.shape),
-            said,
-            "",
-            {"tokens": float(numbers[0])},
-            s.faithful,
-            "loss-reduction",
+            np.where(is_shared, factor * faithful, faulty).reshape(case.faithful.shape),
+            description,
+            parameters={"tokens": float(n_counted)},
+            unchanged=case.faithful,
+            cause="loss-reduction",
         )
 
 
 HYPOTHESES = (
-    Hypothesis("loss-reduction", tokens_in_gradient),
-    Hypothesis("label-shift", labels_moved),
-    Hypothesis("loss-reduction", tokens_counted),
-    Hypothesis("loss-reduction", other_loss),
-    Hypothesis("loss-reduction", other_tokens),
-    Hypothesis("loss-reduction", added),
+    Hypothesis("loss-reduction", suggest_tokens_in_gradient),
+    Hypothesis("label-shift", suggest_shifted_labels),
+    Hypothesis("loss-reduction", suggest_other_token_mask),
+    Hypothesis("loss-reduction", suggest_other_loss),
+    Hypothesis("loss-reduction", suggest_other_tokens),
+    Hypothesis("loss-reduction", suggest_constant),
 )

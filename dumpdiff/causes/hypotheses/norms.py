@@ -1,165 +1,216 @@
-"""Normalisations: another epsilon, the other kind of norm, its weight left out."""
+"""Normalizations: another epsilon, or the other kind of norm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD, OPTIMIZER
-from ..hypothesis import Candidate, Hypothesis
 from ..fault_case import ONE, ZERO, FaultCase
+from ..hypothesis import Candidate, Hypothesis
 
-_ROOTS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
-_LARGEST_EPS = 1.0
-_FEWEST = 4  #: values; any one number is some epsilon away from any other
+#: Kinds of ops that take a root or divide by one.
+_ROOT_KINDS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
+#: Epsilons beyond this are something else; while one is solved for, ten times as much may appear.
+_MAX_EPS = 1.0
+_MAX_SOLVED_EPS = 10 * _MAX_EPS
+#: Fewest values of a tensor: any single number is some epsilon away from any other.
+_MIN_VALUES = 4
+#: A recorded number within 20 % (and 1e-7) of a solved epsilon is that epsilon.
+_RECORDED_SHARE, _RECORDED_DISTANCE = 0.2, 1e-7
+_KIND_NAMES = {"rms": "RMS norm", "layer": "layer norm"}
+_LAST_AXIS, _IMAGE_AXES = (-1,), (0, 2, 3)
 
 
-def added_to_variance(s: FaultCase) -> Iterator[Candidate]:
-    """The sum under the root: t - r is one number, and a root follows."""
-    if (
-        s.faithful.size < _FEWEST
-        or not (s.consumer_kinds & _ROOTS)
-        or s.phase == BACKWARD
-        or s.is_source
-        or s.is_discrete
-    ):
+def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
+    """The sum under a root: faulty - faithful is one number, and a root follows."""
+    if case.faithful.size < _MIN_VALUES or not case.consumer_kinds & _ROOT_KINDS:
         return
-    for o in s.find_same_size_operands():
-        theirs, ours = (
-            float(np.mean(v.reshape(-1) - o.array.reshape(-1))) for v in (s.faithful, s.faulty)
-        )
-        if -1e-9 < theirs < _LARGEST_EPS and 0 <= ours < _LARGEST_EPS and np.min(o.array) >= 0:
-            base = o.array.reshape(s.faithful.shape)
-            yield _epsilon(s, base + ours, ours, base + theirs, theirs)
-
-
-def root_of_variance(s: FaultCase) -> Iterator[Candidate]:
-    """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand."""
-    if not s.is_forward_value or s.faithful.size < _FEWEST:
+    if case.phase == BACKWARD or case.is_source or case.is_discrete:
         return
-    for o in s.find_same_size_operands():
-        if o.array.min() < 0 or np.min(s.faithful) <= 0 or np.min(s.faulty) <= 0:
+    for variance in case.find_same_size_arrays():
+        faithful_eps = float(np.mean(case.faithful.reshape(-1) - variance.reshape(-1)))
+        faulty_eps = float(np.mean(case.faulty.reshape(-1) - variance.reshape(-1)))
+        if not -1e-9 < faithful_eps < _MAX_EPS or not 0 <= faulty_eps < _MAX_EPS:
             continue
-        v = o.array.reshape(s.faithful.shape)
-        for power in (-0.5, 0.5):
-            ours, theirs = (float(np.median(x ** (1 / power) - v)) for x in (s.faulty, s.faithful))
-            if 0 <= ours < _LARGEST_EPS and abs(theirs) < _LARGEST_EPS:
-                yield _epsilon(s, (v + ours) ** power, ours, (v + theirs) ** power, theirs)
+        if np.min(variance) >= 0:
+            predicted, unchanged = variance + faulty_eps, variance + faithful_eps
+            yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
 
 
-def whole_norm(s: FaultCase) -> Iterator[Candidate]:
-    """y = norm(x) w + b with the epsilon of either side solved for, and the other kind of norm with it."""
-    if not s.is_forward_value or s.faithful.ndim < 1:
+def suggest_epsilon_in_root(case: FaultCase) -> Iterator[Candidate]:
+    """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand v."""
+    if not case.is_forward_value or case.faithful.size < _MIN_VALUES:
         return
-    vectors: list[AnyArray] = [o.array for o in s.find_vector_operands()]
-    for o in list(s.find_same_size_operands()):
-        x = o.array.reshape(s.faithful.shape)
-        for axes in ((-1,), (0, 2, 3)) if x.ndim == 4 else ((-1,),):
-            shaped = [_along(v, x.ndim, axes) for v in vectors]
-            fitted = _fitted(s, x, axes, shaped)
-            if fitted is None:
+    for variance in case.find_same_size_arrays():
+        if variance.min() < 0 or np.min(case.faithful) <= 0 or np.min(case.faulty) <= 0:
+            continue
+        for power in (-0.5, 0.5):
+            faulty_eps = float(np.median(case.faulty ** (1 / power) - variance))
+            faithful_eps = float(np.median(case.faithful ** (1 / power) - variance))
+            if 0 <= faulty_eps < _MAX_EPS and abs(faithful_eps) < _MAX_EPS:
+                predicted = (variance + faulty_eps) ** power
+                unchanged = (variance + faithful_eps) ** power
+                yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Norm:
+    """normalize(x) weight + bias, without its epsilon."""
+
+    kind: str  #: rms or layer
+    x: AnyArray
+    axes: tuple[int, ...]
+    weight: AnyArray
+    bias: AnyArray
+
+    def compute(self, eps: float) -> Floats:
+        """Return the output with this epsilon."""
+        centered, variance = self._center(keepdims=True)
+        result: Floats = centered / np.sqrt(variance + eps) * self.weight + self.bias
+        return result
+
+    def solve_epsilon(self, output: AnyArray) -> float | None:
+        """Return the epsilon for which the norm gives ``output``; None if there is none.
+
+        epsilon = 1 / f^2 - variance with f = <x w, y - b> / <x w, x w> per row: the median over
+        the rows.
+        """
+        centered, variance = self._center(keepdims=False)
+        direction = centered * self.weight
+        with np.errstate(all="ignore"):
+            projection = np.sum(direction * (output - self.bias), axis=self.axes)
+            factor = projection / np.sum(direction * direction, axis=self.axes)
+            eps = float(np.median(1 / (factor * factor) - variance))
+        if not np.isfinite(eps) or abs(eps) >= _MAX_SOLVED_EPS:
+            return None
+        return max(eps, 0.0)
+
+    def _center(self, keepdims: bool) -> tuple[AnyArray, AnyArray]:
+        """Return (x, its mean square), for a layer norm without the mean of x."""
+        centered = self.x
+        if self.kind == "layer":
+            centered = self.x - self.x.mean(axis=self.axes, keepdims=True)
+        return centered, np.mean(centered * centered, axis=self.axes, keepdims=keepdims)
+
+
+def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
+    """norm(x) w + b with the epsilon of either side solved for, and with the other kind of norm."""
+    if not case.is_forward_value or case.faithful.ndim < 1:
+        return
+    vectors = [operand.array for operand in case.find_vector_operands()]
+    for x in list(case.find_same_size_arrays()):
+        for axes in (_LAST_AXIS, _IMAGE_AXES) if x.ndim == 4 else (_LAST_AXIS,):
+            broadcast_vectors = [_broadcast_vector(vector, x.ndim, axes) for vector in vectors]
+            fit = _fit_norm(case, x, axes, broadcast_vectors)
+            if fit is None:
                 continue
-            kind, weight, bias, theirs = fitted
-            plain = _normalised(kind, x, axes, theirs) * weight + bias
-            for other in ("rms", "layer"):
-                for added in {id(bias): bias, 0: ZERO}.values() if other != kind else (bias,):
-                    ours = _solved(other, x, axes, weight, added, s.faulty)
-                    if ours is None:
-                        continue
-                    made = _normalised(other, x, axes, ours) * weight + added
-                    if other == kind:
-                        yield _epsilon(s, made, ours, plain, theirs)
-                    else:
-                        names = {"rms": "RMS norm", "layer": "layer norm"}
-                        yield Candidate(made, f"{names[other]}, epsilon {ours:.2g}", f"has {names[kind]}",
-                                        {"epsilon": ours}, plain, "norm-kind")  # fmt: skip
+            norm, eps = fit
+            yield from _change_norm(case, norm, eps)
             return
 
 
-def centred(s: FaultCase) -> Iterator[Candidate]:
-    """Inside a norm: the mean taken off, or the squares of it, where the other side takes none."""
-    if not s.is_forward_value:
-        return
-    for o in list(s.operands):
-        x = o.array
-        if x.dtype.kind != "f" or x.ndim < 2:
-            continue
-        y = x - x.mean(axis=-1, keepdims=True)
-        forms: list[tuple[AnyArray, AnyArray]] = [(x, y), (x * x, y * y)]
-        forms.append((np.mean(x * x, -1, keepdims=True), np.mean(y * y, -1, keepdims=True)))
-        for rms, layer in forms:
-            if rms.size != s.faithful.size:
-                continue
-            for plain, made, name, other in (
-                (rms, layer, "layer norm", "RMS norm"),
-                (layer, rms, "RMS norm", "layer norm"),
-            ):
-                yield Candidate(made, f"{name}", f"has {other}", {}, plain, "norm-kind")
-
-
-def _fitted(
-    s: FaultCase, x: AnyArray, axes: tuple[int, ...], vectors: list[AnyArray]
-) -> tuple[str, AnyArray, AnyArray, float] | None:
-    """(kind, weight, bias, epsilon) with which the norm of x is the faithful side's output."""
+def _change_norm(case: FaultCase, norm: _Norm, faithful_eps: float) -> Iterator[Candidate]:
+    unchanged = norm.compute(faithful_eps)
     for kind in ("rms", "layer"):
-        for weight, bias in product(
-            [*vectors, ONE], [ZERO, *vectors] if kind == "layer" else [ZERO]
-        ):
-            eps = _solved(kind, x, axes, weight, bias, s.faithful)
-            if eps is not None and s.matches_faithful(_normalised(kind, x, axes, eps) * weight + bias):
-                return kind, weight, bias, eps
+        biases = [norm.bias]
+        if kind != norm.kind and norm.bias is not ZERO:
+            biases.append(ZERO)
+        for bias in biases:
+            changed_norm = _Norm(kind, norm.x, norm.axes, norm.weight, bias)
+            faulty_eps = changed_norm.solve_epsilon(case.faulty)
+            if faulty_eps is None:
+                continue
+            predicted = changed_norm.compute(faulty_eps)
+            if kind == norm.kind:
+                yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
+                continue
+            yield Candidate(
+                predicted,
+                f"{_KIND_NAMES[kind]}, epsilon {faulty_eps:.2g}",
+                f"has {_KIND_NAMES[norm.kind]}",
+                parameters={"epsilon": faulty_eps},
+                unchanged=unchanged,
+                cause="norm-kind",
+            )
+
+
+def _fit_norm(
+    case: FaultCase, x: AnyArray, axes: tuple[int, ...], vectors: Sequence[AnyArray]
+) -> tuple[_Norm, float] | None:
+    """Return (norm, epsilon) with which the norm of x is the faithful side's value."""
+    for kind in ("rms", "layer"):
+        biases = [ZERO, *vectors] if kind == "layer" else [ZERO]
+        for weight, bias in product([*vectors, ONE], biases):
+            norm = _Norm(kind, x, axes, weight, bias)
+            eps = norm.solve_epsilon(case.faithful)
+            if eps is not None and case.matches_faithful(norm.compute(eps)):
+                return norm, eps
     return None
 
 
-def _solved(
-    kind: str, x: AnyArray, axes: tuple[int, ...], weight: AnyArray, bias: AnyArray, y: AnyArray
-) -> float | None:
-    """epsilon = 1 / f^2 - variance with f = <x w, y - b> / <x w, x w> per row: the median over the rows."""
-    centre = x - x.mean(axis=axes, keepdims=True) if kind == "layer" else x
-    direction = centre * weight
-    with np.errstate(all="ignore"):
-        f = np.sum(direction * (y - bias), axis=axes) / np.sum(direction * direction, axis=axes)
-        eps = float(np.median(1 / (f * f) - np.mean(centre * centre, axis=axes)))
-    return max(eps, 0.0) if np.isfinite(eps) and abs(eps) < 10 * _LARGEST_EPS else None
+def _broadcast_vector(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> AnyArray:
+    """Return a vector that broadcasts along the last axis, or along the channels (axis 1)."""
+    if axes == _LAST_AXIS:
+        return vector
+    return vector.reshape(-1, *([1] * (ndim - 2)))
 
 
-def _normalised(kind: str, x: AnyArray, axes: tuple[int, ...], eps: float) -> Floats:
-    centre = x - x.mean(axis=axes, keepdims=True) if kind == "layer" else x
-    result: Floats = centre / np.sqrt(np.mean(centre * centre, axis=axes, keepdims=True) + eps)
-    return result
+def suggest_centering(case: FaultCase) -> Iterator[Candidate]:
+    """Inside a norm: the mean is subtracted, or its squares, on one side only."""
+    if not case.is_forward_value:
+        return
+    for operand in list(case.operands):
+        x = operand.array
+        if not operand.is_floating or x.ndim < 2:
+            continue
+        centered = x - x.mean(axis=-1, keepdims=True)
+        squares, centered_squares = x * x, centered * centered
+        mean_square = np.mean(squares, -1, keepdims=True)
+        variance = np.mean(centered_squares, -1, keepdims=True)
+        for rms, layer in (
+            (x, centered),
+            (squares, centered_squares),
+            (mean_square, variance),
+        ):
+            if rms.size != case.faithful.size:
+                continue
+            yield Candidate(layer, "layer norm", "has RMS norm", unchanged=rms, cause="norm-kind")
+            yield Candidate(rms, "RMS norm", "has layer norm", unchanged=layer, cause="norm-kind")
 
 
-def _along(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> AnyArray:
-    """A vector of channels as it broadcasts: along the last axis, or along axis 1."""
-    return vector if axes == (-1,) else vector.reshape(-1, *([1] * (ndim - 2)))
-
-
-def _epsilon(
-    s: FaultCase, made: AnyArray, ours: float, plain: AnyArray, theirs: float
+def _make_epsilon_candidate(
+    case: FaultCase,
+    predicted: AnyArray,
+    faulty_eps: float,
+    unchanged: AnyArray,
+    faithful_eps: float,
 ) -> Candidate:
-    used = min(
-        (n for n in s.numbers if 0 < n < _LARGEST_EPS),
-        key=lambda n: abs(n - theirs),
-        default=theirs,
+    """Return the candidate; a recorded number near the solved epsilon is reported in its place."""
+    recorded_numbers = [value for value in case.numbers if 0 < value < _MAX_EPS]
+    recorded_eps = min(
+        recorded_numbers, key=lambda value: abs(value - faithful_eps), default=faithful_eps
     )
-    theirs = used if abs(used - theirs) < 0.2 * used + 1e-7 else theirs
-    cause = "optimizer-epsilon" if s.phase == OPTIMIZER else "epsilon"
+    max_distance = _RECORDED_SHARE * recorded_eps + _RECORDED_DISTANCE
+    if abs(recorded_eps - faithful_eps) < max_distance:
+        faithful_eps = recorded_eps
     return Candidate(
-        made,
-        f"epsilon = {ours:.2g}",
-        f"uses {max(theirs, 0.0):.2g}",
-        {"epsilon": ours},
-        plain,
-        cause,
+        predicted,
+        f"epsilon = {faulty_eps:.2g}",
+        f"uses {max(faithful_eps, 0.0):.2g}",
+        parameters={"epsilon": faulty_eps},
+        unchanged=unchanged,
+        cause="optimizer-epsilon" if case.phase == OPTIMIZER else "epsilon",
     )
 
 
 HYPOTHESES = (
-    Hypothesis("epsilon", added_to_variance),
-    Hypothesis("epsilon", root_of_variance),
-    Hypothesis("epsilon", whole_norm),
-    Hypothesis("norm-kind", centred),
+    Hypothesis("epsilon", suggest_epsilon_in_sum),
+    Hypothesis("epsilon", suggest_epsilon_in_root),
+    Hypothesis("epsilon", suggest_whole_norm),
+    Hypothesis("norm-kind", suggest_centering),
 )

@@ -1,4 +1,7 @@
-"""One step of Adam or SGD, from the weight before, its gradient, and the weight after; the moments were zero before."""
+"""One step of Adam or SGD, from the weight before it, its gradient and the weight after it.
+
+The moments were zero before the step.
+"""
 
 from __future__ import annotations
 
@@ -10,147 +13,171 @@ import numpy as np
 
 from ...model.arrays import Floats
 from ...model.trace import OPTIMIZER
-from ..parameter_fit import fit_factor, minimize
-from ..hypothesis import Candidate, Hypothesis
 from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor, minimize
 
-_NO_DECAY = 1e-7  #: what a weight keeps is 1 to the precision of float32
+#: A weight that keeps more than 1 minus this is not decayed, to the precision of float32.
+_NO_DECAY = 1e-7
+#: Smallest factor by which weight decay multiplies a weight.
+_MIN_DECAY_FACTOR = 0.5
 _BETAS = (0.9, 0.999)
+_DEFAULT_EPS = 1e-8
+_EPS_GRID = np.log(np.logspace(-12, 0, 25))
+#: Operands that are tried as weight and gradient.
+_MAX_OPERANDS = 8
+#: Share of the faithful side's update that a fitted rule may leave, and of the difference of the
+#: updates that a changed rule may leave.
+_MAX_FIT_RESIDUAL, _MAX_CHANGE_RESIDUAL = 0.01, 0.02
 
 
 @dataclass(frozen=True)
 class Rule:
-    """AdamW, Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, in its first step."""
+    """The first step of AdamW; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2."""
 
     learning_rate: float
-    eps: float = 1e-8
+    eps: float = _DEFAULT_EPS
     decay: float = 0.0
     corrected: bool = True
 
     def step(self, weight: Floats, gradient: Floats) -> Floats:
-        """The weight after: moments (1 - beta1) g and (1 - beta2) g^2, each divided by the same if corrected."""
-        first, second = (1.0, 1.0) if self.corrected else (1 - _BETAS[0], 1 - _BETAS[1])
-        moved = first * gradient / (np.sqrt(second) * np.abs(gradient) + self.eps)
-        after: Floats = weight - self.learning_rate * (moved + self.decay * weight)
-        return after
+        """Return the weight after the step.
+
+        The moments are (1 - beta1) g and (1 - beta2) g^2, divided by the same if corrected.
+        """
+        first, second = 1.0, 1.0
+        if not self.corrected:
+            first, second = 1 - _BETAS[0], 1 - _BETAS[1]
+        direction = first * gradient / (np.sqrt(second) * np.abs(gradient) + self.eps)
+        new_weight: Floats = weight - self.learning_rate * (direction + self.decay * weight)
+        return new_weight
 
 
-def adam(s: FaultCase) -> Iterator[Candidate]:
-    """The rule that made the faithful side's weight, and what else a rule with one change would make."""
-    if s.phase != OPTIMIZER or s.faithful.size < 2:
+def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
+    """The rule that gives the faithful side's weight, with one change."""
+    if case.phase != OPTIMIZER or case.faithful.size < 2:
         return
-    inputs = [o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands()][:8]
-    for weight, gradient in permutations(inputs, 2):
-        theirs = fitted(weight, gradient, s.faithful)
-        if theirs is None:
+    arrays = list(case.find_same_size_arrays())[:_MAX_OPERANDS]
+    for weight, gradient in permutations(arrays, 2):
+        rule = fit_rule(weight, gradient, case.faithful)
+        if rule is None:
             continue
-        plain = theirs.step(weight, gradient)
-        for cause, ours in changes(theirs, weight, gradient, s.faulty):
-            made = ours.step(weight, gradient)
-            # The step is small beside the weight: judge the update, not the weight.
-            if np.linalg.norm(made - s.faulty) <= 0.02 * np.linalg.norm(s.faulty - s.faithful):
-                yield Candidate(
-                    made,
-                    _said(cause, ours),
-                    _said(cause, theirs, "has "),
-                    _figures(ours),
-                    plain,
-                    cause,
-                )
+        unchanged = rule.step(weight, gradient)
+        difference = float(np.linalg.norm(case.faulty - case.faithful))
+        for cause, changed_rule in change_rule(rule, weight, gradient, case.faulty):
+            predicted = changed_rule.step(weight, gradient)
+            # The step is small compared with the weight: judge the update, not the weight.
+            residual = float(np.linalg.norm(predicted - case.faulty))
+            if not residual <= _MAX_CHANGE_RESIDUAL * difference:
+                continue
+            yield Candidate(
+                predicted,
+                _format_rule(cause, changed_rule),
+                f"has {_format_rule(cause, rule)}",
+                parameters=_list_parameters(changed_rule),
+                unchanged=unchanged,
+                cause=cause,
+            )
         return
 
 
-def decayed(s: FaultCase) -> Iterator[Candidate]:
-    """A weight times 1 - rate x decay: none of it on one side, or of another rate."""
-    kept = [number for number in s.numbers if 0.5 < number < 1]
-    if s.phase != OPTIMIZER or s.faithful.size < 2 or len(kept) > 1:
+def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
+    """A weight times 1 - rate x decay: no decay on one side, or another rate."""
+    factors = [value for value in case.numbers if _MIN_DECAY_FACTOR < value < 1]
+    if case.phase != OPTIMIZER or case.faithful.size < 2 or len(factors) > 1:
         return
-    for o in s.find_same_size_operands():
-        weight = o.array.reshape(s.faithful.shape)
-        theirs, ours = (fit_factor(weight, v) for v in (s.faithful, s.faulty))
-        if 0.5 < theirs <= 1 + 1e-7 and 0.5 < ours <= 1 + 1e-7:
-            cause = "weight-decay" if max(theirs, ours) > 1 - _NO_DECAY else "learning-rate"
-            said, other = (f"a weight that keeps {value:.7g} of itself" for value in (ours, theirs))
-            figures = {"decay": 1 - ours}
-            yield Candidate(ours * weight, said, f"has {other}", figures, theirs * weight, cause)
+    for weight in case.find_same_size_arrays():
+        faithful_factor = fit_factor(weight, case.faithful)
+        faulty_factor = fit_factor(weight, case.faulty)
+        if not _is_decay_factor(faithful_factor) or not _is_decay_factor(faulty_factor):
+            continue
+        has_undecayed_side = max(faithful_factor, faulty_factor) > 1 - _NO_DECAY
+        yield Candidate(
+            faulty_factor * weight,
+            f"a weight decayed to {faulty_factor:.7g} of itself",
+            f"has a weight decayed to {faithful_factor:.7g} of itself",
+            parameters={"decay": 1 - faulty_factor},
+            unchanged=faithful_factor * weight,
+            cause="weight-decay" if has_undecayed_side else "learning-rate",
+        )
 
 
-def fitted(weight: Floats, gradient: Floats, after: Floats) -> Rule | None:
-    """A rule that explains an update to one per cent; None if none does."""
-    update = weight - after
-    size = float(np.linalg.norm(update))
-    if size == 0 or not np.any(gradient):
+def _is_decay_factor(factor: float) -> bool:
+    return _MIN_DECAY_FACTOR < factor <= 1 + _NO_DECAY
+
+
+def fit_rule(weight: Floats, gradient: Floats, new_weight: Floats) -> Rule | None:
+    """Return a rule that explains an update to one percent; None if none does."""
+    update = weight - new_weight
+    update_norm = float(np.linalg.norm(update))
+    if update_norm == 0 or not np.any(gradient):
         return None
     for corrected in (True, False):
-        for decayed in (False, True):
-            rule = _solved(weight, gradient, update, 1e-8, corrected, decayed)
-            if rule and np.linalg.norm(rule.step(weight, gradient) - after) <= 0.01 * size:
+        for has_decay in (False, True):
+            rule = _solve_rule(weight, gradient, update, corrected, has_decay)
+            if rule is None:
+                continue
+            residual = np.linalg.norm(rule.step(weight, gradient) - new_weight)
+            if residual <= _MAX_FIT_RESIDUAL * update_norm:
                 return rule
     return None
 
 
-def _solved(
-    weight: Floats, gradient: Floats, update: Floats, eps: float, corrected: bool, decayed: bool
+def _solve_rule(
+    weight: Floats, gradient: Floats, update: Floats, corrected: bool, has_decay: bool
 ) -> Rule | None:
-    """Learning rate (and decay) by least squares."""
-    unit = Rule(1.0, eps, 0.0, corrected)
-    moved = (weight - unit.step(weight, gradient)).reshape(-1)
-    columns = np.stack([moved, weight.reshape(-1)] if decayed else [moved], axis=1)
-    solution, *_ = np.linalg.lstsq(columns, update.reshape(-1), rcond=None)
+    """Return the rule with learning rate (and decay) by least squares; None if it goes uphill."""
+    unit_rule = Rule(1.0, _DEFAULT_EPS, 0.0, corrected)
+    columns = [(weight - unit_rule.step(weight, gradient)).reshape(-1)]
+    if has_decay:
+        columns.append(weight.reshape(-1))
+    solution, *_ = np.linalg.lstsq(np.stack(columns, axis=1), update.reshape(-1), rcond=None)
     rate = float(solution[0])
-    return (
-        replace(unit, learning_rate=rate, decay=float(solution[1]) / rate if decayed else 0.0)
-        if rate > 0
-        else None
-    )
+    if not rate > 0:
+        return None
+    decay = float(solution[1]) / rate if has_decay else 0.0
+    return replace(unit_rule, learning_rate=rate, decay=decay)
 
 
-def changes(
-    theirs: Rule, weight: Floats, gradient: Floats, after: Floats
+def change_rule(
+    rule: Rule, weight: Floats, gradient: Floats, new_weight: Floats
 ) -> Iterator[tuple[str, Rule]]:
-    """The rule with one thing changed, each solved for from the departing side's weight."""
-    update = weight - after
-    yield "bias-correction", replace(theirs, corrected=not theirs.corrected)
+    """Yield (cause, rule with one change), the changed number fitted to ``new_weight``."""
+    update = weight - new_weight
+    yield "bias-correction", replace(rule, corrected=not rule.corrected)
 
-    def cost(x: float) -> float:
-        return float(
-            np.linalg.norm(replace(theirs, eps=float(np.exp(x))).step(weight, gradient) - after)
-        )
+    def measure_distance(log_eps: float) -> float:
+        changed_rule = replace(rule, eps=float(np.exp(log_eps)))
+        return float(np.linalg.norm(changed_rule.step(weight, gradient) - new_weight))
 
-    yield (
-        "optimizer-epsilon",
-        replace(theirs, eps=float(np.exp(minimize(cost, np.log(np.logspace(-12, 0, 25)))))),
-    )
-    moved = weight - replace(theirs, decay=0.0).step(weight, gradient)
-    energy = float(np.vdot(weight, weight)) * theirs.learning_rate
+    eps = float(np.exp(minimize(measure_distance, _EPS_GRID)))
+    yield "optimizer-epsilon", replace(rule, eps=eps)
+    undecayed_update = weight - replace(rule, decay=0.0).step(weight, gradient)
+    energy = float(np.vdot(weight, weight)) * rule.learning_rate
     if energy > 0:
-        yield (
-            "weight-decay",
-            replace(theirs, decay=max(0.0, float(np.vdot(weight, update - moved)) / energy)),
-        )
-    whole = weight - theirs.step(weight, gradient)
-    yield (
-        "learning-rate",
-        replace(
-            theirs,
-            learning_rate=theirs.learning_rate
-            * float(np.vdot(whole, update) / np.vdot(whole, whole)),
-        ),
-    )
+        decay = float(np.vdot(weight, update - undecayed_update)) / energy
+        yield "weight-decay", replace(rule, decay=max(0.0, decay))
+    rule_update = weight - rule.step(weight, gradient)
+    factor = float(np.vdot(rule_update, update) / np.vdot(rule_update, rule_update))
+    yield "learning-rate", replace(rule, learning_rate=rule.learning_rate * factor)
 
 
-def _said(cause: str, rule: Rule, before: str = "") -> str:
-    said = {
-        "bias-correction": f"{'with' if rule.corrected else 'without'} bias correction",
-        "optimizer-epsilon": f"epsilon = {rule.eps:.2g}",
-        "weight-decay": f"weight decay = {rule.decay:.3g}",
-        "learning-rate": f"learning rate = {rule.learning_rate:.4g}",
-    }[cause]
-    return before + said
+def _format_rule(cause: str, rule: Rule) -> str:
+    """Return the part of a rule that a cause is about."""
+    if cause == "bias-correction":
+        return "with bias correction" if rule.corrected else "without bias correction"
+    if cause == "optimizer-epsilon":
+        return f"epsilon = {rule.eps:.2g}"
+    if cause == "weight-decay":
+        return f"weight decay = {rule.decay:.3g}"
+    return f"learning rate = {rule.learning_rate:.4g}"
 
 
-def _figures(rule: Rule) -> dict[str, float]:
+def _list_parameters(rule: Rule) -> dict[str, float]:
     return {"learning_rate": rule.learning_rate, "epsilon": rule.eps, "weight_decay": rule.decay}
 
 
-HYPOTHESES = (Hypothesis("optimizer-epsilon", adam), Hypothesis("weight-decay", decayed))
+HYPOTHESES = (
+    Hypothesis("optimizer-epsilon", suggest_adam),
+    Hypothesis("weight-decay", suggest_decay),
+)

@@ -1,4 +1,4 @@
-"""Arithmetic in a narrower type: round the inputs and repeat, or see that every element is a number of that type."""
+"""Arithmetic in a narrower dtype: recomputed with rounded inputs, or seen from the elements."""
 
 from __future__ import annotations
 
@@ -7,64 +7,99 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
+from ...model.arrays import AnyArray
 from ...model.dtypes import unit_roundoff
-from ...operators import compute_interpretations
-from ..hypothesis import Candidate, Hypothesis
+from ...operators import Call, compute_interpretations
 from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
 
-_NARROW = ("float16", "bfloat16")
-#: A chain of a few operators in a narrow type, each rounding by half a unit, stays within so many of the largest.
-_UNITS = 8.0
-_AMPLIFIED = 32.0  #: units of the type beyond which an error is not one of rounding
+_NARROW_DTYPES = ("float16", "bfloat16")
+#: A chain of a few operators in a narrow dtype, each rounding by half a unit, errs by at most this
+#: many units of the largest element.
+_MAX_UNITS = 8.0
+#: Units of the dtype beyond which an error is not a rounding error.
+_MAX_ROUNDING_UNITS = 32.0
+#: Fewest elements that show a narrow dtype.
+_MIN_ELEMENTS = 8
+#: If more of the faithful side's elements are numbers of the narrow dtype too, it shows nothing.
+_MAX_REPRESENTABLE = 0.5
 
 
-def rounded_inputs(s: FaultCase) -> Iterator[Candidate]:
-    """The last op of the faithful side again: with one input or all rounded, and with its output rounded."""
-    if s.call is None or s.is_source:
+def round_to_narrow(array: AnyArray, dtype: str) -> AnyArray:
+    """Return the array, rounded to a narrow dtype, in float64."""
+    return round_to_dtype(array.astype(np.float32), dtype).astype(np.float64)
+
+
+def suggest_rounded_inputs(case: FaultCase) -> Iterator[Candidate]:
+    """The faithful side's last op with one input or all rounded, and with its output rounded."""
+    call = case.call
+    if call is None or case.is_source:
         return
-    inputs = list(s.call.inputs)
+    interpretation = _find_interpretation(case, call)
+    if interpretation is None:
+        return
+    name, unchanged = interpretation
+    inputs = call.inputs
     floating = [i for i, value in enumerate(inputs) if value.dtype.kind == "f" and value.ndim]
-    for name, plain in compute_interpretations(s.call.kind, inputs, s.call.keywords, output_shape=s.call.output_shape):
-        if not s.matches_faithful(plain):
+    for dtype in _NARROW_DTYPES:
+        if case.error > _MAX_ROUNDING_UNITS * unit_roundoff(dtype):
             continue
-        for dtype in _NARROW:
-            if s.error > _AMPLIFIED * unit_roundoff(dtype):
+        rounded_inputs = {i: round_to_narrow(inputs[i], dtype) for i in floating}
+        for rounded_positions in (*([i] for i in floating), floating):
+            new_inputs = list(inputs)
+            for i in rounded_positions:
+                new_inputs[i] = rounded_inputs[i]
+            predicted = dict(_interpret(call, new_inputs)).get(name)
+            if predicted is None:
                 continue
-            rounded = {
-                i: round_to_dtype(inputs[i].astype(np.float32), dtype).astype(np.float64)
-                for i in floating
-            }
-            for some in (*([i] for i in floating), floating):
-                again = [rounded[i] if i in some else value for i, value in enumerate(inputs)]
-                made = dict(compute_interpretations(s.call.kind, again, s.call.keywords, output_shape=s.call.output_shape)).get(
-                    name
-                )
-                if made is not None:
-                    yield Candidate(made, f"an input rounded to {dtype}", "", {}, plain, "", True)
-                    yield Candidate(round_to_dtype(made.astype(np.float32), dtype).astype(np.float64),
-                                    f"computed in {dtype}", "", {}, plain, "", True)  # fmt: skip
-        return
+            yield Candidate(
+                predicted,
+                f"an input rounded to {dtype}",
+                unchanged=unchanged,
+                is_chaotic=True,
+            )
+            yield Candidate(
+                round_to_narrow(predicted, dtype),
+                f"computed in {dtype}",
+                unchanged=unchanged,
+                is_chaotic=True,
+            )
 
 
-def representable(s: FaultCase) -> Iterator[Candidate]:
-    """Every element is a number of a narrower type, and within a few of its units of what it should be."""
-    if s.faithful.size < 8 or s.finding.is_given:
+def _find_interpretation(case: FaultCase, call: Call) -> tuple[str, AnyArray] | None:
+    """Return the interpretation of the call that gives the faithful side's value."""
+    for name, output in _interpret(call, list(call.inputs)):
+        if case.matches_faithful(output):
+            return name, output
+    return None
+
+
+def _interpret(call: Call, inputs: list[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
+    return compute_interpretations(call.kind, inputs, call.keywords, output_shape=call.output_shape)
+
+
+def suggest_narrow_elements(case: FaultCase) -> Iterator[Candidate]:
+    """Every element is a number of a narrower dtype, within a few units of the faithful side's."""
+    if case.faithful.size < _MIN_ELEMENTS or case.finding.is_given:
         return
-    largest = float(np.abs(s.faithful).max())
-    for dtype in _NARROW:
-        narrow = round_to_dtype(s.faulty.astype(np.float32), dtype)
-        own = round_to_dtype(s.faithful.astype(np.float32), dtype)
-        if not np.array_equal(narrow, s.faulty) or np.mean(own == s.faithful) > 0.5:
+    largest = float(np.abs(case.faithful).max())
+    for dtype in _NARROW_DTYPES:
+        narrow_faulty = round_to_dtype(case.faulty.astype(np.float32), dtype)
+        narrow_faithful = round_to_dtype(case.faithful.astype(np.float32), dtype)
+        if not np.array_equal(narrow_faulty, case.faulty):
             continue
-        reach = _UNITS * unit_roundoff(dtype) * largest
-        made = np.clip(s.faulty, s.faithful - reach, s.faithful + reach)
+        if np.mean(narrow_faithful == case.faithful) > _MAX_REPRESENTABLE:
+            continue
+        max_error = _MAX_UNITS * unit_roundoff(dtype) * largest
         yield Candidate(
-            made, f"computed in {dtype}: every element is a number of that type", "", {}, s.faithful
+            np.clip(case.faulty, case.faithful - max_error, case.faithful + max_error),
+            f"computed in {dtype}: every element is a number of that type",
+            unchanged=case.faithful,
         )
         return
 
 
 HYPOTHESES = (
-    Hypothesis("low-precision", rounded_inputs),
-    Hypothesis("low-precision", representable),
+    Hypothesis("low-precision", suggest_rounded_inputs),
+    Hypothesis("low-precision", suggest_narrow_elements),
 )

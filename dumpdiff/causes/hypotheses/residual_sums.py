@@ -1,4 +1,4 @@
-"""Sums of two branches: one of them scaled, taken elsewhere, or with elements dropped."""
+"""Sums of two branches: one is scaled, taken from elsewhere, or has elements dropped."""
 
 from __future__ import annotations
 
@@ -7,113 +7,161 @@ from itertools import combinations
 
 import numpy as np
 
+from ...model.arrays import AnyArray, Flags
 from ...model.trace import BACKWARD
-from ..parameter_fit import fit_factor
+from ..fault_case import ZERO, FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
-from ..fault_case import ZERO, FaultCase
+from ..parameter_fit import fit_factor
 
-_FEWEST_DROPPED = 0.01  # share of elements
-_CHANCE = 12.0  # standard deviations by which the share that was dropped may differ from p
+#: Operands that may be branches of a sum, and branches to which dropped elements were added.
+_MAX_BRANCHES, _MAX_DROPOUT_BASES = 12, 8
+#: A branch with a smaller factor is missing.
+_MIN_FACTOR = 1e-6
+#: Share of elements that dropout drops.
+_MIN_DROPPED, _MAX_DROPPED = 0.01, 0.95
+#: Fewest elements of a value, and of a dropout mask, that show dropout.
+_MIN_ELEMENTS, _MIN_MASK_ELEMENTS = 16, 9
+#: Relative to the largest element: a dropped element is at most the first, and was more than the
+#: second.
+_ZERO_SHARE, _NONZERO_SHARE = 1e-5, 1e-4
+#: Standard deviations by which the share of dropped elements may differ from p.
+_MAX_DEVIATIONS = 12.0
 
 
-def branches(s: FaultCase) -> Iterator[Candidate]:
-    """r = a + b; t = a + c b, t = a alone, or t = d + b with another operand d."""
-    if s.faithful.size < 2 or s.is_source:
+def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = a + b; faulty = a + c b, a, or d + b with another operand d."""
+    if case.faithful.size < 2 or case.is_source:
         return
-    inputs = [(o, o.array.reshape(s.faithful.shape)) for o in s.find_same_size_operands()][:12]
-    for (_, a), (_, b) in combinations(inputs, 2):
-        plain = a + b
-        if not s.matches_faithful(plain):
+    same_size = list(case.find_same_size_operands())[:_MAX_BRANCHES]
+    branches = [(operand, operand.array.reshape(case.faithful.shape)) for operand in same_size]
+    for (_, a), (_, b) in combinations(branches, 2):
+        if not case.matches_faithful(a + b):
             continue
-        if s.phase == BACKWARD:
-            for kept in (a, b):
+        if case.phase == BACKWARD:
+            for branch in (a, b):
                 yield Candidate(
-                    kept, "the gradient of one branch missing", "", {}, plain, "gradient-stopped"
+                    branch,
+                    "the gradient of one branch missing",
+                    unchanged=a + b,
+                    cause="gradient-stopped",
                 )
         for kept, changed in ((a, b), (b, a)):
-            c = fit_factor(changed, s.faulty - kept)
-            cause = "gradient-scaled" if s.phase == BACKWARD else "residual-scale"
-            if np.isfinite(c) and abs(c) > 1e-6:
-                yield Candidate(
-                    kept + c * changed,
-                    f"one branch of the sum times {c:.6g}",
-                    "",
-                    {"factor": c},
-                    plain,
-                    cause,
-                )
-            else:
-                yield Candidate(
-                    kept, "one branch of the sum left out", "", {}, plain, "residual-scale"
-                )
-            for o, other in inputs:
-                if other is not kept and other is not changed:
-                    yield Candidate(
-                        kept + other,
-                        f"the residual taken from {o.name}",
-                        "",
-                        {},
-                        plain,
-                        "residual-order",
-                    )
+            yield _scale_branch(case, kept, changed)
+            yield from _replace_branch(branches, kept, changed)
         return
 
 
-def dropped(s: FaultCase) -> Iterator[Candidate]:
-    """Some elements zero, all others times 1 / (1 - p): of the value, or of one branch of a sum."""
-    if not s.is_forward_value or s.faithful.size < 16:
+def _scale_branch(case: FaultCase, kept: AnyArray, changed: AnyArray) -> Candidate:
+    factor = fit_factor(changed, case.faulty - kept)
+    if not np.isfinite(factor) or abs(factor) <= _MIN_FACTOR:
+        return Candidate(
+            kept,
+            "one branch of the sum missing",
+            unchanged=kept + changed,
+            cause="residual-scale",
+        )
+    return Candidate(
+        kept + factor * changed,
+        f"one branch of the sum scaled by {factor:.6g}",
+        parameters={"factor": factor},
+        unchanged=kept + changed,
+        cause="gradient-scaled" if case.phase == BACKWARD else "residual-scale",
+    )
+
+
+def _replace_branch(
+    branches: list[tuple[Operand, AnyArray]], kept: AnyArray, changed: AnyArray
+) -> Iterator[Candidate]:
+    for operand, branch in branches:
+        if branch is kept or branch is changed:
+            continue
+        yield Candidate(
+            kept + branch,
+            f"the residual taken from {operand.name}",
+            unchanged=kept + changed,
+            cause="residual-order",
+        )
+
+
+def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
+    """Some elements of the value, or of a branch of a sum, are zero; the others are scaled.
+
+    The factor is 1 / (1 - p).
+    """
+    if not case.is_forward_value or case.faithful.size < _MIN_ELEMENTS:
         return
-    bases = [ZERO, *(o.array.reshape(s.faithful.shape) for o in s.find_same_size_operands())][:8]
+    bases = [ZERO, *case.find_same_size_arrays()][:_MAX_DROPOUT_BASES]
     for base in bases:
-        ours, theirs = s.faulty - base, s.faithful - base
-        size = float(np.abs(theirs).max())
-        if size == 0:
+        faulty, faithful = case.faulty - base, case.faithful - base
+        largest = float(np.abs(faithful).max())
+        if largest == 0:
             continue
-        gone = (np.abs(ours) <= 1e-5 * size) & (np.abs(theirs) > 1e-4 * size)
-        share = float(gone.mean())
-        kept = np.where(gone, 0.0, theirs)
-        rows = gone.reshape(-1, gone.shape[-1])
-        whole_rows = bool(
-            np.all(rows.all(axis=1) | ~rows.any(axis=1))
-        )  # tokens that got nothing: no dropout
-        if not _FEWEST_DROPPED <= share < 0.95 or not kept.any() or whole_rows:
+        is_zero = np.abs(faulty) <= _ZERO_SHARE * largest
+        is_dropped = is_zero & (np.abs(faithful) > _NONZERO_SHARE * largest)
+        share = float(is_dropped.mean())
+        kept = np.where(is_dropped, 0.0, faithful)
+        if not _MIN_DROPPED <= share < _MAX_DROPPED or not kept.any() or _drops_rows(is_dropped):
             continue
-        c = fit_factor(kept, ours)
-        if np.isfinite(c) and abs(c * (1 - share) - 1) < _CHANCE / np.sqrt(ours.size):
-            said = f"dropout of {share:.2g} of the elements, the rest times {c:.4g}"
+        factor = fit_factor(kept, faulty)
+        max_deviation = _MAX_DEVIATIONS / np.sqrt(faulty.size)
+        if np.isfinite(factor) and abs(factor * (1 - share) - 1) < max_deviation:
             yield Candidate(
-                base + c * kept, said, "", {"share": share, "factor": c}, s.faithful, "dropout"
+                base + factor * kept,
+                _format_dropout(share, factor),
+                parameters={"share": share, "factor": factor},
+                unchanged=case.faithful,
+                cause="dropout",
             )
 
 
-def dropped_before(s: FaultCase) -> Iterator[Candidate]:
-    """A mask of zeros and 1 / (1 - p) that only the departing side has, on an input of the last op."""
-    if s.call is None or not s.is_forward_value:
+def _drops_rows(is_dropped: Flags) -> bool:
+    """Return whether only whole rows are dropped: these are tokens without a value, not dropout."""
+    rows = is_dropped.reshape(-1, is_dropped.shape[-1])
+    return bool(np.all(rows.all(axis=1) | ~rows.any(axis=1)))
+
+
+def _format_dropout(share: float, factor: float) -> str:
+    return f"dropout of {share:.2g} of the elements, the others scaled by {factor:.4g}"
+
+
+def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:
+    """A mask of zeros and 1 / (1 - p) that only the faulty side has, on an input of the last op."""
+    if case.call is None or not case.is_forward_value:
         return
-    for o in s.faulty_operands:
-        values = (
-            np.unique(o.array)
-            if o.array.dtype.kind == "f" and not o.agrees and o.array.size > 8
-            else np.empty(0)
-        )
-        if len(values) != 2 or values[0] != 0 or values[1] < 1:
+    for operand in case.faulty_operands:
+        mask = operand.array
+        factor = _read_mask_factor(operand)
+        if factor is None:
             continue
-        share = float(np.mean(o.array == 0))
-        for i, value in enumerate(s.call.inputs):
-            if value.size != o.array.size:
+        share = float(np.mean(mask == 0))
+        for position, value in enumerate(case.call.inputs):
+            if value.size != mask.size:
                 continue
-            inputs = [*s.call.inputs]
-            inputs[i] = value * o.array.reshape(value.shape)
-            made = s.repeat_call(inputs)
-            if made is not None:
-                said = f"dropout of {share:.2g} of the elements, the rest times {values[1]:.4g}"
+            inputs = list(case.call.inputs)
+            inputs[position] = value * mask.reshape(value.shape)
+            predicted = case.repeat_call(inputs)
+            if predicted is not None:
                 yield Candidate(
-                    made, said, "", {"share": share, "factor": float(values[1])}, s.faithful, "dropout"
+                    predicted,
+                    _format_dropout(share, factor),
+                    parameters={"share": share, "factor": factor},
+                    unchanged=case.faithful,
+                    cause="dropout",
                 )
 
 
+def _read_mask_factor(operand: Operand) -> float | None:
+    """Return the factor of a dropout mask; None for other operands."""
+    if not operand.is_floating or operand.agrees or operand.array.size < _MIN_MASK_ELEMENTS:
+        return None
+    values = np.unique(operand.array)
+    if len(values) != 2 or values[0] != 0 or values[1] < 1:
+        return None
+    return float(values[1])
+
+
 HYPOTHESES = (
-    Hypothesis("residual-scale", branches),
-    Hypothesis("dropout", dropped),
-    Hypothesis("dropout", dropped_before),
+    Hypothesis("residual-scale", suggest_changed_branch),
+    Hypothesis("dropout", suggest_dropout),
+    Hypothesis("dropout", suggest_dropout_of_input),
 )

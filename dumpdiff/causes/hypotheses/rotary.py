@@ -1,191 +1,221 @@
-"""Rotary position embedding: pairs of the other layout, another base, other positions; in the tables and in use."""
+"""Rotary position embedding: the other layout of pairs, another base, other positions.
+
+These are recognized in the tables and in their use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import FORWARD
-from ...operators.rotary import PAIR_LAYOUTS, make_rotary_tables
-from ..parameter_fit import minimize
-from ..hypothesis import Candidate, Hypothesis
+from ...operators.rotary import PAIR_LAYOUTS, make_rotary_angles
 from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import minimize
 
+_OTHER_LAYOUT = "rotary pairs of the other layout"
 _OFFSETS = (1, -1, 2, -2)
-_SAME_COLUMN = 1e-2  #: bfloat16 tables are off by 4e-3
-_BASES = np.logspace(2, 8, 61)
+#: Largest difference of a table's first column: bfloat16 tables are off by 4e-3.
+_MAX_COLUMN_DIFFERENCE = 1e-2
+#: Bases among which that of a table is searched; the common one is tried first.
+_LOG_BASES = np.log(np.logspace(2, 8, 61))
+_COMMON_BASE = 1e4
+#: Fewest positions of a table, and the largest entry, with some rounding.
+_MIN_POSITIONS, _MAX_ENTRY = 3, 1 + 1e-3
 
 
-def table(s: FaultCase) -> Iterator[Candidate]:
-    """A table of cosines or sines (positions, size), which the faithful side's base and layout reproduce."""
-    rows = _as_table(s.faithful)
-    if s.phase != FORWARD or rows is None:
+@dataclass(frozen=True)
+class _Table:
+    """How a table of cosines or sines, (positions, size), is computed."""
+
+    function: str  #: cos or sin
+    n_positions: int
+    size: int
+    base: float
+    interleaved: bool
+    first_position: int
+
+    def compute_frequencies(self) -> Floats:
+        """Return the inverse frequency of each pair."""
+        frequencies: Floats = self.base ** (-2.0 * np.arange(self.size // 2) / self.size)
+        return frequencies
+
+    def compute(self, frequencies: AnyArray | None = None) -> Floats:
+        """Return the table, of its own or of other frequencies."""
+        if frequencies is None:
+            frequencies = self.compute_frequencies()
+        positions = np.arange(self.first_position, self.first_position + self.n_positions)
+        angles = make_rotary_angles(positions, frequencies, self.interleaved)
+        return np.cos(angles) if self.function == "cos" else np.sin(angles)
+
+
+def suggest_table(case: FaultCase) -> Iterator[Candidate]:
+    """A table of cosines or sines, changed in layout, positions, base or precision."""
+    rows = _read_table(case.faithful)
+    if case.phase != FORWARD or rows is None:
         return
-    other = s.faulty.reshape(rows.shape)
-    fitted = _fitted(rows, s)
-    if fitted is None:
+    table = _fit_table(rows, case.limit)
+    if table is None:
         return
-    which, theta, interleaved, start = fitted
-    count, size = rows.shape
-    plain = _values(which, count, size, theta, interleaved, start)
-
-    def made(theta: float = theta, interleaved: bool = interleaved, start: int = start) -> Floats:
-        return _values(which, count, size, theta, interleaved, start)
-
+    unchanged = table.compute()
     yield Candidate(
-        made(interleaved=not interleaved),
-        "rotary pairs of the other layout",
-        "",
-        {},
-        plain,
-        "rope-layout",
+        replace(table, interleaved=not table.interleaved).compute(),
+        _OTHER_LAYOUT,
+        unchanged=unchanged,
+        cause="rope-layout",
     )
     for offset in _OFFSETS:
-        said, figures = f"positions moved by {offset}", {"offset": float(offset)}
-        yield Candidate(made(start=start + offset), said, "", figures, plain, "position-offset")
-    ours = minimize(lambda x: float(np.linalg.norm(made(theta=np.exp(x)) - other)), np.log(_BASES))
-    base = float(f"{np.exp(ours):.4g}")
+        yield Candidate(
+            replace(table, first_position=table.first_position + offset).compute(),
+            f"positions shifted by {offset}",
+            parameters={"offset": float(offset)},
+            unchanged=unchanged,
+            cause="position-offset",
+        )
+    base = _fit_base(table, case.faulty.reshape(rows.shape))
     yield Candidate(
-        made(theta=base),
+        replace(table, base=base).compute(),
         f"base {base:.6g}",
-        f"has {theta:.6g}",
-        {"theta": base},
-        plain,
-        "rope-theta",
+        f"has {table.base:.6g}",
+        parameters={"theta": base},
+        unchanged=unchanged,
+        cause="rope-theta",
     )
     for dtype in ("bfloat16", "float16"):
-        frequencies = round_to_dtype(
-            (theta ** (-2.0 * np.arange(size // 2) / size)).astype(np.float32), dtype
+        frequencies = round_to_dtype(table.compute_frequencies().astype(np.float32), dtype)
+        yield Candidate(
+            table.compute(frequencies.astype(np.float64)),
+            f"inverse frequencies rounded to {dtype}",
+            unchanged=unchanged,
+            cause="low-precision",
         )
-        yield Candidate(_values(which, count, size, theta, interleaved, start, frequencies.astype(np.float64)),
-                        f"inverse frequencies rounded to {dtype}", "", {}, plain, "low-precision")  # fmt: skip
 
 
-def _as_table(array: AnyArray) -> AnyArray | None:
-    """(positions, size) of at least three positions with entries in -1..1; leading axes of length 1 fall away."""
-    if (
-        array.dtype.kind != "f"
-        or array.ndim < 2
-        or array.shape[-1] % 2
-        or int(np.prod(array.shape[:-2])) != 1
-    ):
+def _read_table(array: AnyArray) -> AnyArray | None:
+    """Return the array as (positions, size); None if it cannot be a table.
+
+    A table has at least three positions and entries in -1..1; leading axes of length 1 are removed.
+    """
+    if array.dtype.kind != "f" or array.ndim < 2 or array.shape[-1] % 2:
+        return None
+    if int(np.prod(array.shape[:-2])) != 1:
         return None
     rows = array.reshape(array.shape[-2:])
-    return rows if len(rows) > 2 and np.abs(rows).max() <= 1 + 1e-3 else None
+    if len(rows) < _MIN_POSITIONS or not np.abs(rows).max() <= _MAX_ENTRY:
+        return None
+    return rows
 
 
-def _fitted(rows: AnyArray, s: FaultCase) -> tuple[str, float, bool, int] | None:
-    """(cosine or sine, base, interleaved, first position) of a table; a common base is tried first."""
-    count, size = rows.shape
-    scale = float(np.linalg.norm(rows)) or 1.0
-    for which in ("cos", "sin"):
-        for start in (0, 1):
-            # The first pair turns by the position itself, whatever the base: this rules out all other matrices.
-            if (
-                np.abs(rows[:, 0] - getattr(np, which)(np.arange(start, start + count))).max()
-                > _SAME_COLUMN
-            ):
+def _fit_table(rows: AnyArray, limit: float) -> _Table | None:
+    """Return the table that gives these rows; a common base is tried first."""
+    n_positions, size = rows.shape
+    for function in ("cos", "sin"):
+        for first_position in (0, 1):
+            # The angle of the first pair is the position itself, whatever the base: this rules out
+            # all other matrices.
+            angles = np.arange(first_position, first_position + n_positions)
+            column = np.cos(angles) if function == "cos" else np.sin(angles)
+            if np.abs(rows[:, 0] - column).max() > _MAX_COLUMN_DIFFERENCE:
                 continue
             for interleaved in (False, True):
-
-                def cost(
-                    x: float,
-                    which: str = which,
-                    start: int = start,
-                    interleaved: bool = interleaved,
-                ) -> float:
-                    made = _values(which, count, size, float(np.exp(x)), interleaved, start)
-                    return float(np.linalg.norm(made - rows)) / scale
-
-                if cost(np.log(1e4)) <= s.limit:
-                    return which, 1e4, interleaved, start
-                theta = float(f"{np.exp(minimize(cost, np.log(_BASES))):.4g}")
-                if cost(np.log(theta)) <= s.limit:
-                    return which, theta, interleaved, start
+                table = _Table(
+                    function, n_positions, size, _COMMON_BASE, interleaved, first_position
+                )
+                if _measure_distance(table, _COMMON_BASE, rows) <= limit:
+                    return table
+                base = _fit_base(table, rows)
+                if _measure_distance(table, base, rows) <= limit:
+                    return replace(table, base=base)
     return None
 
 
-def _values(
-    which: str,
-    count: int,
-    size: int,
-    theta: float,
-    interleaved: bool,
-    start: int,
-    frequencies: AnyArray | None = None,
-) -> Floats:
-    if frequencies is None:
-        return make_rotary_tables(np.arange(start, start + count), size, theta, interleaved)[which == "sin"]
-    half: Floats = np.multiply.outer(
-        np.arange(start, start + count).astype(np.float64), frequencies
-    )
-    angles = np.repeat(half, 2, axis=-1) if interleaved else np.concatenate([half, half], axis=-1)
-    return np.cos(angles) if which == "cos" else np.sin(angles)
+def _fit_base(table: _Table, rows: AnyArray) -> float:
+    """Return the base with which a table is nearest to ``rows``, to four digits."""
+
+    def measure_log_base(log_base: float) -> float:
+        return _measure_distance(table, float(np.exp(log_base)), rows)
+
+    return float(f"{np.exp(minimize(measure_log_base, _LOG_BASES)):.4g}")
 
 
-def in_use(s: FaultCase) -> Iterator[Candidate]:
-    """turned(x), turned(x) sin, x cos + turned(x) sin, with the pairs in the other layout."""
-    if not s.is_forward_value or s.faithful.ndim < 2 or s.faithful.shape[-1] % 2:
+def _measure_distance(table: _Table, base: float, rows: AnyArray) -> float:
+    """Return the relative L2 of a table with another base against ``rows``."""
+    scale = float(np.linalg.norm(rows)) or 1.0
+    return float(np.linalg.norm(replace(table, base=base).compute() - rows)) / scale
+
+
+def suggest_other_layout(case: FaultCase) -> Iterator[Candidate]:
+    """rotated(x), rotated(x) sin or x cos + rotated(x) sin, with pairs in the other layout."""
+    faithful = case.faithful
+    if not case.is_forward_value or faithful.ndim < 2 or faithful.shape[-1] % 2:
         return
-    small = [
-        o.array for o in s.operands if o.array.dtype.kind == "f" and _as_table(o.array) is not None
-    ]
-    small = [t for t in small if _broadcasts(t.shape, s.faithful.shape)]
-    for o in list(s.find_same_size_operands()):
-        for x in _arrangements(o.array, s.faithful.shape):
-            for plain, made in _turned(s, x, small):
-                yield Candidate(
-                    made, "rotary pairs of the other layout", "", {}, plain, "rope-layout"
-                )
+    floating_arrays = [operand.array for operand in case.operands if operand.is_floating]
+    tables = [array for array in floating_arrays if _read_table(array) is not None]
+    tables = [table for table in tables if _broadcasts_to(table.shape, faithful.shape)]
+    for operand in list(case.find_same_size_operands()):
+        for x in _iterate_head_layouts(operand.array, faithful.shape):
+            for unchanged, predicted in _rotate_in_both_layouts(case, x, tables):
+                yield Candidate(predicted, _OTHER_LAYOUT, unchanged=unchanged, cause="rope-layout")
 
 
-def _arrangements(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
-    """An operand in the shape of the output; (batch, seq, heads x size) also cut into heads that are moved forward."""
+def _iterate_head_layouts(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+    """Yield an operand in the shape of the output.
+
+    (batch, sequence, heads x size) is also split into heads that are moved forward.
+    """
     yield x.reshape(shape)
     if len(shape) == 4:
-        moved = (shape[0], shape[2], shape[1], shape[3])
-        yield np.swapaxes(x.reshape(moved), 1, 2)
+        head_shape = (shape[0], shape[2], shape[1], shape[3])
+        yield np.swapaxes(x.reshape(head_shape), 1, 2)
 
 
-def _turned(
-    s: FaultCase, x: AnyArray, small: list[AnyArray]
+def _rotate_in_both_layouts(
+    case: FaultCase, x: AnyArray, tables: list[AnyArray]
 ) -> Iterator[tuple[AnyArray, AnyArray]]:
-    for cos in small:
-        if s.matches_faithful(x * cos):
-            yield from ((x * cos, x * _relaid(cos, other)) for other in PAIR_LAYOUTS)
-    for name, other in (("halves", "interleaved"), ("interleaved", "halves")):
-        plain, made = PAIR_LAYOUTS[name](x), PAIR_LAYOUTS[other](x)
-        if s.matches_faithful(plain):
-            yield plain, made
-        for sin in small:
-            if s.matches_faithful(plain * sin):
-                yield plain * sin, made * sin
-                yield plain * sin, made * _relaid(sin, other)
-            for cos in small:
-                if cos is not sin and s.matches_faithful(x * cos + plain * sin):
-                    yield x * cos + plain * sin, x * cos + made * sin
-                    yield (
-                        x * cos + plain * sin,
-                        x * _relaid(cos, other) + made * _relaid(sin, other),
-                    )
+    """Yield (faithful side's value, the same in the other layout) for every step of a rotation."""
+    for cos in tables:
+        if case.matches_faithful(x * cos):
+            for layout in PAIR_LAYOUTS:
+                yield x * cos, x * _convert_table(cos, layout)
+    for layout, other_layout in (("halves", "interleaved"), ("interleaved", "halves")):
+        rotated, other_rotated = PAIR_LAYOUTS[layout](x), PAIR_LAYOUTS[other_layout](x)
+        if case.matches_faithful(rotated):
+            yield rotated, other_rotated
+        for sin in tables:
+            other_sin = _convert_table(sin, other_layout)
+            if case.matches_faithful(rotated * sin):
+                yield rotated * sin, other_rotated * sin
+                yield rotated * sin, other_rotated * other_sin
+            for cos in tables:
+                if cos is sin or not case.matches_faithful(x * cos + rotated * sin):
+                    continue
+                unchanged = x * cos + rotated * sin
+                yield unchanged, x * cos + other_rotated * sin
+                other_cos = _convert_table(cos, other_layout)
+                yield unchanged, x * other_cos + other_rotated * other_sin
 
 
-def _relaid(values: AnyArray, layout: str) -> AnyArray:
-    """A table of one layout in another: each angle stands twice."""
+def _convert_table(values: AnyArray, layout: str) -> AnyArray:
+    """Return a table of one layout in the other; each angle is present twice."""
     half = values.shape[-1] // 2
     if layout == "interleaved":
         return np.repeat(values[..., :half], 2, axis=-1)
     return np.concatenate([values[..., ::2], values[..., ::2]], axis=-1)
 
 
-def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
+def _broadcasts_to(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(small, large) == large
     except ValueError:
         return False
 
 
-HYPOTHESES = (Hypothesis("rope-theta", table), Hypothesis("rope-layout", in_use))
+HYPOTHESES = (
+    Hypothesis("rope-theta", suggest_table),
+    Hypothesis("rope-layout", suggest_other_layout),
+)

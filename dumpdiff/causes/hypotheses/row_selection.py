@@ -1,4 +1,4 @@
-"""Rows picked by number: other rows, or the right ones in another order."""
+"""Rows selected by number: other rows, or positions with an offset."""
 
 from __future__ import annotations
 
@@ -6,58 +6,77 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..hypothesis import Candidate, Hypothesis
+from ...model.arrays import AnyArray
 from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+
+#: Rows by which a selection may be shifted.
+_SHIFTS = (1, -1, 2, -2)
+#: Fewest positions that show an offset.
+_MIN_POSITIONS = 3
+_COMPUTED_FINDINGS = ("introduced", "region")
 
 
-def other_rows(s: FaultCase) -> Iterator[Candidate]:
-    """r = table[ids], t = table[ids + k]; with ids 0, 1, 2, ... these are positions."""
-    if not s.is_forward_value or s.faithful.ndim < 2:
+def suggest_shifted_rows(case: FaultCase) -> Iterator[Candidate]:
+    """faithful = table[ids], faulty = table[ids + k]; ids 0, 1, 2, ... are positions."""
+    if not case.is_forward_value or case.faithful.ndim < 2:
         return
-    numbers = [o.array for o in s.operands if o.array.dtype.kind in "iu" and o.shape]
-    for table in s.find_matrix_operands():
-        if table.shape[-1] != s.faithful.shape[-1]:
+    shape = case.faithful.shape
+    integer_arrays = [
+        operand.array
+        for operand in case.operands
+        if operand.array.dtype.kind in "iu" and operand.shape
+    ]
+    for table in case.find_matrix_operands():
+        n_rows, width = table.shape
+        if width != shape[-1]:
             continue
-        count = s.faithful.size // table.shape[-1]
-        for ids in (*numbers, np.arange(count)):
-            if ids.size != count or ids.min() < 0 or ids.max() >= table.shape[0]:
+        n_ids = case.faithful.size // width
+        for ids in (*integer_arrays, np.arange(n_ids)):
+            if ids.size != n_ids or ids.min() < 0 or ids.max() >= n_rows:
                 continue
-            plain = table.array[ids.reshape(-1)].reshape(s.faithful.shape)
-            if not s.matches_faithful(plain):
+            unchanged = table.array[ids.reshape(-1)].reshape(shape)
+            if not case.matches_faithful(unchanged):
                 continue
-            steps = bool(np.array_equal(np.unique(np.diff(ids.reshape(-1)[: ids.shape[-1]])), [1]))
-            for shift in (1, -1, 2, -2):
-                moved = (ids.reshape(-1) + shift) % table.shape[0]
-                said, cause = (
-                    (f"positions moved by {shift}", "position-offset")
-                    if steps
-                    else (f"rows shifted by {shift}", "row-shift")
+            first_row = ids.reshape(-1)[: ids.shape[-1]]
+            subject, cause = "rows", "row-shift"
+            if _counts_up(first_row):
+                subject, cause = "positions", "position-offset"
+            for shift in _SHIFTS:
+                shifted_ids = (ids.reshape(-1) + shift) % n_rows
+                yield Candidate(
+                    table.array[shifted_ids].reshape(shape),
+                    f"{subject} shifted by {shift}",
+                    parameters={"shift": float(shift)},
+                    unchanged=unchanged,
+                    cause=cause,
                 )
-                made = table.array[moved].reshape(s.faithful.shape)
-                yield Candidate(made, said, "", {"shift": float(shift)}, plain, cause)
 
 
-def positions(s: FaultCase) -> Iterator[Candidate]:
-    """A table in use whose rows are those of the other side from another one on; ends are not judged."""
-    if (
-        not s.is_discrete
-        or s.faithful.size < 3
-        or not (s.is_source or s.finding.kind in ("introduced", "region"))
-    ):
+def _counts_up(numbers: AnyArray) -> bool:
+    """Return whether the numbers increase by 1 along the last axis."""
+    return bool(np.array_equal(np.unique(np.diff(numbers, axis=-1)), [1]))
+
+
+def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
+    """Whole numbers that count up on the faithful side start at another number."""
+    if not case.is_discrete or case.faithful.size < _MIN_POSITIONS:
         return
-    step = float(s.faulty.flat[0] - s.faithful.flat[0])
-    counting = np.array_equal(
-        np.unique(np.diff(s.faithful.reshape(-1, s.faithful.shape[-1]), axis=-1)), [1.0]
-    )
-    if step and counting:
+    if not case.is_source and case.finding.kind not in _COMPUTED_FINDINGS:
+        return
+    offset = float(case.faulty.flat[0] - case.faithful.flat[0])
+    rows = case.faithful.reshape(-1, case.faithful.shape[-1])
+    if offset and _counts_up(rows):
         yield Candidate(
-            s.faithful + step,
-            f"positions moved by {step:g}",
-            "",
-            {"offset": step},
-            s.faithful,
-            "position-offset",
+            case.faithful + offset,
+            f"positions shifted by {offset:g}",
+            parameters={"offset": offset},
+            unchanged=case.faithful,
+            cause="position-offset",
         )
 
 
-HYPOTHESES = (Hypothesis("row-shift", other_rows), Hypothesis("position-offset", positions))
+HYPOTHESES = (
+    Hypothesis("row-shift", suggest_shifted_rows),
+    Hypothesis("position-offset", suggest_position_offset),
+)

@@ -1,4 +1,4 @@
-"""A parameter or a table that differs: what one tensor must have gone through to become the other."""
+"""A parameter or a table that differs: the change that turns one tensor into the other."""
 
 from __future__ import annotations
 
@@ -8,204 +8,252 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
-from ..parameter_fit import fit_factor
-from ..hypothesis import Candidate, Hypothesis
 from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor
 
-_FEW_ROWS = 0.25  # of all rows: more of them wrong are no accident of some rows
-_EXPERTS = ("expert", "moe")
-
-
-def _given(s: FaultCase) -> bool:
-    return s.finding.is_given and not s.is_discrete
-
-
-def constant(s: FaultCase) -> Iterator[Candidate]:
-    """Zeros, or ones: what a layer holds before a checkpoint is loaded."""
-    if _given(s) and s.faithful.size > 1 and np.ptp(s.faithful) > 0 and np.ptp(s.faulty) == 0:
-        value = float(s.faulty.flat[0])
-        yield Candidate(
-            np.full_like(s.faithful, value),
-            f"filled with {value:g}, as if never loaded",
-            "",
-            {},
-            s.faithful,
-        )
+#: Largest share of wrong rows; more of them are not a fault of single rows.
+_MAX_WRONG_ROWS = 0.25
+#: Numbers of wrong rows that are listed.
+_MAX_LISTED_ROWS = 8
+#: Relative distance within which projections of two rows are equal.
+_MAX_PROJECTION_DIFFERENCE = 1e-5
+_PROJECTION_SEED = 7
+#: Words in names of experts and of gates.
+_EXPERT_WORDS = ("expert", "moe")
+_GATE_WORDS = ("gate", "w1.")
 
 
-def rows_of_zeros(s: FaultCase) -> Iterator[Candidate]:
-    """Part of a fused weight holds zeros: the rows of one of its parts."""
-    if _given(s) and s.faithful.ndim == 2:
-        gone = ~np.any(s.faulty, axis=1) & np.any(s.faithful, axis=1)
-        if 0 < gone.sum() < len(gone):
-            said = f"{int(gone.sum())} of {len(gone)} rows filled with zeros, as if never loaded"
-            made = np.where(gone[:, None], 0.0, s.faithful)
-            yield Candidate(made, said, "", {"rows": float(gone.sum())}, s.faithful)
+def _is_floating_parameter(case: FaultCase) -> bool:
+    return case.finding.is_given and not case.is_discrete
 
 
-def scaled(s: FaultCase) -> Iterator[Candidate]:
-    """t = c r."""
-    if _given(s) and s.faithful.size > 1:
-        c = fit_factor(s.faithful, s.faulty)
-        if np.isfinite(c) and c != 0:
-            yield Candidate(
-                c * s.faithful,
-                f"a weight {c:.6g} times the {s.faithful_role}'s",
-                "",
-                {"factor": c},
-                s.faithful,
-            )
-
-
-def transposed(s: FaultCase) -> Iterator[Candidate]:
-    """A square matrix transposed; a convolution's kernel flipped."""
-    if not _given(s):
+def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
+    """One number everywhere, for example zeros or ones: a layer before a checkpoint is loaded."""
+    if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
-    if s.faithful.ndim == 2 and s.faithful.shape[0] == s.faithful.shape[1]:
-        yield Candidate(s.faithful.T.copy(), "the weight transposed", "", {}, s.faithful)
-    if s.faithful.ndim == 2 and s.faithful.shape[0] != s.faithful.shape[1]:
+    if np.ptp(case.faithful) > 0 and np.ptp(case.faulty) == 0:
+        value = float(case.faulty.flat[0])
         yield Candidate(
-            s.faithful.T.reshape(s.faithful.shape), "the weight transposed in memory", "", {}, s.faithful
-        )
-    if s.faithful.ndim == 4:
-        yield Candidate(s.faithful[:, :, ::-1, ::-1], "the kernel flipped", "", {}, s.faithful)
-        yield Candidate(
-            np.swapaxes(s.faithful, 2, 3).reshape(s.faithful.shape),
-            "the kernel transposed",
-            "",
-            {},
-            s.faithful,
+            np.full_like(case.faithful, value),
+            f"filled with {value:g}, as if never loaded",
+            unchanged=case.faithful,
         )
 
 
-def another(s: FaultCase) -> Iterator[Candidate]:
-    """Another parameter of the same shape stands in its place."""
-    own = [o for o in s.parameters if o.shape == s.faithful.shape and np.array_equal(o.array, s.faithful)]
-    mine = own[0].parameter if own else ""
-    for o in s.parameters if _given(s) else ():
-        if o.shape == s.faithful.shape and o.parameter != mine:
-            gates = _is_gate(mine) != _is_gate(o.parameter) and "mlp" in s.finding.scope + mine
-            experts = any(word in o.parameter for word in _EXPERTS) and mine.count(
-                "."
-            ) == o.parameter.count(".")
-            cause = "experts-permuted" if experts and _leaf(mine) == _leaf(o.parameter) else ""
-            cause = cause or (
-                "gate-up-swapped" if gates and _fed_alike(mine, o.parameter) else "weight-swapped"
+def suggest_zero_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Some rows of a fused weight are zero: those of one of its parts."""
+    if not _is_floating_parameter(case) or case.faithful.ndim != 2:
+        return
+    is_zero = ~np.any(case.faulty, axis=1) & np.any(case.faithful, axis=1)
+    n_zero = int(is_zero.sum())
+    if 0 < n_zero < len(is_zero):
+        yield Candidate(
+            np.where(is_zero[:, None], 0.0, case.faithful),
+            f"{n_zero} of {len(is_zero)} rows filled with zeros, as if never loaded",
+            parameters={"rows": float(n_zero)},
+            unchanged=case.faithful,
+        )
+
+
+def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
+    """faulty = c faithful."""
+    if not _is_floating_parameter(case) or case.faithful.size < 2:
+        return
+    factor = fit_factor(case.faithful, case.faulty)
+    if np.isfinite(factor) and factor != 0:
+        yield Candidate(
+            factor * case.faithful,
+            f"a weight {factor:.6g} times the {case.faithful_role}'s",
+            parameters={"factor": factor},
+            unchanged=case.faithful,
+        )
+
+
+def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
+    """A matrix transposed; the kernel of a convolution flipped or transposed."""
+    if not _is_floating_parameter(case):
+        return
+    faithful = case.faithful
+    if faithful.ndim == 2 and faithful.shape[0] == faithful.shape[1]:
+        yield Candidate(faithful.T.copy(), "the weight transposed", unchanged=faithful)
+    elif faithful.ndim == 2:
+        predicted = faithful.T.reshape(faithful.shape)
+        yield Candidate(predicted, "the weight transposed in memory", unchanged=faithful)
+    elif faithful.ndim == 4:
+        flipped = faithful[:, :, ::-1, ::-1]
+        yield Candidate(flipped, "the kernel flipped", unchanged=faithful)
+        predicted = np.swapaxes(faithful, 2, 3).reshape(faithful.shape)
+        yield Candidate(predicted, "the kernel transposed", unchanged=faithful)
+
+
+def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
+    """Another parameter of the same shape is in its place."""
+    shape = case.faithful.shape
+    same_shape = [operand for operand in case.parameters if operand.shape == shape]
+    name = ""
+    for operand in same_shape:
+        if np.array_equal(operand.array, case.faithful):
+            name = operand.parameter
+            break
+    if not _is_floating_parameter(case):
+        return
+    for operand in same_shape:
+        if operand.parameter != name:
+            yield Candidate(
+                operand.array,
+                f"{operand.parameter} in its place",
+                unchanged=case.faithful,
+                cause=_choose_swap_cause(case.finding.scope, name, operand.parameter),
             )
-            yield Candidate(o.array, f"{o.parameter} in its place", "", {}, s.faithful, cause)
+
+
+def _choose_swap_cause(scope: str, name: str, other_name: str) -> str:
+    """Return the cause if the parameter ``other_name`` is in the place of ``name``."""
+    has_expert_name = any(word in other_name for word in _EXPERT_WORDS)
+    has_same_depth = name.count(".") == other_name.count(".")
+    if has_expert_name and has_same_depth and _strip_path(name) == _strip_path(other_name):
+        return "experts-permuted"
+    is_gate_and_up = _is_gate(name) != _is_gate(other_name) and "mlp" in scope + name
+    has_same_module = name.rsplit(".", 2)[0] == other_name.rsplit(".", 2)[0]
+    if is_gate_and_up and has_same_module:
+        return "gate-up-swapped"
+    return "weight-swapped"
 
 
 def _is_gate(name: str) -> bool:
-    return any(part in name for part in ("gate", "w1."))
+    return any(word in name for word in _GATE_WORDS)
 
 
-def _fed_alike(a: str, b: str) -> bool:
-    """Two names in one module: gate and up are brothers."""
-    return a.rsplit(".", 2)[0] == b.rsplit(".", 2)[0]
-
-
-def _leaf(name: str) -> str:
+def _strip_path(name: str) -> str:
+    """Return the last two parts of a name, without numbers."""
     return ".".join(part for part in name.split(".")[-2:] if not part.isdigit())
 
 
-def moved_rows(s: FaultCase) -> Iterator[Candidate]:
-    """The rows in another order: shifted by one, whole heads, or experts."""
-    if not (s.is_source or "matmul" in s.kinds) or s.is_discrete or s.faithful.ndim < 2:
+def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
+    """The rows or columns in another order: shifted by one, whole heads, or experts."""
+    if case.is_discrete or case.faithful.ndim < 2:
         return
-    for axis, side in ((0, "rows"), (s.faithful.ndim - 1, "columns")):
-        order = _permutation(np.moveaxis(s.faithful, axis, 0), np.moveaxis(s.faulty, axis, 0))
-        if order is None:
-            continue
-        made = np.take(s.faithful, order, axis=axis)
-        shift = (order - np.arange(len(order))) % len(order)
-        if np.all(shift == shift[0]) and min(shift[0], len(order) - shift[0]) == 1:
-            step = 1 if shift[0] == 1 else -1
-            yield Candidate(
-                made,
-                f"{side} shifted by {-step}",
-                "",
-                {"shift": float(-step)},
-                s.faithful,
-                "row-shift",
-            )
-        elif s.faithful.ndim == 3 and axis == 0 and s.finding.is_given:
-            yield Candidate(
-                made, f"experts in the order {order.tolist()}", "", {}, s.faithful, "experts-permuted"
-            )
-        elif s.finding.kind == "input":
-            yield Candidate(made, f"{side} in another order", "", {}, s.faithful, "row-shift")
-        else:
-            block = _block(order)
-            said = (
-                f"{side} in another order, in blocks of {block}"
-                if block > 1
-                else f"{side} in another order"
-            )
-            yield Candidate(made, said, "", {"block": float(block)}, s.faithful, "heads-permuted")
+    if not case.is_source and "matmul" not in case.kinds:
         return
+    for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
+        faithful_rows = np.moveaxis(case.faithful, axis, 0)
+        order = _find_permutation(faithful_rows, np.moveaxis(case.faulty, axis, 0))
+        if order is not None:
+            yield _make_permutation_candidate(case, order, axis, axis_name)
+            return
 
 
-def _permutation(plain: AnyArray, other: AnyArray) -> Ints | None:
-    """order with other[i] = plain[order[i]], if there is one and it is not the identity."""
-    a, b = (rows.reshape(len(rows), -1) for rows in (plain, other))
-    probe = np.random.default_rng(7).standard_normal(a.shape[1])
-    keys, sought = a @ probe, b @ probe
-    place_a, place_b = np.argsort(keys, kind="stable"), np.argsort(sought, kind="stable")
-    close = 1e-5 * max(float(np.abs(keys).max()), 1e-30)
-    if np.abs(keys[place_a] - sought[place_b]).max() > close:
+def _make_permutation_candidate(
+    case: FaultCase, order: Ints, axis: int, axis_name: str
+) -> Candidate:
+    parameters: dict[str, float] = {}
+    shift = _find_unit_shift(order)
+    description, cause = f"{axis_name} in another order", "heads-permuted"
+    if shift:
+        description, cause = f"{axis_name} shifted by {shift}", "row-shift"
+        parameters = {"shift": float(shift)}
+    elif case.faithful.ndim == 3 and axis == 0 and case.finding.is_given:
+        description, cause = f"experts in the order {order.tolist()}", "experts-permuted"
+    elif case.finding.kind == "input":
+        cause = "row-shift"
+    else:
+        block = _find_block_length(order)
+        parameters = {"block": float(block)}
+        if block > 1:
+            description = f"{description}, in blocks of {block}"
+    return Candidate(
+        np.take(case.faithful, order, axis=axis),
+        description,
+        parameters=parameters,
+        unchanged=case.faithful,
+        cause=cause,
+    )
+
+
+def _find_unit_shift(order: Ints) -> int:
+    """Return 1 or -1 if all rows are shifted by one, cyclically; else 0."""
+    n_rows = len(order)
+    steps = (order - np.arange(n_rows)) % n_rows
+    first_step = int(steps[0])
+    if not np.all(steps == first_step) or min(first_step, n_rows - first_step) != 1:
+        return 0
+    return -1 if first_step == 1 else 1
+
+
+def _find_permutation(rows: AnyArray, other_rows: AnyArray) -> Ints | None:
+    """Return ``order`` with other_rows[i] = rows[order[i]].
+
+    None if there is none, or if it is the identity. Rows are compared by a random projection.
+    """
+    a, b = rows.reshape(len(rows), -1), other_rows.reshape(len(other_rows), -1)
+    direction = np.random.default_rng(_PROJECTION_SEED).standard_normal(a.shape[1])
+    projections, other_projections = a @ direction, b @ direction
+    ranks = np.argsort(projections, kind="stable")
+    other_ranks = np.argsort(other_projections, kind="stable")
+    max_difference = _MAX_PROJECTION_DIFFERENCE * max(float(np.abs(projections).max()), 1e-30)
+    if np.abs(projections[ranks] - other_projections[other_ranks]).max() > max_difference:
         return None
     order = np.empty(len(a), dtype=np.int64)
-    order[place_b] = place_a
+    order[other_ranks] = ranks
     return None if np.array_equal(order, np.arange(len(order))) else order
 
 
-def _block(order: Ints) -> int:
-    """How many rows stay together, at least."""
+def _find_block_length(order: Ints) -> int:
+    """Return how many rows stay together, at least."""
     breaks = np.flatnonzero(np.diff(order) != 1) + 1
     return int(np.gcd.reduce(np.append(breaks, len(order))))
 
 
-def wrong_rows(s: FaultCase) -> Iterator[Candidate]:
-    """All equal but a few rows; of a table of any kind, or of what was read from one."""
-    if s.faithful.ndim < 2 or not (_given(s) or "gather_rows" in s.kinds):
+def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
+    """All rows are equal but a few; of any table, or of rows read from one."""
+    if case.faithful.ndim < 2:
         return
-    rows = s.faithful.reshape(-1, s.faithful.shape[-1])
-    gaps = np.linalg.norm(s.faulty.reshape(rows.shape) - rows, axis=1)
-    wrong = np.flatnonzero(gaps > s.tolerance * np.maximum(np.linalg.norm(rows, axis=1), 1e-30))
-    if 0 < len(wrong) <= max(1, _FEW_ROWS * len(rows)):
-        made = rows.copy()
-        made[wrong] = s.faulty.reshape(rows.shape)[wrong]
-        said = ", ".join(str(row) for row in wrong[:8].tolist()) + (
-            ", ..." if len(wrong) > 8 else ""
-        )
-        c = fit_factor(rows[wrong], made[wrong])
-        alike = np.linalg.norm(c * rows[wrong] - made[wrong]) <= s.limit * np.linalg.norm(
-            made[wrong]
-        )
-        more = f", {c:.6g} times the other side's" if np.isfinite(c) and alike else ""
-        yield Candidate(
-            made,
-            f"wrong rows ({len(wrong)} of {len(rows)}: {said}){more}",
-            "",
-            {"rows": float(len(wrong))},
-            s.faithful,
-        )
+    if not _is_floating_parameter(case) and "gather_rows" not in case.kinds:
+        return
+    rows = case.faithful.reshape(-1, case.faithful.shape[-1])
+    faulty_rows = case.faulty.reshape(rows.shape)
+    distances = np.linalg.norm(faulty_rows - rows, axis=1)
+    row_norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-30)
+    wrong_rows = np.flatnonzero(distances > case.tolerance * row_norms)
+    n_wrong = len(wrong_rows)
+    if not 0 < n_wrong <= max(1, _MAX_WRONG_ROWS * len(rows)):
+        return
+    predicted = rows.copy()
+    predicted[wrong_rows] = faulty_rows[wrong_rows]
+    numbers = ", ".join(str(row) for row in wrong_rows[:_MAX_LISTED_ROWS].tolist())
+    if n_wrong > _MAX_LISTED_ROWS:
+        numbers += ", ..."
+    description = f"wrong rows ({n_wrong} of {len(rows)}: {numbers})"
+    factor = fit_factor(rows[wrong_rows], predicted[wrong_rows])
+    residual = np.linalg.norm(factor * rows[wrong_rows] - predicted[wrong_rows])
+    is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
+    if np.isfinite(factor) and is_scaled:
+        description += f", {factor:.6g} times the other side's"
+    yield Candidate(
+        predicted,
+        description,
+        parameters={"rows": float(n_wrong)},
+        unchanged=case.faithful,
+    )
 
 
-def rounded(s: FaultCase) -> Iterator[Candidate]:
-    """Rounded to a narrower type on the way."""
-    for dtype in ("float16", "bfloat16") if _given(s) else ():
-        made = round_to_dtype(s.faithful.astype(np.float32), dtype).astype(np.float64)
-        yield Candidate(made, f"rounded to {dtype}", "", {}, s.faithful)
+def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:
+    """The parameter rounded to a narrower dtype."""
+    if not _is_floating_parameter(case):
+        return
+    for dtype in ("float16", "bfloat16"):
+        predicted = round_to_dtype(case.faithful.astype(np.float32), dtype).astype(np.float64)
+        yield Candidate(predicted, f"rounded to {dtype}", unchanged=case.faithful)
 
 
 HYPOTHESES = (
-    Hypothesis("zeroed", constant),
-    Hypothesis("zeroed", rows_of_zeros),
-    Hypothesis("weight-scaled", scaled),
-    Hypothesis("low-precision", rounded),
-    Hypothesis("weight-transposed", transposed),
-    Hypothesis("weight-swapped", another),
-    Hypothesis("heads-permuted", moved_rows),
-    Hypothesis("weight-rows", wrong_rows),
+    Hypothesis("zeroed", suggest_constant),
+    Hypothesis("zeroed", suggest_zero_rows),
+    Hypothesis("weight-scaled", suggest_scaled),
+    Hypothesis("low-precision", suggest_rounded),
+    Hypothesis("weight-transposed", suggest_transposed),
+    Hypothesis("weight-swapped", suggest_other_parameter),
+    Hypothesis("heads-permuted", suggest_permuted_rows),
+    Hypothesis("weight-rows", suggest_wrong_rows),
 )

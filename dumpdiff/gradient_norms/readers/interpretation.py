@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...model.formatting import number
+from ...model.formatting import format_number
 from ..norms import Norms
 
 #: Logarithmic distance up to which the combined local norm is the global norm, in addition to the
@@ -65,7 +65,7 @@ def _explain_mismatch(norms: Norms, combined_norm: float) -> Norms:
         correction = norms.global_norm / combined_norm
         note = (
             f"they were recorded after clipping to {clip_limit:g}; corrected by the factor"
-            f" {number(correction)}"
+            f" {format_number(correction)}"
         )
         return replace(norms, clip_correction=correction, notes=(*norms.notes, note))
     if combined_norm < norms.global_norm:

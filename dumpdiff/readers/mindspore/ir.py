@@ -77,8 +77,9 @@ def _parse_nodes(text: str) -> Iterator[Node]:
     """
     subgraph_starts = [match.start() for match in _SUBGRAPH.finditer(text)]
     node_matches = list(_NODE.finditer(text))
-    node_starts = [match.start() for match in node_matches]
-    node_ends = [*node_starts[1:], len(text)]
+    if not node_matches:
+        return
+    node_ends = [*(match.start() for match in node_matches[1:]), len(text)]
     subgraph = 0
     for match, end in zip(node_matches, node_ends, strict=True):
         while subgraph < len(subgraph_starts) and subgraph_starts[subgraph] < match.start():

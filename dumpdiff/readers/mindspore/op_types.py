@@ -78,9 +78,7 @@ def find_updated_inputs(kind: str) -> frozenset[int] | None:
     return frozenset()
 
 
-def classify_phase(
-    kind: str, name: str, in_optimizer: bool, follows_backward: bool = False
-) -> str:
+def classify_phase(kind: str, name: str, in_optimizer: bool, follows_backward: bool = False) -> str:
     """Return the phase of an op.
 
     ``follows_backward`` says whether the op reads, directly or not, the output of a backward op. It is

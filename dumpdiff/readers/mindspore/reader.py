@@ -1,7 +1,8 @@
-"""MindSpore's own dump (``MINDSPORE_DUMP_CONFIG``): folders ``rank_{id}/{net}/{graph}/{iteration}`` of npy files, a
-statistic.csv or both, and beside them the compiled graphs, which give names, order, dataflow and source lines.
+"""Read MindSpore's own dump (``MINDSPORE_DUMP_CONFIG``, all versions).
 
-Everything but one of npy files and statistic.csv may be missing.
+Folders ``rank_{id}/{net}/{graph}/{iteration}`` hold npy files, a statistic.csv or both. The compiled
+graphs (``rank_{id}/graphs/*.pb`` and ``*.ir``, MindSpore 1.6 to 2.10) give names, order, dataflow and source
+lines. All of it is optional, except that npy files or statistic.csv must exist.
 """
 
 from __future__ import annotations
@@ -23,57 +24,55 @@ from .tables import build_tables
 
 FORMAT = "mindspore"
 
-_DEEPEST = 8  #: levels below the given folder; the GE layout has six
+_MAX_DEPTH = 8  #: levels searched below the given folder; the GE layout has six
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
-_ABOVE = 3  #: levels from an iteration up to the folder of the rank, which holds graphs/
+_LEVELS_TO_RANK = 3  #: from an iteration up to the folder of the rank, which holds graphs/
+_MAX_METADATA = 10_000  #: characters read of the dumper's config.json
+_FLOAT32_RESOLUTION = 1e-7  #: relative, of statistics computed from npy files
+#: Share of the checkable edges that may hold different data without a problem being reported.
+_MAX_UNVERIFIED_SHARE = 0.01
 
 
 def find_parts(path: Path) -> list[Part]:
-    """One part per iteration folder at or below ``path``, or for the statistic.csv that ``path`` is."""
+    """List one part for each iteration folder at or below ``path``, or the statistic.csv that ``path`` is."""
     if path.is_file():
-        return [_part(path, path.resolve().parent, False)] if is_statistic_csv(path) else []
+        folder = path.resolve().parent
+        return [_make_part(path, folder, has_tensors=False)] if is_statistic_csv(path) else []
     parts = []
-    depth = len(path.parts)
-    for root, folders, files in os.walk(path):
+    n_levels = len(path.parts)
+    for root, subfolders, files in os.walk(path):
         folder = Path(root)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if len(folder.parts) - depth >= _DEEPEST:
-            folders.clear()
-        whole = is_npy_folder(folder, files)
-        if whole or (CSV in files and is_statistic_csv(folder / CSV)):
-            parts.append(_part(folder, folder.resolve(), whole))
-    return sorted(parts, key=_order)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if len(folder.parts) - n_levels >= _MAX_DEPTH:
+            subfolders.clear()
+        has_tensors = is_npy_folder(folder, files)
+        if has_tensors or (CSV in files and is_statistic_csv(folder / CSV)):
+            parts.append(_make_part(folder, folder.resolve(), has_tensors))
+    return sorted(parts, key=_get_sort_key)
 
 
 def read_part(part: Part) -> Trace:
-    """The trace of one iteration. Raises DumpError if not one tensor of it can be read."""
+    """Return the trace of one iteration. Raises DumpError if not one tensor of it can be read."""
     folder, csv = part.path, part.path / CSV
     if part.path.is_file():
         folder, csv = part.path.parent, part.path
     records = read_records(folder, csv if csv.is_file() else None, whole_folder=part.path.is_dir())
-    flow, problems = _dataflow(folder, part.graph)
-    joined = None
+    flow, problems = _read_dataflow(folder, part.graph)
+    join = None
     if flow is not None:
-        joined = join_records(flow, records.places)
-        if joined.n_matched:
-            problems += _doubts(joined)
+        join = join_records(flow, records.places)
+        if join.n_matched:
+            problems += _check_edges(join)
         else:
-            problems.append(
-                Problem(
-                    "graphs", "not one recorded op is in the graph, which is therefore not used"
-                )
-            )
-            flow = joined = None
-    ops, tensors, matched = build_tables(records, flow, joined)
-    if flow is not None and matched < len(records.places):
-        problems.append(
-            Problem(
-                "graphs",
-                "recorded tensor whose op is not in the graph",
-                count=len(records.places) - matched,
-            )
-        )
+            message = "not one recorded op is in the graph, which is therefore not used"
+            problems.append(Problem("graphs", message))
+            flow = join = None
+    ops, tensors, n_matched = build_tables(records, flow, join)
+    n_unmatched = len(records.places) - n_matched
+    if flow is not None and n_unmatched > 0:
+        message = "recorded tensor whose op is not in the graph"
+        problems.append(Problem("graphs", message, count=n_unmatched))
     source = Source(
         path=str(folder),
         format=FORMAT,
@@ -82,90 +81,101 @@ def read_part(part: Part) -> Trace:
         step=part.step,
         rank=part.rank,
         graph=part.graph,
-        resolution=RESOLUTION if records.statistics is not None else 1e-7,
-        details=_details(folder, records, flow, joined, matched),
+        resolution=RESOLUTION if records.statistics is not None else _FLOAT32_RESOLUTION,
+        details=_collect_details(folder, records, flow, join, n_matched),
     )
     return Trace(source, ops, tensors, (*records.problems, *problems), npy.make_loader(folder))
 
 
-def _part(path: Path, folder: Path, whole: bool) -> Part:
-    """What the folder names say: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0."""
-    step = int(folder.name) if _NUMBER.fullmatch(folder.name) else None
-    graph = (
-        int(folder.parent.name)
-        if step is not None and _NUMBER.fullmatch(folder.parent.name)
-        else None
+def _make_part(path: Path, folder: Path, has_tensors: bool) -> Part:
+    """Return the part that the folder names describe.
+
+    Example: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0.
+    """
+    step = _parse_number(folder.name)
+    graph = _parse_number(folder.parent.name) if step is not None else None
+    rank = None
+    for name in reversed(folder.parts):
+        match = _RANK.fullmatch(name)
+        if match is not None:
+            rank = int(match[1])
+            break
+    return Part(FORMAT, path, step, rank, graph=graph, has_tensors=has_tensors)
+
+
+def _parse_number(name: str) -> int | None:
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def _get_sort_key(part: Part) -> tuple[int, str, int, int]:
+    """Return (rank, folder of the net, graph, step), with -1 for unknown numbers."""
+    rank, graph, step = (
+        -1 if number is None else number for number in (part.rank, part.graph, part.step)
     )
-    ranks = [int(found[1]) for part in reversed(folder.parts) if (found := _RANK.fullmatch(part))]
-    return Part(FORMAT, path, step, ranks[0] if ranks else None, graph=graph, has_tensors=whole)
+    net_folder = part.path.parent if part.graph is None else part.path.parent.parent
+    return rank, str(net_folder), graph, step
 
 
-def _order(part: Part) -> tuple[int, str, int, int]:
-    numbers = [-1 if number is None else number for number in (part.rank, part.graph, part.step)]
-    net = str(part.path.parent.parent) if part.graph is not None else str(part.path.parent)
-    return numbers[0], net, numbers[1], numbers[2]
-
-
-def _dataflow(folder: Path, graph: int | None) -> tuple[Dataflow | None, list[Problem]]:
-    graphs = _beside(folder, "graphs")
-    if graphs is None:
+def _read_dataflow(folder: Path, graph: int | None) -> tuple[Dataflow | None, list[Problem]]:
+    graph_folder = _find_folder_above(folder, "graphs")
+    if graph_folder is None:
         return None, []
-    known = list(find_graph_files(graphs))
-    if graph is None and len(known) == 1:
-        graph = known[0]
-    return (None, []) if graph is None else read_dataflow(graphs, graph)
+    graph_ids = list(find_graph_files(graph_folder))
+    if graph is None and len(graph_ids) == 1:
+        graph = graph_ids[0]
+    return (None, []) if graph is None else read_dataflow(graph_folder, graph)
 
 
-def _beside(folder: Path, name: str) -> Path | None:
-    """``name`` in the folder or above it, up to the folder of the rank: what lies higher belongs to other dumps."""
+def _find_folder_above(folder: Path, name: str) -> Path | None:
+    """Return the folder ``name`` in ``folder`` or above it, up to the folder of the rank.
+
+    Higher folders belong to other dumps.
+    """
     start = folder.resolve()
-    for above in (start, *start.parents[:_ABOVE]):
-        if (above / name).is_dir():
-            return above / name
-        if _RANK.fullmatch(above.name):
+    for parent in (start, *start.parents[:_LEVELS_TO_RANK]):
+        if (parent / name).is_dir():
+            return parent / name
+        if _RANK.fullmatch(parent.name):
             break
     return None
 
 
-def _doubts(joined: Join) -> list[Problem]:
-    wrong = joined.n_checkable - joined.n_verified
-    if wrong <= joined.n_checkable * 0.01:
+def _check_edges(join: Join) -> list[Problem]:
+    n_wrong = join.n_checkable - join.n_verified
+    if n_wrong <= join.n_checkable * _MAX_UNVERIFIED_SHARE:
         return []
-    return [
-        Problem(
-            "graphs",
-            "what an op wrote is not what the graph says its reader read: op names may be mixed up",
-            count=wrong,
-        )
-    ]
+    message = (
+        "the input of an op differs from the output that the graph connects to it: "
+        "op names may be mixed up"
+    )
+    return [Problem("graphs", message, count=n_wrong)]
 
 
-def _details(
-    folder: Path, records: Records, flow: Dataflow | None, joined: Join | None, matched: int
+def _collect_details(
+    folder: Path, records: Records, flow: Dataflow | None, join: Join | None, n_matched: int
 ) -> dict[str, Any]:
-    details: dict[str, Any] = {"npy_files": records.n_files, **_metadata(folder)}
+    details: dict[str, Any] = {"npy_files": records.n_files, **_read_metadata(folder)}
     if records.statistics is not None:
         details["statistics"] = tuple(sorted(records.statistics.recorded))
-    if flow is not None and joined is not None:
+    if flow is not None and join is not None:
         details["graph_files"] = flow.files
-        details["op_numbers"] = joined.numbering
-        details["npy_matched"] = (matched, len(records.places))
-        details["edges_verified"] = (joined.n_verified, joined.n_checkable)
+        details["op_numbers"] = join.numbering
+        details["npy_matched"] = (n_matched, len(records.places))
+        details["edges_verified"] = (join.n_verified, join.n_checkable)
     return details
 
 
-def _metadata(folder: Path) -> dict[str, str]:
-    """MindSpore version and device, where the dumper left a note of them."""
-    metadata = _beside(folder, ".dump_metadata")
+def _read_metadata(folder: Path) -> dict[str, str]:
+    """Return MindSpore version and device, if the dumper recorded them."""
+    metadata = _find_folder_above(folder, ".dump_metadata")
     if metadata is None:
         return {}
     try:
-        said = json.loads((metadata / "config.json").read_text(encoding="utf-8")[:10_000])
+        text = (metadata / "config.json").read_text(encoding="utf-8")
+        config = json.loads(text[:_MAX_METADATA])
     except (OSError, ValueError, RecursionError):
         return {}
-    wanted = {"ms_version": "version", "device_target": "device"}
-    return {
-        name: str(said[key])
-        for key, name in wanted.items()
-        if isinstance(said, dict) and key in said
-    }
+    if not isinstance(config, dict):
+        return {}
+    names = {"ms_version": "version", "device_target": "device"}
+    return {name: str(config[key]) for key, name in names.items() if key in config}

@@ -146,7 +146,9 @@ def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
     if n_missing:
         problems.append(Problem(MAPPING, "names a file that is missing", count=n_missing))
     if n_unknown:
-        message = "the name of an .npy file is not the dumper's, and mapping.csv does not translate it"
+        message = (
+            "the name of an .npy file is not the dumper's, and mapping.csv does not translate it"
+        )
         problems.append(Problem(".", message, count=n_unknown))
     return records
 

@@ -1,8 +1,9 @@
-"""Reads ``statistic.csv``, in every generation of MindSpore's dumper.
+"""Read ``statistic.csv`` of MindSpore's dumper, of every version.
 
-The header decides: columns are found by name, in any order. Up to 2.2 the statistics were fixed; from 2.3 on the user
-chooses them and their order, and rows (not the header) end in a comma; GE writes ``Input/Output`` for ``IO``
-and ``MD5 Value``. Numbers are printed by a C++ stream with its default of 6 significant digits.
+Columns are found by their names in the header, in any order. Up to 2.2 the statistics are fixed. From
+2.3 on the user chooses them and their order, and rows (not the header) end in a comma. GE writes
+``Input/Output`` instead of ``IO``, and ``MD5 Value``. Numbers are printed by a C++ stream with its default
+of 6 significant digits.
 """
 
 from __future__ import annotations
@@ -22,29 +23,23 @@ from ...model.errors import DumpError
 from ...model.trace import Problem
 from ..npy import validate_shape
 
-RESOLUTION = (
-    1e-6  #: relative, of numbers with 6 significant digits (std::ostream's default precision)
-)
+#: Relative resolution of numbers with 6 significant digits (std::ostream's default precision).
+RESOLUTION = 1e-6
+_MAX_COUNT_DIGITS = 18  #: of a count that fits into 64 bits
+_MAX_HEAD_LINES = 50  #: lines in which the header and the first row must end, to recognize the file
 
 _ALIASES = {"input/output": "io", "nan count": "nan", "md5 value": "md5"}
 _COLUMNS = {
-    "op type": "kind", "op name": "name", "timestamp": "time", "io": "io", "slot": "slot", "data size": "bytes",
-    "data type": "dtype", "shape": "shape", "task id": "task", "stream id": "stream", "max value": "max",
-    "min value": "min", "avg value": "mean", "l2norm value": "norm", "negative inf count": "negative_inf",
+    "op type": "kind", "op name": "name", "timestamp": "time", "io": "io", "slot": "slot",
+    "data size": "bytes", "data type": "dtype", "shape": "shape", "task id": "task",
+    "stream id": "stream", "max value": "max", "min value": "min", "avg value": "mean",
+    "l2norm value": "norm", "negative inf count": "negative_inf",
     "positive inf count": "positive_inf", "md5": "md5", "sha1": "sha1", **_ALIASES,
 }  # fmt: skip
-_NEEDED = ("kind", "name", "time", "io", "slot", "bytes", "dtype", "shape")
+_REQUIRED_COLUMNS = ("kind", "name", "time", "io", "slot", "bytes", "dtype", "shape")
 _STATISTICS = ("max", "min", "mean", "norm")
-_MAY_DIFFER = {
-    "kind",
-    "name",
-    "io",
-    "slot",
-    "time",
-    "task",
-    "stream",
-    "shape",
-}  #: between equal tensors
+#: Columns that may differ between equal tensors.
+_IDENTITY_COLUMNS = {"kind", "name", "io", "slot", "time", "task", "stream", "shape"}
 _WORDS = {
     "true": 1.0,
     "false": 0.0,
@@ -72,140 +67,159 @@ class Statistics(NamedTuple):
     min: NDArray[Any]
     mean: NDArray[Any]
     norm: NDArray[Any]
-    nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it cannot be told
+    nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it is unknown
     hash: list[str]
-    printed: list[
-        tuple[str, ...]
-    ]  #: size, dtype and all statistics as printed: equal tensors print the same
+    #: size, dtype and all statistics as printed; equal tensors are printed the same
+    printed: list[tuple[str, ...]]
     era: str
     recorded: frozenset[str]  #: which of max, min, mean, norm the file has
 
 
 def is_statistic_csv(path: Path) -> bool:
-    """Judged by content: every column a statistic.csv needs, and a first row (if any) that fits them."""
+    """Whether the file is a statistic.csv, judged by content.
+
+    It needs every required column, and a first row (if any) that fits them.
+    """
     try:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = list(islice(csv.reader(islice(file, 50)), 2))
+            head_lines = islice(file, _MAX_HEAD_LINES)
+            rows = list(islice(csv.reader(head_lines), 2))
     except (OSError, csv.Error):
         return False
     if not rows:
         return False
-    at = _header(rows[0])
-    if any(column not in at for column in _NEEDED):
+    positions = _parse_header(rows[0])
+    if any(column not in positions for column in _REQUIRED_COLUMNS):
         return False
-    return len(rows) == 1 or _fitting(at)(rows[1])
+    return len(rows) == 1 or _make_row_check(positions)(rows[1])
 
 
 def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
-    """All rows that can be read, and the problems of those that cannot. Raises DumpError if there is not one."""
+    """Return all rows that can be read, and the problems of the others.
+
+    Raises DumpError if no row can be read.
+    """
     problems: list[Problem] = []
     rows: list[list[str]] = []
-    bad: list[int] = []
+    bad_lines: list[int] = []
     try:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
             reader = csv.reader(line.replace("\0", "") if "\0" in line else line for line in file)
             header = next(reader, [])
-            at = _header(header)
-            missing = [column for column in _NEEDED if column not in at]
-            if missing:
+            positions = _parse_header(header)
+            missing_columns = [name for name in _REQUIRED_COLUMNS if name not in positions]
+            if missing_columns:
                 raise DumpError(
-                    f"{path}: no statistic.csv: columns {', '.join(missing)} are missing"
+                    f"{path}: no statistic.csv: columns {', '.join(missing_columns)} are missing"
                 )
-            fits = _fitting(at)
+            fits = _make_row_check(positions)
             for row in reader:
                 if fits(row):
                     rows.append(row)
-                elif row and not (
-                    row[0] == header[0] and _header(row) == at
-                ):  # appended runs repeat the header
-                    bad.append(reader.line_num)
+                elif row and not _is_header(row, header, positions):
+                    bad_lines.append(reader.line_num)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     except csv.Error as error:
         problems.append(Problem(path.name, f"reading stopped: {error}", len(rows) + 2))
     if not rows:
         raise DumpError(f"{path}: has a header but no row of statistics")
-    if bad:
-        problems.append(Problem(path.name, "row does not fit the header", bad[0], len(bad)))
-    return _columns(rows, at, header), problems
+    if bad_lines:
+        message = "row does not fit the header"
+        problems.append(Problem(path.name, message, bad_lines[0], len(bad_lines)))
+    return _build_statistics(rows, positions, header), problems
+
+
+def _is_header(row: Sequence[str], header: Sequence[str], positions: dict[str, int]) -> bool:
+    """Whether a row repeats the header, as it does where another run was appended."""
+    return row[0] == header[0] and _parse_header(row) == positions
 
 
 def _is_count(text: str) -> bool:
-    """A number that fits into 64 bits."""
-    return text.isdecimal() and len(text) <= 18
+    """Whether the text is a number of at least 0 that fits into 64 bits."""
+    return text.isdecimal() and len(text) <= _MAX_COUNT_DIGITS
 
 
-def _header(names: Sequence[str]) -> dict[str, int]:
-    said = [name.strip().strip("\ufeff").strip('"').lower() for name in names]
-    return {_COLUMNS.get(name, name): at for at, name in enumerate(said) if name}
+def _parse_header(cells: Sequence[str]) -> dict[str, int]:
+    """Return column -> position."""
+    positions = {}
+    for position, cell in enumerate(cells):
+        name = cell.strip().strip("\ufeff").strip('"').lower()
+        if name:
+            positions[_COLUMNS.get(name, name)] = position
+    return positions
 
 
-def _fitting(at: dict[str, int]) -> Callable[[Sequence[str]], bool]:
-    """Whether a row has what the header says: as many cells (one more if it is empty), counts, input or output."""
-    width, slot, time, io = len(at), at["slot"], at["time"], at["io"]
+def _make_row_check(positions: dict[str, int]) -> Callable[[Sequence[str]], bool]:
+    """Return a function that tells whether a row fits the header.
+
+    A row needs as many cells as the header (one more if it is empty), counts, and input or output.
+    """
+    width = len(positions)
+    slot, time, io = positions["slot"], positions["time"], positions["io"]
 
     def fits(row: Sequence[str]) -> bool:
-        return (
-            (len(row) == width or (len(row) == width + 1 and not row[-1].strip()))
-            and row[io].strip() in _IO
-            and _is_count(row[slot].strip())
-            and _is_count(row[time].strip())
-        )
+        has_empty_end = len(row) == width + 1 and not row[-1].strip()
+        if len(row) != width and not has_empty_end:
+            return False
+        if row[io].strip() not in _IO:
+            return False
+        return _is_count(row[slot].strip()) and _is_count(row[time].strip())
 
     return fits
 
 
-def _columns(rows: list[list[str]], at: dict[str, int], header: Sequence[str]) -> Statistics:
+def _build_statistics(
+    rows: list[list[str]], positions: dict[str, int], header: Sequence[str]
+) -> Statistics:
     table = list(zip(*(row[: len(header)] for row in rows), strict=True))
 
     @cache
-    def texts(column: str) -> Sequence[str]:
-        return list(map(str.strip, table[at[column]])) if column in at else [""] * len(rows)
+    def get_texts(column: str) -> Sequence[str]:
+        if column not in positions:
+            return [""] * len(rows)
+        return [text.strip() for text in table[positions[column]]]
 
-    statistics = {column: _numbers(texts(column)) for column in _STATISTICS}
-    identity = sorted(at[column] for column in at if column not in _MAY_DIFFER)
-    shapes = {text: _shape(text) for text in set(texts("shape"))}
-    dtypes = {text: normalise(text) for text in set(texts("dtype"))}
-    sizes = [int(text) if _is_count(text) else -1 for text in texts("bytes")]
+    statistics = {column: _parse_numbers(get_texts(column)) for column in _STATISTICS}
+    is_finite = {
+        column: _classify_finite(get_texts(column), statistics[column])
+        for column in ("max", "min", "norm")
+    }
+    count_columns = [name for name in ("nan", "negative_inf", "positive_inf") if name in positions]
+    counts = [_parse_numbers(get_texts(column)) for column in count_columns]
+    value_positions = sorted(
+        position for column, position in positions.items() if column not in _IDENTITY_COLUMNS
+    )
+    shapes = {text: _parse_shape(text) for text in set(get_texts("shape"))}
+    dtypes = {text: normalise(text) for text in set(get_texts("dtype"))}
     return Statistics(
-        kind=list(texts("kind")),
-        name=list(texts("name")),
-        io=list(texts("io")),
-        slot=[int(text) for text in texts("slot")],
-        time=[int(text) for text in texts("time")],
-        bytes=sizes,
-        dtype=[dtypes[text] for text in texts("dtype")],
-        shape=[shapes[text] for text in texts("shape")],
+        kind=list(get_texts("kind")),
+        name=list(get_texts("name")),
+        io=list(get_texts("io")),
+        slot=[int(text) for text in get_texts("slot")],
+        time=[int(text) for text in get_texts("time")],
+        bytes=[int(text) if _is_count(text) else -1 for text in get_texts("bytes")],
+        dtype=[dtypes[text] for text in get_texts("dtype")],
+        shape=[shapes[text] for text in get_texts("shape")],
         **statistics,
-        nonfinite=_nonfinite(
-            {
-                column: _finite(texts(column), statistics[column])
-                for column in ("max", "min", "norm")
-            },
-            [
-                _numbers(texts(column))
-                for column in ("nan", "negative_inf", "positive_inf")
-                if column in at
-            ],
-        ),
-        hash=[md5 or sha1 for md5, sha1 in zip(texts("md5"), texts("sha1"), strict=True)],
-        printed=list(zip(*(table[column] for column in identity), strict=True)),
-        era=_era(header, at),
-        recorded=frozenset(column for column in _STATISTICS if column in at),
+        nonfinite=_classify_nonfinite(is_finite, counts),
+        hash=[md5 or sha1 for md5, sha1 in zip(get_texts("md5"), get_texts("sha1"), strict=True)],
+        printed=list(zip(*(table[position] for position in value_positions), strict=True)),
+        era=_describe_era(header, positions),
+        recorded=frozenset(column for column in _STATISTICS if column in positions),
     )
 
 
-def _numbers(texts: Iterable[str]) -> NDArray[Any]:
+def _parse_numbers(texts: Iterable[str]) -> NDArray[Any]:
     texts = list(texts)
     try:
-        return np.array(
-            list(map(float, texts))
-        )  # nan, inf and -nan included; fast, and nearly always right
+        # accepts nan, inf and -nan; fast, and nearly always sufficient
+        return np.array([float(text) for text in texts])
     except ValueError:
-        return np.array([_number(text) for text in texts], dtype=np.float64)
+        return np.array([_parse_number(text) for text in texts], dtype=np.float64)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     word = _WORDS.get(text.lower())
     if word is not None:
         return word
@@ -215,50 +229,56 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _finite(texts: Sequence[str], numbers: NDArray[Any]) -> NDArray[Any]:
-    """1 for a finite number, 0 for inf or a printed nan, -1 where nothing was recorded."""
-    absent = {text for text in set(texts) if text.lower() in _ABSENT}
-    recorded = np.array([text not in absent for text in texts])
-    return np.where(recorded, np.isfinite(numbers), -1).astype(np.int8)
+def _classify_finite(texts: Sequence[str], numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return 1 for a finite number, 0 for inf or a printed nan, -1 where nothing was recorded."""
+    absent_texts = {text for text in set(texts) if text.lower() in _ABSENT}
+    is_recorded = np.array([text not in absent_texts for text in texts])
+    return np.where(is_recorded, np.isfinite(numbers), -1).astype(np.int8)
 
 
-def _nonfinite(finite: dict[str, NDArray[Any]], counts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Whether a tensor holds NaN or Inf: by its counts of them, else by max and min, else by the norm.
+def _classify_nonfinite(
+    is_finite: dict[str, NDArray[Any]], counts: list[NDArray[Any]]
+) -> NDArray[Any]:
+    """Return 1 for a tensor with NaN or Inf, 0 for one without, -1 where it is unknown.
 
-    Up to 2.2 NaN and Inf were left out of max and min, but the counts were always there; since 2.3 NaN is sticky.
+    Decided by the counts of NaN and Inf, else by max and min, else by the norm. Up to 2.2, max and min
+    ignore NaN and Inf, but the counts are always recorded. Since 2.3, a NaN makes max and min NaN.
     """
-    high, low, norm = finite["max"], finite["min"], finite["norm"]
-    told = np.where((high == 0) | (low == 0), 1, np.where((high == 1) & (low == 1), 0, -1)).astype(
-        np.int8
-    )
-    told = np.where((told < 0) & (norm >= 0), 1 - norm, told)
+    high, low, norm = is_finite["max"], is_finite["min"], is_finite["norm"]
+    has_nonfinite_limit = (high == 0) | (low == 0)
+    has_finite_limits = (high == 1) & (low == 1)
+    nonfinite = np.where(has_nonfinite_limit, 1, np.where(has_finite_limits, 0, -1)).astype(np.int8)
+    nonfinite = np.where((nonfinite < 0) & (norm >= 0), 1 - norm, nonfinite)
     if counts:
-        known = ~np.isnan(counts[0])
+        is_counted = ~np.isnan(counts[0])
         total = np.nansum(counts, axis=0)
-        told[known & (total > 0)] = 1
+        nonfinite[is_counted & (total > 0)] = 1
         if len(counts) == 3:
-            told[known & (total == 0)] = 0
-    return told
+            nonfinite[is_counted & (total == 0)] = 0
+    return nonfinite
 
 
-def _shape(text: str) -> tuple[int, ...] | None:
-    """
-    >>> _shape("(2,8,32)"), _shape("()"), _shape("(5,)"), _shape("unknown")
+def _parse_shape(text: str) -> tuple[int, ...] | None:
+    """Return a printed shape as a tuple, None if it is none.
+
+    >>> _parse_shape("(2,8,32)"), _parse_shape("()"), _parse_shape("(5,)"), _parse_shape("unknown")
     ((2, 8, 32), (), (5,), None)
     """
-    inner = text.strip('"').strip()
-    if not (inner[:1] in "([" and inner[-1:] in ")]" and len(inner) >= 2):
+    bracketed = text.strip('"').strip()
+    if len(bracketed) < 2 or bracketed[0] not in "([" or bracketed[-1] not in ")]":
         return None
+    extents = [extent for extent in bracketed[1:-1].split(",") if extent.strip()]
     try:
-        return validate_shape(int(size) for size in inner[1:-1].split(",") if size.strip())
+        return validate_shape(int(extent) for extent in extents)
     except ValueError:
         return None
 
 
-def _era(header: Sequence[str], at: dict[str, int]) -> str:
+def _describe_era(header: Sequence[str], positions: dict[str, int]) -> str:
+    """Return in words which dumper writes such a header."""
     names = [name.strip().lower() for name in header]
     if "input/output" in names:
         return "statistic.csv of the GE dumper (Input/Output)"
-    if "positive zero count" in at and "norm" not in at:
+    if "positive zero count" in positions and "norm" not in positions:
         return "statistic.csv up to 2.3.0-rc2 (fixed columns)"
     return "statistic.csv of 2.3 or newer (chosen columns)"

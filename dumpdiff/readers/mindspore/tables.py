@@ -1,4 +1,4 @@
-"""From records and dataflow to the op and tensor tables of a trace."""
+"""Build the op and tensor tables of a trace from the records and the dataflow of a MindSpore dump."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...model.dtypes import is_floating
-from ...model.trace import OPTIMIZER, op_table, tensor_table
+from ...model.trace import OPTIMIZER, build_op_table, tensor_table
 from . import op_types
 from .file_names import PARAMETER, encode_op_name
 from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs
 from .join import Join
-from .nodes import Output
+from .nodes import Output, Parameter
 from .phases import assign_phases
 from .records import Record, Records, count_elements
+
+_OpKey = tuple[str, int]  #: encoded op name, occurrence
+_SlotRecords = dict[tuple[str, int], Record]  #: (input or output, slot) -> record, of one op
 
 
 class _Op(NamedTuple):
@@ -41,145 +44,150 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...] | None
     size: int
     file: str
-    row: int  #: of the csv, -1 if none
+    row: int  #: row of the csv, -1 if none
     parameter: str = ""
     producer: int = -1
     trusted: bool = True
     constant: bool = False
-    values: tuple[float, ...] | None = None  #: of a constant
+    values: tuple[float, ...] | None = None  #: values of a constant
 
 
 def build_tables(
     records: Records, flow: Dataflow | None, join: Join | None
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """The op table, the tensor table, and how many records found their place in the graph.
+    """Return the op table, the tensor table, and the number of records whose op is in the graph.
 
-    Parameters and graph inputs come first, then the ops of the graph in topological order (once per recorded run),
-    then what the graph does not know, by time.
+    Parameters and graph inputs come first, then the ops of the graph in topological order (once for each
+    recorded run), then the ops that are not in the graph, by time.
     """
     rows = _Rows(records)
     if flow is None or join is None:
-        rows.add_parameters({}, None, trusted=not rows.optimizer_recorded())
-        matched = 0
+        rows.add_parameters({}, None, trusted=not rows.has_optimizer_ops())
+        n_matched = 0
     else:
-        op_phases = assign_phases(flow)
-        rows.add_parameters(
-            {encode_op_name(name): name for name in flow.parameters},
-            flow,
-            trusted=OPTIMIZER not in op_phases,
-        )
-        _GraphRows(rows, flow, join, op_phases).add()
-        matched = len(records.places) - sum(len(kept) for kept in rows.left.values())
-    rows.add_the_rest()
-    return rows.op_table(), rows.tensor_table(), matched
+        phases = assign_phases(flow)
+        full_names = {encode_op_name(name): name for name in flow.parameters}
+        rows.add_parameters(full_names, flow, trusted=OPTIMIZER not in phases)
+        _GraphRows(rows, flow, join, phases).add_ops()
+        n_unmatched = sum(len(op_records) for op_records in rows.pending.values())
+        n_matched = len(records.places) - n_unmatched
+    rows.add_pending_ops()
+    return rows.build_op_table(), rows.build_tensor_table(), n_matched
 
 
 class _Rows:
-    """The rows of both tables as they grow."""
+    """The rows of both tables, as they are added."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
         self.ops: list[_Op] = []
         self.tensors: list[_Tensor] = []
-        self.gradients: dict[int, str] = {}  #: tensor id -> the parameter it is the gradient of
-        self.left: defaultdict[tuple[str, int], list[Record]] = defaultdict(
-            list
-        )  #: (op, occurrence) without rows yet
+        self.gradients: dict[int, str] = {}  #: tensor id -> the parameter whose gradient it is
+        #: records of the ops without rows so far
+        self.pending: defaultdict[_OpKey, list[Record]] = defaultdict(list)
         for (name, _, _, occurrence), record in records.places.items():
-            self.left[name, occurrence].append(record)
+            self.pending[name, occurrence].append(record)
 
-    def optimizer_recorded(self) -> bool:
-        """Judged by op types and names alone."""
-        firsts = (kept[0] for kept in self.left.values())
-        return any(
-            op_types.is_optimizer(first.kind, first.name)
-            for first in firsts
-            if first.kind != PARAMETER
-        )
+    def has_optimizer_ops(self) -> bool:
+        """Whether an op of an optimizer was recorded, judged by types and names alone."""
+        for op_records in self.pending.values():
+            record = op_records[0]
+            if record.kind != PARAMETER and op_types.is_optimizer(record.kind, record.name):
+                return True
+        return False
 
-    def add_parameters(self, full: dict[str, str], flow: Dataflow | None, trusted: bool) -> None:
-        """Recorded parameters and graph inputs. They were written at the end of the step: a weight after its update."""
-        for key in [key for key, kept in self.left.items() if kept[0].kind == PARAMETER]:
-            name, occurrence = key
-            parameter = full.get(name, name)
-            known = flow.parameters.get(parameter) if flow is not None else None
-            if flow is not None and known is None:
+    def add_parameters(
+        self, full_names: dict[str, str], flow: Dataflow | None, trusted: bool
+    ) -> None:
+        """Add recorded parameters and graph inputs.
+
+        They were written at the end of the step, so weights are ``trusted`` only without an optimizer.
+        """
+        parameter_keys = [
+            key for key, op_records in self.pending.items() if op_records[0].kind == PARAMETER
+        ]
+        for key in parameter_keys:
+            encoded_name, occurrence = key
+            name = full_names.get(encoded_name, encoded_name)
+            parameter = flow.parameters.get(name) if flow is not None else None
+            if flow is not None and parameter is None:
                 continue
-            weight = known is None or known.is_weight is not False
-            self.ops.append(_Op(_numbered(parameter, occurrence), PARAMETER))
-            for record in self.left.pop(key):
-                row = self.tensor(
-                    "output",
-                    record.slot,
-                    record,
-                    Output(known.dtype, known.shape) if known else None,
+            self.ops.append(_Op(_format_op_name(name, occurrence), PARAMETER))
+            is_weight = _may_be_weight(parameter)
+            output = Output(parameter.dtype, parameter.shape) if parameter else None
+            for record in self.pending.pop(key):
+                tensor = self.make_tensor("output", record.slot, record, output)
+                tensor = tensor._replace(
+                    parameter=name if is_weight else "", trusted=trusted or not is_weight
                 )
-                self.tensors.append(
-                    row._replace(
-                        parameter=parameter if weight else "", trusted=trusted or not weight
-                    )
-                )
+                self.tensors.append(tensor)
 
-    def add_the_rest(self) -> None:
-        """Ops that no graph knows: what their file names say is all there is."""
-        for (_, occurrence), kept in sorted(
-            self.left.items(), key=lambda item: min(record.time for record in item[1])
+    def add_pending_ops(self) -> None:
+        """Add the ops that are not in the graph; only their file names describe them."""
+        for (_, occurrence), op_records in sorted(
+            self.pending.items(), key=lambda item: min(record.time for record in item[1])
         ):
-            first = kept[0]
-            name = first.full_name or first.name
-            phase = op_types.classify_phase(first.kind, name, op_types.is_optimizer(first.kind, name))
-            scope = op_types.extract_scope(first.full_name)
-            self.ops.append(
-                _Op(
-                    _numbered(name, occurrence),
-                    first.kind,
-                    phase,
-                    scope,
-                    op_types.is_recomputed(name),
-                )
+            first_record = op_records[0]
+            kind = first_record.kind
+            name = first_record.full_name or first_record.name
+            in_optimizer = op_types.is_optimizer(kind, name)
+            op = _Op(
+                _format_op_name(name, occurrence),
+                kind,
+                op_types.classify_phase(kind, name, in_optimizer),
+                op_types.extract_scope(first_record.full_name),
+                op_types.is_recomputed(name),
             )
-            updated = op_types.find_updated_inputs(first.kind)
-            in_place = op_types.is_in_place(first.kind)
-            for record in sorted(kept, key=attrgetter("io", "slot")):
-                stale = in_place if record.io == "output" else _in(record.slot, updated)
-                row = self.tensor(record.io, record.slot, record, None)
-                self.tensors.append(row._replace(trusted=False) if stale else row)
-        self.left.clear()
+            self.ops.append(op)
+            updated_inputs = op_types.find_updated_inputs(kind)
+            in_place = op_types.is_in_place(kind)
+            for record in sorted(op_records, key=attrgetter("io", "slot")):
+                is_stale = in_place
+                if record.io != "output":
+                    is_stale = _may_be_updated(record.slot, updated_inputs)
+                tensor = self.make_tensor(record.io, record.slot, record, None)
+                self.tensors.append(tensor._replace(trusted=not is_stale))
+        self.pending.clear()
 
-    def tensor(self, io: str, at: int, record: Record | None, output: Output | None) -> _Tensor:
-        """A row of the last op. The graph's shape is taken where it fits: reshapes are dumped with their input's."""
-        op, slot = len(self.ops) - 1, f"{io}.{at}"
+    def make_tensor(
+        self, io: str, index: int, record: Record | None, output: Output | None
+    ) -> _Tensor:
+        """Return a row for the last op.
+
+        The graph's shape is used if its size is the recorded one: a reshape is dumped with its input's shape.
+        """
+        op, slot = len(self.ops) - 1, f"{io}.{index}"
         dtype, shape = output if output is not None else ("", None)
         size = math.prod(shape) if shape is not None else -1
         if record is None:
             return _Tensor(op, slot, io, dtype, shape, size, "", -1)
-        recorded = count_elements(record, self.records.statistics)
-        if shape is None or recorded not in (-1, size):
-            shape, size = record.shape, recorded
+        recorded_size = count_elements(record, self.records.statistics)
+        if shape is None or recorded_size not in (-1, size):
+            shape, size = record.shape, recorded_size
         return _Tensor(op, slot, io, record.dtype or dtype, shape, size, record.file, record.row)
 
-    def op_table(self) -> pd.DataFrame:
-        return op_table(_columns(self.ops, _Op._fields))
+    def build_op_table(self) -> pd.DataFrame:
+        return build_op_table(_transpose(self.ops, _Op._fields))
 
-    def tensor_table(self) -> pd.DataFrame:
-        columns = _columns(self.tensors, _Tensor._fields)
+    def build_tensor_table(self) -> pd.DataFrame:
+        columns = _transpose(self.tensors, _Tensor._fields)
         row = np.asarray(columns.pop("row"), dtype=np.int64)
-        values = columns.pop("values")
+        constants = columns.pop("values")
         statistics = self.records.statistics
         numbers = {name: np.full(len(row), np.nan) for name in ("max", "min", "mean", "norm")}
         nonfinite = np.full(len(row), -1, dtype=np.int8)
         hashes = [""] * len(row)
         if statistics is not None:
-            has = row >= 0
+            has_row = row >= 0
             for name, column in numbers.items():
-                column[has] = getattr(statistics, name)[row[has]]
-            nonfinite[has] = statistics.nonfinite[row[has]]
-            hashes = [statistics.hash[at] if at >= 0 else "" for at in row.tolist()]
-        for at, constant in enumerate(values):
-            if constant:
-                _fill(numbers, at, np.asarray(constant, dtype=np.float64))
-                nonfinite[at] = not np.isfinite(constant).all()
-        gradient_of = [self.gradients.get(at, "") for at in range(len(row))]
+                column[has_row] = getattr(statistics, name)[row[has_row]]
+            nonfinite[has_row] = statistics.nonfinite[row[has_row]]
+            hashes = [statistics.hash[index] if index >= 0 else "" for index in row.tolist()]
+        for tensor, values in enumerate(constants):
+            if values:
+                _fill_statistics(numbers, tensor, np.asarray(values, dtype=np.float64))
+                nonfinite[tensor] = not np.isfinite(values).all()
+        gradient_of = [self.gradients.get(tensor, "") for tensor in range(len(row))]
         return tensor_table(
             {
                 **columns,
@@ -197,164 +205,190 @@ class _GraphRows:
     def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
         self.overwritten = find_overwritten_outputs(flow)
-        self.read = {
-            (slot.op, slot.output) for op in flow.ops for slot in op.inputs if slot is not None
+        #: (op, output) with a consumer in the graph
+        self.consumed = {(slot.op, slot.output) for op in flow.ops for slot in op.op_inputs}
+        self.n_runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
+        for name, occurrence in rows.pending:
+            if name in self.n_runs:
+                self.n_runs[name] = max(self.n_runs[name], occurrence + 1)
+        #: name of a parameter -> its tensor
+        self.parameters = {
+            rows.ops[tensor.op].name: index for index, tensor in enumerate(rows.tensors)
         }
-        self.runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
-        for name, occurrence in rows.left:
-            if name in self.runs:
-                self.runs[name] = max(self.runs[name], occurrence + 1)
-        self.parameters = {rows.ops[tensor.op].name: at for at, tensor in enumerate(rows.tensors)}
-        self.written: dict[tuple[int, int, int], int] = {}  #: op, occurrence, output -> tensor id
+        #: (op, occurrence, output) -> tensor id
+        self.output_tensors: dict[tuple[int, int, int], int] = {}
 
-    def add(self) -> None:
-        ops = list(
-            zip(range(len(self.flow.ops)), self.flow.ops, self.join.names, self.phases, strict=True)
-        )
-        for occurrence in range(max(self.runs.values(), default=0)):
-            for number, op, name, phase in ops:
-                if occurrence < self.runs[name]:
-                    records = self.rows.left.pop((name, occurrence), [])
-                    kept = {(record.io, record.slot): record for record in records}
-                    self.rows.ops.append(_graph_op(op, phase, occurrence))
-                    self._add_inputs(op, phase, occurrence, kept)
-                    self._add_outputs(number, op, occurrence, kept)
+    def add_ops(self) -> None:
+        ops = list(zip(self.flow.ops, self.join.names, self.phases, strict=True))
+        for occurrence in range(max(self.n_runs.values(), default=0)):
+            for number, (op, name, phase) in enumerate(ops):
+                if occurrence >= self.n_runs[name]:
+                    continue
+                op_records = self.rows.pending.pop((name, occurrence), [])
+                slot_records = {(record.io, record.slot): record for record in op_records}
+                self.rows.ops.append(_make_op(op, phase, occurrence))
+                self._add_inputs(op, phase, occurrence, slot_records)
+                self._add_outputs(number, op, occurrence, slot_records)
 
     def _add_inputs(
-        self, op: GraphOp, phase: str, occurrence: int, kept: dict[tuple[str, int], Record]
+        self, op: GraphOp, phase: str, occurrence: int, slot_records: _SlotRecords
     ) -> None:
-        rows, updated = self.rows, op_types.find_updated_inputs(op.kind)
-        weight = self._optimized(op)
-        for at in _slots(len(op.inputs), "input", kept):
-            slot, record = op.inputs[at] if at < len(op.inputs) else None, kept.get(("input", at))
+        rows = self.rows
+        updated_parameter = self._find_updated_parameter(op)
+        for index in _list_slots(len(op.inputs), "input", slot_records):
+            slot = op.inputs[index] if index < len(op.inputs) else None
+            record = slot_records.get(("input", index))
             if slot is None and record is None:
                 continue
             slot = slot or Slot()
-            row = rows.tensor("input", at, record, self._type(slot))
-            stale = _in(at, updated) if updated is not None else bool(slot.parameter)
-            stale = stale or (phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten)
+            tensor = rows.make_tensor("input", index, record, self._get_type(slot))
             constant = slot.constant
-            row = row._replace(
+            tensor = tensor._replace(
                 parameter=slot.parameter if self._is_weight(slot.parameter) else "",
-                producer=self._producer(slot, occurrence),
-                trusted=not stale,
+                producer=self._find_producer(slot, occurrence),
+                trusted=not self._is_stale_input(op, phase, index, slot),
                 constant=constant is not None,
                 values=constant.values if constant is not None else None,
             )
-            if weight and self._is_gradient(row, slot, weight):
-                rows.gradients[len(rows.tensors)] = rows.gradients[row.producer] = weight
-            rows.tensors.append(row)
+            if updated_parameter and self._is_gradient(tensor, slot, updated_parameter):
+                rows.gradients[len(rows.tensors)] = updated_parameter
+                rows.gradients[tensor.producer] = updated_parameter
+            rows.tensors.append(tensor)
+
+    def _is_stale_input(self, op: GraphOp, phase: str, index: int, slot: Slot) -> bool:
+        """Whether an input was updated before it was dumped, or may have been."""
+        updated_inputs = op_types.find_updated_inputs(op.kind)
+        if updated_inputs is None:
+            is_updated = bool(slot.parameter)
+        else:
+            is_updated = index in updated_inputs
+        is_overwritten = (slot.op, slot.output) in self.overwritten
+        return is_updated or (phase == OPTIMIZER and is_overwritten)
 
     def _add_outputs(
-        self, number: int, op: GraphOp, occurrence: int, kept: dict[tuple[str, int], Record]
+        self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
     ) -> None:
-        rows, stale, first = self.rows, op_types.is_in_place(op.kind), len(self.rows.tensors)
-        for at in _slots(len(op.outputs), "output", kept):
-            self.written[number, occurrence, at] = len(rows.tensors)
-            output = op.outputs[at] if at < len(op.outputs) else None
-            row = rows.tensor("output", at, kept.get(("output", at)), output)
-            wrong = stale or (
-                row.dtype == "float16"
-                and (number, at) not in self.read
-                and self._is_wide(op, first)
-            )
-            rows.tensors.append(row._replace(trusted=False) if wrong else row)
+        rows = self.rows
+        first_output = len(rows.tensors)
+        is_stale = op_types.is_in_place(op.kind)
+        for index in _list_slots(len(op.outputs), "output", slot_records):
+            self.output_tensors[number, occurrence, index] = len(rows.tensors)
+            output = op.outputs[index] if index < len(op.outputs) else None
+            tensor = rows.make_tensor("output", index, slot_records.get(("output", index)), output)
+            is_unread_half = tensor.dtype == "float16" and (number, index) not in self.consumed
+            if is_stale or (is_unread_half and self._computes_in_float32(op, first_output)):
+                tensor = tensor._replace(trusted=False)
+            rows.tensors.append(tensor)
 
-    def _is_wide(self, op: GraphOp, end: int) -> bool:
-        """The op last added computes in float32: seen on CPU, such a result that nobody in the graph reads is dumped as
-        the half precision that the graph says, and the file holds half of the float32 memory under the wrong type.
+    def _computes_in_float32(self, op: GraphOp, first_output: int) -> bool:
+        """Whether the op added last computes in float32.
+
+        Seen on CPU: if such a result has no consumer in the graph, it is dumped as the half precision that
+        the graph says, and the file holds half of the float32 memory under the wrong type.
         """
-        inputs = self.rows.tensors[end - len(op.inputs) : end]
-        floats = {
-            row.dtype
-            for row in inputs
-            if row.op == len(self.rows.ops) - 1 and is_floating(row.dtype)
-        }
-        return op.kind != "Cast" and floats == {"float32"}
+        if op.kind == "Cast":
+            return False
+        last_op = len(self.rows.ops) - 1
+        input_tensors = self.rows.tensors[first_output - len(op.inputs) : first_output]
+        dtypes = {tensor.dtype for tensor in input_tensors if tensor.op == last_op}
+        return {dtype for dtype in dtypes if is_floating(dtype)} == {"float32"}
 
-    def _type(self, slot: Slot) -> Output | None:
-        """What the graph says of the tensor in a slot."""
-        if slot.op >= 0:
+    def _get_type(self, slot: Slot) -> Output | None:
+        """Return dtype and shape of the tensor in a slot, as the graph gives them."""
+        if slot.is_op_output:
             outputs = self.flow.ops[slot.op].outputs
             return outputs[slot.output] if slot.output < len(outputs) else None
-        known = self.flow.parameters.get(slot.parameter)
-        if known is not None:
-            return Output(known.dtype, known.shape)
-        return (
-            Output(slot.constant.dtype, slot.constant.shape) if slot.constant is not None else None
-        )
+        parameter = self.flow.parameters.get(slot.parameter)
+        if parameter is not None:
+            return Output(parameter.dtype, parameter.shape)
+        if slot.constant is not None:
+            return Output(slot.constant.dtype, slot.constant.shape)
+        return None
 
-    def _producer(self, slot: Slot, occurrence: int) -> int:
-        if slot.op < 0:
+    def _find_producer(self, slot: Slot, occurrence: int) -> int:
+        if not slot.is_op_output:
             return self.parameters.get(slot.parameter, -1)
-        run = min(occurrence, self.runs[self.join.names[slot.op]] - 1)
-        return self.written.get((slot.op, run, slot.output), -1)
+        run = min(occurrence, self.n_runs[self.join.names[slot.op]] - 1)
+        return self.output_tensors.get((slot.op, run, slot.output), -1)
 
-    def _optimized(self, op: GraphOp) -> str:
-        """The parameter that an optimizer op updates: its first input, maybe cast up from fp16; '' for other ops."""
-        first = op.inputs[0] if op.inputs else None
-        if first is None or not op_types.is_optimizer(op.kind):
+    def _find_updated_parameter(self, op: GraphOp) -> str:
+        """Return the parameter that an optimizer op updates, '' for other ops.
+
+        It is the first input, or in fp16 training the input of a cast before it.
+        """
+        if not op.inputs or not op_types.is_optimizer(op.kind):
             return ""
-        if (
-            first.op >= 0
-            and self.flow.ops[first.op].kind == "Cast"
-            and self.flow.ops[first.op].inputs
-        ):
-            first = self.flow.ops[first.op].inputs[0]
-        return first.parameter if first is not None else ""
+        slot = op.inputs[0]
+        if slot is not None and slot.is_op_output:
+            producer = self.flow.ops[slot.op]
+            if producer.kind == "Cast" and producer.inputs:
+                slot = producer.inputs[0]
+        return slot.parameter if slot is not None else ""
 
     def _is_weight(self, parameter: str) -> bool:
-        known = self.flow.parameters.get(parameter)
-        return known is None or known.is_weight is not False
+        return _may_be_weight(self.flow.parameters.get(parameter))
 
-    def _is_gradient(self, row: _Tensor, slot: Slot, weight: str) -> bool:
-        """Among what an optimizer op reads: computed, not updated by it, and shaped like the weight."""
-        known = self.flow.parameters.get(weight)
-        return (
-            slot.op >= 0
-            and row.trusted
-            and row.producer >= 0
-            and known is not None
-            and row.shape == known.shape
-        )
+    def _is_gradient(self, tensor: _Tensor, slot: Slot, parameter_name: str) -> bool:
+        """Whether an input of an optimizer op is the gradient of the parameter.
+
+        It is the input that is computed, not updated by the op, and has the shape of the parameter.
+        """
+        if not slot.is_op_output or not tensor.trusted or tensor.producer < 0:
+            return False
+        parameter = self.flow.parameters.get(parameter_name)
+        return parameter is not None and tensor.shape == parameter.shape
 
 
-def _graph_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
-    frames = op.stack
-    places = [f"{file.rsplit('/', 1)[-1]}:{line}" for file, line, _ in frames]
-    stack = "\n".join(f"{place} {code}" for place, (_, _, code) in zip(places, frames, strict=True))
-    source = places[0] if places else ""
-    scope, recomputed = op_types.extract_scope(op.name), op_types.is_recomputed(op.name)
-    return _Op(_numbered(op.name, occurrence), op.kind, phase, scope, recomputed, source, stack)
+def _may_be_weight(parameter: Parameter | None) -> bool:
+    return parameter is None or parameter.is_weight is not False
 
 
-def _numbered(name: str, occurrence: int) -> str:
+def _make_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
+    places, lines = [], []
+    for file, number, code in op.stack:
+        place = f"{file.rsplit('/', 1)[-1]}:{number}"
+        places.append(place)
+        lines.append(f"{place} {code}")
+    return _Op(
+        _format_op_name(op.name, occurrence),
+        op.kind,
+        phase,
+        op_types.extract_scope(op.name),
+        op_types.is_recomputed(op.name),
+        places[0] if places else "",
+        "\n".join(lines),
+    )
+
+
+def _format_op_name(name: str, occurrence: int) -> str:
     return f"{name}#{occurrence + 1}" if occurrence else name
 
 
-def _in(slot: int, updated: frozenset[int] | None) -> bool:
-    return updated is None or slot in updated
+def _may_be_updated(slot: int, updated_inputs: frozenset[int] | None) -> bool:
+    return updated_inputs is None or slot in updated_inputs
 
 
-def _slots(count: int, io: str, kept: dict[tuple[str, int], Record]) -> list[int]:
-    """The slots that the graph knows, and any more that were recorded."""
-    return [*range(count), *sorted(slot for role, slot in kept if role == io and slot >= count)]
+def _list_slots(count: int, io: str, slot_records: _SlotRecords) -> list[int]:
+    """Return the slots of the graph, and any further slots that were recorded."""
+    extra_slots = [slot for role, slot in slot_records if role == io and slot >= count]
+    return [*range(count), *sorted(extra_slots)]
 
 
-def _fill(numbers: dict[str, NDArray[Any]], at: int, constant: NDArray[Any]) -> None:
-    """The statistics of a constant, where none were recorded."""
+def _fill_statistics(numbers: dict[str, NDArray[Any]], tensor: int, values: NDArray[Any]) -> None:
+    """Set the statistics of a constant where none were recorded."""
     with np.errstate(all="ignore"):
-        told = {
-            "max": constant.max(),
-            "min": constant.min(),
-            "mean": constant.mean(),
-            "norm": np.linalg.norm(constant),
+        statistics = {
+            "max": values.max(),
+            "min": values.min(),
+            "mean": values.mean(),
+            "norm": np.linalg.norm(values),
         }
     for name, column in numbers.items():
-        if np.isnan(column[at]):
-            column[at] = told[name]
+        if np.isnan(column[tensor]):
+            column[tensor] = statistics[name]
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
+def _transpose(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the columns of the rows by name."""
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     return dict(zip(names, columns, strict=True))

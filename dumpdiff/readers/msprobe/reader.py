@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ...model.errors import DumpError
-from ...model.trace import OPTIMIZER, Problem, Source, Trace, op_table
+from ...model.trace import OPTIMIZER, Problem, Source, Trace, build_op_table
 from .. import call_records
 from ..files import find_folder_number, find_text_files, load_tensor, read_head
 from ..parts import Part
@@ -80,9 +80,7 @@ def read_part(part: Part) -> Trace:
     return Trace(source, ops, tensors, all_problems, partial(load_tensor, folder))
 
 
-def _parse_names(
-    entries: dict[str, Any], file: str, problems: list[Problem]
-) -> dict[str, Call]:
+def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) -> dict[str, Call]:
     """Return the entries that are calls, with the parts of their names; report the others."""
     calls: dict[str, Call] = {}
     unknown_names: list[str] = []
@@ -152,7 +150,7 @@ def _build_op_table(
         recorded_flag = entries[name].get("is_recompute")
         if isinstance(recorded_flag, bool):
             recomputed[index] = recorded_flag
-    return op_table(
+    return build_op_table(
         {
             "name": names,
             "kind": kinds,

@@ -19,7 +19,7 @@ import pandas as pd
 
 from ...model.dtypes import normalise
 from ...model.errors import DumpError
-from ...model.trace import Problem, Source, Trace, op_table, tensor_table
+from ...model.trace import Problem, Source, Trace, build_op_table, tensor_table
 from .. import call_records
 from ..files import (
     find_folder_number,
@@ -114,7 +114,7 @@ def _build_op_table(groups: CallGroups) -> pd.DataFrame:
     phases, recomputed = call_records.assign_phases(
         kinds, is_backward, groups.forward, groups.sites
     )
-    return op_table(
+    return build_op_table(
         {
             "name": groups.names,
             "kind": kinds,

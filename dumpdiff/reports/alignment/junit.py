@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...model.finding import Finding
-from ...model.formatting import number, percent
+from ...model.formatting import format_number, format_percent
 from ...model.result import Result
 from ...model.trace import PHASES
 from ..formats.junit import build_case, build_suite, set_outcome, write_suites
@@ -43,7 +43,7 @@ def _build_coverage_suite(result: Result) -> ET.Element:
         for phase, figures in phases.items():
             if figures["ops"]:
                 compared = f"{figures['compared']:g} of {figures['ops']:g} ops compared"
-                lines.append(f"{role}, {phase}: {compared}, {percent(figures['share'])}")
+                lines.append(f"{role}, {phase}: {compared}, {format_percent(figures['share'])}")
     case = build_case("dumpdiff", "enough could be compared", lines)
     if result.verdict == "inconclusive":
         set_outcome(case, "error", format_headline(result), "inconclusive", result.notes)
@@ -80,7 +80,7 @@ def _build_layer_case(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     errors = pairs["error"].to_numpy(dtype=float)
     largest_error = float(np.fmax.reduce(errors, initial=0.0))  # NaN does not count
-    summary = f"{counts}; largest error {number(largest_error)}"
+    summary = f"{counts}; largest error {format_number(largest_error)}"
     case = build_case(f"dumpdiff.{phase}", layer, [summary])
     if set(states.index) - {"agreeing", "incomparable"}:
         set_outcome(case, "skipped", f"follows from an earlier divergence: {summary}")
@@ -99,9 +99,9 @@ def _build_finding_case(finding: Finding, *, is_reliable: bool) -> ET.Element:
     case = build_case(f"dumpdiff.{finding.phase}", name, ())
     confidence = f"confidence {finding.confidence:.0%}"
     lines = [
-        f"finding {finding.rank}, {confidence}, tolerance {number(finding.tolerance)}",
+        f"finding {finding.rank}, {confidence}, tolerance {format_number(finding.tolerance)}",
         *(f"{role} {line}" for role, line in finding.source.items()),
-        *(f"{metric} {number(value)}" for metric, value in finding.metrics.items()),
+        *(f"{metric} {format_number(value)}" for metric, value in finding.metrics.items()),
         *finding.evidence,
         *(f"why ({cause.name}): {cause.text}" for cause in finding.causes),
     ]

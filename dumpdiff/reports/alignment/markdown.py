@@ -7,7 +7,7 @@ from typing import IO
 
 from ... import __version__
 from ...model.finding import Finding
-from ...model.formatting import number, percent
+from ...model.formatting import format_number, format_percent
 from ...model.result import Result, Side
 from ..formats.markdown import (
     format_code,
@@ -66,7 +66,7 @@ def _build_sections(result: Result) -> Iterator[str]:
 def _format_dumps(result: Result) -> str:
     rows = [(role, _format_dump(side)) for role, side in label_sides(result)]
     if result.baseline is not None:
-        source, spread = result.baseline.source, number(result.baseline.largest)
+        source, spread = result.baseline.source, format_number(result.baseline.largest)
         description = f"{format_prose(format_source(source))}: spread up to {spread}"
         rows.append(("baseline", f"{description}, {format_code(source.path)}"))
     return format_table(("side", "dump"), rows)
@@ -86,7 +86,7 @@ def _format_findings(findings: Sequence[Finding]) -> str:
 
 
 def _format_row(finding: Finding) -> tuple[str, ...]:
-    error = number(finding.metrics.get("error", float("nan")))
+    error = format_number(finding.metrics.get("error", float("nan")))
     side = "" if finding.side in ("", "unknown") else f" (wrong side: {finding.side})"
     return (
         str(finding.rank),
@@ -95,7 +95,7 @@ def _format_row(finding: Finding) -> tuple[str, ...]:
         _format_ends(finding.target_ops),
         _format_ends(finding.reference_ops),
         error,
-        number(finding.tolerance),
+        format_number(finding.tolerance),
         f"{finding.confidence * 100:.0f} %",
     )
 
@@ -119,7 +119,7 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
         yield f"called from {', '.join(places)}"
     if finding.metrics:
         metrics = finding.metrics.items()
-        yield ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in metrics)
+        yield ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in metrics)
     yield from map(format_prose, finding.evidence)
     for cause in finding.causes:
         yield f"explained by {format_code(cause.name)}: {format_prose(cause.text)}"
@@ -134,7 +134,7 @@ def _format_coverage(result: Result) -> str:
         for phase, figures in phases.items():
             if figures["ops"]:
                 counts = [f"{figures[name]:g}" for name in count_names]
-                rows.append((role, phase, *counts, percent(figures["share"])))
+                rows.append((role, phase, *counts, format_percent(figures["share"])))
     header = ("side", "phase", *count_names, "share")
     table = format_table(header, rows, numeric=(*count_names, "share"))
     state_counts = result.pairs["state"].value_counts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...model.formatting import number, percent, printable
+from ...model.formatting import format_number, format_percent, escape_control
 from ...model.result import Result, Side
 from ...model.trace import Source
 
@@ -19,10 +19,10 @@ def format_headline(result: Result) -> str:
     'aligned: 98.2 % of forward, 94 % of backward compared, noise 2.1e-7'
     """
     if result.verdict == "diverged" and result.first_divergence is not None:
-        return f"first divergence: {printable(result.first_divergence.title)}"
+        return f"first divergence: {escape_control(result.first_divergence.title)}"
     if result.verdict == "inconclusive" and result.notes:
-        return f"inconclusive: {printable(result.notes[0])}"
-    noise = "" if math.isnan(result.noise_floor) else f", noise {number(result.noise_floor)}"
+        return f"inconclusive: {escape_control(result.notes[0])}"
+    noise = "" if math.isnan(result.noise_floor) else f", noise {format_number(result.noise_floor)}"
     return f"{result.verdict}: {_format_compared_shares(result)} compared{noise}"
 
 
@@ -30,7 +30,7 @@ def _format_compared_shares(result: Result) -> str:
     shares = []
     for phase, figures in result.coverage.get("reference", {}).items():
         if phase in ("forward", "backward") and figures["ops"] > 0:
-            shares.append(f"{percent(figures['share'])} of {phase}")
+            shares.append(f"{format_percent(figures['share'])} of {phase}")
     return ", ".join(shares) or "nothing"
 
 
@@ -42,7 +42,7 @@ def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
 def format_side(side: Side) -> str:
     """Describe a dump in one line: its format, its size, its path."""
     size = f"{side.ops} ops, {side.tensors} tensors"
-    return f"{format_source(side.source)}: {size}, {printable(side.source.path)}"
+    return f"{format_source(side.source)}: {size}, {escape_control(side.source.path)}"
 
 
 def format_source(source: Source) -> str:
@@ -53,7 +53,7 @@ def format_source(source: Source) -> str:
     """
     # MindSpore's own dump has the name of the framework, which is not repeated.
     format_names = dict.fromkeys((source.framework, source.format, source.era))
-    return printable(", ".join([*filter(None, format_names), *format_part(source)]))
+    return escape_control(", ".join([*filter(None, format_names), *format_part(source)]))
 
 
 def format_part(source: Source) -> list[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...model.finding import Finding
-from ...model.formatting import number, percent, printable
+from ...model.formatting import format_number, format_percent, escape_control
 from ...model.result import Baseline, Result
 from .summary import format_headline, format_side, format_source, label_sides
 
@@ -89,11 +89,11 @@ def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
 def _format_baseline(baseline: Baseline) -> str:
     """Describe in one line how far the reference's two runs differ, and where."""
     if baseline.values:
-        largest = f"largest {number(baseline.largest)} ({printable(baseline.largest_op)})"
-        spread = f"spread of {baseline.values} values, median {number(baseline.median)}, {largest}"
+        largest = f"largest {format_number(baseline.largest)} ({escape_control(baseline.largest_op)})"
+        spread = f"spread of {baseline.values} values, median {format_number(baseline.median)}, {largest}"
     else:
         spread = "no value of the reference"
-    return f"{format_source(baseline.source)}: {spread}, {printable(baseline.source.path)}"
+    return f"{format_source(baseline.source)}: {spread}, {escape_control(baseline.source.path)}"
 
 
 def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
@@ -109,8 +109,8 @@ def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[Rendera
                 finding.kind,
                 finding.phase,
                 _format_finding(finding, view),
-                number(finding.metrics.get("error", float("nan"))),
-                number(finding.tolerance),
+                format_number(finding.metrics.get("error", float("nan"))),
+                format_number(finding.tolerance),
                 f"{finding.confidence * 100:.0f} %",
             )
         yield table
@@ -141,9 +141,9 @@ def _format_finding(finding: Finding, view: View) -> Text:
         lines.append(f"source: {', '.join(sources)}")
     lines += _list_causes(finding, view)
     if view.verbose:
-        metrics = [f"{name} {number(value)}" for name, value in finding.metrics.items()]
+        metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
         lines += [", ".join(metrics), f"evidence: {'; '.join(finding.evidence)}"]
-    title, *details = map(printable, lines)
+    title, *details = map(escape_control, lines)
     return Text.assemble((title, "bold"), *(f"\n{line}" for line in details), overflow="fold")
 
 
@@ -174,7 +174,7 @@ def _build_coverage(result: Result, view: View) -> Table:
         for phase, figures in phases.items():
             if figures["ops"] and view.phase in (None, phase):
                 counts = [f"{figures[name]:g}" for name in count_names]
-                table.add_row(side, phase, *counts, percent(figures["share"]))
+                table.add_row(side, phase, *counts, format_percent(figures["share"]))
     return table
 
 
@@ -225,7 +225,7 @@ def _build_problems(result: Result, view: View) -> Text:
 
 
 def _build_list(title: str, lines: Sequence[str]) -> Text:
-    items = (f"\n  {printable(line)}" for line in lines)
+    items = (f"\n  {escape_control(line)}" for line in lines)
     return Text.assemble((title, "bold"), *items, overflow="fold")
 
 
@@ -238,4 +238,4 @@ def _build_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
 
 def _fold(text: str) -> Text:
     """Return text that is never markup and never cut; long names go on in the next line."""
-    return Text(printable(text), overflow="fold")
+    return Text(escape_control(text), overflow="fold")

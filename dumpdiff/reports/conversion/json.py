@@ -11,6 +11,7 @@ from ..weights import json as weights_json
 if TYPE_CHECKING:
     from ...conversion import ConversionResult
     from ...conversion.plan import File
+    from ...conversion.rows import OutputTensor
 
 #: Major: programs that read the old form fail. Minor: something was added.
 SCHEMA_VERSION = "1.0"

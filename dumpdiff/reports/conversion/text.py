@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 from ...weight_comparison import summary
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def _format_output(result: ConversionResult) -> str:
 def write(result: ConversionResult, console: Console, *, quiet: bool = False) -> None:
     """Print the outcome; also the tensors if nothing was written."""
     styles = {None: "bold", True: "bold green", False: "bold red"}
-    console.print(Text(printable(format_headline(result)), styles[result.verified]))
+    console.print(Text(escape_control(format_headline(result)), styles[result.verified]))
     if quiet:
         return
     for note in result.plan.notes:
-        console.print(Text(f"note: {printable(note)}"))
+        console.print(Text(f"note: {escape_control(note)}"))
     skipped = result.plan.skipped
     if skipped:
         message = f"{len(skipped)} entries of the source are not weights and are skipped"
@@ -55,7 +55,7 @@ def write(result: ConversionResult, console: Console, *, quiet: bool = False) ->
         return
     for file in result.plan.files:
         for line in _list_lines(file):
-            console.print(Text(printable(line)), soft_wrap=True)
+            console.print(Text(escape_control(line)), soft_wrap=True)
 
 
 def _list_lines(file: File) -> Iterator[str]:

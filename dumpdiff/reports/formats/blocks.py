@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def write_sides(console: Console, target: str, reference: str) -> None:
     """Print what the two sides are, one line each, after a blank line."""
     console.print()
     for role, description in (("target", target), ("reference", reference)):
-        line = Text.assemble((f"{role:<11}", "bold"), printable(description))
+        line = Text.assemble((f"{role:<11}", "bold"), escape_control(description))
         console.print(line, soft_wrap=True)
 
 
@@ -60,7 +60,7 @@ def _write_table(
     for column in (title, *columns):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
+        table.add_row(*(Text(escape_control(cell), overflow="fold") for cell in row))
     console.print()
     console.print(table)
 
@@ -71,6 +71,6 @@ def _write_list(console: Console, title: str, lines: Sequence[str], limit: int |
     console.print()
     console.print(Text(title, style="bold"))
     for line in lines[:limit]:
-        console.print(Text(f"  {printable(line)}", overflow="fold"), soft_wrap=True)
+        console.print(Text(f"  {escape_control(line)}", overflow="fold"), soft_wrap=True)
     if limit is not None and len(lines) > limit:
         console.print(Text(f"  ... {len(lines) - limit} more, -v shows them"))

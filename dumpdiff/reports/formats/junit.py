@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Literal
 from xml.etree import ElementTree as ET
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 
 Outcome = Literal["failure", "error", "skipped"]
 
@@ -40,7 +40,7 @@ def build_suite(name: str, cases: Sequence[ET.Element]) -> ET.Element:
 
 def build_case(classname: str, name: str, output: Sequence[str]) -> ET.Element:
     """Return a case that passed, with the lines of its output."""
-    case = ET.Element("testcase", classname=printable(classname), name=printable(name), time="0")
+    case = ET.Element("testcase", classname=escape_control(classname), name=escape_control(name), time="0")
     if output:
         ET.SubElement(case, "system-out").text = _join_lines(output)
     return case
@@ -50,7 +50,7 @@ def set_outcome(
     case: ET.Element, outcome: Outcome, message: str, kind: str = "", lines: Sequence[str] = ()
 ) -> None:
     """Set the outcome of a case that did not pass; the element comes before the case's output."""
-    element = ET.Element(str(outcome), message=printable(message))
+    element = ET.Element(str(outcome), message=escape_control(message))
     if kind:
         element.set("type", kind)
     element.text = _join_lines(lines)
@@ -80,4 +80,4 @@ def _read_totals(suite: ET.Element) -> dict[str, int]:
 
 
 def _join_lines(lines: Sequence[str]) -> str | None:
-    return "\n".join(printable(line) for line in lines) or None
+    return "\n".join(escape_control(line) for line in lines) or None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
 #: A word, number or sign of a sentence. A long hexadecimal word can be a link to a commit.
@@ -40,7 +40,7 @@ def format_comment(sections: Iterable[str]) -> str:
 
 def format_code(text: str, limit: int = _MAX_NAME) -> str:
     """Format text as code on one line, with its middle cut out if it is longer; '' stays ''."""
-    shown_text = shorten(printable(text), limit)
+    shown_text = shorten(escape_control(text), limit)
     if not shown_text:
         return ""
     if not set(shown_text) & set("`|\\") and shown_text == shown_text.strip():
@@ -59,7 +59,7 @@ def format_prose(text: str) -> str:
 
     The middle of a long sentence is cut out.
     """
-    first, *other_words = shorten(printable(text), _MAX_SENTENCE).split() or [""]
+    first, *other_words = shorten(escape_control(text), _MAX_SENTENCE).split() or [""]
     first_word = format_code(first) if _BULLET.fullmatch(first) else _format_word(first)
     return " ".join([first_word, *map(_format_word, other_words)]).strip()
 
@@ -91,7 +91,7 @@ def format_table(
 
 def format_shell_block(lines: Iterable[str]) -> str:
     """Format lines for a shell, to be copied as they are."""
-    commands = [printable(line) for line in lines]
+    commands = [escape_control(line) for line in lines]
     backticks = re.findall("`+", "\n".join(commands))
     longest = max(map(len, backticks), default=0)
     fence = "`" * max(3, longest + 1)

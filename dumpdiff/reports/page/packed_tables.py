@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 
 #: Float columns become float32 (a report shows six digits at most), integers int32, and text
 #: becomes positions in the table of strings.
@@ -73,4 +73,4 @@ def _format_cell(value: Any) -> str:
     """Format a cell: a shape without its brackets, '' for a missing value."""
     if isinstance(value, tuple):
         return " x ".join(map(str, value)) or "scalar"
-    return "" if pd.isna(value) else printable(str(value))
+    return "" if pd.isna(value) else escape_control(str(value))

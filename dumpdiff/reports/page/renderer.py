@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...model.formatting import number, percent, printable
+from ...model.formatting import format_number, format_percent, escape_control
 from . import assets
 from .packed_tables import Table, pack
 
@@ -47,7 +47,7 @@ def render(page: Page) -> bytes:
 
     def escape_controls(value: Any) -> Any:
         if isinstance(value, str) and not isinstance(value, Markup):
-            return printable(value)
+            return escape_control(value)
         return value
 
     templates = Environment(
@@ -58,7 +58,7 @@ def render(page: Page) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(number=number, percent=percent, prose=_format_prose)
+    templates.filters.update(number=format_number, percent=format_percent, prose=_format_prose)
     templates.globals.update(nan=float("nan"))
     styles = [Markup(assets.read_asset(name)) for name in page.styles]
     scripts = [Markup(assets.read_asset(name)) for name in page.scripts]
@@ -88,7 +88,7 @@ def _format_prose(sentence: str, names: Sequence[str] = ()) -> Any:
             form = '<code class="op">{}</code>'
         else:
             form = '<span class="nobreak">{}</span>'
-        markup += Markup(form).format(printable(piece))
+        markup += Markup(form).format(escape_control(piece))
     return markup
 
 

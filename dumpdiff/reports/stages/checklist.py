@@ -9,7 +9,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.text import Text
 
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 from ...run_settings.checklist import Answer, Checklist, State
 from ..formats.blocks import Block, TableBlock
 from .stage import build_document, write_headline
@@ -71,7 +71,7 @@ def write(
             mark = (_MARKS[answer.state], _COLORS[answer.state])
             console.print(Text.assemble(mark, " ", answer.item.ask), soft_wrap=True)
             for line in _select_evidence(answer, verbose):
-                console.print(Text(f"      {printable(line)}", style="dim"), soft_wrap=True)
+                console.print(Text(f"      {escape_control(line)}", style="dim"), soft_wrap=True)
     console.print()
     console.print(Text(_LEGEND, style="dim"))
 
@@ -86,7 +86,7 @@ def build_blocks(checklist: Checklist) -> Iterator[Block]:
 
 def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:
     """Write task lists in Markdown, with a tick for items that hold, and all evidence."""
-    lines = [f"# Checklist: {printable(checklist.to_stage().headline)}", ""]
+    lines = [f"# Checklist: {escape_control(checklist.to_stage().headline)}", ""]
     for title, answers in _group_by_section(checklist):
         lines += [f"## {title}", ""]
         for answer in answers:
@@ -94,7 +94,7 @@ def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:
             label = _MARKDOWN_LABELS.get(answer.state, "")
             lines.append(f"- [{tick}] {label}{answer.item.ask}")
             for evidence in answer.evidence:
-                code = printable(evidence).replace("`", "'")
+                code = escape_control(evidence).replace("`", "'")
                 lines.append(f"  - `{code}`")
         lines.append("")
     stream.write("\n".join(lines).encode("utf-8", errors="backslashreplace"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ...model.formatting import number
+from ...model.formatting import format_number
 from ...training_logs import Curves, LogComparison
 from ..formats.blocks import Block, ListBlock, TableBlock
 from .stage import build_document, write_stage
@@ -55,7 +55,7 @@ def build_blocks(comparison: LogComparison, *, verbose: bool = False) -> Iterato
 def _list_steps(comparison: LogComparison) -> Iterator[tuple[str, ...]]:
     losses = zip(comparison.steps, comparison.target_loss, comparison.reference_loss, strict=True)
     for step, target_loss, reference_loss in losses:
-        difference = number(abs(target_loss - reference_loss))
+        difference = format_number(abs(target_loss - reference_loss))
         yield str(step), f"{target_loss:.6f}", f"{reference_loss:.6f}", difference
 
 
@@ -71,12 +71,12 @@ def _describe_difference(comparison: LogComparison) -> Iterator[str]:
         yield f"grows permanently from step {comparison.divergence_step}"
     if len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
         shape = "fluctuates around zero" if wander.around_zero else "has a bias to one side"
-        mean = f"mean {number(wander.bias)} (error {number(wander.error)})"
+        mean = f"mean {format_number(wander.bias)} (error {format_number(wander.error)})"
         yield f"{shape}: {mean}, positive in {100 * wander.positive:.0f} % of the steps"
     if band is not None:
         position = "inside" if band.inside else "outside"
         runs = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
-        distances = f"{number(band.distance)} against {number(band.spread)} (root mean square)"
+        distances = f"{format_number(band.distance)} against {format_number(band.spread)} (root mean square)"
         yield f"{position} the band of {runs}: {distances}"
     if comparison.spikes:
         listed_spikes = comparison.spikes[:_MAX_SPIKES]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ...gradient_norms import NormComparison, Norms, Pattern, Row
-from ...model.formatting import number
+from ...model.formatting import format_number
 from ..formats.blocks import Block, ListBlock, TableBlock
 from .stage import build_document, write_stage
 
@@ -71,8 +71,8 @@ def _list_cells(row: Row) -> tuple[str, ...]:
         row.label,
         f"{row.target_norm:.6g}",
         f"{row.reference_norm:.6g}",
-        number(row.relative),
-        number(row.tolerance),
+        format_number(row.relative),
+        format_number(row.tolerance),
         _STATES[row.state],
         _PAIRED_BY[row.by],
     )
@@ -91,7 +91,7 @@ def _describe_coverage(comparison: NormComparison) -> Iterator[str]:
     target_share, reference_share = (f"{100 * share:.3g} %" for share in comparison.coverage)
     shares = f"{target_share} of the target's parameters, {reference_share} of the reference's"
     yield f"{len(comparison.rows)} pairs: {shares}"
-    limit = f"{number(comparison.agree_limit)}{_describe_precision(comparison)}"
+    limit = f"{format_number(comparison.agree_limit)}{_describe_precision(comparison)}"
     yield f"allowed for rounding: {limit}; plus the rounding of the printed digits"
     if comparison.factor != 1:
         yield f"differences are those that remain after the factor {comparison.factor:.6g}"
@@ -103,7 +103,7 @@ def _describe_precision(comparison: NormComparison) -> str:
         return f" ({comparison.precision})"
     inconclusive = ""
     if comparison.differ_limit > comparison.agree_limit:
-        inconclusive = f"; up to {number(comparison.differ_limit)} is inconclusive"
+        inconclusive = f"; up to {format_number(comparison.differ_limit)} is inconclusive"
     return f"{inconclusive} (precision unknown, see --precision)"
 
 

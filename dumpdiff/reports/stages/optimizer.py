@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ... import __version__
-from ...model.formatting import number, printable
+from ...model.formatting import format_number, escape_control
 from ...optimizers.comparison import UpdateComparison
 from ...optimizers.fit import Fit
 from ...optimizers.groups import UNEXPLAINED, ParameterGroup
@@ -39,7 +39,7 @@ def write(
     headline = format_headline(result)
     colors = [color for start, color in _COLORS.items() if headline.startswith(start)]
     style = colors[0] if colors else "bold"
-    console.print(Text(printable(headline), style=style), soft_wrap=True)
+    console.print(Text(escape_control(headline), style=style), soft_wrap=True)
     if quiet:
         return
     write_blocks(console, build_blocks(result, verbose=verbose))
@@ -90,8 +90,8 @@ def _list_cells(group: ParameterGroup, run: UpdateAnalysis, verbose: bool) -> tu
         rule += f"; or {join_names([format_fit(fit) for fit in group.equivalent_fits])}"
     next_best, next_residual = "", ""
     if group.runner_up is not None:
-        next_best, next_residual = group.runner_up.rule.name, number(group.runner_up.residual)
-    return label, rule, number(group.fit.residual), next_best, next_residual
+        next_best, next_residual = group.runner_up.rule.name, format_number(group.runner_up.residual)
+    return label, rule, format_number(group.fit.residual), next_best, next_residual
 
 
 def _list_notes(run: UpdateAnalysis) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ... import __version__
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 from ...model.stage import Stage
 from ..formats.blocks import Block, write_blocks, write_sides
 
@@ -43,7 +43,7 @@ def write_stage(
 def write_headline(stage: Stage, console: Console) -> None:
     """Print the first line: the name of the stage, the verdict, and its reason."""
     line = f"{stage.name} {stage.verdict}: {stage.headline}"
-    console.print(Text(printable(line), style=COLORS[stage.verdict]), soft_wrap=True)
+    console.print(Text(escape_control(line), style=COLORS[stage.verdict]), soft_wrap=True)
 
 
 def build_document(stage: Stage, **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...gradient_norms import Row
-from ...model.formatting import number
+from ...model.formatting import format_number
 
 WIDTH = 240  #: length of the longest bar
 
@@ -52,11 +52,11 @@ def draw_norm_chart(rows: Sequence[Row]) -> NormChart | None:
             state=row.state,
             length=_compute_length(row.relative, low, high),
             limit=_compute_length(row.tolerance, low, high),
-            difference=number(row.relative),
+            difference=format_number(row.relative),
             tooltip=row.summary,
         )
         bars.append(bar)
-    return NormChart(tuple(bars), number(10.0**low), number(10.0**high))
+    return NormChart(tuple(bars), format_number(10.0**low), format_number(10.0**high))
 
 
 def _compute_length(value: float, low: int, high: int) -> float:

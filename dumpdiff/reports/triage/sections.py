@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...diagnosis.decision import SYMPTOMS
-from ...diagnosis.dump_stages import PHASES, select_phase_findings
+from ...diagnosis.stages import PHASES, select_phase_findings
 from ...diagnosis.evidence import STAGES, Evidence
 from ...diagnosis.outcome import TriageResult
 from ...model.finding import Finding
-from ...model.formatting import number
+from ...model.formatting import format_number
 from ...model.result import Result
 from ...model.stage import Stage
 from ..alignment.summary import format_side
@@ -103,13 +103,13 @@ def _build_findings(result: Result, phase: str) -> Iterator[Block]:
 
 def _list_cells(finding: Finding) -> tuple[str, ...]:
     cause = finding.causes[0].text if finding.causes else finding.unexplained
-    error = number(finding.metrics.get("error", float("nan")))
+    error = format_number(finding.metrics.get("error", float("nan")))
     return (
         finding.scope or finding.kind,
         finding.target_ops[-1] if finding.target_ops else "-",
         finding.reference_ops[-1] if finding.reference_ops else "-",
         error,
-        number(finding.tolerance),
+        format_number(finding.tolerance),
         cause,
     )
 

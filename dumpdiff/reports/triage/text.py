@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...diagnosis.outcome import TriageResult
-from ...model.formatting import printable
+from ...model.formatting import escape_control
 from ..formats.blocks import write_blocks
 from ..stages.stage import COLORS, write_stage
 from .sections import build_conclusion, build_overview, build_sections
@@ -20,7 +20,7 @@ def write(
     With ``verbose``, also all of each stage.
     """
     decision = triaged.decision
-    headline = Text(printable(f"triage: {decision.headline}"), style=COLORS[decision.verdict])
+    headline = Text(escape_control(f"triage: {decision.headline}"), style=COLORS[decision.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
         return
@@ -42,6 +42,6 @@ def _write_advice(triaged: TriageResult, console: Console) -> None:
     console.print()
     console.print(Text("next", style="bold"))
     for advice in triaged.advice:
-        console.print(Text(f"  {printable(advice.why)}"), soft_wrap=True)
+        console.print(Text(f"  {escape_control(advice.why)}"), soft_wrap=True)
         for command in advice.commands:
-            console.print(Text(f"    {printable(command)}", style="cyan"), soft_wrap=True)
+            console.print(Text(f"    {escape_control(command)}", style="cyan"), soft_wrap=True)

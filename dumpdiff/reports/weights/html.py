@@ -169,10 +169,7 @@ def _build_cell(name: str, pairs: Sequence[Pair]) -> Cell:
     counts = Counter(map(get_state, pairs))
     relations = [relation for relation in RELATIONS if counts[relation]]
     worst = relations[-1]
+    summary = ", ".join(f"{counts[relation]} {relation}" for relation in relations)
     if len(pairs) == 1:
-        tooltip = f"{name}: {worst}"
-    else:
-        tooltip = f"{name}: " + ", ".join(
-            f"{counts[relation]} {relation}" for relation in relations
-        )
-    return Cell(worst, begins_divergence=False, tooltip=tooltip)
+        summary = worst
+    return Cell(worst, begins_divergence=False, tooltip=f"{name}: {summary}")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...model.formatting import number, percent, printable
+from ...model.formatting import format_number, format_percent, escape_control
 from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
 from ...weight_comparison.summary import MistakeGroup, format_headline, group_mistakes
 from ..formats.blocks import ListBlock, write_blocks, write_sides
@@ -23,7 +23,7 @@ def write(
     result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
     """Print the report; the first line is the answer, unbroken on any console."""
-    headline = Text(printable(format_headline(result)), style=COLORS[result.verdict])
+    headline = Text(escape_control(format_headline(result)), style=COLORS[result.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
         return
@@ -43,7 +43,7 @@ def format_sides(result: WeightsResult) -> tuple[str, str]:
 
 def _format_side(side: CheckpointSummary) -> str:
     size = f"{side.tensors} tensors, {format_size(side.bytes)}"
-    return f"{side.format}, {side.family} names: {size}, {printable(side.path)}"
+    return f"{side.format}, {side.family} names: {size}, {escape_control(side.path)}"
 
 
 def format_size(n_bytes: int) -> str:
@@ -74,7 +74,7 @@ def _format_mistakes(group: MistakeGroup) -> str:
 def _format_counts(result: WeightsResult) -> Text:
     counts = Counter(pair.relation for pair in result.pairs)
     relations = ", ".join(f"{count} {relation}" for relation, count in counts.items())
-    coverage = f"{percent(result.coverage)} of the elements compared"
+    coverage = f"{format_percent(result.coverage)} of the elements compared"
     return Text.assemble(("parameters  ", "bold"), f"{relations}; {coverage}")
 
 
@@ -86,7 +86,7 @@ def _build_table(pairs: Sequence[Pair]) -> Table:
         layout = ", ".join(filter(None, (pair.layout, pair.rounding)))
         if pair.mistake is not None:
             layout = pair.mistake.said
-        error = number(pair.error)
+        error = format_number(pair.error)
         cells = (pair.path, pair.target, pair.reference, pair.relation, error, layout)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(escape_control(cell)) for cell in cells))
     return table

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dumpdiff.capture.mindspore import Options, Target, configuration, text_of
-from dumpdiff.capture.mindspore.kernels import regex_of
+from dumpdiff.capture.mindspore import Options, Target, build_configuration, format_configuration
+from dumpdiff.capture.mindspore.kernels import extract_regex
 
 #: All operators of the net of fixtures/try_mindspore_configs.py, by type; parameters are a type of their own.
 ALL = frozenset({"MatMul", "BiasAdd", "ReLU", "Add", "Parameter"})
@@ -31,7 +31,7 @@ class Asked:
         folder.mkdir()
         options = replace(self.options, path=str(folder / "out"))
         file = folder / "dump.json"
-        file.write_text(text_of(configuration(options, Target("cpu"))), encoding="utf-8")
+        file.write_text(format_configuration(build_configuration(options, Target("cpu"))), encoding="utf-8")
         return file
 
     def holds(self, files: Iterable[Path]) -> Asked:
@@ -77,12 +77,12 @@ ASKED = (
     ),
     Asked(
         "asked-names",
-        replace(HERE, kernels=(regex_of([MATMUL, RELU]),)),
+        replace(HERE, kernels=(extract_regex([MATMUL, RELU]),)),
         types=frozenset({"MatMul", "ReLU"}),
     ),
     Asked(
         "asked-parameter",
-        replace(HERE, kernels=(regex_of(["fc.weight"]),)),
+        replace(HERE, kernels=(extract_regex(["fc.weight"]),)),
         types=frozenset({"Parameter"}),
         ways=frozenset({"output"}),
     ),

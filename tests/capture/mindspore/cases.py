@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dumpdiff.capture.mindspore import Options, Target, configuration
+from dumpdiff.capture.mindspore import Options, Target, build_configuration
 
 CPU = Target("cpu")
 #: Operators and parameters of the net of fixtures/try_mindspore_configs.py.
@@ -45,7 +45,7 @@ class Case:
         """The file, in a folder of its own, which the dump goes into too."""
         folder = folder / self.name
         folder.mkdir()
-        config = configuration(Options(path=str(folder / "out"), iteration="all"), CPU)
+        config = build_configuration(Options(path=str(folder / "out"), iteration="all"), CPU)
         for section, changes in (
             ("common_dump_settings", self.common),
             ("e2e_dump_settings", self.e2e),

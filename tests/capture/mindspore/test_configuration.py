@@ -13,8 +13,8 @@ from dumpdiff.capture.mindspore import (
     Target,
     Version,
     check,
-    configuration,
-    text_of,
+    build_configuration,
+    format_configuration,
 )
 
 from .asked import ASKED, Asked
@@ -34,18 +34,18 @@ def test_what_is_written_holds_for_every_backend_and_version(target: Target) -> 
     for saved_data in ("tensor", "statistic", "full"):
         if saved_data == "tensor" or (target.backend != "cpu" and target.version >= (1, 6)):
             options = Options(path="/data/dump", saved_data=saved_data)
-            assert check(configuration(options, target), target, here=False) == ()
+            assert check(build_configuration(options, target), target, here=False) == ()
 
 
 def test_text_is_the_configuration_one_field_to_a_line() -> None:
-    config = configuration(Options(path="/data/dump"), Target())
-    text = text_of(config)
+    config = build_configuration(Options(path="/data/dump"), Target())
+    text = format_configuration(config)
     assert json.loads(text) == config
     assert '    "kernels": [],\n' in text
 
 
 def test_statistics_are_those_that_dumps_are_aligned_by() -> None:
-    config = configuration(Options(path="/data/dump", saved_data="statistic"), Target())
+    config = build_configuration(Options(path="/data/dump", saved_data="statistic"), Target())
     assert config["common_dump_settings"]["statistic_category"] == ["max", "min", "avg", "l2norm"]
 
 
@@ -55,14 +55,14 @@ def test_statistics_are_those_that_dumps_are_aligned_by() -> None:
 def test_an_asynchronous_dump_writes_npy_and_has_no_section_of_the_synchronous(
     target: Target,
 ) -> None:
-    config = configuration(Options(path="/data/dump"), target)
+    config = build_configuration(Options(path="/data/dump"), target)
     assert config["common_dump_settings"]["file_format"] == "npy"
     assert list(config) == ["common_dump_settings"]
 
 
 def test_what_the_kind_of_dump_does_not_know_is_not_dropped_but_told() -> None:
     target = Target("ascend", Version(2, 2))
-    config = configuration(Options(path="/data/dump", sample_num=9), target)
+    config = build_configuration(Options(path="/data/dump", sample_num=9), target)
     assert {violation.rule for violation in check(config, target, here=False)} == {"field-version"}
 
 

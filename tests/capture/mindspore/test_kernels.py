@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff import Trace
-from dumpdiff.capture.mindspore import Options, Target, check, configuration
-from dumpdiff.capture.mindspore.kernels import kernel, names_in, operator_type, regex_of
+from dumpdiff.capture.mindspore import Options, Target, check, build_configuration
+from dumpdiff.capture.mindspore.kernels import parse_kernel, list_kernel_names, get_operator_type, extract_regex
 from dumpdiff.model.errors import DumpError
 
 NAMES = (
@@ -41,17 +41,17 @@ NAMES = (
     ],
 )
 def test_selects(entry: object, selected: set[int]) -> None:
-    taken = kernel(entry)
+    taken = parse_kernel(entry)
     assert {number for number, name in enumerate(NAMES) if taken.selects(name)} == selected
 
 
 def test_the_type_of_an_operator_is_its_last_part_without_the_number() -> None:
-    assert [operator_type(name) for name in NAMES[2:]] == ["MatMul", "Mul", "net.layers.0.weight"]
+    assert [get_operator_type(name) for name in NAMES[2:]] == ["MatMul", "Mul", "net.layers.0.weight"]
 
 
 @given(st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
 def test_a_regex_of_names_selects_these_alone(names: list[str]) -> None:
-    taken = kernel(regex_of(names))
+    taken = parse_kernel(extract_regex(names))
     assert [name for name in NAMES if taken.selects(name)] == [
         name for name in NAMES if name in names
     ]
@@ -59,25 +59,25 @@ def test_a_regex_of_names_selects_these_alone(names: list[str]) -> None:
 
 @given(st.text(alphabet="ab0./_-$+*?(){}|", min_size=1))
 def test_a_regex_of_any_name_selects_it_and_holds_no_backslash(name: str) -> None:
-    entry = regex_of([name])
+    entry = extract_regex([name])
     assert "\\" not in entry
-    assert kernel(entry).selects(name)
+    assert parse_kernel(entry).selects(name)
 
 
 @pytest.mark.parametrize("name", ["a[0]", "a^b", "a\\b"])
 def test_a_name_that_cannot_be_written_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(name))):
-        regex_of([name])
+        extract_regex([name])
 
 
 def unused(trace: Trace, *kernels: str) -> list[str]:
     """What is said of kernels, once the network is known from a dump of it."""
-    config = configuration(Options(path="/tmp", kernels=kernels), Target("cpu"))
-    return [violation.message for violation in check(config, Target("cpu"), names=names_in(trace))]
+    config = build_configuration(Options(path="/tmp", kernels=kernels), Target("cpu"))
+    return [violation.message for violation in check(config, Target("cpu"), names=list_kernel_names(trace))]
 
 
 def test_the_names_of_a_dump_are_those_of_the_runtime(trace: Callable[[str], Trace]) -> None:
-    names = names_in(trace("ms_graph"))
+    names = list_kernel_names(trace("ms_graph"))
     assert len(set(names)) == len(names)
     assert not any("#" in name for name in names)
     assert unused(trace("ms_graph"), *names[:3], "name-regex(.*[.]weight)", "matmul") == []
@@ -86,7 +86,7 @@ def test_the_names_of_a_dump_are_those_of_the_runtime(trace: Callable[[str], Tra
 def test_a_kernel_that_a_dump_does_not_have_is_told_with_those_that_it_has(
     trace: Callable[[str], Trace],
 ) -> None:
-    name = next(name for name in names_in(trace("ms_graph")) if name.endswith("MatMul-op0"))
+    name = next(name for name in list_kernel_names(trace("ms_graph")) if name.endswith("MatMul-op0"))
     (said,) = unused(trace("ms_graph"), name.replace("-op0", "-op9999"))
     assert f"of {name[:-4]!r} there are -op0" in said
     (said,) = unused(trace("ms_graph"), name.replace("MatMul", "MatMull"))
@@ -97,4 +97,4 @@ def test_a_kernel_that_a_dump_does_not_have_is_told_with_those_that_it_has(
 
 def test_a_dump_that_does_not_tell_names_is_refused(trace: Callable[[str], Trace]) -> None:
     with pytest.raises(DumpError, match="with its graphs"):
-        names_in(trace("pt_none"))
+        list_kernel_names(trace("pt_none"))

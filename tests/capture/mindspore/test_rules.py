@@ -14,7 +14,7 @@ from dumpdiff.capture.mindspore import (
     Version,
     check,
     check_file,
-    configuration,
+    build_configuration,
 )
 from dumpdiff.capture.mindspore.violations import SEVERITIES
 from dumpdiff.model.errors import DumpError
@@ -32,7 +32,7 @@ def rules_broken(
     target: Target, common: dict[str, Any] | None = None, e2e: dict[str, Any] | None = None
 ) -> set[str]:
     """The rules that a sound configuration for the target breaks once these fields are changed in it."""
-    config = configuration(Options(path="/data/dump"), target)
+    config = build_configuration(Options(path="/data/dump"), target)
     change(config[C], common)
     if e2e is not None:
         change(config.setdefault(E, {}), e2e)
@@ -129,21 +129,21 @@ def test_holds(target: Target, common: dict[str, Any] | None, e2e: dict[str, Any
 
 
 def test_ascend_needs_the_section_of_the_synchronous_dump_since_2_6() -> None:
-    config = configuration(Options(path="/data/dump"), ASCEND)
+    config = build_configuration(Options(path="/data/dump"), ASCEND)
     del config[E]
     assert [violation.rule for violation in check(config, ASCEND, here=False)] == ["e2e-needed"]
     assert check(config, at(ASCEND, 2, 5), here=False) == ()
 
 
 def test_the_folder_is_left_as_it_was(tmp_path: Path) -> None:
-    config = configuration(Options(path=str(tmp_path / "deep" / "dump")), CPU)
+    config = build_configuration(Options(path=str(tmp_path / "deep" / "dump")), CPU)
     assert check(config, CPU) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "dump").write_text("")
-    config = configuration(Options(path=str(tmp_path / "dump" / "deep")), CPU)
+    config = build_configuration(Options(path=str(tmp_path / "dump" / "deep")), CPU)
     assert [violation.rule for violation in check(config, CPU)] == ["path-unwritable"]
     assert check(config, CPU, here=False) == ()
 
@@ -151,7 +151,7 @@ def test_a_file_in_the_way_of_the_folder(tmp_path: Path) -> None:
 def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = configuration(Options(path=""), CPU)
+    config = build_configuration(Options(path=""), CPU)
     monkeypatch.setenv("MS_DIAGNOSTIC_DATA_PATH", "/data/v1.0")
     (violation,) = check(config, CPU)
     assert (violation.rule, violation.field) == ("path-characters", "MS_DIAGNOSTIC_DATA_PATH")
@@ -160,18 +160,18 @@ def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(
 
 
 def test_a_path_that_is_no_text_is_not_missing_too() -> None:
-    config = configuration(Options(path="/data/dump"), CPU)
+    config = build_configuration(Options(path="/data/dump"), CPU)
     config[C]["path"] = 5
     assert [violation.rule for violation in check(config, CPU)] == ["field-type"]
 
 
 def test_what_a_file_says_does_not_drive_the_terminal() -> None:
-    (violation,) = check({**configuration(Options(path="/tmp"), CPU), "\x1b[2J\n": {}}, CPU)
+    (violation,) = check({**build_configuration(Options(path="/tmp"), CPU), "\x1b[2J\n": {}}, CPU)
     assert str(violation).isprintable()
 
 
 def test_the_worst_comes_first() -> None:
-    config = configuration(Options(path="dump", iteration="5-", kernels=("a", "a")), CPU)
+    config = build_configuration(Options(path="dump", iteration="5-", kernels=("a", "a")), CPU)
     severities = [violation.severity for violation in check(config, CPU)]
     assert severities == sorted(severities, key=list(SEVERITIES).index)
     assert set(severities) == set(SEVERITIES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.capture.msprobe import SCRIPTS, Options, configuration, lines, text_of
+from dumpdiff.capture.msprobe import SCRIPTS, Options, build_configuration, build_script_lines, format_configuration
 from dumpdiff.capture.msprobe.fields import FIELDS
 from dumpdiff.model.errors import DumpError
 
@@ -69,7 +69,7 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
 )
 def test_what_msprobe_would_refuse_or_ignore_is_told(asked: dict[str, object], reason: str) -> None:
     with pytest.raises(DumpError) as told:
-        configuration(Options(**{"path": "/data/dump", **asked}))
+        build_configuration(Options(**{"path": "/data/dump", **asked}))
     assert reason in str(told.value)
     assert str(told.value).startswith("msprobe ")
 
@@ -77,12 +77,12 @@ def test_what_msprobe_would_refuse_or_ignore_is_told(asked: dict[str, object], r
 def test_every_field_that_is_written_is_in_the_table() -> None:
     names = {field.name for field in FIELDS}
     everything = Options("/d", tensor_list=("x",), precision="high", risk_level="ALL")
-    config = configuration(everything)
+    config = build_configuration(everything)
     assert set(config) - {"statistics"} | set(config["statistics"]) <= names
 
 
 def test_steps_and_ranks_are_numbers_where_they_can_be() -> None:
-    config = configuration(Options("/d", steps=("0", "5-8"), ranks=("3",)))
+    config = build_configuration(Options("/d", steps=("0", "5-8"), ranks=("3",)))
     assert (config["step"], config["rank"]) == ([0, "5-8"], [3])
 
 
@@ -101,7 +101,7 @@ def test_msprobe_reads_what_is_written(framework: str, module: str, tmp_path: Pa
     options = Options(
         "/data/dump", framework, names=("a",), tensor_list=("b",), steps=("5-6",), precision="high"
     )
-    (tmp_path / "config.json").write_text(text_of(configuration(options)))
+    (tmp_path / "config.json").write_text(format_configuration(build_configuration(options)))
     script = _PARSE.format(framework=framework, module=module)
     run = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "config.json"],
@@ -118,7 +118,7 @@ def test_msprobe_reads_what_is_written(framework: str, module: str, tmp_path: Pa
     [(name, framework) for name, (those, _) in SCRIPTS.items() for framework in those],
 )
 def test_the_lines_are_python_and_name_the_configuration(script: str, framework: str) -> None:
-    text = lines("/data/config.json", framework, script, (26, 2))
+    text = build_script_lines("/data/config.json", framework, script, (26, 2))
     compile(text, "lines", "exec")
     assert "config_path='/data/config.json'" in text
     assert f"from msprobe.{framework} import" in text
@@ -140,4 +140,4 @@ def test_a_script_that_has_no_such_hook_is_refused(
     script: str, framework: str, version, reason: str
 ) -> None:
     with pytest.raises(DumpError, match=reason):
-        lines("/c.json", framework, script, version)
+        build_script_lines("/c.json", framework, script, version)

@@ -16,7 +16,7 @@ from traces import align_traces, load_shipped_rules
 
 import dumpdiff
 from dumpdiff import api
-from dumpdiff.capture.msprobe.mapping_files import NO_PARTNER, Kind, MsprobeMapping, msprobe_mapping
+from dumpdiff.capture.msprobe.mapping_files import NO_PARTNER, Kind, MsprobeMapping, build_mapping
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 from dumpdiff.reports.alignment import json as result_json
@@ -176,7 +176,7 @@ def test_an_api_mapping_adds_what_it_pairs_rightly(compared, same) -> None:
 @pytest.fixture
 def made(trace: Callable[[str], Trace]) -> Callable[..., MsprobeMapping]:
     """``made("pt_none", "pt_none", "cell")``: the mapping of two shipped dumps."""
-    return lambda target, reference, *options: msprobe_mapping(
+    return lambda target, reference, *options: build_mapping(
         align_traces(trace(target), trace(reference)), load_shipped_rules(), *options
     )
 

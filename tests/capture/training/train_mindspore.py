@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dumpdiff.capture.mindspore import Options, Target, configuration, text_of
+from dumpdiff.capture.mindspore import Options, Target, build_configuration, format_configuration
 
 folder = Path(sys.argv[1])
-config = configuration(Options(path=str(folder / "dump")), Target("cpu"))
-(folder / "dump.json").write_text(text_of(config))
+config = build_configuration(Options(path=str(folder / "dump")), Target("cpu"))
+(folder / "dump.json").write_text(format_configuration(config))
 sys.path.insert(0, str(folder))
 
 import mindspore as ms  # noqa: E402

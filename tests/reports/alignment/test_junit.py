@@ -1,4 +1,4 @@
-"""The report for a CI server: read by a reader of JUnit files, and in the form that Jenkins' schema asks for."""
+"""The report for a CI server has the form of Jenkins' schema and can be read as JUnit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
-from results import FINDING, RSQRT, make, pairs
+from results import FINDING, RSQRT, make_pairs, make_result
 
 from dumpdiff import align
 from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment import junit
 from dumpdiff.reports.alignment.junit import find_layer
 
-#: Attributes an element must have, those it may have, and its children (junit-10.xsd of Jenkins' xUnit plugin).
+#: Required attributes, optional ones, and children (junit-10.xsd of Jenkins' xUnit plugin).
 FORM = {
     "testsuites": (set(), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
     "testsuite": ({"name", "tests", "failures", "errors"}, {"skipped", "time"}, {"testcase"}),
@@ -26,11 +26,11 @@ FORM = {
     "error": (set(), {"type", "message"}, set()),
     "skipped": (set(), {"type", "message"}, set()),
     "system-out": (set(), set(), set()),
-}  # fmt: skip
+}
 
 AGREE = {"phase": "forward", "state": "agreeing", "error": 1e-7}
 FOLLOW = {"phase": "forward", "state": "propagated", "error": 3e-2}
-LAYERS = pairs(
+LAYERS = make_pairs(
     {**AGREE, "scope": "embedding"},
     {**AGREE, "scope": "layers.0.attention.q"},
     {**AGREE, "scope": "layers.0.mlp", "error": 2e-7},
@@ -42,84 +42,92 @@ LAYERS = pairs(
 )
 
 
-def written(result: Result) -> bytes:
+def write_junit(result: Result) -> bytes:
     stream = io.BytesIO()
     junit.write(result, stream)
     return stream.getvalue()
 
 
-def cases(result: Result) -> dict[tuple[str, str], TestCase]:
-    """By class and name, as a CI server tells them apart."""
-    suites = JUnitXml.fromstring(written(result))
+def read_cases(result: Result) -> dict[tuple[str, str], TestCase]:
+    """Return the cases by class and name, as a CI server identifies them."""
+    suites = JUnitXml.fromstring(write_junit(result))
     return {(case.classname, case.name): case for suite in suites for case in suite}
 
 
-def outcomes(result: Result, phase: str) -> dict[str, list[type]]:
-    return {
-        name: [type(one) for one in case.result]
-        for (of, name), case in cases(result).items()
-        if of == f"dumpdiff.{phase}"
-    }
+def read_outcomes(result: Result, phase: str) -> dict[str, list[type]]:
+    outcomes = {}
+    for (classname, name), case in read_cases(result).items():
+        if classname == f"dumpdiff.{phase}":
+            outcomes[name] = [type(outcome) for outcome in case.result]
+    return outcomes
 
 
-def elements(element: ET.Element) -> Iterator[ET.Element]:
+def walk_elements(element: ET.Element) -> Iterator[ET.Element]:
     yield element
     for child in element:
-        yield from elements(child)
+        yield from walk_elements(child)
 
 
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
-def test_the_form_is_the_common_one(verdict: str) -> None:
-    for element in elements(ET.fromstring(written(make(verdict=verdict, pairs=LAYERS)))):
+def test_the_report_follows_the_junit_schema(verdict: str) -> None:
+    for element in walk_elements(
+        ET.fromstring(write_junit(make_result(verdict=verdict, pairs=LAYERS)))
+    ):
         needed, allowed, children = FORM[element.tag]
         assert needed <= set(element.keys()) <= needed | allowed
         assert {child.tag for child in element} <= children
 
 
 def test_the_totals_are_those_of_the_cases() -> None:
-    root = ET.fromstring(written(make(pairs=LAYERS)))
+    root = ET.fromstring(write_junit(make_result(pairs=LAYERS)))
     for element in (root, *root):
-        found = list(element.iter("testcase"))
-        assert int(element.attrib["tests"]) == len(found)
+        cases = list(element.iter("testcase"))
+        assert int(element.attrib["tests"]) == len(cases)
         for tag, name in (("failure", "failures"), ("error", "errors")):
             assert int(element.attrib[name]) == len(list(element.iter(tag)))
 
 
 def test_a_finding_is_a_failure() -> None:
     name = f"layers.1.post_norm: {RSQRT} vs Torch.rsqrt.3.forward, output.0"
-    (failure,) = cases(make(pairs=LAYERS))["dumpdiff.forward", name].result
+    (failure,) = read_cases(make_result(pairs=LAYERS))["dumpdiff.forward", name].result
     assert isinstance(failure, Failure)
     assert failure.message == FINDING.title
     assert failure.type == "introduced"
-    for said in (
-        "finding 1, 97% sure, tolerance 1.0e-5",
+    for line in (
+        "finding 1, confidence 97%, tolerance 1.0e-5",
         "target model.py:46",
         "error 3.1e-2",
         "input values agree",
     ):
-        assert said in failure.text.splitlines()
+        assert line in failure.text.splitlines()
 
 
 def test_a_layer_that_agrees_passes_and_shows_its_numbers() -> None:
-    found = cases(make(pairs=LAYERS))
-    assert found["dumpdiff.forward", "layers.0"].result == []
-    assert found["dumpdiff.forward", "layers.0"].system_out == "2 agreeing; largest error 2.0e-7"
-    assert found["dumpdiff.forward", "embedding"].result == []
+    cases = read_cases(make_result(pairs=LAYERS))
+    assert cases["dumpdiff.forward", "layers.0"].result == []
+    assert cases["dumpdiff.forward", "layers.0"].system_out == "2 agreeing; largest error 2.0e-7"
+    assert cases["dumpdiff.forward", "embedding"].result == []
 
 
-def test_what_only_follows_is_skipped_and_the_layer_at_fault_is_the_finding() -> None:
-    found = outcomes(make(pairs=LAYERS, findings=(FINDING,)), "forward")
-    assert found["layers.2"] == [Skipped]
-    assert "layers.1" not in found
-    assert outcomes(make(pairs=LAYERS, findings=(FINDING,)), "backward") == {"layers.2": [Skipped]}
+def test_a_layer_after_the_divergence_is_skipped_and_the_layer_with_the_finding_is_no_case() -> (
+    None
+):
+    outcomes = read_outcomes(make_result(pairs=LAYERS, findings=(FINDING,)), "forward")
+    assert outcomes["layers.2"] == [Skipped]
+    assert "layers.1" not in outcomes
+    assert read_outcomes(make_result(pairs=LAYERS, findings=(FINDING,)), "backward") == {
+        "layers.2": [Skipped]
+    }
 
 
 def test_what_could_not_be_compared_is_skipped() -> None:
-    assert outcomes(make(pairs=LAYERS), "forward")["outside of layers"] == [Skipped]
+    assert read_outcomes(make_result(pairs=LAYERS), "forward")["outside of layers"] == [Skipped]
 
 
 def test_an_inconclusive_result_is_an_error_and_says_why() -> None:
-    case = cases(make(verdict="inconclusive", findings=()))["dumpdiff", "enough could be compared"]
+    case = read_cases(make_result(verdict="inconclusive", findings=()))[
+        "dumpdiff", "enough could be compared"
+    ]
     (error,) = case.result
     assert isinstance(error, Error)
     assert error.message == "inconclusive: step 0 is the first that both have"
@@ -127,33 +135,38 @@ def test_an_inconclusive_result_is_an_error_and_says_why() -> None:
 
 
 def test_where_it_is_inconclusive_no_finding_is_a_failure() -> None:
-    result = make(verdict="inconclusive", pairs=LAYERS)
-    suites = JUnitXml.fromstring(written(result))
+    result = make_result(verdict="inconclusive", pairs=LAYERS)
+    suites = JUnitXml.fromstring(write_junit(result))
     assert (suites.failures, suites.errors) == (0, 1)
     assert [Skipped] in [
-        outcome for name, outcome in outcomes(result, "forward").items() if RSQRT in name
+        outcome for name, outcome in read_outcomes(result, "forward").items() if RSQRT in name
     ]
 
 
 def test_a_result_of_nothing_is_not_an_empty_report() -> None:
-    nothing = make(verdict="inconclusive", findings=(), pairs=pairs(), coverage={}, notes=())
-    suites = JUnitXml.fromstring(written(nothing))
+    empty_result = make_result(
+        verdict="inconclusive", findings=(), pairs=make_pairs(), coverage={}, notes=()
+    )
+    suites = JUnitXml.fromstring(write_junit(empty_result))
     assert (suites.tests, suites.errors) == (1, 1)
 
 
 def test_hostile_names_and_control_characters_are_text() -> None:
     name = "\x1b[2J</failure>]]><!--&\x00\udcff\ufffe\n"
-    result = make(
+    result = make_result(
         findings=(replace(FINDING, title=name, target_ops=(name,), scope=name, evidence=(name,)),)
     )
     (failure,) = (
-        one for case in cases(result).values() for one in case.result if isinstance(one, Failure)
+        outcome
+        for case in read_cases(result).values()
+        for outcome in case.result
+        if isinstance(outcome, Failure)
     )
     assert failure.message == r"\x1b[2J</failure>]]><!--&\x00\udcff\ufffe\n"
 
 
 def test_equal_results_give_equal_bytes() -> None:
-    assert written(make(pairs=LAYERS)) == written(make(pairs=LAYERS.copy()))
+    assert write_junit(make_result(pairs=LAYERS)) == write_junit(make_result(pairs=LAYERS.copy()))
 
 
 @pytest.mark.parametrize(
@@ -165,23 +178,23 @@ def test_equal_results_give_equal_bytes() -> None:
         ("", "outside of layers"),
     ],
 )
-def test_a_layer_is_where_a_scope_is(scope: str, layer: str) -> None:
+def test_the_layer_of_a_scope(scope: str, layer: str) -> None:
     assert find_layer(scope) == layer
 
 
 def test_the_demo(dump: Callable[[str], Path]) -> None:
     result = align(dump("demo_mindspore"), dump("demo_pytorch"))
-    suites = JUnitXml.fromstring(written(result))
+    suites = JUnitXml.fromstring(write_junit(result))
     assert (suites.failures, suites.errors) == (1, 0)
-    forward = outcomes(result, "forward")
+    forward = read_outcomes(result, "forward")
     assert forward["embedding"] == forward["layers.0"] == []
     assert forward["layers.2"] == [Skipped]
-    assert all(outcome == [Skipped] for outcome in outcomes(result, "backward").values())
+    assert all(outcome == [Skipped] for outcome in read_outcomes(result, "backward").values())
 
 
 def test_a_pair_that_agrees_has_no_failure(dump: Callable[[str], Path]) -> None:
     path = dump("pt_none")
-    suites = JUnitXml.fromstring(written(align(path, path)))
+    suites = JUnitXml.fromstring(write_junit(align(path, path)))
     assert suites.tests > 10
     assert (suites.failures, suites.errors) == (0, 0)
     assert {suite.name for suite in suites} >= {"coverage", "forward", "backward"}

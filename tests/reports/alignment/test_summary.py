@@ -1,45 +1,49 @@
-"""The headline and the small change of every report: numbers, shares, names."""
+"""The headline, and how every report formats numbers, shares and names."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from results import make
+from results import make_result
 
-from dumpdiff.model.formatting import number, percent, printable
+from dumpdiff.model.formatting import format_number, format_percent, escape_control
 from dumpdiff.model.trace import Source
-from dumpdiff.reports.alignment.summary import format_source, format_headline
+from dumpdiff.reports.alignment.summary import format_headline, format_source
 
 
 def test_diverged_names_the_first_divergence() -> None:
-    assert format_headline(make()) == (
+    assert format_headline(make_result()) == (
         "first divergence: layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
         "relative L2 3.1e-2, inputs agree to 2e-7"
     )
 
 
 def test_aligned_says_how_much_was_compared() -> None:
-    said = format_headline(make(verdict="aligned", findings=()))
-    assert said == "aligned: 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"
+    headline = format_headline(make_result(verdict="aligned", findings=()))
+    assert headline == "aligned: 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"
 
 
 def test_inconclusive_says_why_and_blames_nobody() -> None:
-    said = format_headline(
-        make(verdict="inconclusive", notes=("only 3% of the target's forward ops", "bridged: 2"))
+    headline = format_headline(
+        make_result(
+            verdict="inconclusive", notes=("only 3% of the target's forward ops", "bridged: 2")
+        )
     )
-    assert said == "inconclusive: only 3% of the target's forward ops"
+    assert headline == "inconclusive: only 3% of the target's forward ops"
 
 
 def test_nothing_compared_is_said() -> None:
-    said = format_headline(
-        make(verdict="inconclusive", findings=(), coverage={}, notes=(), noise_floor=float("nan"))
+    headline = format_headline(
+        make_result(
+            verdict="inconclusive", findings=(), coverage={}, notes=(), noise_floor=float("nan")
+        )
     )
-    assert said == "inconclusive: nothing compared"
+    assert headline == "inconclusive: nothing compared"
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (3.14e-2, "3.1e-2"),
         (2e-7, "2.0e-7"),
@@ -49,24 +53,24 @@ def test_nothing_compared_is_said() -> None:
         (float("inf"), "inf"),
     ],
 )
-def test_numbers_have_two_digits(value: float, said: str) -> None:
-    assert number(value) == said
+def test_numbers_have_two_digits(value: float, text: str) -> None:
+    assert format_number(value) == text
 
 
 @given(st.floats(0, 1, exclude_max=True))
 def test_only_everything_is_100_percent(share: float) -> None:
-    said = float(percent(share).removesuffix(" %"))
-    assert said < 100
-    assert said == pytest.approx(share * 100, abs=0.11)
+    value = float(format_percent(share).removesuffix(" %"))
+    assert value < 100
+    assert value == pytest.approx(share * 100, abs=0.11)
 
 
 @given(st.text())
 def test_printable_text_is_one_line_without_control_characters(text: str) -> None:
-    assert printable(text).isprintable()
+    assert escape_control(text).isprintable()
 
 
 def test_an_escape_sequence_in_a_name_stays_visible() -> None:
-    assert printable("a\x1b[2J") == "a\\x1b[2J"
+    assert escape_control("a\x1b[2J") == "a\\x1b[2J"
 
 
 def test_a_source_is_one_phrase() -> None:

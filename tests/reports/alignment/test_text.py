@@ -1,11 +1,11 @@
-"""The report for people: the answer first, names in full, filters that hide and never change the answer."""
+"""The report in a terminal: answer first, names in full; filters never change the answer."""
 
 from __future__ import annotations
 
 import io
 
 import pytest
-from results import BASELINE, RSQRT, make, unmatched
+from results import BASELINE, RSQRT, make_result, make_unmatched
 from rich.console import Console
 
 from dumpdiff.model.result import Result
@@ -13,7 +13,7 @@ from dumpdiff.reports.alignment import text as report
 from dumpdiff.reports.alignment.summary import format_headline
 
 
-def printed(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
+def print_report(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
     stream = io.StringIO()
     console = Console(
         file=stream,
@@ -30,16 +30,16 @@ def printed(result: Result, width: int = 160, terminal: bool = False, **view: ob
 @pytest.mark.parametrize("width", [20, 80, 200])
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
 def test_the_first_line_is_the_verdict_however_narrow(verdict: str, width: int) -> None:
-    result = make(verdict=verdict)
-    assert printed(result, width).splitlines()[0] == format_headline(result)
+    result = make_result(verdict=verdict)
+    assert print_report(result, width).splitlines()[0] == format_headline(result)
 
 
 def test_quiet_prints_the_first_line_alone() -> None:
-    assert printed(make(), quiet=True) == format_headline(make()) + "\n"
+    assert print_report(make_result(), quiet=True) == format_headline(make_result()) + "\n"
 
 
 def test_then_comes_a_line_for_each_side_however_narrow() -> None:
-    lines = printed(make(), width=40).splitlines()
+    lines = print_report(make_result(), width=40).splitlines()
     assert lines[2] == (
         "target     mindspore, npy and graph, step 0, rank 0, graph 0: 477 ops, 2430 tensors, /data/ms_dump"
     )
@@ -49,59 +49,59 @@ def test_then_comes_a_line_for_each_side_however_narrow() -> None:
     )
 
 
-def test_colour_only_on_a_terminal() -> None:
-    assert "\x1b[" not in printed(make())
-    assert "\x1b[1;31mfirst divergence" in printed(make(), terminal=True)
+def test_color_only_on_a_terminal() -> None:
+    assert "\x1b[" not in print_report(make_result())
+    assert "\x1b[1;31mfirst divergence" in print_report(make_result(), terminal=True)
 
 
 def test_names_are_given_in_full() -> None:
-    assert RSQRT in printed(make(), width=200)
+    assert RSQRT in print_report(make_result(), width=200)
 
 
 def test_brackets_in_a_name_are_no_markup() -> None:
-    said = printed(make(notes=("[red]op[/red] [0]",)))
-    assert "[red]op[/red] [0]" in said
+    output = print_report(make_result(notes=("[red]op[/red] [0]",)))
+    assert "[red]op[/red] [0]" in output
 
 
 def test_an_escape_sequence_in_a_dump_does_not_reach_the_terminal() -> None:
-    assert "\x1b" not in printed(make(notes=("\x1b[2J",), findings=()))
+    assert "\x1b" not in print_report(make_result(notes=("\x1b[2J",), findings=()))
 
 
 def test_a_region_shows_its_ends_and_verbose_all_of_it() -> None:
-    assert "g1, ... 3 more ..., g5" in printed(make())
-    assert "g1, g2, g3, g4, g5" in printed(make(), verbose=True)
+    assert "g1, ... 3 more ..., g5" in print_report(make_result())
+    assert "g1, g2, g3, g4, g5" in print_report(make_result(), verbose=True)
 
 
 def test_coverage_is_by_side_and_phase() -> None:
-    said = [line.split() for line in printed(make()).splitlines()]
-    assert ["target", "forward", "241", "200", "7", "82.9", "%"] in said
-    assert ["reference", "backward", "132", "124", "0", "94", "%"] in said
-    assert not any("optimizer" in line for line in said), "a phase without ops is no news"
+    rows = [line.split() for line in print_report(make_result()).splitlines()]
+    assert ["target", "forward", "241", "200", "7", "82.9", "%"] in rows
+    assert ["reference", "backward", "132", "124", "0", "94", "%"] in rows
+    assert not any("optimizer" in line for line in rows), "a phase without ops is no news"
 
 
 def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
-    said = [line.split() for line in printed(make()).splitlines()]
-    assert ["target", "2", "healed"] in said
-    assert ["reference", "1", "dead", "end"] in said
-    assert "Default/Cast-op2" not in printed(make())
-    assert "Default/Cast-op2" in printed(make(), verbose=True)
+    rows = [line.split() for line in print_report(make_result()).splitlines()]
+    assert ["target", "2", "healed"] in rows
+    assert ["reference", "1", "dead", "end"] in rows
+    assert "Default/Cast-op2" not in print_report(make_result())
+    assert "Default/Cast-op2" in print_report(make_result(), verbose=True)
 
 
 def test_learned_equivalences_only_with_verbose() -> None:
-    assert "Sigmoid, Mul" not in printed(make())
+    assert "Sigmoid, Mul" not in print_report(make_result())
     assert ["Sigmoid,", "Mul", "Functional.silu", "4"] in [
-        x.split() for x in printed(make(), verbose=True).splitlines()
+        x.split() for x in print_report(make_result(), verbose=True).splitlines()
     ]
 
 
 def test_the_first_problems_are_shown_and_all_with_verbose() -> None:
-    assert "statistic.csv:2: cell 2 is no number" in printed(make())
-    assert "... 2 more, -v shows them" in printed(make())
-    assert "statistic.csv:4: cell 4 is no number" in printed(make(), verbose=True)
+    assert "statistic.csv:2: cell 2 is no number" in print_report(make_result())
+    assert "... 2 more, -v shows them" in print_report(make_result())
+    assert "statistic.csv:4: cell 4 is no number" in print_report(make_result(), verbose=True)
 
 
 @pytest.mark.parametrize(
-    ("view", "told"),
+    ("view", "message"),
     [
         ({"limit": 1}, "1 of 2 findings shown, 1 are beyond --limit 1"),
         ({"phase": "backward"}, "1 of 2 findings shown, 1 are of another phase or scope"),
@@ -109,33 +109,35 @@ def test_the_first_problems_are_shown_and_all_with_verbose() -> None:
         ({"phase": "optimizer"}, "0 of 2 findings shown, 2 are of another phase or scope"),
     ],
 )
-def test_a_filter_says_what_it_hides_and_leaves_the_verdict(
-    view: dict[str, object], told: str
+def test_a_filter_reports_what_it_hides_and_keeps_the_verdict(
+    view: dict[str, object], message: str
 ) -> None:
-    said = printed(make(), **view)
-    assert told in said
-    assert said.splitlines()[0] == format_headline(make())
+    output = print_report(make_result(), **view)
+    assert message in output
+    assert output.splitlines()[0] == format_headline(make_result())
 
 
 def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:
-    many = unmatched(*(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12)))
-    said = printed(make(unmatched=many), verbose=True)
-    assert "op9" in said
-    assert "op10" not in said
-    assert "... 2 more, --limit 12 shows them" in said
+    many = make_unmatched(
+        *(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12))
+    )
+    output = print_report(make_result(unmatched=many), verbose=True)
+    assert "op9" in output
+    assert "op10" not in output
+    assert "... 2 more, --limit 12 shows them" in output
 
 
 def test_evidence_and_metrics_with_verbose() -> None:
-    said = printed(make(), verbose=True)
-    assert "evidence: input values agree; role learned from layers.0" in said
-    assert "relative_l2 3.1e-2" in said
-    assert "cosine -" in said
+    output = print_report(make_result(), verbose=True)
+    assert "evidence: input values agree; role learned from layers.0" in output
+    assert "relative_l2 3.1e-2" in output
+    assert "cosine -" in output
 
 
 def test_a_baseline_is_one_line() -> None:
     (line,) = [
         line
-        for line in printed(make(baseline=BASELINE)).splitlines()
+        for line in print_report(make_result(baseline=BASELINE)).splitlines()
         if line.startswith("baseline")
     ]
     assert (

@@ -1,4 +1,4 @@
-"""Text from a dump stays text: it mentions nobody, links nowhere, ends no table cell and runs no HTML."""
+"""Text from a dump stays text: no mention, no link, no end of a table cell, no HTML."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.reports.alignment.summary import printable
-from dumpdiff.reports.formats.markdown import format_code, format_prose, shorten, format_table
+from dumpdiff.model.formatting import escape_control
+from dumpdiff.reports.formats.markdown import format_code, format_prose, format_table, shorten
 
 from ..pages import Page
 
 
-def shown(markdown: str) -> str:
-    """What a reader sees of code, in either of its two forms."""
+def read_code(markdown: str) -> str:
+    """Return the text that is shown for code, in either of its two forms."""
     if markdown.startswith("`"):
         return markdown[1:-1]
     return html.unescape(markdown.removeprefix("<code>").removesuffix("</code>"))
 
 
-def outside_of_code(markdown: str) -> str:
+def remove_code(markdown: str) -> str:
     return re.sub(r"`[^`]*`|<code>[^<]*</code>", "", markdown)
 
 
@@ -44,7 +44,7 @@ def test_a_name_is_code(text: str, markdown: str) -> None:
 @given(st.text(min_size=1, max_size=100))
 def test_any_name_is_shown_as_it_is_on_one_line(text: str) -> None:
     markdown = format_code(text)
-    assert shown(markdown) == printable(text)
+    assert read_code(markdown) == escape_control(text)
     assert "\n" not in markdown
     assert "|" not in markdown
 
@@ -52,7 +52,7 @@ def test_any_name_is_shown_as_it_is_on_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "relative L2 4.3e-3, inputs agree to 2.0e-7; 83 % sure",
+        "relative L2 4.3e-3, inputs agree to 2.0e-7; 83 % confidence",
         "epsilon = 0.01; the reference uses 1e-05",
         "float64",
         "(if asked)",
@@ -83,17 +83,17 @@ def test_names_in_a_sentence_are_code(text: str, markdown: str) -> None:
 
 
 @given(st.text(max_size=200))
-def test_nothing_outside_of_code_means_anything(text: str) -> None:
-    assert not set(outside_of_code(format_prose(text))) & set("@#$`*_<>[]!|~\\&{}\n")
+def test_nothing_outside_of_code_has_an_effect(text: str) -> None:
+    assert not set(remove_code(format_prose(text))) & set("@#$`*_<>[]!|~\\&{}\n")
 
 
 @given(st.text(max_size=200))
-def test_a_reader_of_markdown_sees_the_same_text_and_nothing_but_code(text: str) -> None:
+def test_rendered_markdown_has_the_same_text_and_only_code(text: str) -> None:
     for before, after in (("", ""), ("- ", ""), ("| a |\n| :-- |\n| ", " |")):
         page = Page(f"{before}{format_prose(text)}{after}")
         assert page.tags <= {"p", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
         assert page.tags & {"ul", "li"} == ({"ul", "li"} if before == "- " else set())
-        assert page.text.split()[before.count("a") :] == printable(text).split()
+        assert page.text.split()[before.count("a") :] == escape_control(text).split()
 
 
 def test_both_ends_of_a_long_name_are_kept() -> None:
@@ -103,6 +103,6 @@ def test_both_ends_of_a_long_name_are_kept() -> None:
 
 def test_a_table_has_a_rule_and_numbers_on_the_right() -> None:
     assert (
-        format_table(("op", "error"), [("`a`", "1")], right=("error",))
+        format_table(("op", "error"), [("`a`", "1")], numeric=("error",))
         == "| op | error |\n| :-- | --: |\n| `a` | 1 |"
     )

@@ -1,4 +1,4 @@
-"""One triage that every report is tried on: real settings, logs, weights, gradients, updates and dumps."""
+"""One triage for all reports: real settings, logs, weights, gradients, updates and dumps."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 
 @pytest.fixture(scope="session")
 def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) -> Case:
-    """The demo's dumps (another epsilon in the target), and updates of twice the learning rate in the reference."""
+    """The demo's dumps (epsilon differs), and twice the learning rate in the reference."""
     folder = tmp_path_factory.mktemp("case")
-    given = {
+    inputs = {
         "target": ("llama.yaml", "logs/mindformers_1.6.log", 0.1, "demo_mindspore"),
         "reference": ("llama_megatron.sh", "logs/megatron_0.12.log", 0.2, "demo_pytorch"),
     }
     runs = {}
-    for side, (settings, log, rate, name) in given.items():
+    for side, (settings, log, rate, name) in inputs.items():
         steps = train(folder / side, rate=rate)
         runs[side] = Run(
-            settings=str(SAMPLES / settings), log=str(SAMPLES / log), norms=str(steps / "gradients_1.npz"),
-            weights=str(steps / "weights_0.npz"), steps=str(steps), dump=str(dump(name)),
-        )  # fmt: skip
+            settings=str(SAMPLES / settings),
+            log=str(SAMPLES / log),
+            norms=str(steps / "gradients_1.npz"),
+            weights=str(steps / "weights_0.npz"),
+            steps=str(steps),
+            dump=str(dump(name)),
+        )
     return Case(**runs)
 
 
@@ -39,6 +43,6 @@ def triaged(case: Case) -> TriageResult:
 
 
 @pytest.fixture(scope="session")
-def bare(case: Case) -> TriageResult:
-    """The same runs of which only weights are given: all other stages had nothing to look at."""
+def weights_only(case: Case) -> TriageResult:
+    """The same runs with weights only: no other stage has input."""
     return api.triage(Case(Run(weights=case.target.weights), Run(weights=case.reference.weights)))

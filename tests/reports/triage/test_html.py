@@ -17,11 +17,11 @@ from dumpdiff.model.stage import Stage
 from dumpdiff.reports.triage import html
 from dumpdiff.reports.triage.markdown import to_markdown
 
-from ..alignment.html.test_page import HOSTILE, policy
+from ..alignment.html.test_page import HOSTILE, read_policy
 from ..browser import Browser
 
 
-def written(triaged: TriageResult) -> bytes:
+def write_page(triaged: TriageResult) -> bytes:
     stream = io.BytesIO()
     html.write(triaged, stream)
     return stream.getvalue()
@@ -29,7 +29,7 @@ def written(triaged: TriageResult) -> bytes:
 
 @pytest.fixture(scope="module")
 def page(triaged: TriageResult) -> bytes:
-    return written(triaged)
+    return write_page(triaged)
 
 
 def test_the_answer_comes_first(browser: Browser, triaged: TriageResult, page: bytes) -> None:
@@ -72,7 +72,7 @@ def test_what_differs_is_unfolded(browser: Browser, page: bytes) -> None:
     assert "4.3e-3" in cells
 
 
-def test_the_tree_shows_the_way_that_was_taken(browser: Browser, page: bytes) -> None:
+def test_the_tree_shows_the_branch_that_was_taken(browser: Browser, page: bytes) -> None:
     browser.open(page)
     assert browser.texts(".tree .taken th") == ["the losses differ at step 1"]
     assert browser.texts(".tree .taken li") == ["data agree", "weights agree", "forward differ"]
@@ -96,7 +96,7 @@ def test_commands_and_the_report_can_be_copied(
     browser.driver.execute_cdp_cmd(
         "Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]}
     )
-    for button, said in (
+    for button, text in (
         (".command button", f"{triaged.advice[0].commands[0]}\n"),
         ("#copy", to_markdown(triaged)),
     ):
@@ -104,15 +104,15 @@ def test_commands_and_the_report_can_be_copied(
         browser.until(f"document.querySelector({button!r}).textContent === 'Copied'")
         assert (
             browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
-            == said
+            == text
         )
 
 
 def test_keys_walk_through_the_stages(browser: Browser, page: bytes) -> None:
     browser.open(page)
-    for key, at in (("n", "settings"), ("n", "checklist"), ("p", "settings"), ("p", "settings")):
+    for key, stage in (("n", "settings"), ("n", "checklist"), ("p", "settings"), ("p", "settings")):
         browser.press(key)
-        assert browser.hash == f"#stage-{at}"
+        assert browser.hash == f"#stage-{stage}"
     assert browser.find(".finding.target").get_attribute("id") == "stage-settings"
     browser.press("?")
     assert browser.find("#help").is_displayed()
@@ -121,8 +121,8 @@ def test_keys_walk_through_the_stages(browser: Browser, page: bytes) -> None:
     assert browser.texts(".finding.target") == []
 
 
-def test_what_was_not_given_is_no_link(browser: Browser, bare: TriageResult) -> None:
-    browser.open(written(bare))
+def test_what_was_not_given_is_no_link(browser: Browser, weights_only: TriageResult) -> None:
+    browser.open(write_page(weights_only))
     assert browser.find(".verdict").text == "CANNOT TELL"
     assert browser.texts(".strip .absent small") == ["not given"] * (len(STAGES) - 1)
     assert len(browser.driver.find_elements("css selector", ".strip a")) == 1
@@ -137,7 +137,7 @@ def test_what_was_not_given_is_no_link(browser: Browser, bare: TriageResult) -> 
 @pytest.mark.parametrize("width", [400, 720, 1440])
 def test_no_screen_is_too_narrow(browser: Browser, page: bytes, width: int, dark: bool) -> None:
     browser.open(page, width=width, height=800, dark=dark)
-    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
     assert browser.run("document.documentElement.scrollWidth") <= width
     background = browser.run("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(18, 21, 25)" if dark else "rgb(247, 247, 245)")
@@ -147,7 +147,7 @@ def test_paper_shows_everything_unfolded(browser: Browser, page: bytes) -> None:
     browser.open(page, dark=True)
     paper = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert paper.startswith(b"%PDF")
-    assert browser.run("[...document.querySelectorAll('details')].every(one => one.open)")
+    assert browser.run("[...document.querySelectorAll('details')].every(details => details.open)")
 
 
 def test_hostile_text_stays_text(browser: Browser, triaged: TriageResult) -> None:
@@ -156,30 +156,40 @@ def test_hostile_text_stays_text(browser: Browser, triaged: TriageResult) -> Non
     weights = replace(
         evidence.weights, notes=(HOSTILE,), target=replace(evidence.weights.target, path=HOSTILE)
     )
-    told = replace(
+    hostile_triage = replace(
         triaged,
         decision=replace(
-            triaged.decision, headline=f"{HOSTILE}: {HOSTILE}", evidence=(HOSTILE,), also=(HOSTILE,),
-            missing=(HOSTILE,), ruled_out=(RuledOut("data", "data", HOSTILE),),
+            triaged.decision,
+            headline=f"{HOSTILE}: {HOSTILE}",
+            evidence=(HOSTILE,),
+            also=(HOSTILE,),
+            missing=(HOSTILE,),
+            ruled_out=(RuledOut("data", "data", HOSTILE),),
         ),
         advice=(Advice(HOSTILE, (HOSTILE,)),),
         evidence=replace(
-            evidence, weights=weights, skipped={"data": HOSTILE},
-            stages=tuple(Stage(s.name, s.verdict, HOSTILE) for s in evidence.stages if s.name != "data"),
+            evidence,
+            weights=weights,
+            skipped={"data": HOSTILE},
+            stages=tuple(
+                Stage(s.name, s.verdict, HOSTILE) for s in evidence.stages if s.name != "data"
+            ),
         ),
-    )  # fmt: skip
-    page = written(told)
+    )
+    page = write_page(hostile_triage)
     assert b"<img" not in page
     assert b"hacked=1</script>" not in page
     browser.open(page, "#stage-weights")
     assert browser.run("typeof hacked") == "undefined"
-    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\u202e", "\\u202e")
+    shown_text = (
+        HOSTILE.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\u202e", "\\u202e")
+    )
     for place in (".cause", ".command pre", "#stage-weights"):
-        assert shown in browser.find(place).get_property("textContent")
+        assert shown_text in browser.find(place).get_property("textContent")
 
 
 def test_one_closed_file_of_little_size(triaged: TriageResult, page: bytes) -> None:
-    assert written(triaged) == page
-    assert policy(page.decode())["default-src"] == ["'none'"]
+    assert write_page(triaged) == page
+    assert read_policy(page.decode())["default-src"] == ["'none'"]
     assert b" style=" not in page
     assert len(page) < 200_000

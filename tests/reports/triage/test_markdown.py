@@ -38,12 +38,12 @@ def test_tables_are_tables(triaged: TriageResult) -> None:
     assert {"table", "details", "pre"} <= Page(to_markdown(triaged)).tags
 
 
-def test_hostile_text_does_nothing(bare: TriageResult) -> None:
+def test_hostile_text_does_nothing(weights_only: TriageResult) -> None:
     name = "</details> @team #2 |x| ![a](http://b) <script>a</script> $x$"
     told = replace(
-        bare,
-        decision=replace(bare.decision, headline=name, evidence=(name,)),
-        evidence=replace(bare.evidence, skipped={"logs": name}),
+        weights_only,
+        decision=replace(weights_only.decision, headline=name, evidence=(name,)),
+        evidence=replace(weights_only.evidence, skipped={"logs": name}),
         advice=(Advice(name, ("cat '```\n# heading'", "```")),),
     )
     page = Page(to_markdown(told))

@@ -10,7 +10,7 @@ from dumpdiff.gradient_norms import Row
 from dumpdiff.reports.triage.norm_chart import WIDTH, draw_norm_chart
 
 
-def row(relative: float, tolerance: float = 1e-3) -> Row:
+def make_row(relative: float, tolerance: float = 1e-3) -> Row:
     state = "differ" if relative > tolerance else "agree"
     return Row(
         "layers.0.mlp.up.weight", "a", "b", 1 + relative, 1.0, relative, tolerance, state, "name"
@@ -18,22 +18,22 @@ def row(relative: float, tolerance: float = 1e-3) -> Row:
 
 
 def test_the_scale_goes_from_one_power_of_ten_to_another() -> None:
-    drawn = draw_norm_chart([row(0.5), row(3e-5)])
-    assert drawn is not None
-    assert (drawn.low, drawn.high) == ("1.0e-5", "1.0e0")
-    assert [bar.limit for bar in drawn.bars] == [pytest.approx(WIDTH * 2 / 5)] * 2
-    assert drawn.bars[0].length == pytest.approx(WIDTH * (5 + math.log10(0.5)) / 5, abs=0.1)
-    assert drawn.bars[0].words == "layers.0.mlp.up.weight: 1.5 against 1, off by 5.0e-1"
-    assert [bar.state for bar in drawn.bars] == ["differ", "agree"]
+    chart = draw_norm_chart([make_row(0.5), make_row(3e-5)])
+    assert chart is not None
+    assert (chart.low, chart.high) == ("1.0e-5", "1.0e0")
+    assert [bar.limit for bar in chart.bars] == [pytest.approx(WIDTH * 2 / 5)] * 2
+    assert chart.bars[0].length == pytest.approx(WIDTH * (5 + math.log10(0.5)) / 5, abs=0.1)
+    assert chart.bars[0].tooltip == "layers.0.mlp.up.weight: 1.5 against 1, off by 5.0e-1"
+    assert [bar.state for bar in chart.bars] == ["differ", "agree"]
 
 
 @pytest.mark.parametrize(("relative", "length"), [(math.inf, WIDTH), (math.nan, 0), (0.0, 0)])
-def test_what_has_no_place_on_it(relative: float, length: float) -> None:
-    drawn = draw_norm_chart([row(0.5), row(relative)])
-    assert drawn is not None
-    assert drawn.bars[1].length == length
+def test_values_without_a_position_on_the_scale(relative: float, length: float) -> None:
+    chart = draw_norm_chart([make_row(0.5), make_row(relative)])
+    assert chart is not None
+    assert chart.bars[1].length == length
 
 
-def test_nothing_to_draw() -> None:
+def test_without_visible_values_there_is_no_chart() -> None:
     assert draw_norm_chart([]) is None
-    assert draw_norm_chart([row(0.0, 0.0)]) is None
+    assert draw_norm_chart([make_row(0.0, 0.0)]) is None

@@ -1,4 +1,4 @@
-"""The published schema of a triage and its stages: real documents follow it, it knows all words, and refuses others."""
+"""The schema of a triage: real documents follow it, it has all words and refuses others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dumpdiff.gradient_norms import pairs, patterns, row
 from dumpdiff.model.verdict import OUTCOME_EXIT_CODES, Verdict
 from dumpdiff.optimizers import gradient_scaling, groups, rule
 from dumpdiff.reports.conversion import json as convert_json
-from dumpdiff.reports.stages import optimizer, sections
+from dumpdiff.reports.stages import optimizer, stage
 from dumpdiff.reports.triage import json as triage_json
 from dumpdiff.reports.weights import json as weights_json
 from dumpdiff.run_settings import checklist, row_value, table
@@ -35,34 +35,37 @@ RESULTS = ("settings", "checklist", "data", "logs", "norms", "weights", "dumps",
 
 @pytest.fixture(scope="module")
 def document(triaged: TriageResult) -> dict[str, Any]:
-    return written(triaged)
+    return write_json(triaged)
 
 
-def written(triaged: TriageResult) -> dict[str, Any]:
+def write_json(triaged: TriageResult) -> dict[str, Any]:
     stream = io.BytesIO()
     triage_json.write(triaged, stream)
-    found: dict[str, Any] = json.loads(stream.getvalue())
-    return found
+    document: dict[str, Any] = json.loads(stream.getvalue())
+    return document
 
 
-def enum_at(*path: str) -> list[str]:
-    """The words that the schema allows at a path of definitions and properties."""
+def read_enum(*path: str) -> list[str]:
+    """Return the words that the schema allows at a path of definitions and properties."""
     node = DEFINITIONS[path[0]]
     for name in path[1:]:
         node = node["items"] if name == "[]" else node["properties"][name]
-    found: list[str] = node.get("enum") or node["oneOf"][0]["enum"]
-    return found
+    words: list[str] = node.get("enum") or node["oneOf"][0]["enum"]
+    return words
 
 
 def test_the_schema_itself_is_valid_and_of_these_versions() -> None:
     jsonschema.Draft202012Validator.check_schema(TRIAGE)
     versions = {
-        "": triage_json.SCHEMA_VERSION, "head": sections.SCHEMA_VERSION, "optimizer": optimizer.SCHEMA_VERSION,
-        "weights": weights_json.SCHEMA_VERSION, "convert": convert_json.SCHEMA_VERSION,
-    }  # fmt: skip
+        "": triage_json.SCHEMA_VERSION,
+        "head": stage.SCHEMA_VERSION,
+        "optimizer": optimizer.SCHEMA_VERSION,
+        "weights": weights_json.SCHEMA_VERSION,
+        "convert": convert_json.SCHEMA_VERSION,
+    }
     for name, version in versions.items():
-        one = DEFINITIONS[name] if name else TRIAGE
-        assert one["properties"]["schema_version"]["const"] == version, name
+        definition = DEFINITIONS[name] if name else TRIAGE
+        assert definition["properties"]["schema_version"]["const"] == version, name
 
 
 def test_a_triage_of_all_stages_follows_it(document: dict[str, Any]) -> None:
@@ -70,8 +73,8 @@ def test_a_triage_of_all_stages_follows_it(document: dict[str, Any]) -> None:
     assert set(document["results"]) == set(RESULTS)
 
 
-def test_a_triage_of_one_stage_follows_it(bare: TriageResult) -> None:
-    check(written(bare))
+def test_a_triage_of_one_stage_follows_it(weights_only: TriageResult) -> None:
+    check(write_json(weights_only))
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -83,12 +86,12 @@ def test_each_result_follows_its_own_definition(document: dict[str, Any], name: 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_nothing_may_be_missing_and_nothing_may_be_new(document: dict[str, Any], name: str) -> None:
-    one = document["results"][name]
-    for field in one.keys() - {"paired"}:  # of one run alone there is none
+    result = document["results"][name]
+    for field in result.keys() - {"paired"}:  # of one run alone there is none
         with pytest.raises(jsonschema.ValidationError, match=f"'{field}' is a required property"):
-            check({key: value for key, value in one.items() if key != field}, name)
+            check({key: value for key, value in result.items() if key != field}, name)
     with pytest.raises(jsonschema.ValidationError, match="weather"):
-        check({**one, "weather": "fine"}, name)
+        check({**result, "weather": "fine"}, name)
 
 
 def test_the_optimizer_of_a_triage_is_of_two_runs(document: dict[str, Any]) -> None:
@@ -126,36 +129,51 @@ def test_an_unknown_word_is_refused(document: dict[str, Any]) -> None:
         (("norms", "rows", "[]", "by"), get_args(pairs.By)),
         (("norms", "patterns", "[]", "kind"), get_args(patterns.Kind)),
         (("relation",), get_args(weights.Relation)),
-        (("moved_state",), (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.UNMOVED)),
-        (("fit", "gradients"), (gradient_scaling.UNSCALED, gradient_scaling.GLOBAL_NORM, gradient_scaling.TENSOR_NORM, gradient_scaling.ONE_FACTOR, gradient_scaling.STEP_FACTORS)),
+        (
+            ("moved_state",),
+            (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.UNMOVED),
+        ),
+        (
+            ("fit", "gradients"),
+            (
+                gradient_scaling.UNSCALED,
+                gradient_scaling.GLOBAL_NORM,
+                gradient_scaling.TENSOR_NORM,
+                gradient_scaling.ONE_FACTOR,
+                gradient_scaling.STEP_FACTORS,
+            ),
+        ),
     ],
     ids="/".join,
-)  # fmt: skip
+)
 def test_the_words_are_those_of_the_program(path: tuple[str, ...], words: tuple[str, ...]) -> None:
-    assert enum_at(*path) == list(words)
+    assert read_enum(*path) == list(words)
 
 
 def test_the_sections_are_those_of_the_tables() -> None:
-    assert set(enum_at("settings", "settings", "[]", "section")) == {
-        one.section for one in table.load_table().rows
+    assert set(read_enum("settings", "settings", "[]", "section")) == {
+        setting.section for setting in table.load_table().rows
     }
-    assert enum_at("checklist", "items", "[]", "section") == list(checklist.load_items()[0])
+    assert read_enum("checklist", "items", "[]", "section") == list(checklist.load_items()[0])
 
 
 def test_the_exit_code_of_every_outcome_is_told() -> None:
-    told = DEFINITIONS["conclusion"]["properties"]["outcome"]["description"].replace(
+    description = DEFINITIONS["conclusion"]["properties"]["outcome"]["description"].replace(
         " (the place is not known)", ""
     )
-    assert ", ".join(f"{outcome} {code}" for outcome, code in OUTCOME_EXIT_CODES.items()) in told
+    assert (
+        ", ".join(f"{outcome} {code}" for outcome, code in OUTCOME_EXIT_CODES.items())
+        in description
+    )
 
 
 def test_what_a_case_may_have_is_known() -> None:
-    assert DEFINITIONS["run"]["required"] == [one.name for one in fields(cases.Run)]
-    assert DEFINITIONS["case"]["required"] == [one.name for one in fields(cases.Case)]
+    assert DEFINITIONS["run"]["required"] == [field.name for field in fields(cases.Run)]
+    assert DEFINITIONS["case"]["required"] == [field.name for field in fields(cases.Case)]
 
 
 def test_what_the_optimizer_says_of_two_runs_and_of_one() -> None:
-    states = enum_at("moved_state")
-    assert enum_at("optimizer", "verdict") == [*get_args(Verdict), *states]
+    states = read_enum("moved_state")
+    assert read_enum("optimizer", "verdict") == [*get_args(Verdict), *states]
     aspects = (rule.CORRECTION, rule.DECAY_KIND, rule.EPSILON_PLACE, rule.MOMENTUM_KIND, rule.SCALE)
     assert DEFINITIONS["fit"]["properties"]["aspects"]["propertyNames"]["enum"] == list(aspects)

@@ -12,7 +12,7 @@ from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.reports.triage import text
 
 
-def printed(
+def print_report(
     triaged: TriageResult, *, width: int = 200, quiet: bool = False, verbose: bool = False
 ) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
@@ -20,35 +20,40 @@ def printed(
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def under(title: str, lines: list[str]) -> list[str]:
-    """The lines of a list, or the rows of a table."""
+def select_lines(title: str, lines: list[str]) -> list[str]:
+    """Return the lines of a list, or the rows of a table."""
     start = next(i for i, line in enumerate(lines) if line.split("  ")[0] == title)
     length = lines[start:].index("") if "" in lines[start:] else None
     return lines[start + 1 : None if length is None else start + length]
 
 
 def test_the_first_line_is_the_answer(triaged: TriageResult) -> None:
-    first = printed(triaged, width=60, quiet=True)
+    first = print_report(triaged, width=60, quiet=True)
     assert len(first) == 1
     assert first[0].startswith("triage: the forward pass differs: layers.1.post_attention_norm")
 
 
-def test_what_it_rests_on_and_what_was_ruled_out_and_by_what(triaged: TriageResult) -> None:
-    lines = printed(triaged)
-    assert any("behaves as epsilon = 0.01" in line for line in under("because", lines))
-    assert [line.split(":")[0] for line in under("ruled out", lines)] == [
+def test_the_evidence_and_what_was_ruled_out(triaged: TriageResult) -> None:
+    lines = print_report(triaged)
+    assert any("behaves as epsilon = 0.01" in line for line in select_lines("because", lines))
+    assert [line.split(":")[0] for line in select_lines("ruled out", lines)] == [
         "  data, by data",
         "  weights, by weights",
     ]
-    assert "  the optimizer: different rules: learning rate 0.1 against learning rate 0.2" in under(
-        "also different", lines
+    assert (
+        "  the optimizer: different rules: learning rate 0.1 against learning rate 0.2"
+        in select_lines("also different", lines)
     )
 
 
-def test_every_stage_has_a_line_in_the_order_of_the_guide(triaged: TriageResult, bare: TriageResult) -> None:
-    for found in (triaged, bare):
+def test_every_stage_has_a_line_in_the_order_of_the_guide(
+    triaged: TriageResult, weights_only: TriageResult
+) -> None:
+    for result in (triaged, weights_only):
         rows = [
-            row for row in under("stage", printed(found, width=1000)) if not row.startswith("─")
+            row
+            for row in select_lines("stage", print_report(result, width=1000))
+            if not row.startswith("─")
         ]
         assert tuple(row.split()[0] for row in rows) == STAGES
     assert rows[0].split()[:3] == ["settings", "not", "given"]
@@ -59,24 +64,26 @@ def test_every_stage_has_a_line_in_the_order_of_the_guide(triaged: TriageResult,
 
 def test_commands_stand_alone_and_unbroken(triaged: TriageResult) -> None:
     (command,) = triaged.advice[0].commands
-    assert f"    {command}" in printed(triaged, width=40)
+    assert f"    {command}" in print_report(triaged, width=40)
 
 
-def test_what_was_not_given_is_said_once(bare: TriageResult) -> None:
-    said = "no training log of the target and the reference"
-    assert sum(said in line for line in printed(bare, width=1000)) == 1
+def test_a_stage_without_input_is_reported_once(weights_only: TriageResult) -> None:
+    reason = "no training log of the target and the reference"
+    assert sum(reason in line for line in print_report(weights_only, width=1000)) == 1
 
 
-def test_with_v_every_stage_says_what_its_own_command_says(triaged: TriageResult) -> None:
-    lines = printed(triaged, width=300, verbose=True)
+def test_verbose_prints_every_stage_as_its_own_command_does(triaged: TriageResult) -> None:
+    lines = print_report(triaged, width=300, verbose=True)
     titles = [line.split()[0] for line in lines if line.endswith("----")]
     assert tuple(titles) == STAGES
-    for said in ("first loss", "layers.0.bias", "at most rounds", "differences"):
-        assert any(line.strip().startswith(said) for line in lines)
+    for start in ("first loss", "layers.0.bias", "at most rounds", "differences"):
+        assert any(line.strip().startswith(start) for line in lines)
 
 
-def test_control_characters_are_shown_and_brackets_stay(bare: TriageResult) -> None:
+def test_control_characters_are_shown_and_brackets_stay(weights_only: TriageResult) -> None:
     name = "a\x1b[2J[bold]b\u202e"
-    told = replace(bare, decision=replace(bare.decision, headline=name, evidence=(name,)))
-    assert printed(told)[0] == "triage: a\\x1b[2J[bold]b\\u202e"
-    assert under("because", printed(told)) == ["  a\\x1b[2J[bold]b\\u202e"]
+    hostile_triage = replace(
+        weights_only, decision=replace(weights_only.decision, headline=name, evidence=(name,))
+    )
+    assert print_report(hostile_triage)[0] == "triage: a\\x1b[2J[bold]b\\u202e"
+    assert select_lines("because", print_report(hostile_triage)) == ["  a\\x1b[2J[bold]b\\u202e"]

@@ -1,4 +1,4 @@
-"""The page on two checkpoints as a reader uses it: real files, compared, in a real browser."""
+"""The page on two checkpoints: real files, compared, in a real browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dumpdiff.reports.weights import html as weights_html
 from dumpdiff.reports.weights.html import build_layer_maps
 from dumpdiff.weight_comparison import WeightsResult
 
-from ..alignment.html.test_page import HOSTILE, policy
+from ..alignment.html.test_page import HOSTILE, read_policy
 from ..browser import Browser
 
 Weights = dict[str, np.ndarray]
@@ -25,7 +25,7 @@ GATE, UP = "layers.*.mlp.gate_proj.weight", "layers.*.mlp.up_proj.weight"
 HALVED = "layers.1.attention.k.weight"
 
 
-def weights() -> Weights:
+def make_weights() -> Weights:
     draw = np.random.default_rng(5).standard_normal
     parts = {"self_attn.q_proj": (32, 16), "self_attn.k_proj": (16, 16)}
     parts |= {"mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16), "mlp.down_proj": (16, 24)}
@@ -38,28 +38,28 @@ def weights() -> Weights:
     return {name: value.astype(np.float32) for name, value in named.items()}
 
 
-def mistaken() -> Weights:
-    """Gate for up everywhere, one k halved, one q rounded, the last norm forgotten, a tensor that nobody knows."""
-    made = weights()
+def make_mistaken_weights() -> Weights:
+    """Swap gate and up, halve one k, round one q, drop the last norm, add an unknown tensor."""
+    weights = make_weights()
     for layer in range(3):
         gate, up = (f"model.layers.{layer}.mlp.{part}_proj.weight" for part in ("gate", "up"))
-        made[gate], made[up] = made[up], made[gate]
-    made["model.layers.1.self_attn.k_proj.weight"] *= np.float32(0.5)
-    made["model.layers.2.self_attn.q_proj.weight"] = made[
+        weights[gate], weights[up] = weights[up], weights[gate]
+    weights["model.layers.1.self_attn.k_proj.weight"] *= np.float32(0.5)
+    weights["model.layers.2.self_attn.q_proj.weight"] = weights[
         "model.layers.2.self_attn.q_proj.weight"
     ].astype(np.float16)
-    del made["model.norm.weight"]
-    made[f"model.{HOSTILE}.weight"] = np.arange(35, dtype=np.float32).reshape(7, 5)
-    return made
+    del weights["model.norm.weight"]
+    weights[f"model.{HOSTILE}.weight"] = np.arange(35, dtype=np.float32).reshape(7, 5)
+    return weights
 
 
-def compared(folder: Path, target: Weights, reference: Weights) -> WeightsResult:
-    for name, held in (("target", target), ("reference", reference)):
-        save_file(held, folder / f"{name}.safetensors")
+def compare_weights(folder: Path, target: Weights, reference: Weights) -> WeightsResult:
+    for name, weights in (("target", target), ("reference", reference)):
+        save_file(weights, folder / f"{name}.safetensors")
     return dumpdiff.api.weights(folder / "target.safetensors", folder / "reference.safetensors")
 
 
-def written(result: WeightsResult) -> bytes:
+def write_page(result: WeightsResult) -> bytes:
     stream = io.BytesIO()
     weights_html.write(result, stream)
     return stream.getvalue()
@@ -67,18 +67,20 @@ def written(result: WeightsResult) -> bytes:
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> WeightsResult:
-    return compared(tmp_path_factory.mktemp("checkpoints"), mistaken(), weights())
+    return compare_weights(
+        tmp_path_factory.mktemp("checkpoints"), make_mistaken_weights(), make_weights()
+    )
 
 
 @pytest.fixture(scope="module")
 def page(result: WeightsResult) -> bytes:
-    return written(result)
+    return write_page(result)
 
 
-def column(browser: Browser, place: int) -> list[str]:
-    """A column of the parameters on screen."""
-    shown = "[...document.querySelectorAll('#parameters-table tr[data-row]')]"
-    return list(browser.run(f"{shown}.map(row => row.cells[{place}].textContent)"))
+def read_column(browser: Browser, place: int) -> list[str]:
+    """Return a column of the parameters on screen."""
+    rows = "[...document.querySelectorAll('#parameters-table tr[data-row]')]"
+    return list(browser.run(f"{rows}.map(row => row.cells[{place}].textContent)"))
 
 
 def test_the_answer_comes_first(browser: Browser, result: WeightsResult, page: bytes) -> None:
@@ -89,23 +91,25 @@ def test_the_answer_comes_first(browser: Browser, result: WeightsResult, page: b
     )
     assert browser.texts(".figures dd:nth-child(2)") == ["16", "7", "1", "1", "99.4 %"]
     facts = browser.find(".facts").text
-    for said in (
+    for fact in (
         result.target.path,
         result.reference.path,
         "safetensors",
         "huggingface",
         "17 tensors, 0.0247 MB",
     ):
-        assert said in facts
+        assert fact in facts
     assert browser.texts(".relations tbody th") == ["identical", "rounded", "different"]
     assert browser.texts(".relations .number") == ["8", "1", "7"]
 
 
-def test_every_mistake_is_said_once_for_all_layers(browser: Browser, page: bytes) -> None:
+def test_every_mistake_is_listed_once_for_all_layers(browser: Browser, page: bytes) -> None:
     browser.open(page)
     assert browser.texts("#wrong .what") == [
-        f"{GATE}: the reference's {UP}", f"{UP}: the reference's {GATE}", f"{HALVED}: 0.5 times the reference's",
-    ]  # fmt: skip
+        f"{GATE}: the reference's {UP}",
+        f"{UP}: the reference's {GATE}",
+        f"{HALVED}: 0.5 times the reference's",
+    ]
     browser.find("#mistake-3 summary").click()
     cells = browser.texts("#mistake-3 tbody tr > *")
     assert cells[:5] == [HALVED, "0.5 times the reference's", "16 × 16", "float32", "5.0e-1"]
@@ -140,7 +144,7 @@ def test_a_cell_of_the_map_shows_its_parameters(browser: Browser, page: bytes) -
         f"{HALVED}: different",
     )
     browser.run("arguments[0].click()", cell)
-    assert column(browser, 2) == [HALVED]
+    assert read_column(browser, 2) == [HALVED]
     assert browser.find("#count").text == "1 of 16"
 
 
@@ -151,24 +155,24 @@ def test_the_experts_of_a_layer_share_a_cell(result: WeightsResult) -> None:
     ]
     pairs[4] = replace(pairs[4], relation="noise")
     ((layer, (cell,)),) = build_layer_maps(pairs)[0].rows
-    assert (layer, cell.level if cell else "") == ("layers.0", "noise")
+    assert (layer, cell.css_class if cell else "") == ("layers.0", "noise")
     assert cell is not None
-    assert cell.words == "layers.0.mlp.experts.*.up_proj.weight: 8 identical, 1 noise"
+    assert cell.tooltip == "layers.0.mlp.experts.*.up_proj.weight: 8 identical, 1 noise"
 
 
 def test_search_filter_and_sort(browser: Browser, page: bytes) -> None:
     browser.open(page)
     browser.find("#search").send_keys("gate_proj layers.2")
-    assert "layers.2.mlp.gate_proj.weight" in column(browser, 2)
-    assert {name.split(".")[1] for name in column(browser, 2)} == {"2"}
+    assert "layers.2.mlp.gate_proj.weight" in read_column(browser, 2)
+    assert {name.split(".")[1] for name in read_column(browser, 2)} == {"2"}
 
     browser.open(page, "#state=rounded")
-    assert column(browser, 2) == ["layers.2.attention.q.weight"]
-    assert column(browser, 5) == ["float16"]
+    assert read_column(browser, 2) == ["layers.2.attention.q.weight"]
+    assert read_column(browser, 5) == ["float16"]
 
     browser.open(page, "#sort=-error")
-    assert set(column(browser, 1)[:7]) == {"different"}
-    assert HALVED in column(browser, 2)[:7]
+    assert set(read_column(browser, 1)[:7]) == {"different"}
+    assert HALVED in read_column(browser, 2)[:7]
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -179,27 +183,27 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, page: bytes, dark: bool
 
 
 def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
-    known = weights() | {
+    reference = make_weights() | {
         f"model.layers.0.{HOSTILE}.weight": np.arange(12, dtype=np.float32).reshape(3, 4)
     }
-    wrong = known | {
+    target = reference | {
         f"model.layers.0.{HOSTILE}.weight": np.zeros((3, 4), np.float32),
         f"a.{HOSTILE}": np.ones((9, 2)),
     }
-    result = compared(tmp_path, wrong, known | {f"b.{HOSTILE}": np.ones((2, 5))})
+    result = compare_weights(tmp_path, target, reference | {f"b.{HOSTILE}": np.ones((2, 5))})
     assert (len(result.mistakes), len(result.missing), len(result.unknown)) == (1, 1, 1)
     side = replace(result.target, path=HOSTILE, format=HOSTILE, family=HOSTILE)
-    page = written(replace(result, target=side, notes=(HOSTILE,)))
+    page = write_page(replace(result, target=side, notes=(HOSTILE,)))
     assert b"<img" not in page
     assert b"hacked=1</script>" not in page
     assert b"&lt;img src=x onerror=&#34;hacked=1&#34;&gt;{{ 7*7 }}\\x1b]0;x\\x07\\u202e" in page
     browser.open(page, "#sort=-error&parameter=0")
     assert browser.run("typeof hacked") == "undefined"
-    assert any(r"<img src=x" in name for name in column(browser, 2))
+    assert any(r"<img src=x" in name for name in read_column(browser, 2))
 
 
 def test_the_same_weights(browser: Browser, tmp_path: Path) -> None:
-    browser.open(written(compared(tmp_path, weights(), weights())))
+    browser.open(write_page(compare_weights(tmp_path, make_weights(), make_weights())))
     assert (
         browser.find("h1").text == "Same weights, bit for bit: 17 parameters, 100 % of the elements"
     )
@@ -208,12 +212,12 @@ def test_the_same_weights(browser: Browser, tmp_path: Path) -> None:
 
 def test_nothing_to_compare(browser: Browser, tmp_path: Path) -> None:
     counter = {"global_step": np.ones(1, np.float32)}
-    browser.open(written(compared(tmp_path, counter, counter)))
+    browser.open(write_page(compare_weights(tmp_path, counter, counter)))
     assert browser.find(".verdict").text == "INCONCLUSIVE"
     browser.find("#search").send_keys("x")
     assert browser.find("#count").text == "0 of 0"
 
 
 def test_one_closed_file(result: WeightsResult, page: bytes) -> None:
-    assert written(result) == page
-    assert policy(page.decode())["default-src"] == ["'none'"]
+    assert write_page(result) == page
+    assert read_policy(page.decode())["default-src"] == ["'none'"]

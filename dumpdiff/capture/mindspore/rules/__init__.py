@@ -10,12 +10,12 @@ from . import data, debug, kernels, mode, place, steps
 Check = Callable[[Settings], Iterator[Violation]]
 
 CHECKS: tuple[Check, ...] = (
-    mode.violations,
-    place.violations,
-    steps.violations,
-    data.violations,
-    kernels.violations,
-    debug.violations,
+    mode.find_violations,
+    place.find_violations,
+    steps.find_violations,
+    data.find_violations,
+    kernels.find_violations,
+    debug.find_violations,
 )
 
 RULES: tuple[Rule, ...] = (

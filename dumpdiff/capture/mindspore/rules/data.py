@@ -89,12 +89,12 @@ RULES = (
 )
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the data asked for."""
     if settings.statistics and not (settings.op_debug_mode == EXCEPTION and settings.synchronous):
-        yield from _saving(settings)
+        yield from _check_saved_data(settings)
         if settings.target.version >= (2, 3):
-            yield from _categories(settings)
+            yield from _check_categories(settings)
     e2e, backend = settings.e2e or {}, settings.target.backend
     if settings.device_statistics and (settings.saved_data != "statistic" or backend != "ascend"):
         why = (
@@ -122,7 +122,7 @@ def violations(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _saving(settings: Settings) -> Iterator[Violation]:
+def _check_saved_data(settings: Settings) -> Iterator[Violation]:
     target = settings.target
     if target.backend == "cpu":
         yield ON_CPU.broken(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
@@ -139,7 +139,7 @@ def _saving(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _categories(settings: Settings) -> Iterator[Violation]:
+def _check_categories(settings: Settings) -> Iterator[Violation]:
     asked = settings.common.get("statistic_category")
     if asked is None:
         return

@@ -70,7 +70,7 @@ RULES = (
 )
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the way operators are watched."""
     common, mode, target = settings.common, settings.op_debug_mode, settings.target
     if target.version >= (2, 3) and common.get("op_debug_mode") in (1, 2):
@@ -96,7 +96,7 @@ def violations(settings: Settings) -> Iterator[Violation]:
             f"{E2E}.sample_mode", f"is for op_debug_mode 0, not {mode}; leave it out"
         )
     if mode == EXCEPTION:
-        yield from _exception(settings)
+        yield from _check_exception_mode(settings)
     elif target.backend in ("cpu", "gpu"):
         yield OVERFLOW_BACKEND.broken(
             FIELD, f"{target.backend} does not find overflow and dumps all; write 0"
@@ -113,7 +113,7 @@ def violations(settings: Settings) -> Iterator[Violation]:
         yield BOTH.broken(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
 
 
-def _exception(settings: Settings) -> Iterator[Violation]:
+def _check_exception_mode(settings: Settings) -> Iterator[Violation]:
     if not settings.target.on_ascend:
         yield EXCEPTION_BACKEND.broken(
             FIELD, f"{settings.target.backend} dumps no operator that raised; write 0"

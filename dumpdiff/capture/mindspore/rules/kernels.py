@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..fields import COMMON
-from ..kernels import Kernel, kernel
+from ..kernels import Kernel, parse_kernel
 from ..settings import KERNELS, MARKED_CELLS, Settings
 from ..violations import Rule, Violation
 
@@ -92,7 +92,7 @@ _ROOTS = ("Default", "Gradients", "Expand")
 _PLAIN = r"[A-Za-z0-9_/-]*"
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the operators asked for."""
     if settings.dump_mode == MARKED_CELLS and not settings.target.on_ascend:
         yield SET_DUMP.broken(
@@ -114,26 +114,26 @@ def violations(settings: Settings) -> Iterator[Violation]:
         )
     seen = set()
     for entry in filter(None, entries):  # an empty one is passed over
-        taken = kernel(entry)
+        taken = parse_kernel(entry)
         if taken in seen:
             yield DUPLICATE.broken(FIELD, f"{entry!r} stands there twice; write it once")
         seen.add(taken)
-        wrong = [*_entry(entry, taken, settings)]
+        wrong = [*_check_entry(entry, taken, settings)]
         yield from wrong
         if not wrong and settings.names is not None and not any(map(taken.selects, settings.names)):
             yield ABSENT.broken(
-                FIELD, f"{entry!r} selects nothing: {_instead(taken, settings.names)}"
+                FIELD, f"{entry!r} selects nothing: {_suggest_entry(taken, settings.names)}"
             )
 
 
-def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
+def _check_entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
     if not isinstance(entry, str):
         yield NOT_TEXT.broken(
             FIELD,
             f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes",
         )
     elif taken.form == "regex":
-        yield from _regex(taken, settings)
+        yield from _check_regex(taken, settings)
     elif taken.form == "name" and "/" not in taken.text:
         yield FILE_NAME.broken(
             FIELD,
@@ -148,7 +148,7 @@ def _entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]
         )
 
 
-def _instead(taken: Kernel, names: Sequence[str]) -> str:
+def _suggest_entry(taken: Kernel, names: Sequence[str]) -> str:
     """What the network has where an entry selects none of its operators."""
     stem = taken.text.rsplit("-op", 1)[0]
     alike = [name for name in names if taken.form == "name" and name.rsplit("-op", 1)[0] == stem]
@@ -164,7 +164,7 @@ def _instead(taken: Kernel, names: Sequence[str]) -> str:
     )
 
 
-def _regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
+def _check_regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
     text = taken.text
     if settings.target.version < (2, 3):
         yield NO_REGEX_YET.broken(
@@ -183,7 +183,7 @@ def _regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
     if trouble:
         yield BAD_REGEX.broken(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
         return
-    why = _part(text)
+    why = _check_type_name(text)
     if why:
         inner = text.removeprefix(".*").removesuffix(".*")
         yield PARTIAL.broken(
@@ -192,7 +192,7 @@ def _regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _part(text: str) -> str:
+def _check_type_name(text: str) -> str:
     """Why no name matches as a whole; '' if one may. Certain only for what stands at either end in plain letters."""
     if "|" in text:
         return ""

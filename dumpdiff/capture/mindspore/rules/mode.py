@@ -36,7 +36,7 @@ WHOLE_GRAPHS_SECTION = Rule(
 RULES = (SECTION_NEEDED, SWITCH, WHOLE_GRAPHS_MOVED, WHOLE_GRAPHS_SECTION)
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the kind of dump."""
     target, e2e = settings.target, settings.e2e
     if target.backend == "ascend-ge":

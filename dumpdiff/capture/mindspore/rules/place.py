@@ -75,25 +75,25 @@ RULES = (
 )
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the place that the dump goes to."""
     if "path" in settings.common or (
         settings.target.version >= (1, 5) and "path" not in settings.unsound
     ):
-        yield from _path(str(settings.common.get("path", "")), settings.here)
+        yield from _check_path(str(settings.common.get("path", "")), settings.here)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
         what = (
             f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
         )
         yield BAD_NET_NAME.broken(
-            NET_NAME, f"{what} letters, digits, '-' and '_'; write {_cleaned(net_name)!r}"
+            NET_NAME, f"{what} letters, digits, '-' and '_'; write {_clean_path(net_name)!r}"
         )
     if "support_device" in settings.common:
-        yield from _devices(settings.common["support_device"], settings.target.backend)
+        yield from _check_devices(settings.common["support_device"], settings.target.backend)
 
 
-def _path(path: str, here: bool) -> Iterator[Violation]:
+def _check_path(path: str, here: bool) -> Iterator[Violation]:
     where = PATH
     if not path:
         path, where = os.environ.get(FALLBACK, "") if here else "", FALLBACK
@@ -113,14 +113,14 @@ def _path(path: str, here: bool) -> Iterator[Violation]:
     if not path.startswith("/"):
         yield PATH_RELATIVE.broken(where, f"{path!r} is relative; write the whole path from '/'")
     elif here and not odd:
-        why = _unwritable(Path(path))
+        why = _explain_unwritable(Path(path))
         if why:
             yield PATH_UNWRITABLE.broken(
                 where, f"{why}; the training would run and leave no dump; use another folder"
             )
 
 
-def _unwritable(path: Path) -> str:
+def _explain_unwritable(path: Path) -> str:
     """Why nothing can be written into a folder on this machine; '' if it can. Leaves nothing behind."""
     there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not there.is_dir():
@@ -134,11 +134,11 @@ def _unwritable(path: Path) -> str:
     return ""
 
 
-def _cleaned(name: str) -> str:
+def _clean_path(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name) or "Net"
 
 
-def _devices(devices: list[object], backend: str) -> Iterator[Violation]:
+def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
     if not devices and backend != "cpu":
         yield NO_DEVICE.broken(
             DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]"

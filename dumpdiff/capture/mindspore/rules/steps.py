@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..fields import COMMON
-from ..iteration import bad_characters, iterations
+from ..iteration import find_bad_characters, parse_iterations
 from ..settings import EXCEPTION, Settings
 from ..violations import Rule, Violation
 
@@ -35,16 +35,16 @@ RULES = (CHARACTERS, DEAD_PART, NO_STEP, BEFORE_FIRST)
 _GRAMMAR = "write 'all', or numbers and ranges joined by '|', as in '0|5-8'"
 
 
-def violations(settings: Settings) -> Iterator[Violation]:
+def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the steps asked for."""
     text = settings.common.get("iteration")
     if text is None:
         return
-    odd = bad_characters(text)
+    odd = find_bad_characters(text)
     if odd or not text:
-        yield CHARACTERS.broken(ITERATION, f"{text!r} {_trouble(text, odd)}; {_GRAMMAR}")
+        yield CHARACTERS.broken(ITERATION, f"{text!r} {_find_trouble(text, odd)}; {_GRAMMAR}")
         return
-    steps = iterations(text)
+    steps = parse_iterations(text)
     if not steps.everything and not steps.ranges:
         part, why = steps.dead[0]
         yield NO_STEP.broken(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
@@ -62,7 +62,7 @@ def violations(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _trouble(text: str, odd: str) -> str:
+def _find_trouble(text: str, odd: str) -> str:
     if not text:
         return "is empty"
     if text.lower() == "all":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....model.finding_context import Edge, FindingContext, Neighborhood, Node
-from ....model.formatting import number
+from ....model.formatting import format_number
 
 WIDTH, HEIGHT = 196, 44  #: of an op, in pixels like all lengths here
 _COLUMN_GAP, _ROW_GAP = 26, 50  #: between ops of one row, between rows
@@ -170,8 +170,8 @@ def _draw_arrow(edge: Edge, boxes: Sequence[Box]) -> Arrow:
         bend = max(18.0, (y1 - y0) / 2)
         path = f"M{x0:g} {y0:g}C{x0:g} {y0 + bend:g} {x1:g} {y1 - bend:g} {x1:g} {y1 - 5:g}"
         label_position = (x0 + x1) / 2, (y0 + y1) / 2 + 3
-    label = "" if math.isnan(edge.error) else number(edge.error)
+    label = "" if math.isnan(edge.error) else format_number(edge.error)
     shape = f", {edge.shape}" if edge.shape else ""
     ends = f"{producer.node.op} to {consumer.node.op}, {edge.slot}{shape}"
-    tooltip = f"{ends}: {edge.state}, error {number(edge.error)}"
+    tooltip = f"{ends}: {edge.state}, error {format_number(edge.error)}"
     return Arrow(path, label_position, label, edge, tooltip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ....model.formatting import number, percent
+from ....model.formatting import format_number, format_percent
 from ....model.result import Baseline, Result, Side
 from ...page.renderer import Page
 from ..summary import format_headline, format_part, label_sides
@@ -99,12 +99,12 @@ def _list_judgment(result: Result) -> Iterator[tuple[str, str]]:
     """Yield (name, value) of the numbers that the verdict depends on."""
     tolerances = result.pairs["tolerance"].dropna()
     if len(tolerances):
-        ends = dict.fromkeys((number(tolerances.min()), number(tolerances.max())))
+        ends = dict.fromkeys((format_number(tolerances.min()), format_number(tolerances.max())))
         yield "tolerances", f"{' to '.join(ends)}, by operator, dtype and length of sums"
     if not math.isnan(result.noise_floor):
-        yield "noise", f"{number(result.noise_floor)}, the median error of the pairs that agree"
+        yield "noise", f"{format_number(result.noise_floor)}, the median error of the pairs that agree"
     if "min_coverage" in result.details:
-        yield "required coverage", percent(float(result.details["min_coverage"]))
+        yield "required coverage", format_percent(float(result.details["min_coverage"]))
     if result.baseline is not None:
         yield "second run of the reference", _format_baseline(result.baseline)
 
@@ -112,6 +112,6 @@ def _list_judgment(result: Result) -> Iterator[tuple[str, str]]:
 def _format_baseline(baseline: Baseline) -> str:
     if baseline.unusable:
         return baseline.unusable
-    spread = f"spread of {baseline.values:,} values, median {number(baseline.median)}"
-    largest = f"largest {number(baseline.largest)} ({baseline.largest_op})"
+    spread = f"spread of {baseline.values:,} values, median {format_number(baseline.median)}"
+    largest = f"largest {format_number(baseline.largest)} ({baseline.largest_op})"
     return f"{spread}, {largest}, {baseline.source.path}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ....model.finding import Finding
 from ....model.finding_context import FindingContext
-from ....model.formatting import number
+from ....model.formatting import format_number
 from ....model.result import Result
 from .dataflow_diagram import Diagram, draw_dataflow
 from .tables import find_row, find_rows_of_ops
@@ -110,4 +110,4 @@ def _format_metrics(finding: Finding) -> Iterator[tuple[str, str]]:
         if math.isnan(value):
             continue
         form = _METRIC_FORMATS.get(name)
-        yield name.replace("_", " "), number(value) if form is None else format(value, form)
+        yield name.replace("_", " "), format_number(value) if form is None else format(value, form)

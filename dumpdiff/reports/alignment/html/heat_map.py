@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ....model.formatting import number
+from ....model.formatting import format_number
 from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
@@ -96,5 +96,5 @@ def _parse_layer_number(layer: str) -> int:
 def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) -> Cell:
     if np.isnan(worst):
         return Cell("none", introduced, "nothing could be compared")
-    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {number(worst)} × tolerance"
+    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {format_number(worst)} × tolerance"
     return Cell(CLASSES[int(np.searchsorted(_LIMITS, worst))], introduced, tooltip)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....model.finding_context import DifferenceMap, Histogram
-from ....model.formatting import number
+from ....model.formatting import format_number
 
 _WIDTH, _HEIGHT = 320.0, 120.0  #: of a histogram, without its axis
 
@@ -83,16 +83,16 @@ def draw_difference_map(difference: DifferenceMap) -> DifferenceChart:
         n_rows=len(difference.values),
         n_columns=max(map(len, difference.values), default=0),
         paths=tuple(paths),
-        largest=number(largest),
+        largest=format_number(largest),
         column_axes=difference.columns,
         row_axes=difference.rows,
-        scale=number(difference.scale),
+        scale=format_number(difference.scale),
     )
 
 
 def _label_classes(largest: float) -> dict[str, str]:
     labels = {_EQUAL: "no difference", _NONFINITE: "not finite on one side"}
-    upper_bounds = [number(largest * 10 ** (-i / 2)) for i in range(len(_SHADES))]
+    upper_bounds = [format_number(largest * 10 ** (-i / 2)) for i in range(len(_SHADES))]
     for shade, lower, upper in zip(_SHADES, upper_bounds[1:], upper_bounds, strict=False):
         labels[shade] = f"{lower} to {upper}"
     labels[_SHADES[-1]] = f"up to {upper_bounds[-1]}"

@@ -14,7 +14,7 @@ from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment import html
 
 
-def written(result: Result) -> bytes:
+def write_page(result: Result) -> bytes:
     stream = io.BytesIO()
     html.write(result, stream)
     return stream.getvalue()
@@ -22,9 +22,11 @@ def written(result: Result) -> bytes:
 
 @pytest.fixture(scope="session")
 def aligned(dump: Callable[[str], Path]) -> Callable[[str, str], Result]:
-    """``aligned("ms_graph", "pt_none")``: the result of two shipped dumps with its drawings, made once."""
+    """Return ``aligned("ms_graph", "pt_none")``: the cached result of two dumps, with contexts."""
     return cache(
-        lambda target, reference: dumpdiff.align(dump(target), dump(reference), finding_contexts=True)
+        lambda target, reference: dumpdiff.align(
+            dump(target), dump(reference), finding_contexts=True
+        )
     )
 
 
@@ -36,4 +38,4 @@ def demo(aligned: Callable[[str, str], Result]) -> Result:
 
 @pytest.fixture(scope="session")
 def demo_page(demo: Result) -> bytes:
-    return written(demo)
+    return write_page(demo)

@@ -1,4 +1,4 @@
-"""The report as a reader uses it: in a browser, with mouse and keyboard, on a small screen, in the dark, on paper."""
+"""The report in a real browser: mouse, keyboard, small screens, the dark theme, paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from results import make, repeated
+from results import extend_result, make_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -14,8 +14,8 @@ from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment.summary import format_headline
 
 from ...browser import Browser
-from .conftest import written
-from .test_page import hostile
+from .conftest import write_page
+from .test_page import make_hostile_result
 
 #: The first divergence of the demo pair: its row in the table of pairs, and its op on both sides.
 ROW = 102
@@ -32,8 +32,8 @@ PIXELS = """(() => {
 })()"""
 
 
-def rgb(browser: Browser, name: str) -> str:
-    """A colour of the style sheet as the canvas holds it."""
+def read_color(browser: Browser, name: str) -> str:
+    """Return a color of the style sheet as the canvas holds it."""
     code = browser.run(
         "getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", f"--{name}"
     ).strip()
@@ -41,8 +41,8 @@ def rgb(browser: Browser, name: str) -> str:
     return ",".join(str(int(code[i : i + 2], 16)) for i in (0, 2, 4))
 
 
-def point(browser: Browser, row: int) -> ActionChains:
-    """The pointer moved to a pair's point in the chart."""
+def point_at(browser: Browser, row: int) -> ActionChains:
+    """Return actions that move the pointer to a pair's point in the chart."""
     browser.run("document.getElementById('chart').scrollIntoView({block: 'center'})")
     x, y, width, height = browser.run(
         "[...report.network.at(arguments[0]), report.network.plot.over.clientWidth,"
@@ -54,10 +54,10 @@ def point(browser: Browser, row: int) -> ActionChains:
     return actions.move_to_element_with_offset(over, round(x - width / 2), round(y - height / 2))
 
 
-def rows(browser: Browser, column: int = 0) -> list[str]:
-    """A column of the pairs on screen."""
-    shown = "[...document.querySelectorAll('#pairs-table tr[data-row]')]"
-    return list(browser.run(f"{shown}.map(row => row.cells[{column}].textContent)"))
+def read_column(browser: Browser, column: int = 0) -> list[str]:
+    """Return a column of the pairs on screen."""
+    rows = "[...document.querySelectorAll('#pairs-table tr[data-row]')]"
+    return list(browser.run(f"{rows}.map(row => row.cells[{column}].textContent)"))
 
 
 def test_the_answer_comes_first(browser: Browser, demo: Result, demo_page: bytes) -> None:
@@ -66,14 +66,14 @@ def test_the_answer_comes_first(browser: Browser, demo: Result, demo_page: bytes
     answer = browser.find("#answer").text
     assert format_headline(demo).removeprefix("first divergence: ") in answer.replace("\n", " ")
     assert "Likely cause: epsilon." in answer
-    for said in (
+    for text in (
         "4.3e-3",
         "2,237 × tolerance",
         "version 2.10.0",
         "77.7 %",
         str(demo.target.source.path),
     ):
-        assert said in answer
+        assert text in answer
     assert browser.find("#failure").is_displayed() is False
 
 
@@ -81,13 +81,13 @@ def test_the_chart_has_every_state_and_the_tolerance(browser: Browser, demo_page
     browser.open(demo_page)
     painted = browser.run(PIXELS)
     for name in ("introduced", "propagated", "agreeing", "tolerance"):
-        assert rgb(browser, name) in painted
-    assert rgb(browser, "amplified") not in painted
+        assert read_color(browser, name) in painted
+    assert read_color(browser, "amplified") not in painted
 
 
 def test_hovering_names_both_ops(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point(browser, ROW).perform()
+    point_at(browser, ROW).perform()
     tip = browser.find(".tip").text
     assert "introduced" in tip
     assert "4.3e-3" in tip
@@ -97,7 +97,7 @@ def test_hovering_names_both_ops(browser: Browser, demo_page: bytes) -> None:
 
 def test_a_click_on_a_point_opens_its_pair(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point(browser, ROW).click().perform()
+    point_at(browser, ROW).click().perform()
     assert browser.hash == f"#pair={ROW}"
     sheet = browser.find("#pair").text
     assert f"Pair {ROW}: introduced" in sheet
@@ -112,7 +112,7 @@ def test_a_click_on_a_point_opens_its_pair(browser: Browser, demo_page: bytes) -
 
 def test_dragging_zooms(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point(browser, 50).click_and_hold().move_by_offset(200, 0).release().perform()
+    point_at(browser, 50).click_and_hold().move_by_offset(200, 0).release().perform()
     low, high = browser.run("[report.network.plot.scales.x.min, report.network.plot.scales.x.max]")
     assert 49 <= low <= 51
     assert high < 200
@@ -124,21 +124,23 @@ def test_error_over_tolerance_is_another_axis(browser: Browser, demo_page: bytes
     browser.find("input[value=ratio]").click()
     assert browser.run("report.network.ceiling") > 1000 * before
     assert browser.run(f"report.network.values[{ROW}]") == pytest.approx(2237, rel=1e-3)
-    assert rgb(browser, "introduced") in browser.run(PIXELS)
+    assert read_color(browser, "introduced") in browser.run(PIXELS)
 
 
 def test_searching_and_choosing(browser: Browser, demo: Result, demo_page: bytes) -> None:
     browser.open(demo_page)
     browser.find("#search").send_keys("Softmax layers.2")
     lines = demo.pairs.astype(str).agg(" ".join, axis=1)
-    shown = lines.str.contains("softmax", case=False) & lines.str.contains("layers.2", regex=False)
-    assert browser.find("#pairs-count").text == f"{shown.sum()} of {len(demo.pairs)}"
+    is_found = lines.str.contains("softmax", case=False) & lines.str.contains(
+        "layers.2", regex=False
+    )
+    assert browser.find("#pairs-count").text == f"{is_found.sum()} of {len(demo.pairs)}"
     browser.find("#phase").send_keys("backward")
-    both = shown & (demo.pairs["phase"] == "backward")
-    assert 0 < both.sum() < shown.sum()
-    assert browser.find("#pairs-count").text == f"{both.sum()} of {len(demo.pairs)}"
+    is_found_backward = is_found & (demo.pairs["phase"] == "backward")
+    assert 0 < is_found_backward.sum() < is_found.sum()
+    assert browser.find("#pairs-count").text == f"{is_found_backward.sum()} of {len(demo.pairs)}"
     assert browser.hash == "#q=Softmax layers.2&phase=backward"
-    assert set(rows(browser, 5)) == {"backward"}
+    assert set(read_column(browser, 5)) == {"backward"}
 
 
 def test_sorting(browser: Browser, demo: Result, demo_page: bytes) -> None:
@@ -150,18 +152,18 @@ def test_sorting(browser: Browser, demo: Result, demo_page: bytes) -> None:
     ]
     head.click()
     assert browser.hash == "#sort=-error"
-    assert rows(browser)[:20] == worst
+    assert read_column(browser)[:20] == worst
     head.click()
     assert browser.find("#pairs-table [aria-sort]").get_attribute("aria-sort") == "ascending"
-    assert rows(browser, 6)[:20] == ["0"] * 20
+    assert read_column(browser, 6)[:20] == ["0"] * 20
 
 
 def test_only_rows_on_screen_are_elements(browser: Browser, demo: Result) -> None:
-    browser.open(written(repeated(demo, 20_000)))
-    assert len(rows(browser)) < 80
+    browser.open(write_page(extend_result(demo, 20_000)))
+    assert len(read_column(browser)) < 80
     browser.run("document.getElementById('pairs-table').scrollTo(0, 1e9)")
     browser.until("document.querySelector('#pairs-table tr[data-row=\"19999\"]') !== null")
-    assert len(rows(browser)) < 80
+    assert len(read_column(browser)) < 80
     assert browser.find("#pairs-table").get_property("scrollHeight") == pytest.approx(
         20_000 * 30, rel=0.01
     )
@@ -172,10 +174,10 @@ def test_a_cell_of_the_heat_map_shows_its_pairs(
 ) -> None:
     browser.open(demo_page)
     browser.find(".heat td.first").click()
-    wanted = (demo.pairs["scope"] == "layers.1.post_attention_norm") & (
+    is_shown = (demo.pairs["scope"] == "layers.1.post_attention_norm") & (
         demo.pairs["phase"] == "forward"
     )
-    assert browser.find("#pairs-count").text == f"{wanted.sum()} of {len(demo.pairs)}"
+    assert browser.find("#pairs-count").text == f"{is_shown.sum()} of {len(demo.pairs)}"
     assert browser.hash == "#pairs&q=scope:layers.1.post_attention_norm&phase=forward"
 
 
@@ -189,15 +191,15 @@ def test_an_op_of_the_graph_opens_its_pair(browser: Browser, demo_page: bytes) -
     assert browser.hash == f"#pair={ROW}"
 
 
-def three_findings(demo: Result) -> Result:
+def repeat_finding(demo: Result) -> Result:
     return replace(demo, findings=tuple(replace(demo.findings[0], rank=rank) for rank in (1, 2, 3)))
 
 
 def test_the_keyboard(browser: Browser, demo: Result) -> None:
-    browser.open(written(three_findings(demo)))
-    for key, at in (("n", 1), ("n", 2), ("n", 3), ("n", 3), ("p", 2)):
+    browser.open(write_page(repeat_finding(demo)))
+    for key, rank in (("n", 1), ("n", 2), ("n", 3), ("n", 3), ("p", 2)):
         browser.press(key)
-        assert browser.hash == f"#finding-{at}"
+        assert browser.hash == f"#finding-{rank}"
     assert browser.find(".finding.target").get_attribute("id") == "finding-2"
     browser.press("?")
     assert browser.find("#help").is_displayed()
@@ -224,7 +226,7 @@ def test_arrows_walk_from_pair_to_pair_as_the_table_shows_them(
 
 
 def test_a_link_opens_what_it_points_at(browser: Browser, demo: Result) -> None:
-    page = written(three_findings(demo))
+    page = write_page(repeat_finding(demo))
     browser.open(page, "#finding-3&q=rsqrt&state=propagated")
     assert browser.find("#finding-3").get_attribute("open") is not None
     assert (
@@ -248,12 +250,12 @@ def test_a_broken_link_shows_the_report(browser: Browser, demo_page: bytes, hash
 
 
 def test_a_hostile_name_is_shown_as_text_everywhere(browser: Browser) -> None:
-    browser.open(written(hostile()), "#pair=0")
-    said = '</script><script>hacked=1</script><img src=x onerror="hacked=1">{{ 7*7 }}\\x1b]0;x\\x07\\u202e'
+    browser.open(write_page(make_hostile_result()), "#pair=0")
+    shown_text = '</script><script>hacked=1</script><img src=x onerror="hacked=1">{{ 7*7 }}\\x1b]0;x\\x07\\u202e'
     for place in ("#answer", "#findings", "#pair", "#pairs-table", "#unmatched-table"):
-        assert said in browser.find(place).get_property("textContent")
-    point(browser, 0).perform()
-    assert said in browser.find(".tip").text
+        assert shown_text in browser.find(place).get_property("textContent")
+    point_at(browser, 0).perform()
+    assert shown_text in browser.find(".tip").text
     assert browser.run("typeof hacked") == "undefined"
     assert browser.run("document.images.length") == 0
 
@@ -286,8 +288,8 @@ def test_a_graph_wider_than_the_screen_begins_at_the_finding(
 ) -> None:
     browser.open(demo_page, width=400)
     box = "document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
-    frame, here = browser.run(box, ".scroll:has(.graph)"), browser.run(box, ".graph .here")
-    assert frame["left"] <= here["left"] < here["right"] <= frame["right"]
+    frame, node = browser.run(box, ".scroll:has(.graph)"), browser.run(box, ".graph .here")
+    assert frame["left"] <= node["left"] < node["right"] <= frame["right"]
 
 
 @pytest.mark.parametrize("width", [400, 720, 1440])
@@ -301,29 +303,31 @@ def test_no_screen_is_too_narrow(browser: Browser, demo_page: bytes, width: int)
 def test_the_dark_theme(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page, dark=True)
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 25)"
-    assert rgb(browser, "introduced") == "255,111,94"
-    assert rgb(browser, "introduced") in browser.run(PIXELS)
+    assert read_color(browser, "introduced") == "255,111,94"
+    assert read_color(browser, "introduced") in browser.run(PIXELS)
 
 
 def test_paper_shows_everything_unfolded_and_light(browser: Browser, demo: Result) -> None:
-    browser.open(written(three_findings(demo)), dark=True)
-    browser.run("document.querySelectorAll('details').forEach(one => one.open = false)")
+    browser.open(write_page(repeat_finding(demo)), dark=True)
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = false)")
     paper = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert paper.startswith(b"%PDF")
-    assert browser.run("[...document.querySelectorAll('details')].every(one => one.open)")
-    assert rgb(browser, "page") == "18,21,25"
+    assert browser.run("[...document.querySelectorAll('details')].every(details => details.open)")
+    assert read_color(browser, "page") == "18,21,25"
 
 
 @pytest.mark.parametrize("verdict", ["aligned", "inconclusive"])
 def test_a_result_without_findings_or_drawings(browser: Browser, verdict: str) -> None:
-    result = make(verdict=verdict, findings=())
-    browser.open(written(result))
-    said = f"{browser.find('.verdict').text}: {browser.find('h1').text}"
-    assert said.lower() == format_headline(result).lower()
+    result = make_result(verdict=verdict, findings=())
+    browser.open(write_page(result))
+    answer = f"{browser.find('.verdict').text}: {browser.find('h1').text}"
+    assert answer.lower() == format_headline(result).lower()
     assert len(browser.texts("#problems li")) == 5
 
 
 def test_a_result_without_a_single_pair(browser: Browser) -> None:
-    base = make(verdict="inconclusive", findings=())
-    browser.open(written(replace(base, pairs=base.pairs.head(0), unmatched=base.unmatched.head(0))))
+    base = make_result(verdict="inconclusive", findings=())
+    browser.open(
+        write_page(replace(base, pairs=base.pairs.head(0), unmatched=base.unmatched.head(0)))
+    )
     assert browser.find("#pairs-count").text == "0 of 0"

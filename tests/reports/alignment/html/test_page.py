@@ -1,4 +1,4 @@
-"""One file: whole in itself, closed to the network, and safe whatever a dump calls its ops."""
+"""The page is one file, closed to the network, and safe with any name in a dump."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
-from results import FINDING, RSQRT, make, pairs, repeated, unmatched
+from results import FINDING, RSQRT, extend_result, make_pairs, make_result, make_unmatched
 
 from dumpdiff import DumpError
 from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment.html import check_installed
 from dumpdiff.reports.page import assets
 
-from .conftest import written
+from .conftest import write_page
 
 MEGABYTE = 1_000_000
 
 
-def policy(page: str) -> dict[str, list[str]]:
-    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert found
-    return {rule.split()[0]: rule.split()[1:] for rule in html.unescape(found[1]).split("; ")}
+def read_policy(page: str) -> dict[str, list[str]]:
+    match = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert match
+    return {rule.split()[0]: rule.split()[1:] for rule in html.unescape(match[1]).split("; ")}
 
 
 def test_the_policy_names_every_script_and_style_and_nothing_else(demo_page: bytes) -> None:
@@ -38,8 +38,8 @@ def test_the_policy_names_every_script_and_style_and_nothing_else(demo_page: byt
             for text in texts
         ]
         assert len(sums) > 1
-        assert policy(page)[f"{tag}-src"] == sums
-    assert policy(page)["default-src"] == ["'none'"]
+        assert read_policy(page)[f"{tag}-src"] == sums
+    assert read_policy(page)["default-src"] == ["'none'"]
 
 
 def test_nothing_is_fetched(demo_page: bytes) -> None:
@@ -52,7 +52,7 @@ def test_nothing_is_fetched(demo_page: bytes) -> None:
 
 
 def test_equal_results_give_equal_bytes(demo: Result, demo_page: bytes) -> None:
-    assert written(demo) == demo_page
+    assert write_page(demo) == demo_page
 
 
 HOSTILE = (
@@ -60,32 +60,42 @@ HOSTILE = (
 )
 
 
-def hostile() -> Result:
-    """Every text that comes from a dump is an attack."""
+def make_hostile_result() -> Result:
+    """Return a result in which every text from a dump is an attack."""
     row = dict.fromkeys(
         ("target_op", "reference_op", "target_slot", "scope", "evidence", "layout"), HOSTILE
     )
     finding = replace(
-        FINDING, scope=HOSTILE, title=f"parts at {HOSTILE}", target_ops=(HOSTILE,), reference_ops=(HOSTILE,),
-        evidence=(HOSTILE,), source={"target": HOSTILE}, unexplained=HOSTILE, slots=((HOSTILE, HOSTILE),),
-    )  # fmt: skip
-    known = {
+        FINDING,
+        scope=HOSTILE,
+        title=f"diverges at {HOSTILE}",
+        target_ops=(HOSTILE,),
+        reference_ops=(HOSTILE,),
+        evidence=(HOSTILE,),
+        source={"target": HOSTILE},
+        unexplained=HOSTILE,
+        slots=((HOSTILE, HOSTILE),),
+    )
+    numbers = {
         "phase": "forward",
         "state": "introduced",
         "metric": "relative_l2",
         "error": 0.1,
         "tolerance": 1e-6,
     }
-    base = make()
+    base = make_result()
     source = replace(base.target.source, path=HOSTILE, era=HOSTILE)
-    return make(
-        findings=(finding,), pairs=pairs(row | known), notes=(HOSTILE,), target=replace(base.target, source=source),
-        unmatched=unmatched(("target", HOSTILE, HOSTILE, "forward", HOSTILE, "no partner")),
-    )  # fmt: skip
+    return make_result(
+        findings=(finding,),
+        pairs=make_pairs(row | numbers),
+        notes=(HOSTILE,),
+        target=replace(base.target, source=source),
+        unmatched=make_unmatched(("target", HOSTILE, HOSTILE, "forward", HOSTILE, "no partner")),
+    )
 
 
 def test_a_hostile_name_stays_text() -> None:
-    page = written(hostile()).decode()
+    page = write_page(make_hostile_result()).decode()
     assert "hacked=1</script>" not in page
     assert "<img" not in page
     assert "&lt;img src=x onerror=&#34;hacked=1&#34;&gt;{{ 7*7 }}\\x1b]0;x\\x07\\u202e" in page
@@ -93,20 +103,33 @@ def test_a_hostile_name_stays_text() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "place"),
-    [({"scope": "", "target_ops": ()}, "Torch.rsqrt.3.forward"), ({"scope": "", "reference_ops": ()}, RSQRT),
-     ({"scope": "", "target_ops": (), "reference_ops": (), "slots": (), "metrics": {}, "tolerance": 0.0}, "")],
-)  # fmt: skip
-def test_a_finding_is_named_by_what_there_is(changes: dict[str, Any], place: str) -> None:
-    page = written(make(findings=(replace(FINDING, **changes),))).decode()
+    [
+        ({"scope": "", "target_ops": ()}, "Torch.rsqrt.3.forward"),
+        ({"scope": "", "reference_ops": ()}, RSQRT),
+        (
+            {
+                "scope": "",
+                "target_ops": (),
+                "reference_ops": (),
+                "slots": (),
+                "metrics": {},
+                "tolerance": 0.0,
+            },
+            "",
+        ),
+    ],
+)
+def test_a_finding_without_scope_is_named_by_an_op(changes: dict[str, Any], place: str) -> None:
+    page = write_page(make_result(findings=(replace(FINDING, **changes),))).decode()
     assert f"<h1>First divergence: {place}</h1>" in page
 
 
 @pytest.mark.parametrize(("rows", "budget"), [(20_000, 6 * MEGABYTE), (100_000, 14 * MEGABYTE)])
 def test_the_file_stays_small_enough_to_mail(demo: Result, rows: int, budget: int) -> None:
-    assert len(written(repeated(demo, rows))) < budget
+    assert len(write_page(extend_result(demo, rows))) < budget
 
 
-def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 

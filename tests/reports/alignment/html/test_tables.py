@@ -1,4 +1,4 @@
-"""The tables of the page, and where in them findings and ops stand."""
+"""The tables of the page, and the rows of findings and ops in them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from results import FINDING, make, pairs
+from results import FINDING, make_pairs, make_result
 
 from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
-from dumpdiff.reports.alignment.html.tables import build_pairs_table as pair_table
-from dumpdiff.reports.alignment.html.tables import compute_error_ratio, find_row, find_rows_of_ops, build_unmatched_table
+from dumpdiff.reports.alignment.html.tables import (
+    build_pairs_table,
+    build_unmatched_table,
+    compute_error_ratio,
+    find_row,
+    find_rows_of_ops,
+)
 
 BASE = {
     "target_slot": "output.0",
@@ -21,8 +26,8 @@ BASE = {
 }
 
 
-def table() -> pd.DataFrame:
-    return pairs(
+def make_table() -> pd.DataFrame:
+    return make_pairs(
         BASE | {"target_op": "a", "reference_op": "A", "target_slot": "input.0", "error": 1.0},
         BASE | {"target_op": "a", "reference_op": "A", "error": 1e-7},
         BASE
@@ -38,21 +43,24 @@ def table() -> pd.DataFrame:
 
 
 def test_every_column_that_a_person_can_read_is_there() -> None:
-    assert set(pair_table(make())) == {*PAIR_COLUMNS, "ratio"} - {"target", "reference"}
-    assert set(build_unmatched_table(make())) == set(UNMATCHED_COLUMNS)
+    assert set(build_pairs_table(make_result())) == {*PAIR_COLUMNS, "ratio"} - {
+        "target",
+        "reference",
+    }
+    assert set(build_unmatched_table(make_result())) == set(UNMATCHED_COLUMNS)
 
 
-def test_an_op_stands_for_its_worst_output() -> None:
-    assert find_rows_of_ops(table()) == {"target": {"a": 2, "b": 3}, "reference": {"A": 2}}
+def test_an_op_has_the_row_of_its_worst_output() -> None:
+    assert find_rows_of_ops(make_table()) == {"target": {"a": 2, "b": 3}, "reference": {"A": 2}}
 
 
-def test_a_finding_stands_where_its_slot_parts() -> None:
+def test_a_finding_has_the_row_where_its_slot_diverges() -> None:
     finding = replace(
         FINDING, target_ops=("a",), reference_ops=("A",), slots=(("output.1", "output.0"),)
     )
-    assert find_row(finding, table()) == 2
-    assert find_row(replace(finding, slots=()), table()) == 0
-    assert find_row(replace(finding, target_ops=("elsewhere",)), table()) == -1
+    assert find_row(finding, make_table()) == 2
+    assert find_row(replace(finding, slots=()), make_table()) == 0
+    assert find_row(replace(finding, target_ops=("elsewhere",)), make_table()) == -1
 
 
 def test_the_finding_of_the_demo_stands_where_it_is_introduced(demo: Result) -> None:
@@ -60,8 +68,13 @@ def test_the_finding_of_the_demo_stands_where_it_is_introduced(demo: Result) -> 
 
 
 def test_the_ratio_of_what_is_equal_not_finite_or_not_compared() -> None:
-    table = pairs(
-        {"error": 0.0, "tolerance": 0.0}, {"error": 1.0, "tolerance": 0.0}, {"error": np.nan, "tolerance": 1.0},
-        {"error": 0.0, "tolerance": 1.0, "nonfinite_mismatch": 2.0}, {"error": 3.0, "tolerance": 2.0},
-    )  # fmt: skip
-    assert compute_error_ratio(table).tolist() == pytest.approx([0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True)
+    table = make_pairs(
+        {"error": 0.0, "tolerance": 0.0},
+        {"error": 1.0, "tolerance": 0.0},
+        {"error": np.nan, "tolerance": 1.0},
+        {"error": 0.0, "tolerance": 1.0, "nonfinite_mismatch": 2.0},
+        {"error": 3.0, "tolerance": 2.0},
+    )
+    assert compute_error_ratio(table).tolist() == pytest.approx(
+        [0.0, np.inf, np.nan, np.inf, 1.5], nan_ok=True
+    )

@@ -1,0 +1,114 @@
+"""Comparisons of dumps, checkpoints and updates as stages of a triage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..model.defaults import MIN_COVERAGE
+from ..model.finding import Finding
+from ..model.result import Result
+from ..model.stage import Stage
+
+if TYPE_CHECKING:
+    from ..optimizers.comparison import UpdateComparison
+    from ..weight_comparison import WeightsResult
+
+PHASES = ("forward", "backward")
+
+
+def build_dump_stages(result: Result) -> tuple[Stage, Stage]:
+    """Return the stages of the forward and of the backward pass."""
+    return _build_phase_stage(result, "forward"), _build_phase_stage(result, "backward")
+
+
+def _build_phase_stage(result: Result, phase: str) -> Stage:
+    """Return the stage of one pass.
+
+    It differs if the pass has a finding. It agrees if it has none and enough of it was compared.
+    """
+    findings = select_phase_findings(result, phase)
+    missing = _find_coverage_gaps(result, phase)
+    if findings:
+        evidence = tuple(_list_evidence(findings))
+        return Stage(phase, "differ", findings[0].title, evidence, tuple(missing))
+    if phase == "backward" and select_phase_findings(result, "forward"):
+        cause = "the forward pass diverges already, and the backward pass follows from it"
+        missing = [cause, *missing]
+    if missing:
+        return Stage(phase, "inconclusive", missing[0], (), tuple(missing))
+    coverage = _format_coverage(result, phase)
+    return Stage(phase, "agree", f"every compared {phase} value agrees: {coverage}")
+
+
+def select_phase_findings(result: Result, phase: str) -> list[Finding]:
+    """Return the findings of one pass, first divergence first.
+
+    A finding that belongs to no pass alone counts as forward.
+    """
+    return [finding for finding in result.findings if _find_phase(finding) == phase]
+
+
+def _find_phase(finding: Finding) -> str:
+    return finding.phase if finding.phase in (*PHASES, "optimizer") else "forward"
+
+
+def _list_evidence(findings: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in findings:
+        lines.append(finding.title)
+        if finding.causes:
+            cause = finding.causes[0]
+            lines.append(f"why ({cause.name}): {cause.text}")
+    return lines
+
+
+def _find_coverage_gaps(result: Result, phase: str) -> list[str]:
+    """Say where too little was compared for agreement; nothing if enough was."""
+    min_coverage = float(result.details.get("min_coverage", MIN_COVERAGE))
+    gaps = []
+    for side in ("target", "reference"):
+        counts = result.coverage.get(side, {}).get(phase)
+        if counts is None or not counts["ops"]:
+            gaps.append(f"the {side}'s dump has no {phase} ops")
+            continue
+        coverage = (counts["compared"] + counts["healed"]) / counts["ops"]
+        if coverage < min_coverage:
+            gaps.append(
+                f"only {coverage:.0%} of the {side}'s {phase} ops could be compared,"
+                f" {min_coverage:.0%} are required"
+            )
+    if result.verdict == "inconclusive" and not gaps:
+        gaps += result.notes[:1]
+    return gaps
+
+
+def _format_coverage(result: Result, phase: str) -> str:
+    parts = []
+    for side in ("target", "reference"):
+        counts = result.coverage[side][phase]
+        parts.append(f"{counts['compared']:.0f} of {counts['ops']:.0f} ops of the {side}")
+    return ", ".join(parts)
+
+
+def build_weights_stage(result: WeightsResult) -> Stage:
+    """Return the comparison of two checkpoints as a stage.
+
+    Its evidence is every mistake, once for all layers, then the missing parameters.
+    """
+    from ..weight_comparison.summary import format_headline, group_mistakes
+
+    evidence = [
+        f"{mistake.parameter}: {mistake.message}" for mistake in group_mistakes(result.mistakes)
+    ]
+    evidence += [f"{name}: missing" for name in result.missing]
+    unpaired = tuple(f"{name}: not in the reference" for name in result.unknown)
+    return Stage("weights", result.verdict, format_headline(result), tuple(evidence), unpaired)
+
+
+def build_optimizer_stage(comparison: UpdateComparison) -> Stage:
+    """Return the comparison of two runs' updates as a stage; its evidence is how the rules differ."""
+    from ..optimizers.summary import format_headline
+
+    differences = tuple(difference.text for difference in comparison.differences)
+    return Stage("optimizer", comparison.verdict, format_headline(comparison), differences)
