@@ -63,7 +63,8 @@ def demo(folder: Path) -> Result:
     for name in ("demo_mindspore", "demo_pytorch"):
         with tarfile.open(ROOT / "fixtures" / "data" / f"{name}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
-    return dumpdiff.align(folder / "demo_mindspore", folder / "demo_pytorch", finding_contexts=True)
+    result = dumpdiff.align(folder / "demo_mindspore", folder / "demo_pytorch")
+    return dumpdiff.load(result.save(folder / "result"))  # with what its drawings need
 
 
 def browser() -> Chrome:

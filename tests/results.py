@@ -128,11 +128,13 @@ def make_result(**changes: Any) -> Result:
         verdict="diverged",
         findings=(FINDING, BACKWARD),
         coverage={
-            "target": {"forward": {"ops": 241, "compared": 200, "healed": 7, "share": 200 / 241}},
+            "target": {
+                "forward": {"ops": 241, "compared": 200, "reconverged": 7, "share": 200 / 241}
+            },
             "reference": {
-                "forward": {"ops": 165, "compared": 162, "healed": 0, "share": 0.9818},
-                "backward": {"ops": 132, "compared": 124, "healed": 0, "share": 0.94},
-                "optimizer": {"ops": 0, "compared": 0, "healed": 0, "share": float("nan")},
+                "forward": {"ops": 165, "compared": 162, "reconverged": 0, "share": 0.9818},
+                "backward": {"ops": 132, "compared": 124, "reconverged": 0, "share": 0.94},
+                "optimizer": {"ops": 0, "compared": 0, "reconverged": 0, "share": float("nan")},
             },
         },
         pairs=make_pairs(
@@ -140,8 +142,8 @@ def make_result(**changes: Any) -> Result:
             {"target": 2, "reference": 3, "state": "introduced"},
         ),
         unmatched=make_unmatched(
-            ("target", "Default/Cast-op1", "Cast", "forward", "layers.0", "healed"),
-            ("target", "Default/Cast-op2", "Cast", "forward", "layers.1", "healed"),
+            ("target", "Default/Cast-op1", "Cast", "forward", "layers.0", "reconverged"),
+            ("target", "Default/Cast-op2", "Cast", "forward", "layers.1", "reconverged"),
             ("reference", "Tensor.to.0.forward", "Tensor.to", "forward", "layers.1", "dead end"),
         ),
         learned=(Equivalence(("Sigmoid", "Mul"), ("Functional.silu",), 4),),
@@ -157,7 +159,7 @@ def make_result(**changes: Any) -> Result:
 
 
 def extend_result(result: Result, rows: int) -> Result:
-    """Return the result of a longer run: ``rows`` pairs, which are its own repeated as further layers.
+    """Return the result of a longer run: ``rows`` pairs, its own repeated as further layers.
 
     Op names and scopes are new in each repetition and the numbers vary, so that the tables compress
     as little as those of a real run.

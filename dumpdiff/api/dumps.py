@@ -158,11 +158,11 @@ class Session:
 
     def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
         """Write the result as html, markdown, junit, json or csv."""
-        outputs.write(self._drawn(result) if output == "html" else result, output, stream)
+        outputs.write(self._add_drawings(result) if output == "html" else result, output, stream)
 
     def save(self, result: Result, folder: Path) -> None:
         """Write the complete result into a folder."""
-        save_folder(self._drawn(result), folder)
+        save_folder(self._add_drawings(result), folder)
 
     def _explain(self, findings: Sequence[Finding]) -> Sequence[Finding]:
         if not findings:
@@ -171,7 +171,7 @@ class Session:
 
         return explain(self.comparison, findings)
 
-    def _drawn(self, result: Result) -> Result:
+    def _add_drawings(self, result: Result) -> Result:
         """The result with the data of its drawings."""
         if result.finding_contexts or not result.findings:
             return result
@@ -334,7 +334,7 @@ def narrow(
     DumpError
         If the result cannot be read, has no such finding, or a dump is missing.
     """
-    from ..capture.next_dump import plan_next_dump as plan_next_dump
+    from ..capture.next_dump import plan_next_dump
 
     saved = read_saved(result)
     finding_id = None if finding is None else saved.find_id(finding)

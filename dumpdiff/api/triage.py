@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..diagnosis.case import PARTS, SIDES, Case, Run, build_run, load_case
+from ..diagnosis.case import INPUTS, SIDES, Case, Run, build_run, load_case
 from ..diagnosis.evidence import STAGES, Evidence
 from ..model.errors import DumpError
 from ..model.stage import Stage
@@ -156,7 +156,7 @@ def _compare_data(
     for side, run, packing in zip(SIDES, runs, packings, strict=True):
         read = partial(read_batches, packing=packing)
         batches.append(_read_first(run, side, ("data", "dump"), read))
-    comparison = compare(*batches)
+    comparison = compare(batches[0], batches[1])
     return comparison, (comparison.to_stage(),)
 
 
@@ -194,7 +194,7 @@ def _compare_norms(
             sides = dump_norms
     settings = comparisons.get("settings")
     compute_dtype = "" if settings is None else settings.compute_dtype
-    comparison = compare(*sides, book, compute_dtype)
+    comparison = compare(sides[0], sides[1], book, compute_dtype)
     return comparison, (comparison.to_stage(),)
 
 
@@ -249,7 +249,7 @@ def _require_both(case: Case, part: str) -> tuple[str, str]:
     paths = case.get_both(part)
     missing_sides = [side for side, path in zip(SIDES, paths, strict=True) if not path]
     if missing_sides:
-        raise _MissingInputError(f"no {PARTS[part]} of the {' and the '.join(missing_sides)}")
+        raise _MissingInputError(f"no {INPUTS[part]} of the {' and the '.join(missing_sides)}")
     return paths
 
 
@@ -269,7 +269,7 @@ def _read_first(
         if not isinstance(content, DumpError):
             return content
         first_error = first_error or str(content)
-    expected = " or ".join(PARTS[name] for name in inputs)
+    expected = " or ".join(INPUTS[name] for name in inputs)
     raise _MissingInputError(first_error or f"no {expected} of the {side}")
 
 

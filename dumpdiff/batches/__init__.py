@@ -2,7 +2,8 @@
 
 >>> from dumpdiff.batches import Packing, compare, read_batches
 >>> packing = Packing(sequence_length=4096, global_batch=8, samples=8000)
->>> compare(read_batches("ms_dump"), read_batches("data_text_document", packing)).verdict  # doctest: +SKIP
+>>> target, reference = "ms_dump", "data_text_document"
+>>> compare(read_batches(target), read_batches(reference, packing)).verdict  # doctest: +SKIP
 'agree'
 """
 

@@ -108,7 +108,9 @@ def join_ranks(batches: Sequence[Batch], ranks: Sequence[int], path: str, source
         if len(arrays) == len(distinct_batches) and len(lengths) == 1:
             joined_arrays[name] = np.concatenate(arrays)
     if "tokens" not in joined_arrays:
-        raise DumpError(f"{path}: the ranks hold samples of several lengths; select one with --rank")
+        raise DumpError(
+            f"{path}: the ranks hold samples of several lengths; select one with --rank"
+        )
     notes = list(dict.fromkeys(note for batch in distinct_batches for note in batch.notes))
     n_skipped = len(batches) - len(distinct_batches)
     if n_skipped:

@@ -1,10 +1,10 @@
-"""What can be wrong with one side's batch by itself: ids, padding, label shift, masks, positions, repeats."""
+"""Checks of one side's batch: ids, special ids, label shift, loss mask, positions, repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -12,31 +12,35 @@ from ..model.arrays import AnyArray, Flags
 from ..model.verdict import Verdict
 from .batch import Batch
 
-#: agree: as it should be; warning: unusual, but no difference by itself; differ: makes runs diverge.
+#: agree: as it should be; warning: unusual, but no difference by itself; differ: makes runs
+#: diverge.
 State = Literal[Verdict, "warning"]
 
-#: How far labels may be ahead of the tokens and still be known as theirs.
-SHIFTS = (1, 0, 2, -1, 3)
-_SHIFTED = {
+#: Shifts of labels against tokens that are recognized, in the order in which they are tried.
+_SHIFTS = (1, 0, 2, -1, 3)
+_SHIFT_SUMMARIES = {
     1: "each label is the next token",
     0: "the labels are the tokens themselves",
     2: "each label is the token after the next: shifted twice",
     -1: "each label is the token before: shifted backwards",
     3: "each label is the third token from there: shifted three times",
 }
+#: A shift must be visible in at least this many labels: a single one may agree by chance.
+MIN_EVIDENCE = 2
+#: Numbers that are listed in a message, at most.
+_MAX_NUMBERS = 4
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What is known of the vocabulary; None where it is not."""
+    """The size and the special ids of a vocabulary; None if unknown."""
 
     size: int | None = None
     bos: int | None = None
     eos: int | None = None
     pad: int | None = None
-    special_names: Mapping[int, str] = field(
-        default_factory=dict
-    )  #: further ids that are no text, by a tokenizer
+    #: Further ids that are no text, from a tokenizer.
+    special_names: Mapping[int, str] = field(default_factory=dict)
 
 
 UNKNOWN_VOCABULARY = Vocabulary()
@@ -44,7 +48,7 @@ UNKNOWN_VOCABULARY = Vocabulary()
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -52,142 +56,165 @@ class Finding:
     side: str = ""  #: target or reference; '' if it is about both
 
 
-def check_batch(batch: Batch, ids: Vocabulary, side: str) -> list[Finding]:
-    """Everything that can be said of one side whose tokens are known."""
+class _Result(NamedTuple):
+    """A finding of one side, without the side."""
+
+    name: str
+    state: State
+    summary: str
+
+
+def check_batch(batch: Batch, vocabulary: Vocabulary, side: str) -> list[Finding]:
+    """Return the findings about one side; none if its tokens are unknown."""
     tokens = batch.tokens
     if tokens is None:
         return []
-    found = [_in_range(tokens, ids.size or batch.vocabulary)]
-    for check in (
-        _special(batch, ids),
-        _shift(batch),
-        _mask(batch, ids),
-        _positions(batch),
-        _repeats(tokens),
-    ):
-        found += check
-    return [Finding(name, state, said, side) for name, state, said in found]
-
-
-_Said = tuple[str, State, str]
+    results = [
+        _check_range(tokens, vocabulary.size or batch.vocabulary),
+        *_count_special_ids(tokens, vocabulary),
+        *_check_label_shift(batch),
+        *_check_loss_mask(batch, vocabulary),
+        *_check_positions(batch),
+        *_check_repeats(tokens),
+    ]
+    return [Finding(name, state, summary, side) for name, state, summary in results]
 
 
 def find_label_shift(tokens: AnyArray, labels: AnyArray) -> int | None:
-    """By how many places the labels are ahead of the tokens; None if they are no shift of them.
+    """Return by how many positions the labels are ahead of the tokens; None if by no known shift.
 
-    Ignored labels (negative) fit anything, and so does what a shift moves out of sight; at least two places must tell.
+    Ignored labels (negative) match any token; at least two other labels must match.
     """
-    for shift in SHIFTS:
+    for shift in _SHIFTS:
         if shift >= 0:
-            mine, theirs = tokens[:, shift:], labels[:, : tokens.shape[1] - shift]
+            shifted_tokens, shifted_labels = tokens[:, shift:], labels
         else:
-            mine, theirs = tokens[:, :shift], labels[:, -shift:]
-        width = min(mine.shape[1], theirs.shape[1])
-        mine, theirs = mine[:, :width], theirs[:, :width]
-        told = theirs >= 0
-        if told.sum() >= 2 and np.array_equal(mine[told], theirs[told]):
+            shifted_tokens, shifted_labels = tokens[:, :shift], labels[:, -shift:]
+        length = min(shifted_tokens.shape[1], shifted_labels.shape[1])
+        shifted_tokens, shifted_labels = shifted_tokens[:, :length], shifted_labels[:, :length]
+        is_used = shifted_labels >= 0
+        is_match = np.array_equal(shifted_tokens[is_used], shifted_labels[is_used])
+        if is_match and is_used.sum() >= MIN_EVIDENCE:
             return shift
     return None
 
 
-def _in_range(tokens: AnyArray, vocabulary: int | None) -> _Said:
+def _check_range(tokens: AnyArray, vocabulary_size: int | None) -> _Result:
     low, high = int(tokens.min()), int(tokens.max())
-    if vocabulary is None:
+    if vocabulary_size is None:
         state: State = "differ" if low < 0 else "agree"
-        return "ids", state, f"{low} to {high}, the size of the vocabulary is not known"
-    outside = int(((tokens < 0) | (tokens >= vocabulary)).sum())
-    if outside:
-        first = tuple(int(i) for i in np.argwhere((tokens < 0) | (tokens >= vocabulary))[0])
-        where = f"first {int(tokens[first])} at sample {first[0]}, place {first[1]}"
-        return "ids", "differ", f"{outside} outside of the vocabulary of {vocabulary}: {where}"
-    return "ids", "agree", f"{low} to {high} of a vocabulary of {vocabulary}"
+        return _Result("ids", state, f"{low} to {high}, the size of the vocabulary is not known")
+    is_outside = (tokens < 0) | (tokens >= vocabulary_size)
+    if not is_outside.any():
+        return _Result("ids", "agree", f"{low} to {high} of a vocabulary of {vocabulary_size}")
+    sample, position = (int(index) for index in np.argwhere(is_outside)[0])
+    summary = (
+        f"{int(is_outside.sum())} outside of the vocabulary of {vocabulary_size}: first"
+        f" {int(tokens[sample, position])} at sample {sample}, position {position}"
+    )
+    return _Result("ids", "differ", summary)
 
 
-def _special(batch: Batch, ids: Vocabulary) -> Iterator[_Said]:
-    named = {
-        i: name
-        for name, i in (("bos", ids.bos), ("eos", ids.eos), ("pad", ids.pad))
-        if i is not None
+def _count_special_ids(tokens: AnyArray, vocabulary: Vocabulary) -> Iterator[_Result]:
+    """Yield the counts of special ids; tokenizer ids that do not occur are left out."""
+    special_ids = {
+        "bos": vocabulary.bos,
+        "eos": vocabulary.eos,
+        "pad": vocabulary.pad,
     }
-    named = {**{i: name for i, name in ids.special_names.items() if i not in named}, **named}
-    if not named or batch.tokens is None:
+    names = {token: name for name, token in special_ids.items() if token is not None}
+    further_names = {
+        token: name for token, name in vocabulary.special_names.items() if token not in names
+    }
+    if not names and not further_names:
         return
-    counts = {i: int((batch.tokens == i).sum()) for i in named}
-    shown = [(i, counts[i]) for i in named if counts[i] or i not in ids.special_names]
-    said = ", ".join(f"{named[i]} ({i}) {count} times" for i, count in shown)
-    yield "special ids", "agree", said or "none of those that the tokenizer has"
+    counts = []
+    for token, name in {**further_names, **names}.items():
+        count = int((tokens == token).sum())
+        if count or token not in vocabulary.special_names:
+            counts.append(f"{name} ({token}) {count} times")
+    yield _Result("special ids", "agree", ", ".join(counts) or "none of those of the tokenizer")
 
 
-def _shift(batch: Batch) -> Iterator[_Said]:
+def _check_label_shift(batch: Batch) -> Iterator[_Result]:
     if batch.tokens is None or batch.labels is None:
         return
     shift = find_label_shift(batch.tokens, batch.labels)
     if shift is None:
-        yield "label shift", "warning", "the labels are not the tokens moved on by one"
-    elif shift == 0 and batch.kind != "dump":
-        yield (
-            "label shift",
-            "agree",
-            f"{_SHIFTED[0]}: right if the model shifts them, as those of transformers do",
-        )
-    elif shift == 1:
-        model = "" if batch.kind == "dump" else ": the model must not shift them again"
-        yield "label shift", "agree", f"{_SHIFTED[1]}{model}"
-    else:
-        yield "label shift", "warning", _SHIFTED[shift]
+        summary = "the labels are not the tokens shifted by one"
+        yield _Result("label shift", "warning", summary)
+        return
+    state: State = "warning"
+    summary = _SHIFT_SUMMARIES[shift]
+    is_dump = batch.kind == "dump"
+    if shift == 1:
+        state = "agree"
+        if not is_dump:
+            summary += ": the model must not shift them again"
+    elif shift == 0 and not is_dump:
+        state = "agree"
+        summary += ": correct if the model shifts them, as the models of transformers do"
+    yield _Result("label shift", state, summary)
 
 
 def find_loss_labels(batch: Batch) -> Flags | None:
-    """Which labels enter the loss, (samples, length); None if neither a mask nor labels are known."""
-    if batch.loss_mask is not None:
-        flags: Flags = batch.loss_mask != 0
-        same = batch.labels is not None and batch.labels.shape == flags.shape
-        return flags & (batch.labels >= 0) if same and batch.labels is not None else flags
-    return None if batch.labels is None else batch.labels >= 0
+    """Return (samples, length) whether a label enters the loss.
+
+    Return None if neither a mask nor labels are known.
+    """
+    if batch.loss_mask is None:
+        return None if batch.labels is None else batch.labels >= 0
+    enters_loss: Flags = batch.loss_mask != 0
+    if batch.labels is not None and batch.labels.shape == enters_loss.shape:
+        return enters_loss & (batch.labels >= 0)
+    return enters_loss
 
 
-def _mask(batch: Batch, ids: Vocabulary) -> Iterator[_Said]:
-    flags = find_loss_labels(batch)
-    if flags is None:
+def _check_loss_mask(batch: Batch, vocabulary: Vocabulary) -> Iterator[_Result]:
+    enters_loss = find_loss_labels(batch)
+    if enters_loss is None:
         return
-    share = f"{int(flags.sum())} of {flags.size} tokens count"
-    padding = None if ids.pad is None or batch.labels is None else batch.labels == ids.pad
-    on_padding = (
-        int((padding & flags).sum()) if padding is not None and padding.shape == flags.shape else 0
-    )
-    if not flags.any():
-        yield "loss mask", "warning", "no token counts: the loss is 0 or not a number"
-    elif on_padding:
-        yield "loss mask", "warning", f"{share}, {on_padding} of them are padding ({ids.pad})"
-    elif batch.loss_mask is not None or not flags.all():
-        yield "loss mask", "agree", share
+    count = f"{int(enters_loss.sum())} of {enters_loss.size} tokens count"
+    n_padding = _count_padding(batch, enters_loss, vocabulary.pad)
+    if not enters_loss.any():
+        yield _Result("loss mask", "warning", "no token counts: the loss is 0 or not a number")
+    elif n_padding:
+        summary = f"{count}, {n_padding} of them are padding ({vocabulary.pad})"
+        yield _Result("loss mask", "warning", summary)
+    elif batch.loss_mask is not None or not enters_loss.all():
+        yield _Result("loss mask", "agree", count)
 
 
-def _positions(batch: Batch) -> Iterator[_Said]:
+def _count_padding(batch: Batch, enters_loss: Flags, pad: int | None) -> int:
+    """Return how many labels in the loss are padding."""
+    if pad is None or batch.labels is None:
+        return 0
+    is_padding = batch.labels == pad
+    if is_padding.shape != enters_loss.shape:
+        return 0
+    return np.count_nonzero(is_padding & enters_loss)
+
+
+def _check_positions(batch: Batch) -> Iterator[_Result]:
     if batch.positions is None:
         return
-    steps = np.diff(batch.positions, axis=1)
-    resets = int(((steps != 1) & (batch.positions[:, 1:] == 0)).sum())
-    begins = np.unique(batch.positions[:, 0]).tolist()
-    if begins != [0]:
-        yield "positions", "warning", f"samples begin at position {', '.join(map(str, begins[:4]))}"
-    elif ((steps != 1) & (batch.positions[:, 1:] != 0)).any():
-        yield "positions", "warning", "do not count up by one"
+    is_jump = np.diff(batch.positions, axis=1) != 1
+    is_zero = batch.positions[:, 1:] == 0
+    n_restarts = int((is_jump & is_zero).sum())
+    first_positions = np.unique(batch.positions[:, 0]).tolist()
+    if first_positions != [0]:
+        numbers = ", ".join(map(str, first_positions[:_MAX_NUMBERS]))
+        yield _Result("positions", "warning", f"samples begin at position {numbers}")
+    elif (is_jump & ~is_zero).any():
+        yield _Result("positions", "warning", "do not count up by one")
+    elif n_restarts:
+        yield _Result("positions", "agree", f"restart at 0 {n_restarts} times within samples")
     else:
-        yield (
-            "positions",
-            "agree",
-            f"begin anew {resets} times within samples"
-            if resets
-            else "0, 1, 2, ... in all samples",
-        )
+        yield _Result("positions", "agree", "0, 1, 2, ... in all samples")
 
 
-def _repeats(tokens: AnyArray) -> Iterator[_Said]:
-    distinct = len({row.tobytes() for row in tokens})
-    if distinct < len(tokens):
-        yield (
-            "repeats",
-            "warning",
-            f"{len(tokens) - distinct} of {len(tokens)} samples are in the batch more than once",
-        )
+def _check_repeats(tokens: AnyArray) -> Iterator[_Result]:
+    n_repeats = len(tokens) - len({row.tobytes() for row in tokens})
+    if n_repeats:
+        summary = f"{n_repeats} of {len(tokens)} samples are in the batch more than once"
+        yield _Result("repeats", "warning", summary)

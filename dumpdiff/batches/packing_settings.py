@@ -36,11 +36,11 @@ def _derive_packing(values: dict[str, Any], framework: str) -> Packing:
         value = values[row]
         if isinstance(value, int) and (value > 0 or field == "seed"):
             fields[field] = int(value)
-    is_mindformers = framework == "mindformers"
-    if is_mindformers and "samples" in fields:
-        # Its datasets hold one epoch and are repeated.
-        fields["samples"] //= values["epochs"] if isinstance(values["epochs"], int) else 1
     split = DEFAULT_PACKING.split
     if isinstance(values["split"], (list, tuple)):
         split = ",".join(map(repr, values["split"]))
-    return Packing(**fields, split=split, loader="mindformers" if is_mindformers else "megatron")
+    if framework != "mindformers":
+        return Packing(**fields, split=split, loader="megatron")
+    if "samples" in fields and isinstance(values["epochs"], int):
+        fields["samples"] //= values["epochs"]  # its datasets hold one epoch and are repeated
+    return Packing(**fields, split=split, loader="mindformers")

@@ -88,9 +88,7 @@ def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
     return _describe_differences(target, reference, reference_samples)
 
 
-def _describe_part(
-    reference_samples: tuple[int, ...], n_target: int, n_reference: int
-) -> Relation:
+def _describe_part(reference_samples: tuple[int, ...], n_target: int, n_reference: int) -> Relation:
     """Describe a side whose samples are all among those of the other side."""
     part, full = "reference", "target"
     shared_samples = _find_shared(reference_samples)
@@ -183,21 +181,20 @@ def _describe_addition(tokens: AnyArray, place: str) -> str:
 
 def _find_offset_relation(target: AnyArray, reference: AnyArray) -> Relation | None:
     """Return the offset if each sample of one side begins within the other's; else None."""
-    later = "reference"
-    offsets = _find_offsets(target, reference)
+    earlier, later = "reference", "target"
+    offsets = _find_offsets(reference, target)
     if offsets is None:
-        later = "target"
-        offsets = _find_offsets(reference, target)
+        earlier, later = "target", "reference"
+        offsets = _find_offsets(target, reference)
     if offsets is None:
         return None
-    earlier = "target" if later == "reference" else "reference"
     count = str(offsets[0]) if len(set(offsets)) == 1 else f"{min(offsets)} to {max(offsets)}"
     summary = f"the {later}'s samples begin {count} tokens after the {earlier}'s"
     return Relation("offset", summary)
 
 
 def _find_offsets(earlier: AnyArray, later: AnyArray) -> list[int] | None:
-    """Return how many tokens of each earlier sample come before the later one; None if unrelated."""
+    """Return how many tokens of each earlier sample come before the later one, None if unknown."""
     offsets = []
     for earlier_sample, later_sample in zip(earlier, later, strict=True):
         offset = _find_offset(earlier_sample, later_sample)

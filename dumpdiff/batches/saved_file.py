@@ -90,7 +90,7 @@ def _join_arrays(checkpoint: Checkpoint, entries: list[Entry]) -> AnyArray:
 
 def _read_rows(checkpoint: Checkpoint, entry: Entry) -> AnyArray:
     """Read an array as (samples, length); axes of length 1 between them are removed."""
-    array = checkpoint.array(entry)
+    array = checkpoint.read_array(entry)
     if array.ndim > 2 and array.size == array.shape[0] * array.shape[-1]:
         array = array.reshape(array.shape[0], array.shape[-1])
     if array.ndim not in (1, 2) or array.size == 0:

@@ -53,7 +53,7 @@ class Cost:
     bytes: int
     seconds: float
 
-    def times(self, steps: int) -> Cost:
+    def multiply(self, steps: int) -> Cost:
         """Of several steps."""
         return Cost(self.tensors * steps, self.bytes * steps, self.seconds * steps)
 

@@ -30,7 +30,7 @@ class ExpectedCost:
     def __str__(self) -> str:
         text = f"like {self.like}: {self.step} a step and rank"
         if self.steps is not None and self.steps > 1:
-            text += f"; {self.steps} steps: {self.step.times(self.steps)}"
+            text += f"; {self.steps} steps: {self.step.multiply(self.steps)}"
         return "\n".join([text, *self.notes])
 
 

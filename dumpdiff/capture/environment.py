@@ -19,10 +19,10 @@ class Variable:
 
     name: str
     value: str  #: what to set; '' if it depends on the dump
-    does: str  #: what it is for
+    purpose: str  #: what it is for
     since: str  #: from which version of what it is documented, or who asks for it
     frameworks: tuple[str, ...] = FRAMEWORKS
-    asked: bool = False  #: set only when asked for by name
+    is_optional: bool = False  #: set only when asked for by name
 
 
 DUMP_CONFIG, DIAGNOSTIC = "MINDSPORE_DUMP_CONFIG", "MS_DIAGNOSTIC_DATA_PATH"
@@ -127,7 +127,7 @@ VARIABLES = (
         "keeps the outputs of Send and Print and the reserved one of FlashAttentionScore in the dump",
         "MindSpore 2.7",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
     Variable(
         "ENABLE_MS_GE_DUMP",
@@ -135,7 +135,7 @@ VARIABLES = (
         "dumps whole graphs (jit level O2, GE) where the framework still does that itself",
         "MindSpore 2.4; gone with 2.6",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
     Variable(
         ACL_CONFIG,
@@ -143,7 +143,7 @@ VARIABLES = (
         "names the same configuration to CANN, for whole graphs",
         "MindSpore 2.3; gone with 2.6",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
     Variable(
         "MS_DEV_SAVE_GRAPHS",
@@ -151,7 +151,7 @@ VARIABLES = (
         "saves the graphs; those of trace_code_graph_* and graph_build_* have the names of the dump's files",
         "MindSpore 2.0",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
     Variable(
         "MS_DEV_SAVE_GRAPHS_PATH",
@@ -159,7 +159,7 @@ VARIABLES = (
         "the folder for those graphs",
         "MindSpore 2.3",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
     Variable(
         "VLOG_v",
@@ -167,7 +167,7 @@ VARIABLES = (
         "prints what the dumper does, among it why it leaves a step or an operator out",
         "MindSpore 2.5",
         ("mindspore",),
-        asked=True,
+        is_optional=True,
     ),
 )
 
@@ -184,12 +184,12 @@ def build_environment(
     """
     unknown = [name for name in also if name not in BY_NAME]
     if unknown:
-        asked = ", ".join(variable.name for variable in VARIABLES if variable.asked)
+        asked = ", ".join(variable.name for variable in VARIABLES if variable.is_optional)
         raise DumpError(f"{unknown[0]} is no variable known here; there are {asked}")
     dump = _read_dump_variables(Path(config)) if config is not None else {}
     values = {}
     for variable in VARIABLES:
-        if framework in variable.frameworks and (not variable.asked or variable.name in also):
+        if framework in variable.frameworks and (not variable.is_optional or variable.name in also):
             value = dump.get(variable.name, variable.value)
             if value:
                 values[variable.name] = str(seed) if variable.name == "PYTHONHASHSEED" else value
@@ -205,12 +205,12 @@ def explain_variables(framework: str, values: Mapping[str, str]) -> str:
             head = (
                 f"{name}={values[name]}" if name in values else f"{name} (not set{_explain_unset(variable)})"
             )
-            lines.append(f"{head}\n    {variable.does}\n    since: {variable.since}\n")
+            lines.append(f"{head}\n    {variable.purpose}\n    since: {variable.since}\n")
     return "".join(lines)
 
 
 def _explain_unset(variable: Variable) -> str:
-    if variable.asked:
+    if variable.is_optional:
         return (
             f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
         )

@@ -26,7 +26,7 @@ class NextDump:
     ops: tuple[str, ...]  #: the dump's own names
     file: str  #: name of its configuration file, '' if this dumper has none
     text: str  #: content of that file
-    how: tuple[str, ...]  #: commands and lines to paste, for a person
+    instructions: tuple[str, ...]  #: commands and lines to paste, for a person
     cost: Cost
     of_everything: Cost  #: of whole tensors of all ops
 
@@ -38,7 +38,7 @@ class NextDumps:
     findings: tuple[Finding, ...]
     target: NextDump
     reference: NextDump
-    then: tuple[str, ...]  #: commands that compare them
+    commands: tuple[str, ...]  #: commands that compare them
 
 
 def plan_next_dump(alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path) -> NextDumps:

@@ -92,7 +92,7 @@ def mapping(
             rules=rules,
             progress=progress,
         )
-    write_text(output_file, file_mapping.text())
+    write_text(output_file, file_mapping.to_yaml())
     if output_file != "-":
         for note in file_mapping.notes:
             click.echo(note, err=True)

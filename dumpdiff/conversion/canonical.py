@@ -135,7 +135,7 @@ def read_canonical(
 def _list_states(model: WholeModel) -> tuple[str, ...]:
     states = []
     for name, tensor in model.tensors.items():
-        if is_state(model.canonical_of(name), tensor):
+        if is_state(model.resolve_name(name), tensor):
             states.append(name)
     return tuple(states)
 
@@ -170,7 +170,7 @@ def _check_convertible(model: WholeModel, name: str, path: str) -> None:
         raise DumpError(
             f"{file}: {name} scales 8-bit weights, which are not converted; decode them first"
         )
-    if model.canonical_of(name) == name and path not in model.canonical:
+    if model.resolve_name(name) == name and path not in model.canonical:
         raise DumpError(f"{file}: no rule knows {name}; name it with --rules FILE")
 
 

@@ -81,8 +81,7 @@ def _advise_unreadable(evidence: Evidence, name: str) -> Advice | None:
     if stage is None or stage.verdict != "inconclusive" or getattr(evidence, result) is not None:
         return None
     return Advice(
-        f"the {result} that were given could not be used; fix this, and triage again:"
-        f" {stage.headline}"
+        f"the input of {result} could not be used; fix it, and triage again: {stage.headline}"
     )
 
 
@@ -194,7 +193,8 @@ def _list_dump_commands(step: int) -> tuple[str, ...]:
         'eval "$(dumpdiff env dump.json)"   # in the MindSpore run',
         f"dumpdiff dump-config msprobe --framework pytorch --task statistics --step {step}"
         " -o config.json",
-        "dumpdiff snippet dump --framework pytorch --config config.json   # into the PyTorch script",
+        "dumpdiff snippet dump --framework pytorch --config config.json"
+        "   # into the PyTorch script",
     )
 
 
@@ -229,7 +229,7 @@ def _advise_long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
         return
     if evidence.logs.band is None:
         yield Advice(
-            "run the reference once more: the target may differ as much as runs of the reference do",
+            "run the reference once more: the target may differ as much as its runs do",
             (commands.format_logs(case, "--baseline", "REFERENCE_AGAIN.log"),),
         )
     yield Advice(
@@ -239,7 +239,7 @@ def _advise_long_run(case: Case, evidence: Evidence) -> Iterator[Advice]:
     step = evidence.logs.divergence_step
     if step is not None:
         yield Advice(
-            f"check the data near step {step}, check for overflow, and dump that step in both runs:",
+            f"check the data near step {step} and overflow, and dump that step in both runs:",
             _list_dump_commands(step - 1),
         )
 

@@ -1,8 +1,8 @@
-"""A case: what a user has of two runs. Read from a YAML file; every part may be missing."""
+"""A case: the inputs of a triage, read from a YAML file. Every input is optional."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -10,22 +10,21 @@ from ..model.errors import DumpError
 from ..rulebook.document import Entry, read_document
 from ..training_logs.migration_standard import MIN_STEPS
 
-#: Of the two runs; the rest of a :class:`Case` belongs to both.
+#: Keys of a case that belong to one run; the other keys belong to both.
 SIDES = ("target", "reference")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What there is of one run: paths, '' for what there is not."""
+    """The inputs of one run: paths, '' for those that are missing."""
 
     settings: str = ""  #: YAML of MindSpore Transformers, launch script, or log with the arguments
     model_config: str = ""  #: config.json, for settings that take the structure from it
-    version: str = ""  #: of the framework, where defaults changed; no path
+    version: str = ""  #: of the framework, where defaults changed; not a path
     data: str = ""  #: dataset (prefix of .bin and .idx) or saved batch; '': the batch in the dump
     log: str = ""  #: training log, or the folder of all ranks' logs
-    norms: str = (
-        ""  #: local norms or gradients of step 1; '': those in the log, else those in the dump
-    )
+    #: Local norms or gradients of step 1; '': those in the log, else those in the dump.
+    norms: str = ""
     weights: str = ""  #: checkpoint before step 1
     steps: str = ""  #: weights_0, gradients_1, weights_1, ... of the first steps
     dump: str = ""  #: dump of step 1
@@ -33,24 +32,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """Two runs, and what else is known."""
+    """The inputs of two runs, and those that belong to both."""
 
     target: Run = field(default_factory=Run)
     reference: Run = field(default_factory=Run)
-    baseline_logs: tuple[str, ...] = ()  #: further runs of the reference
+    baseline_logs: tuple[str, ...] = ()  #: of further runs of the reference
     baseline_dump: str = ""
     tokenizer: str = ""
-    min_steps: int = MIN_STEPS  #: that logs need, to be called agreeing
+    min_steps: int = MIN_STEPS  #: number of steps that agreement of the logs needs
     rules: tuple[str, ...] = ()
-    file: str = ""  #: where the case is written, '' if it was given by options
+    file: str = ""  #: the file of the case, '' if it was given by options
 
-    def get_both(self, part: str) -> tuple[str, str]:
-        """One part of target and reference."""
-        return getattr(self.target, part), getattr(self.reference, part)
+    def get_both(self, key: str) -> tuple[str, str]:
+        """Return one input of target and reference."""
+        return getattr(self.target, key), getattr(self.reference, key)
 
 
-#: What a run may have, and what to call it when it is missing.
-PARTS: Mapping[str, str] = {
+#: The inputs of a run by key, and what a message calls them.
+INPUTS: Mapping[str, str] = {
     "settings": "settings (YAML, launch script, or log with arguments)",
     "model_config": "config.json of the model",
     "version": "version of the framework",
@@ -66,90 +65,102 @@ _KEYS = (*SIDES, "baseline", "tokenizer", "min_steps", "rules")
 
 
 def load_case(path: str | Path) -> Case:
-    """The case in a YAML file; its paths are relative to the file's folder.
+    """Read a case from a YAML file; its paths are relative to the file's folder.
 
-    Raises DumpError, with the line, for an unknown key, a value of another type, or a path that leads nowhere.
+    Raises DumpError with the line for an unknown key, a value of another type, or a path that does
+    not exist.
     """
-    place = Path(path)
-    if not place.is_file():
+    file = Path(path)
+    if not file.is_file():
         raise DumpError(
             f"{path}: there is no such file; 'dumpdiff triage --init TARGET REFERENCE' writes one"
         )
-    document = read_document(place, str(path))
-    given = {} if document is None else document.read_fields(_KEYS)
-    root = place.parent
-    runs = {side: _run(given.get(side), root) for side in SIDES}
-    baseline = (
-        given["baseline"].read_fields(("logs", "dump")) if _there(given.get("baseline")) else {}
-    )
+    document = read_document(file, str(path))
+    entries = {} if document is None else document.read_fields(_KEYS)
+    root = file.parent
+    runs = {side: _read_run(entries.get(side), root) for side in SIDES}
+    baseline = _read_fields(entries.get("baseline"), ("logs", "dump"))
     case = Case(
         target=runs["target"],
         reference=runs["reference"],
-        baseline_logs=_paths(baseline.get("logs"), root),
-        baseline_dump=_path(baseline.get("dump"), root),
-        tokenizer=_path(given.get("tokenizer"), root),
-        min_steps=_count(given.get("min_steps")),
-        rules=_paths(given.get("rules"), root),
+        baseline_logs=_read_paths(baseline.get("logs"), root),
+        baseline_dump=_read_path(baseline.get("dump"), root),
+        tokenizer=_read_path(entries.get("tokenizer"), root),
+        min_steps=_read_min_steps(entries.get("min_steps")),
+        rules=_read_paths(entries.get("rules"), root),
         file=str(path),
     )
     if case.target == case.reference == Run():
-        raise DumpError(f"{path}: names nothing of either run; give some of: {', '.join(PARTS)}")
+        raise DumpError(f"{path}: names no input of either run; give some of: {', '.join(INPUTS)}")
     return case
 
 
-def build_run(given: Mapping[str, str]) -> Run:
-    """One run from keys and values as ``--target KEY=VALUE`` gives them. Raises DumpError for an unknown key."""
-    for name in given:
-        if name not in PARTS:
-            raise DumpError(
-                f"'{name}' is nothing that a run has; expected one of {', '.join(PARTS)}"
-            )
-    for name, value in given.items():
-        if name not in _NO_PATHS and not _exists(name, Path(value)):
-            raise DumpError(f"{value}: no such file or folder (given as {name})")
-    return Run(**given)
+def build_run(inputs: Mapping[str, str]) -> Run:
+    """Return one run from the keys and values of ``--target KEY=VALUE``.
+
+    Raises DumpError for an unknown key, or a path that does not exist.
+    """
+    for key in inputs:
+        if key not in INPUTS:
+            raise DumpError(f"'{key}' is no input of a run; expected one of {', '.join(INPUTS)}")
+    for key, value in inputs.items():
+        if key not in _NO_PATHS and not _has_files(key, Path(value)):
+            raise DumpError(f"{value}: no such file or folder (given as {key})")
+    return Run(**inputs)
 
 
-def _run(entry: Entry | None, root: Path) -> Run:
-    if entry is None or not _there(entry):
-        return Run()
-    names = [part.name for part in fields(Run)]
-    return Run(**{
-        name: value.read_text() if name in _NO_PATHS else _path(value, root, name)
-        for name, value in entry.read_fields(names).items()
-        if _there(value)
-    })  # fmt: skip
+def _read_run(entry: Entry | None, root: Path) -> Run:
+    inputs = {}
+    for key, value in _read_fields(entry, [run_field.name for run_field in fields(Run)]).items():
+        if key in _NO_PATHS:
+            inputs[key] = value.read_text()
+        else:
+            inputs[key] = _read_path(value, root, key)
+    return Run(**inputs)
 
 
-def _there(entry: Entry | None) -> bool:
-    """Whether a key has a value: one with everything under it commented out has none."""
-    return entry is not None and not (entry.node.tag.endswith(":null"))
+def _read_fields(entry: Entry | None, keys: Sequence[str]) -> dict[str, Entry]:
+    """Return the entries of a mapping that have a value."""
+    if entry is None or _is_empty(entry):
+        return {}
+    values = entry.read_fields(keys)
+    return {key: value for key, value in values.items() if not _is_empty(value)}
 
 
-def _paths(entry: Entry | None, root: Path) -> tuple[str, ...]:
-    if entry is None or not _there(entry):
+def _is_empty(entry: Entry) -> bool:
+    """Return whether a key has no value, as if everything under it is commented out."""
+    return bool(entry.node.tag.endswith(":null"))
+
+
+def _read_paths(entry: Entry | None, root: Path) -> tuple[str, ...]:
+    if entry is None or _is_empty(entry):
         return ()
-    return tuple(_path(one, root) for one in entry.read_texts())
+    return tuple(_read_path(text_entry, root) for text_entry in entry.read_texts())
 
 
-def _path(entry: Entry | None, root: Path, part: str = "") -> str:
-    if entry is None or not _there(entry):
+def _read_path(entry: Entry | None, root: Path, key: str = "") -> str:
+    if entry is None or _is_empty(entry):
         return ""
     path = root / entry.read_text()
-    if not _exists(part, path):
+    if not _has_files(key, path):
         raise entry.make_error(f"there is no {path}")
     return str(path)
 
 
-def _exists(part: str, path: Path) -> bool:
-    """Datasets are given without their suffix, steps as a list with commas."""
-    if part == "data" and path.with_name(path.name + ".idx").is_file():
+def _has_files(key: str, path: Path) -> bool:
+    """Return whether an input exists.
+
+    Datasets have no suffix here, steps may be a list of files.
+    """
+    if path.exists():
         return True
-    return path.exists() or (part == "steps" and "," in path.name)
+    if key == "data":
+        return path.with_name(path.name + ".idx").is_file()
+    return key == "steps" and "," in path.name
 
 
-def _count(entry: Entry | None) -> int:
-    if entry is None or not _there(entry):
+def _read_min_steps(entry: Entry | None) -> int:
+    if entry is None or _is_empty(entry):
         return MIN_STEPS
     value = entry.read_number()
     if value != int(value) or value < 1:

@@ -65,8 +65,7 @@ def _list_packing_options(evidence: Evidence) -> Iterator[tuple[str, str]]:
         default = getattr(DEFAULT_PACKING, field.name)
         is_default = all(value == default for value in values)
         if not is_default and None not in values:
-            texts = dict.fromkeys(str(value) for value in dict.fromkeys(values))
-            yield f"--{_PACKING_OPTIONS[field.name]}", ":".join(texts)
+            yield f"--{_PACKING_OPTIONS[field.name]}", ":".join(map(str, dict.fromkeys(values)))
 
 
 def format_logs(case: Case, *options: str) -> str:

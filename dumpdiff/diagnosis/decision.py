@@ -1,4 +1,4 @@
-"""The decision tree of the precision guide: from the results of the stages to the cause of the mismatch."""
+"""The decision tree of the precision guide: from the results of the stages to the cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LEADS: Mapping[Symptom, tuple[Place, ...]] = {
     "later": ("schedule", "long run"),
 }
 
-#: Places that make the first loss differ. A setting that shows there is the cause, the place is not.
+#: Places that make the first loss differ. A setting that shows there is the cause, the place is
+#: not.
 _FIRST_LOSS_PLACES: tuple[Place, ...] = LEADS["first loss"]
 
 #: Last of all places.
@@ -45,7 +46,9 @@ class Decision:
     verdict: Verdict  #: agree: no cause found, and all stages with input agree
     symptom: Symptom
     cause: Cause | None  #: None if nothing differs, or if the place is not known
-    candidates: tuple[Place, ...]  #: remaining places, if the runs differ and the place is not known
+    candidates: tuple[
+        Place, ...
+    ]  #: remaining places, if the runs differ and the place is not known
     headline: str
     evidence: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  #: what else differs, and may be another cause
@@ -103,10 +106,8 @@ def _select_early_settings(
 
     A setting of data or weights, as a seed, does not matter if these are known to agree.
     """
-    agreeing_inputs: list[Place] = []
-    for place in ("data", "weights"):
-        if answers[place].verdict == "agree":
-            agreeing_inputs.append(place)
+    inputs: tuple[Place, ...] = ("data", "weights")
+    agreeing_inputs = [place for place in inputs if answers[place].verdict == "agree"]
     harmless_settings = select_settings(evidence, *agreeing_inputs)
     early_settings = select_settings(evidence, *_FIRST_LOSS_PLACES, "backward")
     return [setting for setting in early_settings if setting not in harmless_settings]
@@ -249,9 +250,9 @@ def _explain_by_precision(evidence: Evidence, place: Place) -> str:
         if findings and findings[0].causes:
             cause = findings[0].causes[0]
             return cause.text if cause.name == _LOW_PRECISION else ""
-    if place == "backward" and evidence.norms is not None and evidence.norms.pattern == "precision":
+    if place == "backward" and evidence.norms is not None and evidence.norms.patterns:
         pattern = evidence.norms.patterns[0]
-        return f"{pattern.said}: {pattern.cause}"
+        return f"{pattern.summary}: {pattern.cause}" if pattern.kind == "precision" else ""
     return ""
 
 

@@ -1,9 +1,9 @@
-"""What two folders hold of two runs, judged by content, and the case file that says it."""
+"""Find the inputs of a triage in the folders of two runs, and write a case file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -13,138 +13,132 @@ from ..model.errors import DumpError
 from ..optimizers.inputs import read_steps
 from ..run_settings import read_settings
 from ..training_logs import read_log
-from .case import PARTS, SIDES, Case, Run
+from .case import INPUTS, SIDES, Case, Run
 
-_DEEPEST = 3  #: folders below the run's own in which something is looked for
-_MANY = 2000  #: files and folders that are looked at
+_MAX_DEPTH = 3  #: levels of folders below the run's own that are searched
+_MAX_PATHS = 2000  #: files and folders that are examined
 
-_SETTINGS = (".yaml", ".yml", ".sh", ".json")
-_LOGS = (".log", ".out", ".txt", ".jsonl")
-_SAVED = (".safetensors", ".ckpt", ".pt", ".bin")
+_SETTINGS_SUFFIXES = (".yaml", ".yml", ".sh", ".json")
+_LOG_SUFFIXES = (".log", ".out", ".txt", ".jsonl")
+_CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".bin")
 
 
 def discover_case(target: str | Path, reference: str | Path) -> Case:
-    """The case that two folders make, one per run. Raises DumpError for a folder in which nothing is found."""
-    return Case(_found(Path(target)), _found(Path(reference)))
+    """Return the case of two folders, one per run. Raises DumpError for a folder without inputs."""
+    return Case(_discover_run(Path(target)), _discover_run(Path(reference)))
 
 
-def _found(root: Path) -> Run:
+def _discover_run(root: Path) -> Run:
+    """Return the first input of each kind in a folder."""
     if not root.is_dir():
-        raise DumpError(
-            f"{root}: {'is a file' if root.exists() else 'there is no such folder'}; give a run's folder"
-        )
+        problem = "is a file" if root.exists() else "there is no such folder"
+        raise DumpError(f"{root}: {problem}; give a run's folder")
     run = Run()
-    inside: set[Path] = set()  # of what is known already: a dump's own files are nothing else
-    for path in _paths(root):
-        if inside & {path, *path.parents}:
-            continue
-        for part, holds in _KINDS.items():
-            if not getattr(run, part) and holds(path):
-                run = replace(run, **{part: str(path)})
-                inside.add(path)
+    recognized_paths: set[Path] = set()
+    for path in _iterate_paths(root):
+        if not recognized_paths.isdisjoint((path, *path.parents)):
+            continue  # a file of a dump is nothing else
+        for key, is_kind in _RECOGNIZERS.items():
+            if not getattr(run, key) and is_kind(path):
+                run = replace(run, **{key: str(path)})
+                recognized_paths.add(path)
                 break
     if run == Run():
-        raise DumpError(
-            f"{root}: nothing of a training in it; expected {', '.join(PARTS.values())}"
-        )
+        raise DumpError(f"{root}: holds no input; expected {', '.join(INPUTS.values())}")
     return run
 
 
-def _paths(root: Path) -> Iterator[Path]:
-    """Folders before what is in them, both in the order of their names."""
-    seen = 0
-    for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        folders.sort()
-        if len(here.relative_to(root).parts) >= _DEEPEST:
-            folders.clear()
-        for path in ([] if here == root else [here]) + [here / name for name in sorted(files)]:
-            seen += 1
-            if seen > _MANY:
+def _iterate_paths(root: Path) -> Iterator[Path]:
+    """Iterate over folders, each before its content, in the order of their names."""
+    n_paths = 0
+    for folder_name, folder_names, file_names in os.walk(root):
+        folder = Path(folder_name)
+        folder_names.sort()
+        if len(folder.relative_to(root).parts) >= _MAX_DEPTH:
+            folder_names.clear()
+        paths = [folder / name for name in sorted(file_names)]
+        if folder != root:
+            paths.insert(0, folder)
+        for path in paths:
+            n_paths += 1
+            if n_paths > _MAX_PATHS:
                 return
             yield path
 
 
-def _is(path: Path, reads: Callable[[Path], object]) -> bool:
+def _is_readable(path: Path, read: Callable[[Path], object]) -> bool:
     try:
-        reads(path)
+        read(path)
     except DumpError:
         return False
     return True
 
 
-def _steps(path: Path) -> bool:
-    return (
-        path.is_dir()
-        and any(path.glob("weights_0*"))
-        and _is(path, lambda found: read_steps(str(found)))
-    )
-
-
-def _dump(path: Path) -> bool:
-    return path.is_dir() and _is(path, readers.find_parts)
-
-
-def _weights(path: Path) -> bool:
-    if path.is_file() and path.suffix not in _SAVED:
+def _is_steps(path: Path) -> bool:
+    if not path.is_dir() or not any(path.glob("weights_0*")):
         return False
-    return _is(path, checkpoints.open)
+    return _is_readable(path, lambda folder: read_steps(str(folder)))
 
 
-def _log(path: Path) -> bool:
-    return path.is_file() and path.suffix in _LOGS and _is(path, read_log)
+def _is_dump(path: Path) -> bool:
+    return path.is_dir() and _is_readable(path, readers.find_parts)
 
 
-def _log_folder(path: Path) -> bool:
-    return (
-        path.is_dir()
-        and any(file.suffix in _LOGS for file in path.iterdir())
-        and _is(path, read_log)
-    )
+def _is_checkpoint(path: Path) -> bool:
+    if path.is_file() and path.suffix not in _CHECKPOINT_SUFFIXES:
+        return False
+    return _is_readable(path, checkpoints.open)
 
 
-def _settings(path: Path) -> bool:
-    return path.is_file() and path.suffix in _SETTINGS and _is(path, read_settings)
+def _is_log(path: Path) -> bool:
+    """Return whether a path is a training log, or a folder of them."""
+    if not path.is_dir() and not path.is_file():
+        return False
+    files = list(path.iterdir()) if path.is_dir() else [path]
+    if not any(file.suffix in _LOG_SUFFIXES for file in files):
+        return False
+    return _is_readable(path, read_log)
 
 
-def _norms(path: Path) -> bool:
-    """A file of norms alone; a training log that has some too is known as a log."""
-    return (
-        path.is_file()
-        and path.suffix in _LOGS
-        and _is(path, read_norms)
-        and not _is(path, read_log)
-    )
+def _is_settings(path: Path) -> bool:
+    if not path.is_file() or path.suffix not in _SETTINGS_SUFFIXES:
+        return False
+    return _is_readable(path, read_settings)
 
 
-def _dataset(path: Path) -> bool:
+def _is_norms(path: Path) -> bool:
+    """Return whether a path is a file of norms; a training log with norms is a log."""
+    if not path.is_file() or path.suffix not in _LOG_SUFFIXES:
+        return False
+    return _is_readable(path, read_norms) and not _is_readable(path, read_log)
+
+
+def _is_dataset(path: Path) -> bool:
     return path.suffix == ".idx" and path.with_suffix(".bin").is_file()
 
 
-#: Of each part how it is known; the more telling first, since a file may pass for two.
-_KINDS = {
-    "steps": _steps,
-    "dump": _dump,
-    "weights": _weights,
-    "log": lambda path: _log_folder(path) or _log(path),
-    "norms": _norms,
-    "settings": _settings,
-    "data": _dataset,
+#: How each input is recognized. The more specific test comes first: a file may pass several.
+_RECOGNIZERS: Mapping[str, Callable[[Path], bool]] = {
+    "steps": _is_steps,
+    "dump": _is_dump,
+    "weights": _is_checkpoint,
+    "log": _is_log,
+    "norms": _is_norms,
+    "settings": _is_settings,
+    "data": _is_dataset,
 }
 
-_HEAD = """\
-# A case for 'dumpdiff triage': what there is of two runs of one model. Paths are relative to this file.
-# Nothing is needed; what is missing is skipped, and said to be.
+_CASE_HEADER = """\
+# A case for 'dumpdiff triage': the inputs of two runs of one model. Paths are relative to this
+# file. Every input is optional; missing inputs are skipped and reported.
 """
-_TAIL = """
-# baseline:                        # further runs of the reference: what these differ by is allowed to the target
-#   logs: [reference_again.log]
-#   dump: reference_again/dump
-# tokenizer: tokenizer.json        # decodes a sample of the batch
-# min_steps: 1000                  # steps that logs need, to be called agreeing
-# rules: [names.yaml]              # further rules for names
+_CASE_FOOTER = """
+# baseline:                        # further runs of the reference: the target may differ as much as
+# these do logs: [reference_again.log] dump: reference_again/dump tokenizer: tokenizer.json        #
+# decodes a sample of the batch min_steps: 1000                  # number of steps that agreement of
+# the logs needs rules: [names.yaml]              # further rules for names
 """
-_ABOUT = {
+_DESCRIPTIONS = {
     "settings": "YAML of MindSpore Transformers, launch script, or log with the arguments",
     "model_config": "of the model, for settings that take the structure from it",
     "version": "of the framework, where defaults changed",
@@ -169,24 +163,27 @@ _EXAMPLES = {
 
 
 def format_case(case: Case, folder: Path) -> str:
-    """The case as a commented YAML file that stands in ``folder``; what was not found stands there as a comment."""
-    lines = [_HEAD]
+    """Return the case as a commented YAML file in ``folder``; missing inputs are comments."""
+    lines = [_CASE_HEADER]
     for side in SIDES:
+        comment = "" if side == "reference" else "    # the run under test"
+        lines.append(f"\n{side}:{comment}\n")
         run = getattr(case, side)
-        lines.append(f"\n{side}:{'' if side == 'reference' else '    # the run under test'}\n")
-        for name in (part.name for part in fields(Run)):
-            value = getattr(run, name)
-            said = f"{name}: {_relative(value, folder) if value else _EXAMPLES[name]}"
-            lines.append(f"  {'' if value else '# '}{said:<42}  # {_ABOUT[name]}\n")
-    return "".join((*lines, _TAIL))
+        for field in fields(Run):
+            value = getattr(run, field.name)
+            path = _format_path(value, folder) if value else _EXAMPLES[field.name]
+            prefix = "" if value else "# "
+            entry = f"{field.name}: {path}"
+            lines.append(f"  {prefix}{entry:<42}  # {_DESCRIPTIONS[field.name]}\n")
+    lines.append(_CASE_FOOTER)
+    return "".join(lines)
 
 
-def _relative(path: str, folder: Path) -> str:
-    """A path as it is written in YAML: relative, and quoted where it would be read as something else."""
-    shown = os.path.relpath(path, folder)
-    plain = all(char.isalnum() or char in "/._-" for char in shown) and shown[0] not in "-."
-    return (
-        shown
-        if plain or shown.startswith("../")
-        else '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    )
+def _format_path(path: str, folder: Path) -> str:
+    """Return a path relative to the folder, in quotes if YAML would read it as something else."""
+    relative_path = os.path.relpath(path, folder)
+    is_plain = all(character.isalnum() or character in "/._-" for character in relative_path)
+    if (is_plain and relative_path[0] not in "-.") or relative_path.startswith("../"):
+        return relative_path
+    escaped_path = relative_path.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped_path}"'

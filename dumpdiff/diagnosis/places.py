@@ -203,7 +203,7 @@ def _read_learning_rate(evidence: Evidence) -> PlaceAnswer | None:
 
 
 def _read_solved_learning_rates(evidence: Evidence) -> PlaceAnswer | None:
-    """Answer with the learning rates of the updates, if nothing else differs between the updates."""
+    """Answer with the learning rates of the updates, if nothing else differs between them."""
     if evidence.optimizer is None or not evidence.optimizer.differences:
         return None
     differences = evidence.optimizer.differences

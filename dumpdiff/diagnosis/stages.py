@@ -72,7 +72,7 @@ def _find_coverage_gaps(result: Result, phase: str) -> list[str]:
         if counts is None or not counts["ops"]:
             gaps.append(f"the {side}'s dump has no {phase} ops")
             continue
-        coverage = (counts["compared"] + counts["healed"]) / counts["ops"]
+        coverage = (counts["compared"] + counts["reconverged"]) / counts["ops"]
         if coverage < min_coverage:
             gaps.append(
                 f"only {coverage:.0%} of the {side}'s {phase} ops could be compared,"
@@ -107,7 +107,7 @@ def build_weights_stage(result: WeightsResult) -> Stage:
 
 
 def build_optimizer_stage(comparison: UpdateComparison) -> Stage:
-    """Return the comparison of two runs' updates as a stage; its evidence is how the rules differ."""
+    """Return the comparison of two runs' updates as a stage with the differences as evidence."""
     from ..optimizers.summary import format_headline
 
     differences = tuple(difference.text for difference in comparison.differences)

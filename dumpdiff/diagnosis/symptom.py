@@ -1,4 +1,4 @@
-"""The first symptom in the logs of two runs: the first loss, its gradients, the second loss, or later."""
+"""The first symptom in the logs of two runs: first loss, gradients, second loss, or later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Symptom = Literal["first loss", "gradients", "second loss", "later", "none", "un
 #: Largest relative difference of the global norm of step 1 that may be rounding. It is the limit of
 #: the guide for the mean loss.
 _MAX_NORM_DIFFERENCE = 0.01
-#: Unit roundoffs of the compute dtype by which equal losses may differ; the guide's limit holds too.
+#: Unit roundoffs of the compute dtype by which equal losses may differ; the guide's limit holds
+#: too.
 _LOSS_ROUNDOFFS = 64
 
 
@@ -60,7 +61,8 @@ def check_first_loss(logs: LogComparison, settings: SettingsComparison | None) -
     if check.value <= min(limit, check.limit):
         return check
     message = (
-        f"{check.said}: within the standard, but beyond the rounding of {dtype} ({format_number(limit)})"
+        f"{check.said}: within the standard, but beyond the rounding of {dtype}"
+        f" ({format_number(limit)})"
     )
     return Check(check.name, "differ", message, check.value, limit)
 

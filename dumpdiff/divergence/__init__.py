@@ -1,6 +1,6 @@
-"""Where the runs part, and how much could be compared.
+"""Where the runs diverge, and how much could be compared.
 
-``locate(comparison, rules, min_coverage)`` is the whole package.
+``locate(comparison, rules, min_coverage)`` is the entry point.
 """
 
 from .verdict import locate

@@ -1,4 +1,4 @@
-"""How much of each side, by phase, could be compared: a verdict without this is worth nothing."""
+"""How much of each side, by phase, could be compared. Without this a verdict means nothing."""
 
 from __future__ import annotations
 
@@ -12,50 +12,59 @@ from .states import RECONVERGED, States
 
 
 def compute_coverage(graph: JointGraph, states: States) -> dict[str, dict[str, dict[str, float]]]:
-    """By side ('target', 'reference') and phase: ops, compared, healed and share = compared / ops.
+    """Return ops, compared, reconverged and share = compared / ops, by side and phase.
 
-    An op counts if it writes a value (an API's backward record: if it was given a gradient); it is compared if one of
-    those values has a partner and figures, healed if none has but all that is computed from it runs into agreement.
+    Sides are 'target' and 'reference'. An op counts if it writes a value; a backward record of an
+    API dump counts if it was given a gradient. It is compared if one of those values has a partner
+    and statistics. It is reconverged if none has, but all that is computed from it agrees again.
     """
-    pairs = len(graph.comparison.pairs)
-    comparable = graph.comparison.pairs["comparable"].to_numpy()
-    compared_node = np.zeros(graph.n_nodes, dtype=bool)
-    compared_node[:pairs] = comparable
-    healed_node = states.state == RECONVERGED
+    pairs = graph.comparison.pairs
+    is_compared = np.zeros(graph.n_nodes, dtype=bool)
+    is_compared[: len(pairs)] = pairs["comparable"].to_numpy()
+    is_reconverged = states.state == RECONVERGED
     alignment = graph.comparison.alignment
     return {
-        "target": _side(alignment.target, graph.target_nodes, compared_node, healed_node),
-        "reference": _side(alignment.reference, graph.reference_nodes, compared_node, healed_node),
+        "target": _count_side(alignment.target, graph.target_nodes, is_compared, is_reconverged),
+        "reference": _count_side(
+            alignment.reference, graph.reference_nodes, is_compared, is_reconverged
+        ),
     }
 
 
-def flag_compared_ops(flow: Flow, node_of: Ints, flags: Flags) -> tuple[Flags, Flags]:
-    """(ops,) whether an op has results at all, and whether one of them is on a flagged node."""
-    tensors = flow.tensors
-    gradient = (flow.trace.ops["forward"].to_numpy()[tensors["op"]] >= 0) & (
-        tensors["role"] == "input"
-    ).to_numpy()
-    rows = np.flatnonzero((flow.is_computed | gradient) & (flow.tensor_class >= 0))
-    ops = tensors["op"].to_numpy()[rows]
-    count = len(flow.trace.ops)
-    counts = np.bincount(ops, minlength=count) > 0
-    flagged = np.bincount(ops, weights=flags[node_of[flow.tensor_class[rows]]], minlength=count) > 0
-    return counts, flagged
+def flag_compared_ops(flow: Flow, nodes: Ints, is_flagged: Flags) -> tuple[Flags, Flags]:
+    """Return (ops,) whether an op has results at all, and whether one is on a flagged node.
+
+    ``nodes`` is the node of each class.
+    """
+    op_of_tensor = flow.tensors["op"].to_numpy()
+    is_backward_record = flow.trace.ops["forward"].to_numpy()[op_of_tensor] >= 0
+    is_gradient = is_backward_record & (flow.tensors["role"] == "input").to_numpy()
+    rows = np.flatnonzero((flow.is_computed | is_gradient) & (flow.tensor_class >= 0))
+    n_ops = len(flow.trace.ops)
+    ops = op_of_tensor[rows]
+    has_results = np.bincount(ops, minlength=n_ops) > 0
+    row_is_flagged = is_flagged[nodes[flow.tensor_class[rows]]]
+    has_flagged_result = np.bincount(ops, weights=row_is_flagged, minlength=n_ops) > 0
+    return has_results, has_flagged_result
 
 
-def _side(flow: Flow, node_of: Ints, compared: Flags, healed: Flags) -> dict[str, dict[str, float]]:
-    counts, hit = flag_compared_ops(flow, node_of, compared)
-    _, cured = flag_compared_ops(flow, node_of, healed)
+def _count_side(
+    flow: Flow, nodes: Ints, is_compared: Flags, is_reconverged: Flags
+) -> dict[str, dict[str, float]]:
+    """Return the counts of one side by phase, without phases that have no op to count."""
+    has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
+    _, has_reconverged = flag_compared_ops(flow, nodes, is_reconverged)
     table = {}
     for phase in PHASES:
-        of_phase = (flow.trace.ops["phase"] == phase).to_numpy() & counts
-        total = int(of_phase.sum())
-        if total:
-            done = int((of_phase & hit).sum())
-            table[phase] = {
-                "ops": total,
-                "compared": done,
-                "healed": int((of_phase & cured & ~hit).sum()),
-                "share": done / total,
-            }
+        in_phase = (flow.trace.ops["phase"] == phase).to_numpy() & has_results
+        n_ops = int(in_phase.sum())
+        if n_ops == 0:
+            continue
+        n_compared = int((in_phase & has_compared).sum())
+        table[phase] = {
+            "ops": n_ops,
+            "compared": n_compared,
+            "reconverged": int((in_phase & has_reconverged & ~has_compared).sum()),
+            "share": n_compared / n_ops,
+        }
     return table

@@ -1,8 +1,9 @@
-"""What the agreeing part of a pair of dumps teaches: which ops, and which parameter names, are one and the same."""
+"""What the agreeing part of two dumps teaches: equivalent operators and parameter names."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,71 +12,77 @@ from ..model.result import Equivalence
 from .joint_graph import JointGraph
 from .states import AGREEING, States
 
-_LONGEST = 8  # ops of one side: beyond, it is no decomposition but a part of the network
+#: Ops of one side of an equivalence. More of them are no decomposition but a part of the network.
+_MAX_OPS = 8
 
 
 def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, ...]:
-    """Operator equivalences and decompositions, most frequent first.
+    """Return operator equivalences and decompositions, most frequent first.
 
-    Where a value agrees and so does all that it was computed from, the ops in between are the same computation: one
-    kind against another, or one op against several. Layout ops and ops of one canonical kind say nothing.
+    Where a value agrees, and everything that it was computed from too, the ops in between are the
+    same computation: one kind or several on each side. Layout ops, and ops of equal canonical
+    kinds, teach nothing.
     """
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
-    for node in np.flatnonzero(states.state[: len(graph.comparison.pairs)] == AGREEING).tolist():
-        above = states.ancestry[node]
-        if above.parted or (not above.between and _same_kind(graph, node)):
+    is_agreeing = states.state[: len(graph.comparison.pairs)] == AGREEING
+    for node in np.flatnonzero(is_agreeing).tolist():
+        ancestry = states.ancestry[node]
+        if ancestry.has_diverged:
             continue
-        nodes = (*above.between, node)
-        ops_t = _makers(alignment.target, [int(graph.target_classes[n]) for n in nodes])
-        ops_r = _makers(alignment.reference, [int(graph.reference_classes[n]) for n in nodes])
-        kinds_t, kinds_r = (
-            [alignment.target_kinds[op] for op in ops_t],
-            [alignment.reference_kinds[op] for op in ops_r],
-        )
-        if (
-            kinds_t
-            and kinds_r
-            and kinds_t != kinds_r
-            and max(len(kinds_t), len(kinds_r)) <= _LONGEST
-        ):
-            counts[_kinds(alignment.target, ops_t), _kinds(alignment.reference, ops_r)] += 1
-    return tuple(Equivalence(t, r, count) for (t, r), count in counts.most_common())
-
-
-def _same_kind(graph: JointGraph, node: int) -> bool:
-    """One op of one canonical kind made it on either side: nothing to learn, and the most frequent case."""
-    alignment = graph.comparison.alignment
-    maker_t = alignment.target.producers[graph.target_classes[node]]
-    maker_r = alignment.reference.producers[graph.reference_classes[node]]
-    return bool(
-        maker_t >= 0 and maker_r >= 0 and alignment.target_kinds[maker_t] == alignment.reference_kinds[maker_r]
+        if not ancestry.unpaired_nodes and _has_equal_kinds(graph, node):
+            continue
+        nodes = [*ancestry.unpaired_nodes, node]
+        ops_t = _find_producers(alignment.target, graph.target_classes[nodes].tolist())
+        ops_r = _find_producers(alignment.reference, graph.reference_classes[nodes].tolist())
+        kinds_t = [alignment.target_kinds[op] for op in ops_t]
+        kinds_r = [alignment.reference_kinds[op] for op in ops_r]
+        is_informative = bool(kinds_t and kinds_r) and kinds_t != kinds_r
+        if is_informative and max(len(kinds_t), len(kinds_r)) <= _MAX_OPS:
+            names_t = _list_kind_names(alignment.target, ops_t)
+            counts[names_t, _list_kind_names(alignment.reference, ops_r)] += 1
+    return tuple(
+        Equivalence(names_t, names_r, count) for (names_t, names_r), count in counts.most_common()
     )
+
+
+def _has_equal_kinds(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair are of equal kind: the most frequent case."""
+    alignment = graph.comparison.alignment
+    producer_t = alignment.target.producers[graph.target_classes[node]]
+    producer_r = alignment.reference.producers[graph.reference_classes[node]]
+    if producer_t < 0 or producer_r < 0:
+        return False
+    return bool(alignment.target_kinds[producer_t] == alignment.reference_kinds[producer_r])
 
 
 def match_parameter_names(graph: JointGraph, states: States) -> tuple[tuple[str, str], ...]:
-    """(target's name, reference's name) of every parameter that agrees and that both sides name."""
-    names = [
-        flow.classes["parameter"].to_numpy()
-        for flow in (graph.comparison.alignment.target, graph.comparison.alignment.reference)
-    ]
-    found = [
-        (str(names[0][graph.target_classes[node]]), str(names[1][graph.reference_classes[node]]))
-        for node, group in enumerate(graph.comparison.pairs["group"])
-        if group is None and states.state[node] == AGREEING
-    ]
-    return tuple((ours, theirs) for ours, theirs in found if ours and theirs)
+    """Return (target's name, reference's name) of every agreeing parameter that both sides name."""
+    alignment = graph.comparison.alignment
+    names_t = alignment.target.list_column("parameter")
+    names_r = alignment.reference.list_column("parameter")
+    name_pairs = []
+    for node, group in enumerate(graph.comparison.pairs["group"]):
+        if group is not None or states.state[node] != AGREEING:
+            continue
+        name_t = str(names_t[graph.target_classes[node]])
+        name_r = str(names_r[graph.reference_classes[node]])
+        if name_t and name_r:
+            name_pairs.append((name_t, name_r))
+    return tuple(name_pairs)
 
 
-def _makers(flow: Flow, values: list[int]) -> list[int]:
-    made = {int(flow.producers[value]) for value in values if value >= 0}
-    return sorted(op for op in made if op >= 0)
+def _find_producers(flow: Flow, values: Sequence[int]) -> list[int]:
+    """Return the ops that produced some classes, in order; class -1 is none."""
+    producers = {int(flow.producers[value]) for value in values if value >= 0}
+    return sorted(producers - {-1})
 
 
-def _kinds(flow: Flow, ops: list[int]) -> tuple[str, ...]:
-    """As the framework spells them; the backward record of a call is told from the call by its ending."""
-    table = flow.trace.ops
-    return tuple(
-        f"{table['kind'].iat[op]}{'Backward' if table['forward'].iat[op] >= 0 else ''}"
-        for op in ops
-    )
+def _list_kind_names(flow: Flow, ops: list[int]) -> tuple[str, ...]:
+    """Return the framework's names of the kinds; backward records of calls end in 'Backward'."""
+    kinds, calls = flow.trace.ops["kind"], flow.trace.ops["forward"]
+    names = []
+    for op in ops:
+        suffix = "Backward" if calls.iat[op] >= 0 else ""
+        names.append(f"{kinds.iat[op]}{suffix}")
+    return tuple(names)

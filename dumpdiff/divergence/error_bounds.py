@@ -1,13 +1,14 @@
-"""How far a value may be off when what it was computed from agrees: the operator's conditioning, and cancellation.
+"""How large an error may be when the inputs agree: the operator's conditioning, and cancellation.
 
-Both are relative to the root mean square of the tensors; their product is what a rule and the statistics of a pair can
-say. ``recomputed`` replaces it where the operator can be run again.
+Both are relative to the root mean square of the tensors. Their product is what a rule and the
+statistics of a pair can say. ``recomputation`` replaces it where the operator can be run again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,119 +17,138 @@ from ..model.arrays import AnyArray, Floats
 from ..rulebook import Rules
 from .joint_graph import JointGraph
 
-_ADDS = frozenset({"add", "sub", "sum", "mean", "matmul"})  # kinds whose terms can cancel
-_SUMS = frozenset({"add", "sub"})  # kinds that add up tensors element by element
+#: Kinds whose terms can cancel.
+_CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
+#: Kinds that add up tensors element by element.
+_SUM_KINDS = frozenset({"add", "sub"})
+#: Takes the place of a root mean square of 0 in a division.
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class _Production:
+    """How one side produced the value of a node."""
+
+    node: int
+    flow: Flow
+    value: int  #: class
+    producer: int
+    kind: str  #: canonical kind of the producer
 
 
 def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
-    """(pairs,) by how much each value's maker may enlarge the relative error of its inputs; 1 for leaves."""
+    """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
-    for node, _, _, _, kind in _made(graph, len(factors)):
-        factors[node] = rules.get_conditioning(kind)
+    for production in _iterate_productions(graph, len(factors)):
+        factors[production.node] = rules.get_conditioning(production.kind)
     return factors
 
 
 def compute_cancellation(graph: JointGraph) -> Floats:
-    """(nodes,) sum|x| / |sum x| of the sum that made each value, by root mean squares; 1 if it does not cancel.
+    """Return (nodes,) sum|x| / |sum x| of the sum that produced each value; 1 if it is no sum.
 
-    The condition number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2):
-    rounding errors are relative to the terms, and a sum of terms that cancel is small beside them.
+    Both sums are taken by root mean squares, and the result is at least 1. This is the condition
+    number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
+    4.2): rounding errors are relative to the terms, and a sum of terms that cancel is small
+    compared with them.
     """
     factors = np.ones(graph.n_nodes)
-    for node, flow, value, maker, kind in _made(graph, graph.n_nodes):
-        if (kind := kind.removeprefix("grad:")) in _ADDS:
-            factors[node] = max(
-                1.0, _terms(flow, value, maker, kind) / max(flow.rms[value], 1e-300)
-            )
+    for production in _iterate_productions(graph, graph.n_nodes):
+        kind = production.kind.removeprefix("grad:")
+        if kind in _CANCELING_KINDS:
+            flow, value = production.flow, production.value
+            terms = _sum_terms(flow, value, production.producer, kind)
+            factors[production.node] = max(1.0, terms / max(flow.rms[value], _TINY))
     return factors
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
-    """A function of (node, child): how much of a node's relative error a value computed from it shows at least.
+    """Return a function of (node, child): how much of a node's relative error the child shows.
 
-    A single number made of n terms with errors of random sign shows one part in sqrt(n) of their relative error (Higham
-    and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4); an addition only the node's share of the result. Sums of rows
-    stand beside the rows again, as in a norm, and are taken to show all: a judgement call.
+    It is a lower bound. A single number computed from n terms with errors of random sign shows one
+    part in sqrt(n) of their relative error (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem
+    2.4). An addition shows the node's share of the result. Sums of rows that are used with the rows
+    again, as in a norm, are taken to show everything: a judgment call.
     """
-    sizes = np.fmax(1.0, _of_nodes(graph, lambda flow: flow.sizes)).tolist()
-    share = build_share_function(graph)
-    return lambda node, child: share(node, child) * (
-        1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node])
-    )
+    sizes = np.fmax(1.0, _read_class_column(graph, lambda flow: flow.sizes)).tolist()
+    compute_share = build_share_function(graph)
+
+    def compute_visibility(node: int, child: int) -> float:
+        reduction = 1.0 if sizes[child] > 1 else 1 / math.sqrt(sizes[node])
+        return compute_share(node, child) * reduction
+
+    return compute_visibility
 
 
 def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
-    """A function of (node, child): the node's part in a child that is a sum, by root mean squares; at most 1.
+    """Return a function of (node, child): the node's share of a child that is a sum, at most 1.
 
-    The relative error of a sum is that of its terms, each times its part: a new weight is off by little of what a step
-    is off by. 1 where the child is no sum.
+    The share is a ratio of root mean squares; 1 where the child is no sum. The relative error of a
+    sum is that of its terms times their shares: a new weight differs by little of what a step
+    differs by.
     """
     alignment = graph.comparison.alignment
-    rms = _of_nodes(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
-    adds = [False] * graph.n_nodes
-    for flow, class_of, kinds in (
+    rms = _read_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
+    is_sum = [False] * graph.n_nodes
+    for flow, classes, kinds in (
         (alignment.reference, graph.reference_classes, alignment.reference_kinds),
         (alignment.target, graph.target_classes, alignment.target_kinds),
     ):
-        for node, value in enumerate(class_of.tolist()):
+        for node, value in enumerate(classes.tolist()):
             if value >= 0:
-                adds[node] = flow.producers[value] >= 0 and kinds[flow.producers[value]] in _SUMS
+                producer = flow.producers[value]
+                is_sum[node] = bool(producer >= 0) and kinds[producer] in _SUM_KINDS
 
-    def share(node: int, child: int) -> float:
-        part = rms[node] / rms[child] if adds[child] and rms[child] > 0 else 1.0
-        return min(1.0, part) if math.isfinite(part) else 1.0
+    def compute_share(node: int, child: int) -> float:
+        share = 1.0
+        if is_sum[child] and rms[child] > 0:
+            share = rms[node] / rms[child]
+        return min(1.0, share) if math.isfinite(share) else 1.0
 
-    return share
+    return compute_share
 
 
-def _of_nodes(graph: JointGraph, column: Callable[[Flow], AnyArray]) -> Floats:
-    """(nodes,) a column of the classes, of the target's where it has the value."""
+def _read_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray]) -> Floats:
+    """Return (nodes,) a column of the classes: the target's if it has the value."""
     alignment = graph.comparison.alignment
-    found = np.full(graph.n_nodes, np.nan)
-    for flow, class_of in ((alignment.reference, graph.reference_classes), (alignment.target, graph.target_classes)):
-        here = class_of >= 0
-        found[here] = column(flow)[class_of[here]]
-    return found
+    numbers = np.full(graph.n_nodes, np.nan)
+    for flow, classes in (
+        (alignment.reference, graph.reference_classes),
+        (alignment.target, graph.target_classes),
+    ):
+        has_value = classes >= 0
+        numbers[has_value] = read_column(flow)[classes[has_value]]
+    return numbers
 
 
-def _made(graph: JointGraph, nodes: int) -> Iterator[tuple[int, Flow, int, int, str]]:
-    """(node, side, class, maker, its kind) of the first nodes, where an op of either side made them."""
+def _iterate_productions(graph: JointGraph, n_nodes: int) -> Iterator[_Production]:
+    """Yield how the first nodes were produced: by the target if it did, else by the reference."""
     alignment = graph.comparison.alignment
     sides = (
-        (
-            alignment.target,
-            graph.target_classes,
-            alignment.target_kinds,
-            alignment.target.classes["producer"].to_numpy(),
-        ),
-        (
-            alignment.reference,
-            graph.reference_classes,
-            alignment.reference_kinds,
-            alignment.reference.classes["producer"].to_numpy(),
-        ),
+        (alignment.target, graph.target_classes, alignment.target_kinds),
+        (alignment.reference, graph.reference_classes, alignment.reference_kinds),
     )
-    for node in range(nodes):
-        for flow, class_of, kinds, producer in sides:
-            value = int(class_of[node])
-            if value >= 0 and producer[value] >= 0:
-                yield node, flow, value, int(producer[value]), kinds[producer[value]]
+    for node in range(n_nodes):
+        for flow, classes, kinds in sides:
+            value = int(classes[node])
+            producer = int(flow.producers[value]) if value >= 0 else -1
+            if producer >= 0:
+                yield _Production(node, flow, value, producer, kinds[producer])
                 break
 
 
-def _terms(flow: Flow, value: int, maker: int, kind: str) -> float:
-    """What the terms of one element would add up to if none cancelled, from the inputs' root mean squares."""
+def _sum_terms(flow: Flow, value: int, producer: int, kind: str) -> float:
+    """Return what the terms of one element add up to if none cancel, by root mean squares."""
     rms = flow.rms
     sizes: list[float] = flow.list_column("size")
-    inputs = [v for v in flow.reads[maker] if math.isfinite(rms[v])]
+    inputs = [read for read in flow.reads[producer] if math.isfinite(rms[read])]
     if not inputs:
         return 0.0
     size = max(1, sizes[value])
-    if (
-        kind == "matmul"
-    ):  # n products of random sign add up to sqrt(n) of one: that is no cancellation
+    if kind == "matmul":
+        # n products of random sign add up to sqrt(n) of one: that is no cancellation
         length = math.sqrt(sizes[inputs[0]] * sizes[inputs[-1]] / size)
         return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
     if kind == "sum":
-        return sum(rms[v] * max(1.0, sizes[v] / size) for v in inputs)
-    return sum(rms[v] for v in inputs)
+        return sum(rms[read] * max(1.0, sizes[read] / size) for read in inputs)
+    return sum(rms[read] for read in inputs)

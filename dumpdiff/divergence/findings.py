@@ -1,4 +1,4 @@
-"""From states to findings: the places where the runs part, ranked, and said so that a person can act on them."""
+"""Findings: the places where the runs diverge, ranked and described."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
-from ..model.formatting import format_number
 from ..model.finding import Finding, Kind
+from ..model.formatting import format_number
 from ..model.trace import PHASES
-from .constants import is_constant, is_immediate
 from .joint_graph import JointGraph
-from .locations import Location, build_location
+from .locations import Location, SideLocation, build_location
+from .model_constants import is_constant, is_immediate
 from .states import INTRODUCED, States
 
-#: They explain everything after them; the rest by place.
-_FIRST: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
-_NAMED = 24  # ops of a region that are named
-_MEASURES = {
+#: Rank of the kinds that come first, because they explain everything after them.
+_KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
+_OTHER_KIND_RANK = 2
+#: Ops of a region that are named, on each side.
+_MAX_NAMED_OPS = 24
+#: Roundoffs of a dtype by which it explains an error.
+_DTYPE_ROUNDOFFS = 8
+#: Confidence in the ancestors of a value that has none.
+_LEAF_CONFIDENCE = 0.9
+#: Relative difference of the norms from which on it is mentioned.
+_NORM_DIFFERENCE = 1e-4
+_METRIC_NAMES = {
     "relative_l2": "relative L2",
     "statistics": "statistics differ by",
     "mismatches": "share of elements",
 }
-_COPIED = (
-    "error",
-    "relative_l2",
-    "cosine",
-    "max_absolute",
-    "max_relative",
-    "beyond",
-    "nonfinite_mismatch",
-    "rounded_error",
-    "spread",
-)
+_COPIED_METRICS = (
+    "error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
+    "nonfinite_mismatch", "rounded_error", "spread",
+)  # fmt: skip
 
 
 def build_findings(
@@ -43,197 +45,244 @@ def build_findings(
     states: States,
     scopes_t: list[str],
     scopes_r: list[str],
-    first: tuple[Finding, ...] = (),
+    first_findings: tuple[Finding, ...] = (),
 ) -> tuple[Finding, ...]:
-    """Every introduced divergence, ranked: ``first``, inputs, parameters, ops by phase and dataflow."""
-    order = {node: position for position, node in enumerate(graph.order)}
-    places = [
+    """Return all findings, ranked.
+
+    First come ``first_findings``, then introduced divergences: inputs, parameters, and ops by phase
+    and dataflow.
+    """
+    is_introduced = states.state[: len(graph.comparison.pairs)] == INTRODUCED
+    locations = [
         build_location(graph, states, node, scopes_t, scopes_r)
-        for node in np.flatnonzero(
-            states.state[: len(graph.comparison.pairs)] == INTRODUCED
-        ).tolist()
+        for node in np.flatnonzero(is_introduced).tolist()
     ]
-    drafts = [(classify_kind(graph, at), at) for at in places]
-    drafts.sort(key=lambda d: (_FIRST.get(d[0], 2), PHASES.index(d[1].phase), order[d[1].node]))
-    made = [
-        _finding(rank, kind, at, graph, states)
-        for rank, (kind, at) in enumerate(drafts, 1 + len(first))
-    ]
-    return (*(replace(finding, rank=rank) for rank, finding in enumerate(first, 1)), *made)
+    position = {node: index for index, node in enumerate(graph.order)}
+    drafts = []
+    for location in locations:
+        kind = classify_kind(graph, location)
+        kind_rank = _KIND_RANKS.get(kind, _OTHER_KIND_RANK)
+        key = (kind_rank, PHASES.index(location.phase), position[location.node])
+        drafts.append((key, kind, location))
+    drafts.sort(key=lambda draft: draft[0])
+    findings = [replace(finding, rank=rank) for rank, finding in enumerate(first_findings, 1)]
+    for _, kind, location in drafts:
+        findings.append(_build_finding(len(findings) + 1, kind, location, graph, states))
+    return tuple(findings)
 
 
-def classify_kind(graph: JointGraph, at: Location) -> Kind:
-    """What sort of divergence a place is; see result.Kind."""
-    if graph.comparison.pairs["nonfinite_mismatch"].iat[at.node] > 0:
+def classify_kind(graph: JointGraph, location: Location) -> Kind:
+    """Return the kind of divergence at a location, see ``model.finding.Kind``."""
+    if graph.comparison.pairs["nonfinite_mismatch"].iat[location.node] > 0:
         return "nonfinite"
-    if at.target.is_graph_input and at.reference.is_graph_input:
-        if not _is_held(at):
+    if location.target.is_graph_input and location.reference.is_graph_input:
+        if not _belongs_to_model(location):
             return "input"
         alignment = graph.comparison.alignment
-        return (
-            "constant" if is_constant(at, (alignment.target_kinds, alignment.reference_kinds)) else "parameter"
-        )
-    if _coarser_type(graph, at):
+        kinds = (alignment.target_kinds, alignment.reference_kinds)
+        return "constant" if is_constant(location, kinds) else "parameter"
+    if _find_coarser_dtype(graph, location):
         return "dtype"
-    if find_missing_kinds(at):
+    if find_missing_kinds(location):
         return "missing"
-    return "region" if at.unpaired_nodes else "introduced"
+    return "region" if location.unpaired_nodes else "introduced"
 
 
-def find_missing_kinds(at: Location) -> tuple[str, ...]:
-    """Operator kinds that the reference alone has since the last agreement, if the target has none of its own."""
-    ours, theirs = (
-        Counter(k for op, k in zip(s.ops, s.kinds, strict=True) if not s.flow.is_layout[op])
-        for s in (at.target, at.reference)
+def find_missing_kinds(location: Location) -> tuple[str, ...]:
+    """Return the operator kinds that only the reference has since the last agreement.
+
+    Empty if the target has kinds of its own there, too.
+    """
+    kinds_t = _count_computing_kinds(location.target)
+    kinds_r = _count_computing_kinds(location.reference)
+    if not location.unpaired_nodes or not kinds_t or kinds_t - kinds_r:
+        return ()
+    return tuple((kinds_r - kinds_t).elements())
+
+
+def _count_computing_kinds(side: SideLocation) -> Counter[str]:
+    """Count the kinds of one side's ops that are no layout ops."""
+    return Counter(
+        kind for op, kind in zip(side.ops, side.kinds, strict=True) if not side.flow.is_layout[op]
     )
-    return tuple((theirs - ours).elements()) if at.unpaired_nodes and ours and not ours - theirs else ()
 
 
-def _is_held(at: Location) -> bool:
-    """The model holds it: it has a parameter's name, is a constant of the graph, or floats, nobody's first input."""
-    if at.target.parameter or at.reference.parameter:
+def _belongs_to_model(location: Location) -> bool:
+    """Return whether a graph input belongs to the model and not to the batch.
+
+    It does if it has a parameter's name, is a constant of the graph, or is floating and no op's
+    first input.
+    """
+    target, reference = location.target, location.reference
+    if target.parameter or reference.parameter:
         return True
-    floating = is_floating(str(at.reference.flow.list_column("dtype")[at.reference.value]))
-    return floating and (
-        is_immediate(at.target) or is_immediate(at.reference) or "input.0" not in at.reference.slots
-    )
+    if not is_floating(str(reference.flow.list_column("dtype")[reference.value])):
+        return False
+    return is_immediate(target) or is_immediate(reference) or "input.0" not in reference.slots
 
 
-def _coarser_type(graph: JointGraph, at: Location) -> str:
-    """The dtype that one side alone computed in on the way here, if its rounding explains the error."""
-    worst = []
-    for flow, class_of in (
-        (at.target.flow, graph.target_classes),
-        (at.reference.flow, graph.reference_classes),
-    ):
-        values = [int(class_of[n]) for n in (*at.unpaired_nodes, at.node) if class_of[n] >= 0]
-        dtypes = [d for v in values if (d := str(flow.list_column("dtype")[v])) in UNIT_ROUNDOFF]
-        worst.append(max(dtypes, key=unit_roundoff, default=""))
-    units = [unit_roundoff(dtype) if dtype else 0.0 for dtype in worst]
-    coarse = int(np.argmax(units))
-    explained = float(graph.comparison.pairs["error"].iat[at.node]) <= 8 * units[coarse]
-    return worst[coarse] if units[0] != units[1] and explained else ""
+def _find_coarser_dtype(graph: JointGraph, location: Location) -> str:
+    """Return the dtype that only one side computed in here, if its rounding explains the error.
+
+    '' if there is none.
+    """
+    dtype_t = _find_coarsest_dtype(location, location.target, graph.target_classes)
+    dtype_r = _find_coarsest_dtype(location, location.reference, graph.reference_classes)
+    roundoff_t = unit_roundoff(dtype_t) if dtype_t else 0.0
+    roundoff_r = unit_roundoff(dtype_r) if dtype_r else 0.0
+    if roundoff_t == roundoff_r:
+        return ""
+    error = float(graph.comparison.pairs["error"].iat[location.node])
+    if not error <= _DTYPE_ROUNDOFFS * max(roundoff_t, roundoff_r):
+        return ""
+    return dtype_t if roundoff_t > roundoff_r else dtype_r
 
 
-def _finding(rank: int, kind: Kind, at: Location, graph: JointGraph, states: States) -> Finding:
-    row = graph.comparison.pairs.iloc[at.node]
-    above = states.ancestry[at.node]
-    metrics = {name: float(row[name]) for name in _COPIED if np.isfinite(row[name])}
-    if np.isfinite(above.worst_agreeing_error):
-        metrics["input_error"] = float(above.worst_agreeing_error)
-    if (ratio := _norm_ratio(at)) is not None:
-        metrics["norm_ratio"] = ratio
-    if (again := states.recomputations.get(at.node)) is not None:
-        exactness = {"float64_ratio": again.ratio, "amplification": again.amplification}
-        metrics |= {name: figure for name, figure in exactness.items() if np.isfinite(figure)}
-    scalars = _scalars(graph, at)
+def _find_coarsest_dtype(location: Location, side: SideLocation, classes: Ints) -> str:
+    """Return the coarsest floating dtype of one side's values here, '' if there is none."""
+    dtypes = []
+    for node in (*location.unpaired_nodes, location.node):
+        value = int(classes[node])
+        if value >= 0:
+            dtypes.append(str(side.flow.list_column("dtype")[value]))
+    floating_dtypes = [dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF]
+    return max(floating_dtypes, key=unit_roundoff, default="")
+
+
+def _build_finding(
+    rank: int, kind: Kind, location: Location, graph: JointGraph, states: States
+) -> Finding:
+    row = graph.comparison.pairs.iloc[location.node]
+    scalars = _describe_scalars(graph, location)
+    source = {}
+    for role, side in (("target", location.target), ("reference", location.reference)):
+        if side.source:
+            source[role] = side.source
     return Finding(
         rank=rank,
         kind=kind,
-        phase=at.phase,
-        scope=at.scope,
-        title=_title(kind, at, graph, states, scalars),
-        target_ops=at.target.names[-_NAMED:],
-        reference_ops=at.reference.names[-_NAMED:],
-        slots=((at.target.slot, at.reference.slot),),
-        metrics=metrics,
+        phase=location.phase,
+        scope=location.scope,
+        title=_format_title(kind, location, graph, states, scalars),
+        target_ops=location.target.op_names[-_MAX_NAMED_OPS:],
+        reference_ops=location.reference.op_names[-_MAX_NAMED_OPS:],
+        slots=((location.target.slot, location.reference.slot),),
+        metrics=_collect_metrics(location, graph, states),
         tolerance=float(row["tolerance"]),
-        confidence=_confidence(graph, states, at.node),
-        evidence=_evidence(kind, at, graph, states, scalars),
-        source={
-            role: s.source
-            for role, s in (("target", at.target), ("reference", at.reference))
-            if s.source
-        },
+        confidence=_compute_confidence(graph, states, location.node),
+        evidence=_describe_evidence(kind, location, graph, states, scalars),
+        source=source,
     )
 
 
-def _title(kind: Kind, at: Location, graph: JointGraph, states: States, scalars: list[str]) -> str:
-    row = graph.comparison.pairs.iloc[at.node]
-    ours, theirs = (
-        side.names[-1] if side.names else "nothing" for side in (at.target, at.reference)
-    )
-    amount = f"{_MEASURES.get(str(row['metric']), 'error')} {format_number(float(row['error']))}"
+def _collect_metrics(location: Location, graph: JointGraph, states: States) -> dict[str, float]:
+    """Return the finite metrics of a finding by name."""
+    row = graph.comparison.pairs.iloc[location.node]
+    metrics = {name: float(row[name]) for name in _COPIED_METRICS}
+    metrics["input_error"] = float(states.ancestry[location.node].worst_agreeing_error)
+    metrics["norm_ratio"] = _compute_norm_ratio(location)
+    recomputation = states.recomputations.get(location.node)
+    if recomputation is not None:
+        metrics["float64_ratio"] = recomputation.ratio
+        metrics["amplification"] = recomputation.amplification
+    return {name: figure for name, figure in metrics.items() if np.isfinite(figure)}
+
+
+def _format_title(
+    kind: Kind, location: Location, graph: JointGraph, states: States, scalars: list[str]
+) -> str:
+    """Return one line that says what differs, where and by how much."""
+    row = graph.comparison.pairs.iloc[location.node]
+    target, reference = location.target, location.reference
+    op_t = target.op_names[-1] if target.op_names else "nothing"
+    op_r = reference.op_names[-1] if reference.op_names else "nothing"
+    metric = _METRIC_NAMES.get(str(row["metric"]), "error")
+    amount = f"{metric} {format_number(float(row['error']))}"
     if kind in ("parameter", "constant"):
-        name = at.target.parameter or at.reference.parameter
-        unnamed = {"parameter": "a parameter without a name", "constant": "a constant table"}
-        what = f"parameter {name}" if name else unnamed[kind]
-        return f"{what} differs, read by {ours} vs {theirs}: {amount}"
+        name = target.parameter or reference.parameter
+        subject = "a parameter without a name" if kind == "parameter" else "a constant table"
+        if name:
+            subject = f"parameter {name}"
+        return f"{subject} differs, read by {op_t} vs {op_r}: {amount}"
     if kind == "input":
-        return f"an input of {ours} vs {theirs} differs: {amount}"
-    given = states.ancestry[at.node].worst_agreeing_error
-    agree = f", inputs agree to {format_number(given)}" if np.isfinite(given) else ""
-    operator = (at.target.kinds or at.reference.kinds)[-1]
-    where = (
-        f"{at.scope}, {operator} ({ours}) vs {theirs}"
-        if at.scope
-        else f"{operator} ({ours}) vs {theirs}"
+        return f"an input of {op_t} vs {op_r} differs: {amount}"
+    input_error = states.ancestry[location.node].worst_agreeing_error
+    agreement = (
+        f", inputs agree to {format_number(input_error)}" if np.isfinite(input_error) else ""
     )
+    operator = (target.kinds or reference.kinds)[-1]
+    place = f"{operator} ({op_t}) vs {op_r}"
+    if location.scope:
+        place = f"{location.scope}, {place}"
     if kind == "nonfinite":
-        wrong = int(row["nonfinite_mismatch"])
-        return f"{where}: {wrong} elements are NaN, Inf or masked on one side only{agree}"
-    said = [f"{where}: {amount}{agree}", *scalars]
-    if kind in ("region", "missing") and len(at.target.ops) + len(at.reference.ops) > 2:
-        first_t, first_r = (
-            at.target.names[:1] or ("nothing",),
-            at.reference.names[:1] or ("nothing",),
-        )
-        said.append(f"somewhere from {first_t[0]} vs {first_r[0]} on")
+        count = int(row["nonfinite_mismatch"])
+        return f"{place}: {count} elements are NaN, Inf or masked on one side only{agreement}"
+    clauses = [f"{place}: {amount}{agreement}", *scalars]
+    if kind in ("region", "missing") and len(target.ops) + len(reference.ops) > 2:
+        first_t = target.op_names[0] if target.op_names else "nothing"
+        first_r = reference.op_names[0] if reference.op_names else "nothing"
+        clauses.append(f"the region starts at {first_t} vs {first_r}")
     if kind == "missing":
-        said.append(f"only the reference has {', '.join(find_missing_kinds(at))}")
+        clauses.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
     if kind == "dtype":
-        said.append(f"one side computes in {_coarser_type(graph, at)}")
-    return "; ".join(said)
+        clauses.append(f"one side computes in {_find_coarser_dtype(graph, location)}")
+    return "; ".join(clauses)
 
 
-def _evidence(
-    kind: Kind, at: Location, graph: JointGraph, states: States, scalars: list[str]
+def _describe_evidence(
+    kind: Kind, location: Location, graph: JointGraph, states: States, scalars: list[str]
 ) -> tuple[str, ...]:
-    row, above = graph.comparison.pairs.iloc[at.node], states.ancestry[at.node]
-    said = [f"paired by {row['evidence']}"]
+    """Return the facts that a finding rests on, one sentence each."""
+    row, ancestry = graph.comparison.pairs.iloc[location.node], states.ancestry[location.node]
+    facts = [f"paired by {row['evidence']}"]
     if row["layout"] not in ("same", "reshape"):
-        said.append(f"layout {row['layout']}")
-    if above.ancestors:
-        worst = format_number(above.worst_agreeing_error)
-        said.append(
-            f"the {len(above.ancestors)} nearest values it was computed from agree, at worst to {worst}"
+        facts.append(f"layout {row['layout']}")
+    if ancestry.ancestors:
+        worst_error = format_number(ancestry.worst_agreeing_error)
+        facts.append(
+            f"the {len(ancestry.ancestors)} nearest values it was computed from agree "
+            f"(largest error {worst_error})"
         )
-    if at.unpaired_nodes:
-        alone = sum(graph.target_classes[n] >= 0 for n in at.unpaired_nodes)
-        said.append(
-            f"in between {alone} values of the target alone, {len(at.unpaired_nodes) - alone} of the reference alone"
-        )
-    ratio = _norm_ratio(at)
-    if ratio is not None and abs(ratio - 1) > 1e-4:
-        said.append(f"norm is {ratio:.6g} times the reference's")
+    if location.unpaired_nodes:
+        n_target = sum(graph.target_classes[node] >= 0 for node in location.unpaired_nodes)
+        n_reference = len(location.unpaired_nodes) - n_target
+        facts.append(f"unpaired values in between: {n_target} target, {n_reference} reference")
+    norm_ratio = _compute_norm_ratio(location)
+    if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
+        facts.append(f"norm is {norm_ratio:.6g} times the reference's")
     if kind == "missing":
-        said.append(f"only the reference has {', '.join(find_missing_kinds(at))}")
+        facts.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
     if np.isfinite(row["rounded_error"]):
-        said.append(
-            f"after rounding both sides to the narrower type: {format_number(float(row['rounded_error']))}"
-        )
-    return (*said, *scalars)
+        rounded_error = format_number(float(row["rounded_error"]))
+        facts.append(f"error after rounding both sides to the narrower type: {rounded_error}")
+    return (*facts, *scalars)
 
 
-def _scalars(graph: JointGraph, at: Location) -> list[str]:
-    """Scalar arguments that differ between paired ops of the place."""
+def _describe_scalars(graph: JointGraph, location: Location) -> list[str]:
+    """Return a sentence for each scalar argument that differs between paired ops here."""
     table = graph.comparison.scalars
-    here = table[
-        table["target_op"].isin(at.target.ops) & table["reference_op"].isin(at.reference.ops)
-    ]
+    is_here = table["target_op"].isin(location.target.ops)
+    is_here &= table["reference_op"].isin(location.reference.ops)
     return [
-        f"scalar argument {row.target:.6g} against {row.reference:.6g}" for row in here.itertuples()
+        f"scalar argument {row.target:.6g} against {row.reference:.6g}"
+        for row in table[is_here].itertuples()
     ]
 
 
-def _norm_ratio(at: Location) -> float | None:
-    """||t|| / ||r||: says what a cosine cannot."""
-    ours, theirs = (float(side.flow.norms[side.value]) for side in (at.target, at.reference))
-    return ours / theirs if theirs and np.isfinite(ours / theirs) else None
+def _compute_norm_ratio(location: Location) -> float:
+    """Return ||t|| / ||r||, NaN if unknown. It shows a factor, which a cosine does not."""
+    target, reference = location.target, location.reference
+    norm_t = float(target.flow.norms[target.value])
+    norm_r = float(reference.flow.norms[reference.value])
+    ratio = norm_t / norm_r if norm_r else np.nan
+    return ratio if np.isfinite(ratio) else np.nan
 
 
-def _confidence(graph: JointGraph, states: States, node: int) -> float:
-    """That of the pair, times the mean of those that agree above it (0.9 where there are none)."""
-    confidence = graph.comparison.pairs["confidence"].to_numpy()
-    above = [confidence[n] for n in states.ancestry[node].ancestors if n < len(confidence)]
-    return round(float(confidence[node]) * (float(np.mean(above)) if above else 0.9), 3)
+def _compute_confidence(graph: JointGraph, states: States, node: int) -> float:
+    """Return the confidence of the pair times the mean of its ancestors' confidence."""
+    pair_confidence = graph.comparison.pairs["confidence"].to_numpy()
+    ancestors = [n for n in states.ancestry[node].ancestors if n < len(pair_confidence)]
+    ancestor_confidence = _LEAF_CONFIDENCE
+    if ancestors:
+        ancestor_confidence = float(np.mean([pair_confidence[n] for n in ancestors]))
+    return round(float(pair_confidence[node]) * ancestor_confidence, 3)

@@ -1,7 +1,7 @@
-"""Both dataflow graphs as one: a node is a pair of value classes, or a class that only one side has.
+"""Both dataflow graphs as one: a node is a pair of value classes, or a class without a partner.
 
-Where one recorder left a hole the other side's edges bridge it; what neither recorded is bridged by module calls and by
-order.
+An edge that one recorder misses is taken from the other side. An edge that both miss is bridged by
+evidence, see ``graph.missing_edges``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missin
 from ..model.arrays import Floats, Ints, Objects
 from ..model.trace import FORWARD
 
+#: Values that are searched for the next recorded gradient; a longer search leaves the layer.
+_MAX_SEARCHED_VALUES = 64
+
 
 @dataclass(frozen=True)
 class JointGraph:
-    """The joined graph; its nodes are the pairs (in the order of ``comparison.pairs``), then each side's rest."""
+    """The joint graph of a comparison.
+
+    Its nodes are the pairs, in the order of ``comparison.pairs``, then the unpaired classes of the
+    target, then those of the reference.
+    """
 
     comparison: Comparison
     target_nodes: Ints  #: (target classes,) node of each class
@@ -33,8 +40,8 @@ class JointGraph:
     reference_classes: Ints
     parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
     order: tuple[int, ...]  #: nodes, parents first
-    phase: Objects  #: (nodes,) of the target's class, of the reference's where the target has none
-    bridges: Counter[str]  #: how many holes were bridged by what
+    phase: Objects  #: (nodes,) of the target's class, else of the reference's
+    bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
 
     @property
     def n_nodes(self) -> int:
@@ -43,184 +50,232 @@ class JointGraph:
 
 
 def build_joint_graph(comparison: Comparison) -> JointGraph:
-    """Join the two sides' dataflow along the pairs of a comparison."""
+    """Join the dataflow of the two sides along the pairs of a comparison."""
     target, reference = comparison.alignment.target, comparison.alignment.reference
-    pairs_t, pairs_r = (
-        comparison.pairs["target"].to_numpy(),
-        comparison.pairs["reference"].to_numpy(),
+    paired_t = comparison.pairs["target"].to_numpy()
+    paired_r = comparison.pairs["reference"].to_numpy()
+    part_nodes_t: dict[int, int] = {}
+    part_nodes_r: dict[int, int] = {}
+    for node, group in enumerate(comparison.pairs["group"]):
+        if group is not None:
+            part_nodes_t.update(dict.fromkeys(group.target, node))
+            part_nodes_r.update(dict.fromkeys(group.reference, node))
+    nodes_t, unpaired_t = _number_nodes(len(target.classes), paired_t, part_nodes_t, len(paired_t))
+    nodes_r, unpaired_r = _number_nodes(
+        len(reference.classes), paired_r, part_nodes_r, len(paired_t) + len(unpaired_t)
     )
-    groups = [
-        (node, group) for node, group in enumerate(comparison.pairs["group"]) if group is not None
-    ]
-    parts_t = {value: node for node, group in groups for value in group.target}
-    parts_r = {value: node for node, group in groups for value in group.reference}
-    node_t, alone_t = _numbered(len(target.classes), pairs_t, parts_t, len(pairs_t))
-    node_r, alone_r = _numbered(
-        len(reference.classes), pairs_r, parts_r, len(pairs_t) + len(alone_t)
-    )
-    class_t = np.concatenate([pairs_t, alone_t, np.full(len(alone_r), -1)])
-    class_r = np.concatenate([pairs_r, np.full(len(alone_t), -1), alone_r])
-    nodes = len(class_t)
-    parents_t = _lifted(nodes, node_t, _parents(target))
-    parents_r = _lifted(nodes, node_r, _parents(reference))
+    classes_t = np.concatenate([paired_t, unpaired_t, np.full(len(unpaired_r), -1)])
+    classes_r = np.concatenate([paired_r, np.full(len(unpaired_t), -1), unpaired_r])
+    n_nodes = len(classes_t)
+    parents_t = _map_parents(n_nodes, nodes_t, _collect_parents(target))
+    parents_r = _map_parents(n_nodes, nodes_r, _collect_parents(reference))
+    recorded_parents_t = [list(parents) for parents in parents_t]
+    for fused_node, part_nodes in _iterate_fused_outputs(comparison.alignment, nodes_t, nodes_r):
+        for part_node in part_nodes:
+            parents_r[part_node].append(fused_node)
     bridges: Counter[str] = Counter()
-    recorded_t = [list(parents) for parents in parents_t]
-    for whole, parts in _cuts(comparison.alignment, node_t, node_r):
-        for part in parts:
-            parents_r[part].append(whole)
-    _bridge(target, class_t, node_t, parents_t, parents_r, bridges)
-    _bridge(reference, class_r, node_r, parents_r, recorded_t, bridges)
-    phase = np.where(
-        class_t >= 0,
-        target.classes["phase"].to_numpy()[np.maximum(class_t, 0)],
-        reference.classes["phase"].to_numpy()[np.maximum(class_r, 0)],
-    )
-    place = np.minimum(_places(target, class_t), _places(reference, class_r))
+    _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
+    _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
+    positions = np.minimum(
+        _compute_positions(target, classes_t), _compute_positions(reference, classes_r)
+    )
+    phases_t, phases_r = target.classes["phase"].to_numpy(), reference.classes["phase"].to_numpy()
+    phase = np.where(
+        classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
+    )
     return JointGraph(
-        comparison, node_t, node_r, class_t, class_r, parents, _sort_topologically(parents, place), phase, bridges
-    )  # fmt: skip
+        comparison,
+        nodes_t,
+        nodes_r,
+        classes_t,
+        classes_r,
+        parents,
+        _sort_topologically(parents, positions),
+        phase,
+        bridges,
+    )
 
 
-def _numbered(
-    count: int, paired: Ints, parts: dict[int, int], first_free: int
+def _number_nodes(
+    n_classes: int, paired: Ints, part_nodes: dict[int, int], first_free: int
 ) -> tuple[Ints, Ints]:
-    """(node of each class, classes without a partner); the parts of a fused tensor share its node."""
-    node = np.full(count, -1)
-    node[paired] = np.arange(len(paired))
-    node[list(parts)] = list(parts.values())
-    alone = np.flatnonzero(node < 0)
-    node[alone] = first_free + np.arange(len(alone))
-    return node, alone
+    """Return the node of each class, and the unpaired classes, numbered from ``first_free``.
+
+    The parts of a fused tensor have the node of their group.
+    """
+    nodes = np.full(n_classes, -1)
+    nodes[paired] = np.arange(len(paired))
+    nodes[list(part_nodes)] = list(part_nodes.values())
+    unpaired = np.flatnonzero(nodes < 0)
+    nodes[unpaired] = first_free + np.arange(len(unpaired))
+    return nodes, unpaired
 
 
-def _parents(flow: Flow) -> list[list[int]]:
-    """Per class those it was computed from: what its maker read; for gradients the gradients of what it fed."""
-    producer = flow.classes["producer"].to_numpy()
-    parents = [list(flow.reads[op]) if op >= 0 else [] for op in producer.tolist()]
+def _collect_parents(flow: Flow) -> list[list[int]]:
+    """Return per class the classes it was computed from: the inputs of its producer.
+
+    The gradient that a backward record was given comes from the gradients of what its value feeds.
+    """
+    producers = flow.producers.tolist()
+    parents = [list(flow.reads[op]) if op >= 0 else [] for op in producers]
     for value, gradient in flow.recorded_gradients.items():
-        if producer[gradient] < 0:
-            parents[gradient] += [g for g in _gradients_after(flow, value) if g != gradient]
-    named = {name: value for value, name in enumerate(flow.classes["parameter"]) if name}
-    for gradient, name in enumerate(flow.classes["gradient_of"]):
-        if name in named and not parents[gradient]:
-            parents[gradient] += [g for g in _gradients_after(flow, named[name]) if g != gradient]
-    for gradient, value in _contributions(flow):
-        parents[value] += [gradient] if gradient not in parents[value] and gradient != value else []
+        if producers[gradient] < 0:
+            parents[gradient] += _find_next_gradients(flow, value, gradient)
+    parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
+    for gradient, name in enumerate(flow.list_column("gradient_of")):
+        if name in parameters and not parents[gradient]:
+            parents[gradient] += _find_next_gradients(flow, parameters[name], gradient)
+    for gradient, total in _iterate_contributions(flow):
+        if gradient not in parents[total] and gradient != total:
+            parents[total].append(gradient)
     return parents
 
 
-def _contributions(flow: Flow) -> Iterator[tuple[int, int]]:
-    """(gradient that no recorded op reads, gradient it went into): of what the forward call read, or was cut from.
+def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
+    """Yield (gradient that no recorded op reads, gradient that it was added to).
 
-    A parameter's gradient went into no other.
+    The latter is the gradient of what the forward call read, or of what that was cut from. The
+    gradient of a parameter is not added to another.
     """
-    forward, final = flow.trace.ops["forward"].tolist(), flow.list_column("gradient_of")
-    for op, call in enumerate(forward):
+    calls, parameter_names = flow.trace.ops["forward"].tolist(), flow.list_column("gradient_of")
+    for op, call in enumerate(calls):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
-        loose = [value for value in flow.writes[op] if not flow.consumers[value] and not final[value]]
-        given = flow.reads[call] if loose else ()
-        sources = {value for value in given if value in flow.recorded_gradients}
-        for value in given:
-            if value not in sources and has_missing_producer(flow, value):
-                sources.update(find_enclosing_inputs(flow, call, value))
-        for source in sources & flow.recorded_gradients.keys():
-            yield from ((gradient, flow.recorded_gradients[source]) for gradient in loose)
+        unread_gradients = [value for value in flow.writes[op] if not flow.consumers[value]]
+        unread_gradients = [value for value in unread_gradients if not parameter_names[value]]
+        if not unread_gradients:
+            continue
+        for source in _find_gradient_sources(flow, call):
+            for gradient in unread_gradients:
+                yield gradient, flow.recorded_gradients[source]
 
 
-def _gradients_after(flow: Flow, value: int) -> list[int]:
-    """Gradients of the outputs of the forward ops that read a value; where none was recorded, of what is read next."""
-    found: dict[int, None] = {}
-    seen = {value}
+def _find_gradient_sources(flow: Flow, call: int) -> set[int]:
+    """Return the values with a recorded gradient that a call read, or that its inputs come from."""
+    has_gradient = flow.recorded_gradients.keys()
+    inputs = flow.reads[call]
+    sources = {value for value in inputs if value in has_gradient}
+    for value in inputs:
+        if value not in sources and has_missing_producer(flow, value):
+            sources.update(find_enclosing_inputs(flow, call, value))
+    return sources & has_gradient
+
+
+def _find_next_gradients(flow: Flow, value: int, gradient: int) -> list[int]:
+    """Return the other gradients of the outputs of the forward ops that read a value.
+
+    An output without a recorded gradient is replaced by what is computed from it.
+    """
+    next_gradients: dict[int, None] = {}
+    visited = {value}
     stack = [value]
-    while stack and len(seen) < 64:
+    while stack and len(visited) < _MAX_SEARCHED_VALUES:
         for op in flow.consumers[stack.pop()]:
             if flow.phases[op] != FORWARD:
                 continue
             for output in flow.writes[op]:
                 if output in flow.recorded_gradients:
-                    found[flow.recorded_gradients[output]] = None
-                elif output not in seen:
-                    seen.add(output)
+                    next_gradients[flow.recorded_gradients[output]] = None
+                elif output not in visited:
+                    visited.add(output)
                     stack.append(output)
-    return list(found)
+    next_gradients.pop(gradient, None)
+    return list(next_gradients)
 
 
-def _cuts(alignment: Alignment, node_t: Ints, node_r: Ints) -> Iterator[tuple[int, set[int]]]:
-    """(node of what a fused weight made, nodes of what the weights it is fused from made): cut from it, unrecorded."""
-    sides = (alignment.target, node_t), (alignment.reference, node_r)
+def _iterate_fused_outputs(
+    alignment: Alignment, nodes_t: Ints, nodes_r: Ints
+) -> Iterator[tuple[int, set[int]]]:
+    """Yield (node of a fused weight's output, nodes of the outputs of its parts).
+
+    The side with the fused weight cuts its output into those parts, but no recorder shows it.
+    """
     for group in alignment.groups:
-        fused, cut = (
-            {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, leaf)}
-            for leaves, (flow, nodes) in sorted(
-                zip((group.target, group.reference), sides, strict=True),
-                key=lambda side: len(side[0]),
-            )
-        )
-        if len(fused) == 1 and not fused & cut:
-            yield fused.pop(), cut
+        output_nodes_t = _collect_output_nodes(alignment.target, group.target, nodes_t)
+        output_nodes_r = _collect_output_nodes(alignment.reference, group.reference, nodes_r)
+        fused_nodes, part_nodes = output_nodes_t, output_nodes_r
+        if len(group.target) > len(group.reference):
+            fused_nodes, part_nodes = output_nodes_r, output_nodes_t
+        if len(fused_nodes) == 1 and fused_nodes.isdisjoint(part_nodes):
+            yield fused_nodes.pop(), part_nodes
 
 
-def _lifted(nodes: int, node_of: Ints, parents: list[list[int]]) -> list[list[int]]:
-    lifted: list[list[int]] = [[] for _ in range(nodes)]
-    at = node_of.tolist()
-    for value, above in enumerate(parents):
-        node = at[value]
-        lifted[node] += [at[v] for v in above if at[v] != node]
-    return lifted
+def _collect_output_nodes(flow: Flow, leaves: Sequence[int], nodes: Ints) -> set[int]:
+    return {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, leaf)}
 
 
-def _bridge(
+def _map_parents(n_nodes: int, nodes: Ints, parents: list[list[int]]) -> list[list[int]]:
+    """Return per node its parent nodes, from the parent classes of one side's classes."""
+    parent_nodes: list[list[int]] = [[] for _ in range(n_nodes)]
+    node_list = nodes.tolist()
+    for node, parent_classes in zip(node_list, parents, strict=True):
+        parent_nodes[node] += [node_list[v] for v in parent_classes if node_list[v] != node]
+    return parent_nodes
+
+
+def _bridge_missing_edges(
     flow: Flow,
-    class_of: Ints,
-    node_of: Ints,
+    classes: Ints,
+    nodes: Ints,
     parents: list[list[int]],
     other_parents: list[list[int]],
     bridges: Counter[str],
 ) -> None:
-    """Give the holes of one side's record parents, unless the other side's record explains them."""
-    for node, value in enumerate(class_of.tolist()):
+    """Give parents to the nodes of one side with a missing producer, and count the evidence.
+
+    Where the record of the other side has the edge, nothing is added.
+    """
+    for node, value in enumerate(classes.tolist()):
         if value < 0 or flow.producers[value] >= 0 or parents[node]:
             continue
         if other_parents[node]:
             bridges["other side"] += 1
-        elif found := find_bridge(flow, value):
-            parents[node] = [int(node_of[v]) for v in found.parents if node_of[v] != node]
-            bridges[found.evidence] += 1
+            continue
+        bridge = find_bridge(flow, value)
+        if bridge is not None:
+            parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
+            parents[node] = [parent for parent in parent_nodes if parent != node]
+            bridges[bridge.evidence] += 1
 
 
-def _sort_topologically(parents: Sequence[tuple[int, ...]], place: Floats) -> tuple[int, ...]:
-    """Parents first, ties by place; where wrong pairs make a circle, the earliest of those left comes first."""
+def _sort_topologically(parents: Sequence[tuple[int, ...]], positions: Floats) -> tuple[int, ...]:
+    """Return the nodes with parents first, ties by position.
+
+    Where wrong pairs make a cycle, the earliest of the remaining nodes comes first.
+    """
     children: list[list[int]] = [[] for _ in parents]
-    waiting = [0] * len(parents)
-    for node, above in enumerate(parents):
-        for parent in above:
+    n_waiting = [0] * len(parents)
+    for node, parent_nodes in enumerate(parents):
+        for parent in parent_nodes:
             children[parent].append(node)
-            waiting[node] += 1
-    at = place.tolist()
-    by_place = iter(np.argsort(place, kind="stable").tolist())
-    ready = [(at[node], node) for node, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    done = [False] * len(parents)
+            n_waiting[node] += 1
+    position_list = positions.tolist()
+    remaining_nodes = iter(np.argsort(positions, kind="stable").tolist())
+    ready_nodes = [(position_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
+    heapify(ready_nodes)
+    is_done = [False] * len(parents)
     order: list[int] = []
     while len(order) < len(parents):
-        node = heappop(ready)[1] if ready else next(n for n in by_place if not done[n])
-        if done[node]:
+        node = heappop(ready_nodes)[1] if ready_nodes else next(remaining_nodes)
+        if is_done[node]:
             continue
-        done[node] = True
+        is_done[node] = True
         order.append(node)
         for child in children[node]:
-            waiting[child] -= 1
-            if waiting[child] == 0 and not done[child]:
-                heappush(ready, (at[child], child))
+            n_waiting[child] -= 1
+            if n_waiting[child] == 0 and not is_done[child]:
+                heappush(ready_nodes, (position_list[child], child))
     return tuple(order)
 
 
-def _places(flow: Flow, class_of: Ints) -> Floats:
-    """(nodes,) where in the run each node stands, 0 to 1: at its maker, else its first reader; 1 if absent."""
-    producer = flow.classes["producer"].to_numpy()
-    first = np.array([readers[0] if readers else 0 for readers in flow.consumers], dtype=int)
-    place = np.where(producer >= 0, producer, first) / max(1, len(flow.trace.ops))
-    places: Floats = np.where(class_of >= 0, place[np.maximum(class_of, 0)], 1.0)
-    return places
+def _compute_positions(flow: Flow, classes: Ints) -> Floats:
+    """Return (nodes,) the position of each node in the run, 0 to 1.
+
+    It is that of the producer, else of the first consumer; 1 if this side does not have the value.
+    """
+    first_consumers = [consumers[0] if consumers else 0 for consumers in flow.consumers]
+    ops = np.where(flow.producers >= 0, flow.producers, np.array(first_consumers, dtype=int))
+    class_positions = ops / max(1, len(flow.trace.ops))
+    positions: Floats = np.where(classes >= 0, class_positions[np.maximum(classes, 0)], 1.0)
+    return positions

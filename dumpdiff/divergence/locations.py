@@ -1,9 +1,8 @@
-"""A node of the joined graph from both sides: which ops made it, which slots hold it, where in the model it is."""
+"""A node of the joint graph seen from both sides: its ops, its slots and its place in the model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
@@ -14,11 +13,12 @@ from .states import States
 
 @dataclass(frozen=True)
 class SideLocation:
-    """What one side recorded about a place."""
+    """What one side recorded at a location."""
 
     flow: Flow
     value: int  #: class, -1 if this side has none
-    #: from the last agreement to the value, in order of execution; its first reader if nobody made it
+    #: from the last agreement to the value, in order of execution; the first consumer if no op
+    #: produced it
     ops: tuple[int, ...]
     is_graph_input: bool  #: nothing computed it: a parameter, the batch, a buffer
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
@@ -30,19 +30,24 @@ class SideLocation:
         return str(self.flow.list_column("parameter")[self.value]) if self.value >= 0 else ""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def op_names(self) -> tuple[str, ...]:
         """The dump's own names of ``ops``."""
         return tuple(str(self.flow.trace.ops["name"].iat[op]) for op in self.ops)
 
     @property
+    def scope(self) -> str:
+        """The first known scope of ``ops``, '' if none is known."""
+        return next(filter(None, self.scopes), "")
+
+    @property
     def source(self) -> str:
-        """The user's line that called the last op that has one."""
+        """The user's line that called the last op with a recorded line, '' if none has one."""
         lines = (str(self.flow.trace.ops["source"].iat[op]) for op in reversed(self.ops))
-        return next((line for line in lines if line), "")
+        return next(filter(None, lines), "")
 
     @property
     def slot(self) -> str:
-        """Where the last op has the value."""
+        """Slot of the value at the last op that has it, '' if none has."""
         for op in reversed(self.ops):
             for row in self.flow.get_tensor_ids(op).tolist():
                 if self.flow.tensor_class[row] == self.value:
@@ -52,109 +57,116 @@ class SideLocation:
     @property
     def slots(self) -> frozenset[str]:
         """All slots that hold the value."""
-        return frozenset(
-            self.flow.tensors["slot"].to_numpy()[self.flow.tensor_class == self.value].tolist()
-        )
+        slots = self.flow.tensors["slot"].to_numpy()
+        return frozenset(slots[self.flow.tensor_class == self.value].tolist())
 
 
 @dataclass(frozen=True)
 class Location:
-    """A node, with both sides of it and what lies between it and the last agreement."""
+    """A node from both sides, with the unpaired nodes between it and the last agreement."""
 
     node: int
     phase: str
     target: SideLocation
     reference: SideLocation
-    unpaired_nodes: tuple[int, ...]  #: nodes that only one side has
+    unpaired_nodes: tuple[int, ...]
 
     @property
     def scope(self) -> str:
-        """Canonical scope: the parameter's, else of the first op after the last agreement, as the reference has it."""
+        """Canonical scope: of the parameter, else of the first op after the last agreement.
+
+        The reference's scope is used unless the target's is an enclosing module of it.
+        """
         for side in (self.target, self.reference):
             if side.parameter and side.is_graph_input:
-                return next(
-                    (scope for scope in side.scopes if scope), side.parameter.rpartition(".")[0]
-                )
-        ours, theirs = (
-            next(filter(None, side.scopes), "") for side in (self.target, self.reference)
-        )
-        return ours if ours and theirs.startswith(f"{ours}.") else theirs or ours
+                return side.scope or side.parameter.rpartition(".")[0]
+        scope_t, scope_r = self.target.scope, self.reference.scope
+        if scope_t and scope_r.startswith(f"{scope_t}."):
+            return scope_t
+        return scope_r or scope_t
 
 
 def build_location(
     graph: JointGraph, states: States, node: int, scopes_t: list[str], scopes_r: list[str]
 ) -> Location:
-    """Look at a node that has a partner."""
+    """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops."""
     alignment = graph.comparison.alignment
-    between = states.ancestry[node].unpaired_nodes
-    sides = [
-        _side(flow, class_of, kinds, scopes, node, between)
-        for flow, class_of, kinds, scopes in (
-            (alignment.target, graph.target_classes, alignment.target_kinds, scopes_t),
-            (alignment.reference, graph.reference_classes, alignment.reference_kinds, scopes_r),
-        )
-    ]
-    for one, other in ((0, 1), (1, 0)):
-        if before := _left_out(graph, between, sides[one].flow, sides[other].flow, one):
-            sides[one] = replace(
-                sides[one],
-                ops=(before, *sides[one].ops),
-                kinds=((alignment.target_kinds, alignment.reference_kinds)[one][before], *sides[one].kinds),
-                scopes=((scopes_t, scopes_r)[one][before], *sides[one].scopes),
+    unpaired_nodes = states.ancestry[node].unpaired_nodes
+    classes = (graph.target_classes, graph.reference_classes)
+    kinds = (alignment.target_kinds, alignment.reference_kinds)
+    flows = (alignment.target, alignment.reference)
+    scopes = (scopes_t, scopes_r)
+    sides = []
+    for side in (0, 1):
+        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes)
+        preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
+        if preceding_op is not None:
+            ops = [preceding_op, *ops]
+        value = int(classes[side][node])
+        sides.append(
+            SideLocation(
+                flows[side],
+                value,
+                tuple(ops),
+                value >= 0 and is_graph_input(flows[side], value),
+                tuple(kinds[side][op] for op in ops),
+                tuple(scopes[side][op] for op in ops),
             )
-    return Location(node, str(graph.phase[node]), sides[0], sides[1], between)
+        )
+    return Location(node, str(graph.phase[node]), sides[0], sides[1], unpaired_nodes)
 
 
-def _left_out(graph: JointGraph, between: tuple[int, ...], flow: Flow, other: Flow, one: int) -> int:
-    """The op after which this side leaves out to add a parameter that the other side adds; 0 if none does.
+def _list_ops(flow: Flow, classes: Ints, node: int, unpaired_nodes: tuple[int, ...]) -> list[int]:
+    """Return the ops of one side that produced a node and the unpaired nodes before it.
 
-    A product without its bias agrees with the other side's product: what is wrong with it is that nothing follows.
+    If there are none, return the first consumer of the node's value.
     """
-    here, there = (graph.target_classes, graph.reference_classes)[:: 1 - 2 * one]
-    if not between or any(here[node] >= 0 and flow.producers[here[node]] >= 0 for node in between):
-        return 0
-    first = int(there[between[0]])
-    maker = int(other.producers[first])
-    nodes = (
-        [int((graph.reference_nodes, graph.target_nodes)[one][value]) for value in other.reads[maker]]
-        if maker >= 0
-        else []
-    )
-    leaves = [
-        n
-        for n in nodes
-        if other.producers[there[n]] < 0 and not _is_computed_with(flow, int(here[n]))
-    ]
-    given = [n for n in nodes if n not in leaves and here[n] >= 0]
-    if len(nodes) != 2 or len(leaves) != 1 or len(given) != 1:
-        return 0
-    return max(0, int(flow.producers[here[given[0]]]))
+    own_value = int(classes[node])
+    values = [int(classes[n]) for n in (*unpaired_nodes, node) if classes[n] >= 0]
+    producers = {int(flow.producers[value]) for value in values} - {-1}
+    if not producers and own_value >= 0:
+        return flow.consumers[own_value][:1]
+    return sorted(producers)
+
+
+def _find_op_before_omission(
+    graph: JointGraph, unpaired_nodes: tuple[int, ...], omitting_side: int
+) -> int | None:
+    """Return the op after which this side omits the addition of a parameter, None if it does not.
+
+    A product without its bias agrees with the other side's product. What is wrong is that no
+    addition follows.
+    """
+    alignment = graph.comparison.alignment
+    flow, classes = alignment.target, graph.target_classes
+    other_flow, other_classes = alignment.reference, graph.reference_classes
+    other_nodes = graph.reference_nodes
+    if omitting_side == 1:
+        flow, other_flow = other_flow, flow
+        classes, other_classes = other_classes, classes
+        other_nodes = graph.target_nodes
+    own_values = [int(classes[node]) for node in unpaired_nodes if classes[node] >= 0]
+    if not unpaired_nodes or any(flow.producers[value] >= 0 for value in own_values):
+        return None
+    other_producer = int(other_flow.producers[other_classes[unpaired_nodes[0]]])
+    if other_producer < 0:
+        return None
+    input_nodes = [int(other_nodes[value]) for value in other_flow.reads[other_producer]]
+    omitted_nodes, remaining_values = [], []
+    for node in input_nodes:
+        is_leaf = other_flow.producers[other_classes[node]] < 0
+        if is_leaf and not _is_computed_with(flow, int(classes[node])):
+            omitted_nodes.append(node)
+        elif classes[node] >= 0:
+            remaining_values.append(int(classes[node]))
+    if len(input_nodes) != 2 or len(omitted_nodes) != 1 or len(remaining_values) != 1:
+        return None
+    producer = int(flow.producers[remaining_values[0]])
+    return producer if producer > 0 else None
 
 
 def _is_computed_with(flow: Flow, value: int) -> bool:
-    """Some op reads a value, not just the module call that owns it."""
-    return value >= 0 and any(flow.trace.ops["level"].iat[op] == "op" for op in flow.consumers[value])
-
-
-def _side(
-    flow: Flow,
-    class_of: Ints,
-    kinds: Sequence[str],
-    scopes: Sequence[str],
-    node: int,
-    between: tuple[int, ...],
-) -> SideLocation:
-    value = int(class_of[node])
-    values = [int(class_of[n]) for n in (*between, node) if class_of[n] >= 0]
-    ops = sorted({int(flow.producers[v]) for v in values} - {-1})
-    if not ops and value >= 0:
-        ops = flow.consumers[value][:1]
-    given = value >= 0 and is_graph_input(flow, value)
-    return SideLocation(
-        flow,
-        value,
-        tuple(ops),
-        given,
-        tuple(kinds[op] for op in ops),
-        tuple(scopes[op] for op in ops),
-    )
+    """Return whether an op reads a value, not only the module call that owns it."""
+    if value < 0:
+        return False
+    return any(flow.trace.ops["level"].iat[op] == "op" for op in flow.consumers[value])

@@ -1,4 +1,4 @@
-"""Parameters whose names tell of a fault that no pair of values shows: another shape, or in each other's place."""
+"""Faults that only the names of parameters show: another shape, or two parameters exchanged."""
 
 from __future__ import annotations
 
@@ -11,115 +11,138 @@ from ..model.finding import Cause, Finding, Kind
 from ..model.trace import FORWARD
 from ..rulebook import Rules
 
-_LAYER = re.compile(r"\d+")
-_GATE = re.compile(r"\b(?:gate|up)\b")
+#: Confidence of a finding that rests on names.
+_CONFIDENCE = 0.9
+_DIGITS = re.compile(r"\d+")
+_GATE_NAME = re.compile(r"\b(?:gate|up)\b")
 
 
 def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
-    """One finding per parameter of one canonical name but other sizes on the two sides; fused ones left out."""
-    ours, theirs = _named(alignment.target, rules), _named(alignment.reference, rules)
-    grouped_t = {value for group in alignment.groups for value in group.target}
-    grouped_r = {value for group in alignment.groups for value in group.reference}
-    found: list[Finding] = []
-    for name, r in sorted(
-        theirs.items(), key=lambda item: alignment.reference.consumers[item[1]][:1]
-    ):
-        t = ours.get(name)
-        if t is None or t in grouped_t or r in grouped_r:
-            continue
-        if alignment.target.sizes[t] != alignment.reference.sizes[r]:
-            shapes = [_shape(alignment.target, t), _shape(alignment.reference, r)]
-            sizes = {
-                "target_size": float(alignment.target.sizes[t]),
-                "reference_size": float(alignment.reference.sizes[r]),
-            }
-            title = f"parameter {name} has shape {shapes[0]} against {shapes[1]}"
-            found.append(
-                _finding("shape", name, title, sizes, "one canonical name", alignment, (t, r))
-            )
-    return tuple(found)
+    """Return one finding per parameter of equal canonical name but different size.
 
-
-def find_exchanged_parameters(alignment: Alignment, rules: Rules, parted: Sequence[str]) -> tuple[Finding, ...]:
-    """One finding per parameter that holds what another one holds on the other side, both sides having both names.
-
-    Names may be used another way by one side (which of w1, w2, w3 is the gate?): such an exchange is a fault only where
-    values part in the same module, or if other layers have it right while something parted. ``parted`` are the
-    canonical scopes of what is introduced.
+    Fused parameters are left out.
     """
-    ours, theirs = _named(alignment.target, rules), _named(alignment.reference, rules)
-    names_r = {value: name for name, value in theirs.items()}
-    partner = dict(
-        zip(
-            alignment.classes["target"].tolist(),
-            alignment.classes["reference"].tolist(),
-            strict=True,
-        )
-    )
-    holds = {
-        name: names_r[partner[t]]
-        for name, t in ours.items()
-        if partner.get(t) in names_r and name in theirs
+    target, reference = alignment.target, alignment.reference
+    parameters_t = _index_parameters(target, rules)
+    parameters_r = _index_parameters(reference, rules)
+    fused_t = {value for group in alignment.groups for value in group.target}
+    fused_r = {value for group in alignment.groups for value in group.reference}
+    findings: list[Finding] = []
+    for name in sorted(parameters_r, key=lambda name: reference.consumers[parameters_r[name]][:1]):
+        t, r = parameters_t.get(name), parameters_r[name]
+        if t is None or t in fused_t or r in fused_r:
+            continue
+        if target.sizes[t] == reference.sizes[r]:
+            continue
+        shape_t, shape_r = _get_shape(target, t), _get_shape(reference, r)
+        title = f"parameter {name} has shape {shape_t} against {shape_r}"
+        metrics = {
+            "target_size": float(target.sizes[t]),
+            "reference_size": float(reference.sizes[r]),
+        }
+        evidence = "one canonical name"
+        findings.append(_build_finding("shape", name, title, metrics, evidence, alignment, (t, r)))
+    return tuple(findings)
+
+
+def find_exchanged_parameters(
+    alignment: Alignment, rules: Rules, diverged_scopes: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Return one finding per parameter that holds what another one holds on the other side.
+
+    Both sides must have both names. One side may use a name in another way (which of w1, w2, w3 is
+    the gate?). So an exchange is a fault only where values diverge in the same module, or where
+    something diverges and other layers are right. ``diverged_scopes`` are the canonical scopes of
+    what is introduced.
+    """
+    parameters_t = _index_parameters(alignment.target, rules)
+    parameters_r = _index_parameters(alignment.reference, rules)
+    held_names = _find_held_names(alignment, parameters_t, parameters_r)
+    exchanged_names = {
+        name: held_name
+        for name, held_name in held_names.items()
+        if held_name != name and held_name in parameters_t
     }
-    crossed = {name: other for name, other in holds.items() if other != name and other in ours}
-    right = {_LAYER.sub("", name) for name in holds.keys() - crossed.keys()}
-    return tuple(
-        _finding(
-            "parameter",
-            name,
-            f"parameter {name} holds what {other} holds in the reference",
-            {},
-            "both names on both sides, and equal values under the other name",
-            alignment,
-            (ours[name], theirs[name]),
-            (
-                Cause(
-                    _exchange(name, other),
-                    f"{name} and {other} changed places",
-                    0.0,
-                ),
-            ),
-        )
-        for name, other in sorted(
-            crossed.items(), key=lambda item: alignment.target.consumers[ours[item[0]]][:1]
-        )
-        if any(scope.startswith(_module(name)) for scope in parted)
-        or (parted and _LAYER.sub("", name) in right)
+    right_names = {_DIGITS.sub("", name) for name in held_names.keys() - exchanged_names.keys()}
+    consumers = alignment.target.consumers
+    findings = []
+    for name in sorted(exchanged_names, key=lambda name: consumers[parameters_t[name]][:1]):
+        module = _get_enclosing_module(name)
+        is_diverged = any(scope.startswith(module) for scope in diverged_scopes)
+        is_right_elsewhere = bool(diverged_scopes) and _DIGITS.sub("", name) in right_names
+        if is_diverged or is_right_elsewhere:
+            values = (parameters_t[name], parameters_r[name])
+            findings.append(_build_exchange_finding(name, exchanged_names[name], alignment, values))
+    return tuple(findings)
+
+
+def _find_held_names(
+    alignment: Alignment, parameters_t: Mapping[str, int], parameters_r: Mapping[str, int]
+) -> dict[str, str]:
+    """Return name in the target -> name under which the reference holds the same value."""
+    names_r = {value: name for name, value in parameters_r.items()}
+    classes_t = alignment.classes["target"].tolist()
+    partners = dict(zip(classes_t, alignment.classes["reference"].tolist(), strict=True))
+    held_names = {}
+    for name, value in parameters_t.items():
+        partner = partners.get(value)
+        if partner is not None and partner in names_r and name in parameters_r:
+            held_names[name] = names_r[partner]
+    return held_names
+
+
+def _build_exchange_finding(
+    name: str, held_name: str, alignment: Alignment, values: tuple[int, int]
+) -> Finding:
+    cause = Cause(
+        _classify_exchange(name, held_name), f"{name} and {held_name} changed places", 0.0
+    )
+    return _build_finding(
+        "parameter",
+        name,
+        f"parameter {name} holds what {held_name} holds in the reference",
+        {},
+        "both names on both sides, and equal values under the other name",
+        alignment,
+        values,
+        (cause,),
     )
 
 
-def _exchange(name: str, other: str) -> str:
-    """What it is called, see docs/explain.md: two experts, gate and up, or any two weights changed places."""
-    if "experts." in name and _LAYER.sub("", name) == _LAYER.sub("", other):
+def _classify_exchange(name: str, held_name: str) -> str:
+    """Return the name of the cause, see docs/explain.md: experts, gate and up, or any weights."""
+    if "experts." in name and _DIGITS.sub("", name) == _DIGITS.sub("", held_name):
         return "experts-permuted"
-    return "gate-up-swapped" if _GATE.search(name) else "weight-swapped"
+    return "gate-up-swapped" if _GATE_NAME.search(name) else "weight-swapped"
 
 
-def _module(name: str) -> str:
-    """The module around the one that owns a parameter.
+def _get_enclosing_module(name: str) -> str:
+    """Return the module around the one that owns a parameter.
 
-    >>> _module("layers.1.attention.q.weight")
+    >>> _get_enclosing_module("layers.1.attention.q.weight")
     'layers.1.attention'
     """
     return name.rpartition(".")[0].rpartition(".")[0]
 
 
-def _named(flow: Flow, rules: Rules) -> dict[str, int]:
-    names = flow.classes["parameter"].tolist()
-    canonical = rules.resolve_parameters(name for name in names if name)
+def _index_parameters(flow: Flow, rules: Rules) -> dict[str, int]:
+    """Return canonical name -> class of the parameters that no op produced."""
+    names = flow.list_column("parameter")
+    canonical_names = rules.resolve_parameters(name for name in names if name)
     return {
-        canonical[name]: value
+        canonical_names[name]: value
         for value, name in enumerate(names)
-        if name in canonical and flow.producers[value] < 0
+        if name in canonical_names and flow.producers[value] < 0
     }
 
 
-def _shape(flow: Flow, value: int) -> tuple[int, ...] | None:
-    shape: tuple[int, ...] | None = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
+def _get_shape(flow: Flow, value: int) -> tuple[int, ...] | None:
+    tensor = int(flow.list_column("tensor")[value])
+    shape: tuple[int, ...] | None = flow.tensors["shape"].iat[tensor]
     return shape
 
 
-def _finding(
+def _build_finding(
     kind: Kind,
     name: str,
     title: str,
@@ -129,23 +152,25 @@ def _finding(
     values: tuple[int, int],
     causes: tuple[Cause, ...] = (),
 ) -> Finding:
-    """Without a rank; ``values`` are the classes of both sides."""
-    readers = [
-        tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.consumers[value][:1])
-        for flow, value in zip((alignment.target, alignment.reference), values, strict=True)
-    ]
+    """Return a finding without a rank; ``values`` are the classes of both sides."""
+    value_t, value_r = values
     return Finding(
         rank=0,
         kind=kind,
         phase=FORWARD,
         scope=name.rpartition(".")[0],
         title=title,
-        target_ops=readers[0],
-        reference_ops=readers[1],
+        target_ops=_name_first_consumer(alignment.target, value_t),
+        reference_ops=_name_first_consumer(alignment.reference, value_r),
         slots=(),
         metrics=metrics,
         tolerance=0.0,
-        confidence=0.9,
+        confidence=_CONFIDENCE,
         evidence=(evidence,),
         causes=causes,
     )
+
+
+def _name_first_consumer(flow: Flow, value: int) -> tuple[str, ...]:
+    """Return the name of the first op that reads a value, none if no op does."""
+    return tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.consumers[value][:1])

@@ -1,6 +1,6 @@
-"""An operator of the reference run again in float64: how much it enlarges errors, and how exact either side was.
+"""An operator of the reference run again in float64: how it enlarges errors, and who is more exact.
 
-Only asked where a value lies beyond its tolerance, so that a clean pair pays nothing.
+This is done only where a value is beyond its tolerance, so a clean pair costs nothing.
 """
 
 from __future__ import annotations
@@ -17,182 +17,238 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating, unit_roundoff
 from ..model.errors import DumpError
-from ..operators import KINDS, Execution, read_execution, compute_relative_distance, compute_interpretations
+from ..operators import (
+    KINDS,
+    Execution,
+    compute_interpretations,
+    compute_relative_distance,
+    read_execution,
+)
 from .joint_graph import JointGraph
 
-_LARGEST = 1 << 21  # elements that an op reads and writes: what is larger would take seconds
-_DRAWS = 4  # random perturbations; their root mean square is what counts
-_SEED = 20020801  # of the signs: one dump, one answer
-#: The error of one number is within three standard deviations with probability 99.7 %: what random perturbations show
-#: (one standard deviation, where the output is a single number) is allowed three times. JCGM 100:2008, table G.1.
-_COVERAGE = 3.0
-#: Elements below which PyTorch's own accuracy check gives a tensor the factor that it gives narrow types.
-_FEW = 1000
+#: Elements that an op reads and writes. A larger op would take seconds.
+_MAX_ELEMENTS = 1 << 21
+#: Random perturbations; their root mean square counts.
+_N_PERTURBATIONS = 4
+#: Seed of the signs of the perturbations, so that one dump always has one answer.
+_SEED = 20020801
+#: Standard deviations allowed. The error of one number is within three of them with probability
+#: 99.7 %; random perturbations show one, where the output is a single number. JCGM 100:2008, table
+#: G.1.
+_COVERAGE_FACTOR = 3.0
+#: How many times the reference's error the target's may be, as in PyTorch's check of compiled
+#: models (``torch._dynamo.utils.same``), in general and for narrow types and small tensors.
+_ERROR_FACTOR = 2.0
+_WIDE_ERROR_FACTOR = 3.0
+#: Elements below which that check uses the wide factor.
+_SMALL_TENSOR = 1000
+#: Unit roundoff of float32.
+_FLOAT32_ROUNDOFF = 2.0**-24
 
 
 @dataclass(frozen=True)
 class Recomputation:
-    """One op of the reference, in float64 from its own inputs."""
+    """One op of the reference, run in float64 on its recorded inputs."""
 
-    amplification: float  #: relative error out over relative error in, with room: see measured(); NaN if unknown
+    #: relative error of the output over that of the inputs, with a safety factor; NaN if unknown
+    amplification: float
     reference_error: float  #: of the reference's output against the exact one, relative L2
-    target_error: float  #: the same of the target's output, of whose inputs nothing is assumed
-    factor: float  #: how many times the reference's error the target's may be, see equally_right()
+    target_error: float  #: the same for the target's output, whatever its inputs
+    factor: float  #: how many times the reference's error the target's may be
 
     @property
     def ratio(self) -> float:
-        """How many times farther from the exact result the target is; NaN where the reference is exact."""
-        return (
-            self.target_error / self.reference_error if self.reference_error > 0 else float("nan")
-        )
+        """The target's error over the reference's; NaN if the reference is exact."""
+        if self.reference_error > 0:
+            return self.target_error / self.reference_error
+        return float("nan")
 
-    def is_equally_accurate(self, tolerance: float, given: float) -> bool:
-        """The target is as near to the exact result as the reference is, but for what its inputs are off by.
+    def is_equally_accurate(self, tolerance: float, input_error: float) -> bool:
+        """Return whether the target is as near to the exact result as the reference is.
 
-        The factor is that of PyTorch's check of compiled models (``torch._dynamo.utils.same``): 2, or 3 for float16
-        and bfloat16 and for fewer than 1,000 elements. Beside it stands what inputs ``given`` a relative error make of
-        it. The recomputation must explain the reference to within ``tolerance``; else it is not the op as it ran.
+        The target's error may be ``factor`` times the reference's, plus what inputs with a relative
+        ``input_error`` cause. The recomputation must explain the reference to within ``tolerance``;
+        otherwise it is not the op as it ran.
         """
-        carried = (
-            self.amplification * given if given > 0 and np.isfinite(self.amplification) else 0.0
-        )
-        return (
-            self.reference_error <= tolerance
-            and self.target_error <= self.factor * self.reference_error + carried
-        )
+        carried_error = 0.0
+        if input_error > 0 and np.isfinite(self.amplification):
+            carried_error = self.amplification * input_error
+        allowed_error = self.factor * self.reference_error + carried_error
+        return self.reference_error <= tolerance and self.target_error <= allowed_error
+
+
+@dataclass(frozen=True)
+class _ExactOp:
+    """An op of the reference with its exact output."""
+
+    kind: str
+    rows: tuple[int, ...]  #: ids of its tensors
+    execution: Execution
+    interpretation: int  #: which interpretation of the call explains the recorded output best
+    output: Floats
 
 
 def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
-    """The maker of a pair's value on the reference's side, run again; None where whole tensors or the kind are missing.
+    """Run the producer of a pair's value on the reference's side again.
 
-    Amplification is measured by moving those inputs that differ between the sides by one unit in the last place of
-    their dtype. All up, as a common factor does, or in random directions, whichever enlarges more: the condition
-    number in the direction of the errors at hand (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
-    2nd ed., section 1.6), not its supremum.
+    Returns None if whole tensors are missing or the kind cannot be run. The amplification is
+    measured by moving those inputs that differ between the sides by one unit in the last place of
+    their dtype: all up, as a common factor does, or in random directions, whichever enlarges more.
+    This is the condition number in the direction of the actual errors (N. J. Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 1.6), not its supremum.
     """
-    alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
+    pairs = graph.comparison.pairs
+    if pairs["group"].iat[node] is not None or pairs["metric"].iat[node] != "relative_l2":
+        return None
+    op = _run_op(graph, node)
+    if op is None:
+        return None
+    target_output = _load_target_output(graph, node, op.execution.output)
+    if target_output is None:
+        return None
+    is_wide = op.output.size < _SMALL_TENSOR or _has_narrow_dtype(graph, node)
+    return Recomputation(
+        _measure_amplification(graph, op),
+        compute_relative_distance(op.execution.output, op.output),
+        compute_relative_distance(target_output, op.output),
+        _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
+    )
+
+
+def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
+    """Return the producer of a node's value in the reference with its exact output."""
+    alignment = graph.comparison.alignment
     reference, value = alignment.reference, int(graph.reference_classes[node])
     op = int(reference.producers[value])
-    if op < 0 or pairs["group"].iat[node] is not None or pairs["metric"].iat[node] != "relative_l2":
+    if op < 0 or alignment.reference_kinds[op] not in KINDS:
         return None
     kind, rows = alignment.reference_kinds[op], reference.get_tensor_ids(op).tolist()
-    if kind not in KINDS:
+    sizes = reference.tensors["size"].to_numpy()[rows]
+    if sizes.clip(min=0).sum() > _MAX_ELEMENTS or not _is_first_output(reference, rows, value):
         return None
-    if reference.tensors["size"].to_numpy()[rows].clip(min=0).sum() > _LARGEST or not _is_first(
-        reference, rows, value
-    ):
+    execution = read_execution(reference.trace, rows)
+    if execution is None:
         return None
-    run = read_execution(reference.trace, rows)
-    target = _target(graph, node, run) if run else None
-    if run is None or target is None:
-        return None
-    choices = [made for _, made in compute_interpretations(kind, run.inputs, run.keywords, output_shape=run.output.shape)]
-    if not choices:
-        return None
-    which = int(np.argmin([compute_relative_distance(made, run.output) for made in choices]))
-    exact = choices[which]
-    narrow = (
-        max(unit_roundoff(str(flow.list_column("dtype")[v])) for flow, v in _sides(graph, node))
-        > 2.0**-24
+    interpretations = compute_interpretations(
+        kind, execution.inputs, execution.keywords, output_shape=execution.output.shape
     )
-    return Recomputation(
-        _amplification(graph, kind, run, rows, which, exact),
-        compute_relative_distance(run.output, exact),
-        compute_relative_distance(target, exact),
-        3.0 if narrow or exact.size < _FEW else 2.0,
-    )
+    outputs = [output for _, output in interpretations]
+    if not outputs:
+        return None
+    distances = [compute_relative_distance(output, execution.output) for output in outputs]
+    interpretation = int(np.argmin(distances))
+    return _ExactOp(kind, tuple(rows), execution, interpretation, outputs[interpretation])
 
 
-def _sides(graph: JointGraph, node: int) -> tuple[tuple[Flow, int], tuple[Flow, int]]:
+def _has_narrow_dtype(graph: JointGraph, node: int) -> bool:
+    """Return whether either side has the value in a dtype coarser than float32."""
     alignment = graph.comparison.alignment
-    return (alignment.target, int(graph.target_classes[node])), (
-        alignment.reference,
-        int(graph.reference_classes[node]),
-    )
+    dtype_t = alignment.target.list_column("dtype")[int(graph.target_classes[node])]
+    dtype_r = alignment.reference.list_column("dtype")[int(graph.reference_classes[node])]
+    return max(unit_roundoff(str(dtype_t)), unit_roundoff(str(dtype_r))) > _FLOAT32_ROUNDOFF
 
 
-def _is_first(flow: Flow, rows: Sequence[int], value: int) -> bool:
-    """The value is the op's first output: the one that recomputing gives."""
+def _is_first_output(flow: Flow, rows: Sequence[int], value: int) -> bool:
+    """Return whether the value is the op's first output, which is the one that is recomputed."""
     outputs = [row for row in rows if flow.tensors["role"].iat[row] == "output"]
     return bool(outputs) and flow.tensor_class[outputs[0]] == value
 
 
-def _target(graph: JointGraph, node: int, run: Execution) -> AnyArray | None:
-    """The target's output in the layout of the reference's."""
+def _load_target_output(
+    graph: JointGraph, node: int, reference_output: AnyArray
+) -> AnyArray | None:
+    """Return the target's output in the layout of the reference's, None if that is not possible."""
     pair = graph.comparison.pairs.iloc[node]
+    target = graph.comparison.alignment.target
     try:
-        array = load_shaped_tensor(graph.comparison.alignment.target, int(pair["target_tensor"]))
+        array = load_shaped_tensor(target, int(pair["target_tensor"]))
     except (DumpError, KeyError, OSError, ValueError):
         return None
-    if array.size != run.output.size:
+    if array.size != reference_output.size:
         return None
-    if pair["layout"] not in ("same", "reshape"):
-        return _in_order(array, run.output)
-    return array
+    if pair["layout"] in ("same", "reshape"):
+        return array
+    layout, target_array, reference_array = find_common_layout(array, reference_output)
+    if layout.startswith("reference") or reference_array.shape != reference_output.shape:
+        return None
+    return target_array
 
 
-def _in_order(array: AnyArray, like: AnyArray) -> AnyArray | None:
-    layout, target, reference = find_common_layout(array, like)
-    return target if not layout.startswith("reference") and reference.shape == like.shape else None
+def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
+    """Return the allowed relative error of the output over that of the inputs that differ.
 
-
-def _amplification(
-    graph: JointGraph, kind: str, run: Execution, rows: Sequence[int], which: int, exact: Floats
-) -> float:
-    """Relative error out over relative error in, of the inputs that differ; NaN if it cannot be told which do."""
-    reference = graph.comparison.alignment.reference
-    error = graph.comparison.pairs["error"].to_numpy()
-    moved: list[tuple[int, float]] = []  # position among the inputs, unit roundoff
-    position = 0
-    for row in rows:
-        if reference.tensors["role"].iat[row] == "output" or not _is_positional(reference, row):
-            continue
-        value, dtype = int(reference.tensor_class[row]), str(reference.tensors["dtype"].iat[row])
-        if value >= 0 and is_floating(dtype):
-            node = int(graph.reference_nodes[value])
-            if node >= len(error) or not np.isfinite(error[node]):
-                return float("nan")
-            if error[node] > 0:
-                moved.append((position, max(unit_roundoff(dtype), 2.0**-24)))
-        position += 1
-    if not moved or position != len(run.inputs):
+    NaN if it is not known which inputs differ, or if none does.
+    """
+    moved_inputs = _find_differing_inputs(graph, op)
+    if not moved_inputs:
         return float("nan")
     random = np.random.default_rng(_SEED)
-    coherent = _enlarged(kind, run, moved, which, exact, None)
-    scattered = [_enlarged(kind, run, moved, which, exact, random) for _ in range(_DRAWS)]
-    return _COVERAGE * float(np.maximum(coherent, np.sqrt(np.mean(np.square(scattered)))))
+    coherent = _measure_enlargement(op, moved_inputs, None)
+    scattered = [_measure_enlargement(op, moved_inputs, random) for _ in range(_N_PERTURBATIONS)]
+    rms = np.sqrt(np.mean(np.square(scattered)))
+    return _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
+
+
+def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, float]]:
+    """Return (position, unit roundoff) of the inputs that differ, none if it is not known."""
+    reference = graph.comparison.alignment.reference
+    errors = graph.comparison.pairs["error"].to_numpy()
+    roles, dtypes = reference.tensors["role"], reference.tensors["dtype"]
+    differing_inputs: list[tuple[int, float]] = []
+    position = 0
+    for row in op.rows:
+        if roles.iat[row] == "output" or not _is_positional(reference, row):
+            continue
+        value, dtype = int(reference.tensor_class[row]), str(dtypes.iat[row])
+        if value >= 0 and is_floating(dtype):
+            node = int(graph.reference_nodes[value])
+            if node >= len(errors) or not np.isfinite(errors[node]):
+                return []
+            if errors[node] > 0:
+                roundoff = max(unit_roundoff(dtype), _FLOAT32_ROUNDOFF)
+                differing_inputs.append((position, roundoff))
+        position += 1
+    return differing_inputs if position == len(op.execution.inputs) else []
 
 
 def _is_positional(flow: Flow, row: int) -> bool:
-    """It is among Execution.inputs, not among its keyword arguments."""
+    """Return whether a tensor is in ``Execution.inputs``, not in its keyword arguments."""
     slot = str(flow.tensors["slot"].iat[row]).partition(".")[2]
     return bool(flow.tensors["role"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
 
 
-def _enlarged(
-    kind: str,
-    run: Execution,
-    moved: Sequence[tuple[int, float]],
-    which: int,
-    exact: Floats,
-    random: np.random.Generator | None,
+def _measure_enlargement(
+    op: _ExactOp, moved_inputs: Sequence[tuple[int, float]], random: np.random.Generator | None
 ) -> float:
-    inputs = list(run.inputs)
-    given = 0.0
-    for position, roundoff in moved:
+    """Return the relative change of the output over the largest one of the moved inputs.
+
+    Inputs move by one unit in the last place: up, or in random directions.
+    """
+    inputs = list(op.execution.inputs)
+    input_change = 0.0
+    for position, roundoff in moved_inputs:
         before = np.asarray(inputs[position], dtype=np.float64)
         signs = 1.0 if random is None else random.choice([-1.0, 1.0], before.shape)
-        inputs[position] = after = before + signs * _last_place(before, roundoff)
-        given = max(given, compute_relative_distance(after, before))
-    choices = (made for _, made in compute_interpretations(kind, inputs, run.keywords, output_shape=run.output.shape))
-    made = next(islice(choices, which, None), None)
-    return compute_relative_distance(made, exact) / given if made is not None and given > 0 else float("nan")
+        after = before + signs * _compute_last_place(before, roundoff)
+        inputs[position] = after
+        input_change = max(input_change, compute_relative_distance(after, before))
+    interpretations = compute_interpretations(
+        op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
+    )
+    outputs = (output for _, output in interpretations)
+    output = next(islice(outputs, op.interpretation, None), None)
+    if output is None or not input_change > 0:
+        return float("nan")
+    return compute_relative_distance(output, op.output) / input_change
 
 
-def _last_place(array: AnyArray, roundoff: float) -> Floats:
-    """One unit in the last place of every element, in the dtype of this unit roundoff; 0 for 0, NaN and Inf."""
-    _, exponent = np.frexp(
-        array
-    )  # |x| lies in [2**(e-1), 2**e), where neighbours are 2 u 2**(e-1) apart
-    places: Floats = np.where(np.isfinite(array) & (array != 0), np.ldexp(roundoff, exponent), 0.0)
+def _compute_last_place(array: AnyArray, roundoff: float) -> Floats:
+    """Return one unit in the last place of every element, in the dtype of this unit roundoff.
+
+    The sign is that of the element; 0 for 0, NaN and Inf.
+    """
+    # |x| is in [2**(e-1), 2**e), where neighbors differ by 2 u 2**(e-1)
+    _, exponents = np.frexp(array)
+    is_regular = np.isfinite(array) & (array != 0)
+    places: Floats = np.where(is_regular, np.ldexp(roundoff, exponents), 0.0)
     return np.copysign(places, array)

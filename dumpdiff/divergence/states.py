@@ -1,4 +1,4 @@
-"""What became of every value: agreeing, introduced, propagated, amplified, or not comparable."""
+"""The state of every value: agreeing, introduced, propagated, amplified, reconverged or unknown."""
 
 from __future__ import annotations
 
@@ -8,257 +8,308 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..alignment.confidence import CERTAIN
 from ..comparison import NO_INFORMATION
 from ..graph.missing_edges import is_graph_input
-from ..model.arrays import Objects
+from ..model.arrays import Floats, Objects
 from ..model.trace import FORWARD
 from ..rulebook import Rules
-from .error_bounds import compute_cancellation, build_visibility_function, compute_conditioning, build_share_function
+from .error_bounds import (
+    build_share_function,
+    build_visibility_function,
+    compute_cancellation,
+    compute_conditioning,
+)
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
-#: Errors of agreeing inputs may grow past the tolerance, by what the operator's conditioning explains, up to this
-#: many tolerances; beyond it a value no longer agrees, however it came about.
-_CREEP = 32.0
-_MOST_AGAIN = (
-    64  # operators run again: after a divergence of every sum the first of them are what matters
-)
-_BY_NAME = 0.9  # confidence of pairs by name or by an unmistakable value
-_NEAR = 0.05  # relative: so near by chance is no other tensor
-_OUTLIVES = (
-    "update"  # evidence of pairs that the optimizer keeps beyond the step, see alignment.updates
-)
-_REMEMBERED = 32  # ancestors, and values between, that are kept for the report
+AGREEING = "agreeing"
+INTRODUCED = "introduced"
+PROPAGATED = "propagated"
+AMPLIFIED = "amplified"
+UNKNOWN = "incomparable"
+RECONVERGED = "reconverged"
 
-AGREEING, INTRODUCED, PROPAGATED, AMPLIFIED, UNKNOWN, RECONVERGED = (
-    "agreeing", "introduced", "propagated", "amplified", "incomparable", "healed",
-)  # fmt: skip
+#: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
+#: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
+_MAX_EXPLAINED_TOLERANCES = 32.0
+#: Conditionings by which a diverged error must grow to count as amplified.
+_AMPLIFICATION = 10
+#: Operators that are run again. After a divergence of every sum the first of them are what matters.
+_MAX_RECOMPUTATIONS = 64
+#: Error below which a pair is one tensor: another tensor is not so near by chance.
+_NEAR_ERROR = 0.05
+#: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
+_UPDATE_EVIDENCE = "update"
+#: Ancestors, and unpaired nodes, that are kept for the report.
+_MAX_REMEMBERED = 32
 
 
 @dataclass(frozen=True)
 class Ancestry:
-    """What a value was computed from, as far as it can be compared, and what lies between without a partner."""
+    """The nearest comparable ancestors of a value, and the unpaired nodes in between.
 
-    worst_agreeing_error: float = (
-        np.nan
-    )  #: largest error among the nearest comparable ancestors that agree
-    worst_diverged_error: float = np.nan  #: the same among those that do not; NaN if all agree
-    carried_error: float = (
-        np.nan
-    )  #: the largest of the errors of those that agree, each for its share of a sum
-    cancellation: float = 1.0  #: by how much sums on the way cancel, the largest, likewise
+    Errors are NaN if there is no such ancestor.
+    """
+
+    worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
+    worst_diverged_error: float = np.nan  #: largest error of those that do not
+    #: largest error of those that agree, times their share of a sum
+    carried_error: float = np.nan
+    #: largest cancellation of the sums on the way, times their share of a sum
+    cancellation: float = 1.0
     ancestors: tuple[int, ...] = ()  #: the first of those ancestors
-    unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the values in between, in dataflow order
+    unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the nodes in between, in dataflow order
 
     @property
     def has_diverged(self) -> bool:
-        """Some ancestor disagrees."""
+        """Whether some ancestor does not agree."""
         return not math.isnan(self.worst_diverged_error)
 
 
 @dataclass(frozen=True)
 class States:
-    """Per node of a joined graph."""
+    """The states of the nodes of a joint graph."""
 
-    #: (nodes,) one of the names above; 'healed' means: no agreement of its own, but all paths run into it
+    #: (nodes,) one of the words above; reconverged: does not agree itself, but all paths from it do
     state: Objects
     ancestry: tuple[Ancestry, ...]
-    recomputations: Mapping[
-        int, Recomputation
-    ]  #: nodes beyond their tolerance whose operator could be run again
+    recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
 
 
 def classify(graph: JointGraph, rules: Rules) -> States:
-    """Walk the joined graph from inputs to outputs.
+    """Determine the state of every node, first from inputs to outputs, then back.
 
-    A node whose error is beyond tolerance, beyond what its operator makes of its agreeing inputs' errors (measured by
-    running it again where that can be done), and that is not as near to the exact result as the reference's, is
-    introduced if no comparable ancestor disagrees. If one does, it is propagated; amplified if its error exceeds theirs
-    by more than ten times the conditioning. Every gradient depends on the whole forward pass. Then, from outputs to
-    inputs: what has no agreement of its own but feeds only agreement is healed; but no value of the forward pass that
-    was compared, if that would leave gradients that part without a cause.
+    A value is introduced if
+
+    - its error is beyond its tolerance, and beyond what its operator makes of the errors of its
+      agreeing inputs (measured by running it again where that is possible),
+    - it is not as near to the exact result as the reference's value, and
+    - all its comparable ancestors agree.
+
+    If an ancestor does not agree, the value is propagated; it is amplified if its error exceeds
+    theirs by more than ten times the conditioning. Every gradient depends on the whole forward
+    pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
+    see :func:`_find_reconverged`. Compared values of the forward pass are not, if diverged
+    gradients would then have no cause.
     """
     pairs = graph.comparison.pairs
-    error, tolerance, comparable = (
-        pairs[name].tolist() for name in ("error", "tolerance", "comparable")
-    )
-    broken = (pairs["nonfinite_mismatch"] > 0).tolist()
-    cancelling = compute_cancellation(graph)
-    factor, cancels = (
-        (compute_conditioning(graph, rules) * cancelling[: len(pairs)]).tolist(),
-        cancelling.tolist(),
-    )
-    backward = (graph.phase != FORWARD).tolist()
-    share = build_share_function(graph)
+    errors, tolerances = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
+    cancellation = compute_cancellation(graph)
+    state, ancestry, recomputations = _classify_forwards(graph, rules, cancellation)
+    allowed_errors = tolerances * cancellation[: len(pairs)]
+    noticed_errors = np.where(allowed_errors > errors, allowed_errors, errors)
+    exceeds_tolerance = errors > tolerances
+    is_final = _flag_final_differences(graph)
+    limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
+    final_state = _find_reconverged(graph, state, is_final, *limits)
+    if _has_unexplained_gradients(graph, final_state):
+        for node in range(len(pairs)):
+            is_final[node] |= bool(graph.phase[node] == FORWARD)
+        final_state = _find_reconverged(graph, state, is_final, *limits)
+    return States(np.array(final_state, dtype=object), tuple(ancestry), recomputations)
+
+
+def _classify_forwards(
+    graph: JointGraph, rules: Rules, cancellation: Floats
+) -> tuple[list[str], list[Ancestry], dict[int, Recomputation]]:
+    """Walk from inputs to outputs; return states, ancestries and recomputations."""
+    pairs = graph.comparison.pairs
+    errors, tolerances = pairs["error"].tolist(), pairs["tolerance"].tolist()
+    is_comparable = pairs["comparable"].tolist()
+    is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
+    conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
+    factors, cancellations = conditioning.tolist(), cancellation.tolist()
+    compute_share = build_share_function(graph)
     state = [UNKNOWN] * graph.n_nodes
-    above = [Ancestry()] * graph.n_nodes
-    again: dict[int, Recomputation] = {}
-    forward_parted: list[int] = []
+    ancestry = [Ancestry()] * graph.n_nodes
+    recomputations: dict[int, Recomputation] = {}
+    forward_has_diverged = False
     for node in graph.order:
-        above[node] = known = _above(graph, node, state, above, error, cancels, share)
-        if node >= len(pairs) or not comparable[node]:
+        own_ancestry = _collect_ancestry(
+            graph, node, state, ancestry, errors, cancellations, compute_share
+        )
+        ancestry[node] = own_ancestry
+        if node >= len(pairs) or not is_comparable[node]:
             continue
-        allowed = tolerance[node] * max(cancels[node], min(_CREEP, known.cancellation))
-        follows = known.has_diverged or (backward[node] and bool(forward_parted))
-        suspect = error[node] > allowed and not broken[node] and not follows
-        if suspect:
-            if len(again) < _MOST_AGAIN and (found := recompute_op(graph, node)) is not None:
-                again[node] = found
-            allowed = _carried(allowed, factor[node], known.carried_error, again.get(node))
-        if (
-            suspect
-            and node in again
-            and again[node].is_equally_accurate(tolerance[node], known.worst_agreeing_error)
-        ):
-            state[node] = AGREEING
-        elif error[node] <= allowed and not broken[node]:
-            state[node] = (
-                AGREEING if allowed < NO_INFORMATION or error[node] <= tolerance[node] else UNKNOWN
+        error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
+        allowed_cancellation = min(_MAX_EXPLAINED_TOLERANCES, own_ancestry.cancellation)
+        allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
+        has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
+        if error > allowed_error and not is_broken[node] and not has_cause:
+            recomputation = None
+            if len(recomputations) < _MAX_RECOMPUTATIONS:
+                recomputation = recompute_op(graph, node)
+            if recomputation is not None:
+                recomputations[node] = recomputation
+                if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
+                    state[node] = AGREEING
+                    continue
+            allowed_error = _extend_allowed_error(
+                allowed_error, factors[node], own_ancestry.carried_error, recomputation
             )
-        elif known.has_diverged:
-            amplified = error[node] > 10 * factor[node] * known.worst_diverged_error
-            state[node] = AMPLIFIED if amplified else PROPAGATED
-        elif follows:
+        if error <= allowed_error and not is_broken[node]:
+            is_informative = allowed_error < NO_INFORMATION or error <= tolerance
+            state[node] = AGREEING if is_informative else UNKNOWN
+        elif own_ancestry.has_diverged:
+            growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
+            state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
+        elif has_cause:
             state[node] = PROPAGATED
         else:
             state[node] = INTRODUCED
-            if not backward[node]:
-                forward_parted.append(node)
-    noticed = [max(e, t * c) for e, t, c in zip(error, tolerance, cancels, strict=False)]
-    strained = [e > t for e, t in zip(error, tolerance, strict=True)]
-    sure = _surely_other(graph)
-    healed = _healed(graph, state, sure, error, noticed, strained)
-    if _without_cause(graph, healed):
-        sure = [one or (node < len(pairs) and not backward[node]) for node, one in enumerate(sure)]
-        healed = _healed(graph, state, sure, error, noticed, strained)
-    return States(np.array(healed, dtype=object), tuple(above), again)
+            forward_has_diverged |= bool(is_forward)
+    return state, ancestry, recomputations
 
 
-def _carried(allowed: float, factor: float, given: float, again: Recomputation | None) -> float:
-    """What is allowed where inputs agree to ``given`` only: their error, enlarged as measured or as the rules say."""
-    if not given > 0:
-        return allowed
-    if again is not None and np.isfinite(again.amplification):
-        return max(allowed, again.amplification * given)
-    return max(allowed, min(_CREEP * allowed, factor * given))
+def _extend_allowed_error(
+    allowed_error: float, factor: float, input_error: float, recomputation: Recomputation | None
+) -> float:
+    """Return what is allowed where inputs agree only to ``input_error``.
+
+    Their error is enlarged as measured, else by the ``factor`` of the rules.
+    """
+    if not input_error > 0:
+        return allowed_error
+    if recomputation is not None and np.isfinite(recomputation.amplification):
+        return max(allowed_error, recomputation.amplification * input_error)
+    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, factor * input_error))
 
 
-def _above(
+def _collect_ancestry(
     graph: JointGraph,
     node: int,
     state: list[str],
-    above: list[Ancestry],
-    error: list[float],
-    cancels: list[float],
-    share: Callable[[int, int], float],
+    ancestry: list[Ancestry],
+    errors: list[float],
+    cancellations: list[float],
+    compute_share: Callable[[int, int], float],
 ) -> Ancestry:
-    """Gathered from the parents; a parent that cannot be compared stands for what lies above it."""
-    agreeing, parted, given = [], [], []
-    cancelling = 1.0
+    """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
+    agreeing_errors, diverged_errors, carried_errors = [], [], []
+    cancellation = 1.0
     ancestors: dict[int, None] = {}
-    between: dict[int, None] = {}
+    unpaired_nodes: dict[int, None] = {}
     for parent in graph.parents[node]:
-        part = share(parent, node)
+        share = compute_share(parent, node)
         if state[parent] == UNKNOWN:
-            beyond = above[parent]
-            agreeing.append(beyond.worst_agreeing_error)
-            parted.append(beyond.worst_diverged_error)
-            given.append(part * beyond.carried_error)
-            cancelling = max(cancelling, part * max(cancels[parent], beyond.cancellation))
+            beyond = ancestry[parent]
+            agreeing_errors.append(beyond.worst_agreeing_error)
+            diverged_errors.append(beyond.worst_diverged_error)
+            carried_errors.append(share * beyond.carried_error)
+            parent_cancellation = max(cancellations[parent], beyond.cancellation)
+            cancellation = max(cancellation, share * parent_cancellation)
             ancestors.update(dict.fromkeys(beyond.ancestors))
-            between.update(dict.fromkeys((*beyond.unpaired_nodes, parent)))
+            unpaired_nodes.update(dict.fromkeys((*beyond.unpaired_nodes, parent)))
         else:
-            (agreeing if state[parent] == AGREEING else parted).append(error[parent])
-            given.append(part * error[parent] if state[parent] == AGREEING else math.nan)
             ancestors[parent] = None
+            if state[parent] == AGREEING:
+                agreeing_errors.append(errors[parent])
+                carried_errors.append(share * errors[parent])
+            else:
+                diverged_errors.append(errors[parent])
     return Ancestry(
-        _largest(agreeing),
-        _largest(parted),
-        _largest(given),
-        cancelling,
-        tuple(ancestors)[:_REMEMBERED],
-        tuple(between)[-_REMEMBERED:],
+        _find_largest(agreeing_errors),
+        _find_largest(diverged_errors),
+        _find_largest(carried_errors),
+        cancellation,
+        tuple(ancestors)[:_MAX_REMEMBERED],
+        tuple(unpaired_nodes)[-_MAX_REMEMBERED:],
     )
 
 
-def _largest(values: list[float]) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
+def _find_largest(errors: list[float]) -> float:
+    return max((error for error in errors if not math.isnan(error)), default=math.nan)
 
 
-def _surely_other(graph: JointGraph) -> list[bool]:
-    """(nodes,) what differs and stays so, whatever is computed from it.
+def _flag_final_differences(graph: JointGraph) -> list[bool]:
+    """Return (nodes,) true for what is a difference whatever is computed from it.
 
-    Parameters and inputs that are one tensor beyond doubt; new weights and moments, which outlive the step.
+    These are parameters and inputs that are one tensor beyond doubt, and new weights and optimizer
+    state, which are kept beyond the step.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
-    given = [
-        is_graph_input(alignment.target, t) and is_graph_input(alignment.reference, r)
-        for t, r in zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
-    ]
-    same_tensor = (pairs["confidence"].to_numpy() >= _BY_NAME) | (pairs["error"].to_numpy() < _NEAR)
-    kept = (pairs["evidence"] == _OUTLIVES).to_numpy()
-    sure: list[bool] = ((np.array(given, dtype=bool) & same_tensor) | kept).tolist()
-    return sure + [False] * (graph.n_nodes - len(pairs))
+    is_same_tensor = (pairs["confidence"] >= CERTAIN) | (pairs["error"] < _NEAR_ERROR)
+    is_update = pairs["evidence"] == _UPDATE_EVIDENCE
+    is_final = [False] * graph.n_nodes
+    rows = zip(
+        pairs["target"].tolist(),
+        pairs["reference"].tolist(),
+        is_same_tensor.tolist(),
+        is_update.tolist(),
+        strict=True,
+    )
+    for node, (t, r, is_same, is_kept) in enumerate(rows):
+        is_final[node] = is_kept or (
+            is_same
+            and is_graph_input(alignment.target, t)
+            and is_graph_input(alignment.reference, r)
+        )
+    return is_final
 
 
-def _without_cause(graph: JointGraph, state: list[str]) -> bool:
-    """Something parts, and nothing that it depends on is introduced.
+def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
+    """Return whether a value diverged, but nothing that it depends on is introduced.
 
-    So it is where gradients part since the forward pass does, and the forward pass was healed because what follows in
-    it is equal, or looks equal in a coarse dtype and by statistics alone. But gradients follow from it, too.
+    This happens where gradients diverge because the forward pass does, but the forward pass counts
+    as reconverged: what follows in it is equal, or looks equal in a coarse dtype and by statistics
+    alone.
     """
-    introduced = {node for node, name in enumerate(state) if name == INTRODUCED}
-    if any(graph.phase[node] == FORWARD for node in introduced):
+    introduced_nodes = {node for node, name in enumerate(state) if name == INTRODUCED}
+    if any(graph.phase[node] == FORWARD for node in introduced_nodes):
         return False
-    caused: set[int] = set()
+    explained_nodes: set[int] = set()
     for node in graph.order:
-        if node in introduced or not caused.isdisjoint(graph.parents[node]):
-            caused.add(node)
+        if node in introduced_nodes or not explained_nodes.isdisjoint(graph.parents[node]):
+            explained_nodes.add(node)
         elif state[node] in (PROPAGATED, AMPLIFIED):
             return True
     return False
 
 
-def _healed(
+def _find_reconverged(
     graph: JointGraph,
-    given: list[str],
-    sure: list[bool],
-    error: list[float],
-    noticed: list[float],
-    strained: list[bool],
+    initial_state: list[str],
+    is_final: list[bool],
+    errors: list[float],
+    noticed_errors: list[float],
+    exceeds_tolerance: list[bool],
 ) -> list[str]:
-    """The states, with what feeds something, and nothing that does not agree or heal in its turn, marked as healed.
+    """Return the states with reconverged nodes marked.
 
-    A value that was compared and is off is healed only if its error would have been noticed: if, carried on, it is
-    more than what some agreeing value below is off or may be (``noticed``). A loss of one number vouches for little,
-    and so does a residual sum for a small branch, most of all in a coarse dtype. The last value of a path, as a loss
-    is, is never healed, nor is what is ``sure``. What agrees by what its inputs carry in alone (``strained``) vouches
-    for nothing unless what is computed from it agrees, too.
+    A node reconverges if it does not agree, and everything that is computed from it agrees or
+    reconverges. For a compared value its error must also be large enough to be noticed: carried to
+    some agreeing value below, it must exceed the error that this one has or may have
+    (``noticed_errors``). A loss of one number shows little of an error. Neither does a residual
+    sum, if the branch is small, in particular in a coarse dtype.
+
+    The last value of a path, such as a loss, never reconverges, and neither does what is
+    ``is_final``. A value that agrees only because its inputs have errors (``exceeds_tolerance``)
+    counts as agreement only if everything that is computed from it agrees too.
     """
-    state = list(given)
+    state = list(initial_state)
     children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
     for node, parents in enumerate(graph.parents):
         for parent in parents:
             children[parent].append(node)
-    share = build_visibility_function(graph)
-    least = [
-        math.inf
-    ] * graph.n_nodes  # error of each node from which on something below would have noticed
-    sound = [False] * graph.n_nodes
+    compute_visibility = build_visibility_function(graph)
+    # error of each node from which on some agreeing value below would have noticed it
+    noticeable_errors = [math.inf] * graph.n_nodes
+    leads_to_agreement = [False] * graph.n_nodes
     for node in reversed(graph.order):
-        below = [sound[child] for child in children[node]]
         for child in children[node]:
-            if sound[child] and (part := share(node, child)) > 0:
-                at_child = noticed[child] if state[child] == AGREEING else least[child]
-                least[node] = min(least[node], at_child / part)
+            visibility = compute_visibility(node, child) if leads_to_agreement[child] else 0.0
+            if visibility > 0:
+                is_agreeing = state[child] == AGREEING
+                limit = noticed_errors[child] if is_agreeing else noticeable_errors[child]
+                noticeable_errors[node] = min(noticeable_errors[node], limit / visibility)
+        all_agree_below = all(leads_to_agreement[child] for child in children[node])
         if state[node] == AGREEING:
-            sound[node] = not strained[node] or all(below)
-        elif (
-            below
-            and all(below)
-            and not sure[node]
-            and (state[node] == UNKNOWN or not error[node] <= least[node])
-        ):
+            leads_to_agreement[node] = all_agree_below or not exceeds_tolerance[node]
+            continue
+        if not children[node] or not all_agree_below or is_final[node]:
+            continue
+        if state[node] == UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
-            sound[node] = True
+            leads_to_agreement[node] = True
     return state

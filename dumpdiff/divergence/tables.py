@@ -1,4 +1,4 @@
-"""The tables of a result: one row per pair of tensors, one per op without a partner."""
+"""The tables of a result: one row per pair of tensors, and one per op without a partner."""
 
 from __future__ import annotations
 
@@ -6,145 +6,161 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import AnyArray, Flags, Ints
 from ..model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS
 from .coverage import flag_compared_ops
 from .joint_graph import JointGraph
-from .states import RECONVERGED, States
+from .states import AGREEING, RECONVERGED, UNKNOWN, States
 
-_METRICS = (
-    "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
-    "nonfinite_mismatch", "rounded_error", "confidence", "evidence",
+_TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
+_METRIC_COLUMNS = (
+    "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute",
+    "max_relative", "beyond", "nonfinite_mismatch", "rounded_error", "confidence", "evidence",
 )  # fmt: skip
 
 
 def build_pair_table(
     graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
 ) -> pd.DataFrame:
-    """One row per result tensor of the reference whose value has a partner, in the order of the target's execution.
+    """Return one row per paired result tensor of the reference, in the target's order of execution.
 
-    Results are outputs, the gradients given to an API's backward record, and what nobody made: parameters, batch.
-    The partner is the same value's tensor at the matching op of the target if it has one there, else where it was made.
+    Results are outputs, gradients that a backward record was given, and what no op produced
+    (parameters, batch). The partner is the same value's tensor at the matching op of the target if
+    that op has it, else the tensor that represents the value.
     """
-    alignment = graph.comparison.alignment
+    alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     target, reference = alignment.target, alignment.reference
-    rows_r = _results(reference)
-    node = graph.reference_nodes[reference.tensor_class[rows_r]]
-    rows_r, node = (
-        rows_r[node < len(graph.comparison.pairs)],
-        node[node < len(graph.comparison.pairs)],
-    )
-    rows_t = _partners(graph, rows_r, node)
+    rows_r = _find_result_tensors(reference)
+    nodes = graph.reference_nodes[reference.tensor_class[rows_r]]
+    is_paired = nodes < len(pairs)
+    rows_r, nodes = rows_r[is_paired], nodes[is_paired]
+    rows_t = _find_partner_tensors(graph, rows_r, nodes)
     order = np.lexsort((rows_r, target.tensors["op"].to_numpy()[rows_t]))
-    rows_r, rows_t, node = rows_r[order], rows_t[order], node[order]
+    rows_r, rows_t, nodes = rows_r[order], rows_t[order], nodes[order]
+    ops_t = target.tensors["op"].to_numpy()[rows_t]
+    ops_r = reference.tensors["op"].to_numpy()[rows_r]
     table = pd.DataFrame({"target": rows_t, "reference": rows_r})
-    for side, flow, rows in (("target", target, rows_t), ("reference", reference, rows_r)):
-        tensors, ops = flow.tensors, flow.tensors["op"].to_numpy()[rows]
+    for side, flow, rows, ops in (
+        ("target", target, rows_t, ops_t),
+        ("reference", reference, rows_r, ops_r),
+    ):
         table[f"{side}_op"] = flow.trace.ops["name"].to_numpy()[ops]
-        for name in ("slot", "dtype", "shape", "max", "min", "mean", "norm"):
-            table[f"{side}_{name}"] = tensors[name].to_numpy()[rows]
-    table["phase"] = reference.trace.ops["phase"].to_numpy()[
-        reference.tensors["op"].to_numpy()[rows_r]
-    ]
-    ops_t, ops_r = (
-        f.tensors["op"].to_numpy()[rows] for f, rows in ((target, rows_t), (reference, rows_r))
-    )
-    scopes = [
-        scopes_r[r] or scopes_t[t] for t, r in zip(ops_t.tolist(), ops_r.tolist(), strict=True)
-    ]
+        for name in _TENSOR_COLUMNS:
+            table[f"{side}_{name}"] = flow.tensors[name].to_numpy()[rows]
+    table["phase"] = reference.trace.ops["phase"].to_numpy()[ops_r]
+    op_pairs = zip(ops_t.tolist(), ops_r.tolist(), strict=True)
+    scopes = [scopes_r[op_r] or scopes_t[op_t] for op_t, op_r in op_pairs]
     table["scope"] = pd.Series(scopes, dtype=object)
-    for name in _METRICS:
-        table[name] = graph.comparison.pairs[name].to_numpy()[node]
-    named = np.where(states.state[node] == RECONVERGED, "incomparable", states.state[node])
-    table["state"] = pd.Series(named, dtype=object)
+    for name in _METRIC_COLUMNS:
+        table[name] = pairs[name].to_numpy()[nodes]
+    node_states = states.state[nodes]
+    public_states = np.where(node_states == RECONVERGED, UNKNOWN, node_states)
+    table["state"] = pd.Series(public_states, dtype=object)
     return table[list(PAIR_COLUMNS)]
 
 
-def _results(flow: Flow) -> Ints:
+def _find_result_tensors(flow: Flow) -> Ints:
+    """Return the ids of all result tensors of one side."""
     tensors = flow.tensors
-    op = tensors["op"].to_numpy()
-    role = tensors["role"].to_numpy()
-    gradient = (flow.trace.ops["forward"].to_numpy()[op] >= 0) & (role == "input")
-    known = flow.tensor_class >= 0
-    orphan = (
-        known & (flow.classes["producer"].to_numpy()[flow.tensor_class] < 0)
-        if len(flow.classes)
-        else known
-    )
-    first_read = np.zeros(len(tensors), dtype=bool)
-    first_read[np.unique(np.where(orphan, flow.tensor_class, -1), return_index=True)[1]] = True
-    rows: Ints = np.flatnonzero(known & (flow.is_computed | gradient | (orphan & first_read)))
+    is_backward_record = flow.trace.ops["forward"].to_numpy()[tensors["op"].to_numpy()] >= 0
+    is_gradient = is_backward_record & (tensors["role"] == "input").to_numpy()
+    has_class = flow.tensor_class >= 0
+    is_leaf = has_class
+    if len(flow.classes):
+        is_leaf = has_class & (flow.producers[flow.tensor_class] < 0)
+    is_first_read = np.zeros(len(tensors), dtype=bool)
+    leaf_classes = np.where(is_leaf, flow.tensor_class, -1)
+    is_first_read[np.unique(leaf_classes, return_index=True)[1]] = True
+    is_result = flow.is_computed | is_gradient | (is_leaf & is_first_read)
+    rows: Ints = np.flatnonzero(has_class & is_result)
     return rows
 
 
-def _partners(graph: JointGraph, rows_r: Ints, node: Ints) -> Ints:
+def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
+    """Return the target's tensor for each paired tensor of the reference; see the pair table."""
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
-    op_of = dict(
-        zip(alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True)
+    paired_ops = zip(
+        alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True
     )
-    at_op: dict[
-        tuple[int, int, str], int
-    ] = {}  # (op, class, role), outputs standing in for any role
-    known = np.flatnonzero(target.tensor_class >= 0)
-    ops, roles = (target.tensors[name].to_numpy()[known].tolist() for name in ("op", "role"))
-    for row, op, value, role in zip(
-        known.tolist(), ops, target.tensor_class[known].tolist(), roles, strict=True
-    ):
-        at_op.setdefault((op, value, role), row)
-    stands_for = target.classes["tensor"].to_numpy()
-    ops_r, roles_r = (
-        reference.tensors[name].to_numpy()[rows_r].tolist() for name in ("op", "role")
+    partner_ops = dict(paired_ops)
+    tensors_at: dict[tuple[int, int, str], int] = {}  # (op, class, role) -> first tensor
+    known_rows = np.flatnonzero(target.tensor_class >= 0)
+    rows = zip(
+        known_rows.tolist(),
+        target.tensors["op"].to_numpy()[known_rows].tolist(),
+        target.tensor_class[known_rows].tolist(),
+        target.tensors["role"].to_numpy()[known_rows].tolist(),
+        strict=True,
     )
+    for row, op, value, role in rows:
+        tensors_at.setdefault((op, value, role), row)
+    representatives = target.list_column("tensor")
+    ops_r = reference.tensors["op"].to_numpy()[rows_r].tolist()
+    roles_r = reference.tensors["role"].to_numpy()[rows_r].tolist()
+    values_t = graph.target_classes[nodes].tolist()
     partners = []
-    for op, role, value in zip(ops_r, roles_r, graph.target_classes[node].tolist(), strict=True):
-        partner = op_of.get(op, -1)
-        choices = (at_op.get((partner, value, r)) for r in (role, "output", "input", "parameter"))
-        partners.append(next((row for row in choices if row is not None), int(stands_for[value])))
+    for op_r, role, value in zip(ops_r, roles_r, values_t, strict=True):
+        op_t = partner_ops.get(op_r, -1)
+        partner = int(representatives[value])
+        for candidate_role in (role, "output", "input", "parameter"):
+            if (op_t, value, candidate_role) in tensors_at:
+                partner = tensors_at[op_t, value, candidate_role]
+                break
+        partners.append(partner)
     return np.array(partners, dtype=np.int64)
 
 
 def build_unmatched_table(
     graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
 ) -> pd.DataFrame:
-    """One row per op of either side none of whose results could be compared, and why."""
+    """Return one row per op of either side none of whose results could be compared, and why."""
     alignment = graph.comparison.alignment
-    pairs = len(graph.comparison.pairs)
-    compared = np.zeros(graph.n_nodes, dtype=bool)
-    compared[:pairs] = graph.comparison.pairs["comparable"]
-    paired = np.arange(graph.n_nodes) < pairs
-    parted = np.zeros(graph.n_nodes, dtype=bool)
-    for node in range(pairs):
-        if states.state[node] not in ("agreeing", RECONVERGED):
-            parted[list(states.ancestry[node].unpaired_nodes)] = True
-    tables = []
-    for side, flow, node_of, scopes in (
+    n_pairs = len(graph.comparison.pairs)
+    is_in_region = np.zeros(graph.n_nodes, dtype=bool)
+    for node in range(n_pairs):
+        if states.state[node] not in (AGREEING, RECONVERGED):
+            is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
+    sides = (
         ("target", alignment.target, graph.target_nodes, scopes_t),
         ("reference", alignment.reference, graph.reference_nodes, scopes_r),
-    ):
-        counts, hit = flag_compared_ops(flow, node_of, compared)
-        ops = np.flatnonzero(~hit)
-        flags = [
-            flag_compared_ops(flow, node_of, which)[1][ops]
-            for which in (states.state == RECONVERGED, parted, paired)
-        ]
-        reasons = np.select(
-            [~counts[ops], flags[0], flags[1], flags[2]],
-            ["no tensor to compare", "healed: another decomposition, every path re-joins agreement",
-             "region: between agreement and disagreement", "no statistics"],
-            "no partner, and nothing that follows from it has one",
-        )  # fmt: skip
-        named = {name: flow.trace.ops[name].to_numpy()[ops] for name in ("name", "kind", "phase")}
-        tables.append(
-            pd.DataFrame(
-                {
-                    "side": side,
-                    "op": named["name"],
-                    "kind": named["kind"],
-                    "phase": named["phase"],
-                    "scope": pd.Series([scopes[op] for op in ops.tolist()], dtype=object),
-                    "reason": reasons,
-                }
-            )
-        )
+    )
+    tables = []
+    for side, flow, nodes, scopes in sides:
+        ops, reasons = _explain_unmatched_ops(graph, states, flow, nodes, is_in_region)
+        columns = {
+            "side": side,
+            "op": flow.trace.ops["name"].to_numpy()[ops],
+            "kind": flow.trace.ops["kind"].to_numpy()[ops],
+            "phase": flow.trace.ops["phase"].to_numpy()[ops],
+            "scope": pd.Series([scopes[op] for op in ops.tolist()], dtype=object),
+            "reason": reasons,
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)[list(UNMATCHED_COLUMNS)]
+
+
+def _explain_unmatched_ops(
+    graph: JointGraph, states: States, flow: Flow, nodes: Ints, is_in_region: Flags
+) -> tuple[Ints, AnyArray]:
+    """Return the ops of one side without a compared result, and the reason for each."""
+    pairs = graph.comparison.pairs
+    is_compared = np.zeros(graph.n_nodes, dtype=bool)
+    is_compared[: len(pairs)] = pairs["comparable"]
+    is_paired = np.arange(graph.n_nodes) < len(pairs)
+    has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
+    _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)
+    _, is_region = flag_compared_ops(flow, nodes, is_in_region)
+    _, has_partner = flag_compared_ops(flow, nodes, is_paired)
+    ops = np.flatnonzero(~has_compared)
+    reasons = np.select(
+        [~has_results[ops], is_reconverged[ops], is_region[ops], has_partner[ops]],
+        [
+            "no tensor to compare",
+            "reconverged: an equivalent decomposition, all values computed from it agree again",
+            "region: between values that agree and values that differ",
+            "no statistics",
+        ],
+        "no partner, and nothing computed from it has one",
+    )
+    return ops, reasons

@@ -1,4 +1,4 @@
-"""The result of a comparison: findings, coverage, tables, and the verdict they allow."""
+"""The result of a comparison: findings, coverage, tables, and the verdict that they allow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from ..comparison import Comparison
 from ..graph import Flow
-from ..graph.layers import locate_ops
+from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
-from ..model.result import Result, Side
 from ..model.finding import Finding
-from ..model.verdict import AlignmentVerdict
+from ..model.result import Result, Side
 from ..model.trace import BACKWARD, FORWARD, Problem
+from ..model.verdict import AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage
 from .equivalences import learn_equivalences, match_parameter_names
@@ -23,182 +23,199 @@ from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .states import AGREEING, INTRODUCED, States, classify
 from .tables import build_pair_table, build_unmatched_table
 
-_ONE_MODEL = 0.25  # share of forward ops with a partner below which findings are not believed
-_SCALARS_NAMED = 5
+#: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
+#: mean nothing.
+_MIN_SHARE_OF_ONE_MODEL = 0.25
+#: Differing scalar arguments that a note each is written for.
+_MAX_SCALAR_NOTES = 5
+#: What a reader proved about the graph it joined: matched files, byte-verified edges.
+_READER_DETAILS = ("npy_matched", "edges_verified")
+
+#: Counts by side and phase, see :func:`compute_coverage`.
+_Coverage = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
-    """Classify every value, rank what was introduced, and say how far that can be trusted.
+    """Classify every value, rank what was introduced, and decide how far that can be trusted.
 
-    The verdict is 'diverged' if anything was introduced (and a quarter of either side's forward ops have partners);
-    else 'aligned' if in forward and backward (as far as both sides recorded them) at least ``min_coverage`` of each
-    side's ops were compared or healed; else 'inconclusive'.
+    The verdict is 'diverged' if anything was introduced and a quarter of either side's forward ops
+    have partners. Else it is 'aligned' if at least ``min_coverage`` of each side's ops were
+    compared or reconverged, in forward and in backward (if both sides recorded it). Else it is
+    'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
     graph = build_joint_graph(comparison)
     states = classify(graph, rules)
     scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
-    parted = [scopes_t[producer] for producer in _introduced(graph, states)]
-    first = (*find_shape_mismatches(alignment, rules), *find_exchanged_parameters(alignment, rules, parted))
-    found = build_findings(graph, states, scopes_t, scopes_r, first)
-    covered = compute_coverage(graph, states)
-    short = _short(covered, min_coverage)
-    stranger = _blind(target, reference) or _stranger(covered) or _no_baseline(comparison)
-    verdict: AlignmentVerdict = (
-        "inconclusive" if stranger or (short and not found) else "diverged" if found else "aligned"
+    diverged_scopes = [scopes_t[op] for op in _find_introducing_ops(graph, states)]
+    first_findings = (
+        *find_shape_mismatches(alignment, rules),
+        *find_exchanged_parameters(alignment, rules, diverged_scopes),
     )
-    notes = [*stranger, *short] if verdict == "inconclusive" else []
+    findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
+    coverage = compute_coverage(graph, states)
+    obstacles = _find_obstacles(comparison, coverage)
+    gaps = _find_coverage_gaps(coverage, min_coverage)
+    verdict: AlignmentVerdict = "diverged" if findings else "aligned"
+    if obstacles or (gaps and not findings):
+        verdict = "inconclusive"
+    notes = [*obstacles, *gaps] if verdict == "inconclusive" else []
     if graph.bridges:
-        said = ", ".join(f"{count} by {what}" for what, count in graph.bridges.most_common())
-        notes.append(f"holes in the record were bridged: {said}")
-    notes += _unjudged_scalars(comparison, found)
-    notes += _uncompared_phases(covered)
+        counts = [f"{count} by {evidence}" for evidence, count in graph.bridges.most_common()]
+        notes.append(f"missing edges were bridged: {', '.join(counts)}")
+    notes += _describe_silent_scalars(comparison, findings)
+    notes += _describe_uncompared_phases(coverage)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
         "bridges": dict(graph.bridges),
-        **_edges(target, "target"),
-        **_edges(reference, "reference"),
+        **_collect_reader_details(target, "target"),
+        **_collect_reader_details(reference, "reference"),
     }
     return Result(
-        target=_side(target, comparison.problems),
-        reference=_side(reference, ()),
+        target=_summarize_side(target, comparison.problems),
+        reference=_summarize_side(reference, ()),
         verdict=verdict,
-        findings=found,
-        coverage=covered,
+        findings=findings,
+        coverage=coverage,
         pairs=build_pair_table(graph, states, scopes_t, scopes_r),
         unmatched=build_unmatched_table(graph, states, scopes_t, scopes_r),
         learned=learn_equivalences(graph, states),
         parameters=match_parameter_names(graph, states),
-        noise_floor=_noise(comparison, states.state),
+        noise_floor=_compute_noise_floor(comparison, states.state),
         baseline=comparison.baseline,
         notes=tuple(notes),
         details=details,
     )
 
 
-def _introduced(graph: JointGraph, states: States) -> list[int]:
-    """Target ops that made the values at which the runs part."""
+def _find_introducing_ops(graph: JointGraph, states: States) -> list[int]:
+    """Return the target's ops that produced the values at which the runs diverge."""
     nodes = np.flatnonzero(states.state[: len(graph.comparison.pairs)] == INTRODUCED)
-    makers = graph.comparison.alignment.target.producers[graph.target_classes[nodes]]
-    return [int(maker) for maker in makers if maker >= 0]
+    target = graph.comparison.alignment.target
+    producers = target.producers[graph.target_classes[nodes]]
+    return [int(producer) for producer in producers if producer >= 0]
 
 
-def _blind(target: Flow, reference: Flow) -> list[str]:
-    """One side has numbers and the other checksums alone: there is nothing to compare."""
-    sides = {"target": target, "reference": reference}
-    without = [
+def _find_obstacles(comparison: Comparison, coverage: _Coverage) -> list[str]:
+    """Return why nothing that differs means anything, as a sentence, if there is such a reason."""
+    alignment = comparison.alignment
+    obstacles = _describe_checksum_side(alignment.target, alignment.reference)
+    if not obstacles:
+        obstacles = _describe_foreign_models(coverage)
+    if not obstacles and comparison.baseline and comparison.baseline.unusable:
+        obstacles = [comparison.baseline.unusable]
+    return obstacles
+
+
+def _describe_checksum_side(target: Flow, reference: Flow) -> list[str]:
+    """Return a sentence if one side has statistics and the other has only checksums."""
+    sides_without_numbers = [
         side
-        for side, flow in sides.items()
+        for side, flow in (("target", target), ("reference", reference))
         if len(flow.classes) and flow.classes["max"].isna().all()
     ]
-    if len(without) != 1:
+    if len(sides_without_numbers) != 1:
         return []
     return [
-        f"the {without[0]} recorded checksums alone, the other side none: dump statistics or tensors of it"
+        f"the {sides_without_numbers[0]} recorded only checksums, the other side none: "
+        "dump its statistics or tensors"
     ]
 
 
-def _stranger(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    """Why the two may not be dumps of one model at all: then nothing that differs means anything."""
-    shares = [figures[FORWARD]["share"] for figures in covered.values() if FORWARD in figures]
-    if shares and max(shares) >= _ONE_MODEL:
-        return []
-    if not shares and any(
-        BACKWARD in figures and figures[BACKWARD]["share"] >= _ONE_MODEL
-        for figures in covered.values()
-    ):
+def _describe_foreign_models(coverage: _Coverage) -> list[str]:
+    """Return a sentence if the two dumps may not be of one model."""
+    forward_shares = _list_shares(coverage, FORWARD)
+    shares = forward_shares or _list_shares(coverage, BACKWARD)
+    if max(shares, default=0.0) >= _MIN_SHARE_OF_ONE_MODEL:
         return []
     return [
-        f"only {max(shares, default=0.0):.0%} of either side's forward ops have a partner: "
+        f"only {max(forward_shares, default=0.0):.0%} of either side's forward ops have a partner: "
         "are these dumps of one model?"
     ]
 
 
-def _no_baseline(comparison: Comparison) -> list[str]:
-    """Why the second run of the reference cannot be what the target is judged against."""
-    return (
-        [comparison.baseline.unusable]
-        if comparison.baseline and comparison.baseline.unusable
-        else []
-    )
+def _list_shares(coverage: _Coverage, phase: str) -> list[float]:
+    """Return the share of compared ops of each side that has the phase."""
+    return [phases[phase]["share"] for phases in coverage.values() if phase in phases]
 
 
-def _short(covered: Mapping[str, Mapping[str, Mapping[str, float]]], wanted: float) -> list[str]:
-    """What keeps the verdict from being 'aligned', in words."""
-    reasons = []
+def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
+    """Return a sentence for each phase of a side that is compared too little to be 'aligned'."""
+    gaps = []
     for phase in (FORWARD, BACKWARD):
-        if phase == BACKWARD and not all(phase in covered[side] for side in covered):
+        if phase == BACKWARD and not all(phase in phases for phases in coverage.values()):
             continue
-        for side in covered:
-            figures = covered[side].get(phase)
-            if figures is None:
-                reasons.append(f"the {side} has no {phase} op with a result that can be compared")
-            elif (share := (figures["compared"] + figures["healed"]) / figures["ops"]) < wanted:
-                reasons.append(
-                    f"only {share:.0%} of the {side}'s {phase} ops could be compared or lead to what could, "
-                    f"{wanted:.0%} are wanted"
+        for side, phases in coverage.items():
+            counts = phases.get(phase)
+            if counts is None:
+                gaps.append(f"the {side} has no {phase} op with a result that can be compared")
+                continue
+            share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
+            if share < min_coverage:
+                gaps.append(
+                    f"only {share:.0%} of the {side}'s {phase} ops could be compared or "
+                    f"reconverged; {min_coverage:.0%} are required"
                 )
-    return reasons
+    return gaps
 
 
-def _unjudged_scalars(comparison: Comparison, found: Sequence[Finding]) -> list[str]:
-    """Scalar arguments that differ although what the ops made agrees: below the noise, but a fault may hide there."""
-    told = {op for finding in found for op in finding.target_ops}
-    names_t, names_r = (
-        flow.trace.ops["name"].to_numpy()
-        for flow in (comparison.alignment.target, comparison.alignment.reference)
-    )
-    rows = [
-        row
-        for row in comparison.scalars.to_dict("records")
-        if names_t[row["target_op"]] not in told
-    ]
-    said = [
-        f"scalar argument of {names_t[row['target_op']]} is {row['target']:.6g}, "
-        f"of {names_r[row['reference_op']]} {row['reference']:.6g}"
-        for row in rows[:_SCALARS_NAMED]
-    ]
-    more = len(rows) - len(said)
-    return said + ([f"{more} more scalar arguments differ"] if more else [])
+def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]) -> list[str]:
+    """Return sentences on scalar arguments that differ although the results of the ops agree.
+
+    Their effect is below the noise, or the result was not recorded. Each may still be a fault.
+    """
+    finding_ops = {op for finding in findings for op in finding.target_ops}
+    names_t = comparison.alignment.target.trace.ops["name"].to_numpy()
+    names_r = comparison.alignment.reference.trace.ops["name"].to_numpy()
+    sentences = []
+    for row in comparison.scalars.to_dict("records"):
+        name_t, name_r = names_t[row["target_op"]], names_r[row["reference_op"]]
+        if name_t not in finding_ops:
+            sentences.append(
+                f"scalar argument of {name_t} is {row['target']:.6g}, "
+                f"of {name_r} {row['reference']:.6g}"
+            )
+    n_more = len(sentences) - _MAX_SCALAR_NOTES
+    if n_more > 0:
+        return [*sentences[:_MAX_SCALAR_NOTES], f"{n_more} more scalar arguments differ"]
+    return sentences
 
 
-def _uncompared_phases(covered: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    """Phases that both sides recorded and of which nothing could be compared: the verdict says nothing about them."""
-    common = [phase for phase in covered["target"] if phase in covered["reference"]]
-    return [
-        f"both sides recorded {phase} ops, but none could be compared: the verdict does not cover them"
-        for phase in common
-        if not any(covered[side][phase]["compared"] for side in covered)
-    ]
+def _describe_uncompared_phases(coverage: _Coverage) -> list[str]:
+    """Return a sentence for each phase that both sides recorded and nothing was compared of."""
+    sentences = []
+    for phase in coverage["target"]:
+        is_common = phase in coverage["reference"]
+        if is_common and not any(phases[phase]["compared"] for phases in coverage.values()):
+            sentences.append(
+                f"both sides recorded {phase} ops, but none could be compared: "
+                "the verdict does not cover them"
+            )
+    return sentences
 
 
-def _side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
+def _summarize_side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
     trace = flow.trace
-    return Side(
-        trace.source,
-        len(trace.ops),
-        len(trace.tensors),
-        (*trace.problems, *flow.problems, *problems),
-    )
+    all_problems = (*trace.problems, *flow.problems, *problems)
+    return Side(trace.source, len(trace.ops), len(trace.tensors), all_problems)
 
 
-def _edges(flow: Flow, role: str) -> dict[str, object]:
-    """What the reader proved about the graph it joined: matched files, byte-verified edges."""
-    names = ("npy_matched", "edges_verified")
-    return {
-        f"{role}_{name}": flow.trace.source.details[name]
-        for name in names
-        if name in flow.trace.source.details
-    }
+def _collect_reader_details(flow: Flow, role: str) -> dict[str, object]:
+    details = flow.trace.source.details
+    return {f"{role}_{name}": details[name] for name in _READER_DETAILS if name in details}
 
 
-def _noise(comparison: Comparison, state: Objects) -> float:
-    """Median error of the pairs that agree, leaving out exact ones if there are others."""
+def _compute_noise_floor(comparison: Comparison, state: Objects) -> float:
+    """Return the median error of the agreeing pairs, NaN if none agrees.
+
+    Pairs without error count only if there are no others.
+    """
     pairs = comparison.pairs
-    errors = pairs["error"].to_numpy()[
-        (state[: len(pairs)] == AGREEING) & (pairs["metric"] != "mismatches").to_numpy()
-    ]
-    inexact = errors[errors > 0]
-    return float(np.median(inexact)) if len(inexact) else (0.0 if len(errors) else float("nan"))
+    is_measured = (state[: len(pairs)] == AGREEING) & (pairs["metric"] != "mismatches").to_numpy()
+    errors = pairs["error"].to_numpy()[is_measured]
+    if len(errors) == 0:
+        return float("nan")
+    positive_errors = errors[errors > 0]
+    return float(np.median(positive_errors)) if len(positive_errors) else 0.0

@@ -56,7 +56,7 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
     "kind": "",
     "phase": "",
     "scope": "canonical scope, '' if unknown",
-    "reason": "no tensor to compare, healed (all that follows agrees again), region, no statistics, no partner",
+    "reason": "no tensor to compare, reconverged (all that follows agrees again), region, no statistics, no partner",
 }
 
 
@@ -154,47 +154,47 @@ class Result:
 
     def to_json(self, file: str | Path | None = None) -> str:
         """Return the result as JSON (docs/result.schema.json), and write it to ``file`` if one is given."""
-        return self._written("json", file).decode("utf-8")
+        return self._render_output("json", file).decode("utf-8")
 
     def to_csv(self, file: str | Path | None = None) -> str:
         """Return one row per pair of tensors as CSV, and write it to ``file`` if one is given."""
-        return self._written("csv", file).decode("utf-8")
+        return self._render_output("csv", file).decode("utf-8")
 
     def to_markdown(self, file: str | Path | None = None) -> str:
         """Return the answer for an issue or a merge request, and write it to ``file`` if one is given."""
-        return self._written("markdown", file).decode("utf-8")
+        return self._render_output("markdown", file).decode("utf-8")
 
     def to_junit(self, file: str | Path | None = None) -> str:
         """Return the result as JUnit XML, and write it to ``file`` if one is given."""
-        return self._written("junit", file).decode("utf-8")
+        return self._render_output("junit", file).decode("utf-8")
 
     def to_html(self, file: str | Path | None = None) -> str:
         """Return the report with drawings as one HTML page, and write it to ``file`` if one is given.
 
         Raises DumpError if the libraries of the extra ``[html]`` are not installed.
         """
-        return self._written("html", file).decode("utf-8")
+        return self._render_output("html", file).decode("utf-8")
 
     def save(self, folder: str | Path) -> Path:
         """Write the complete result into ``folder`` (made if absent) and return it.
 
         ``dumpdiff.load(folder)`` and ``dumpdiff report folder`` make every report from it, also without the dumps.
         """
-        self._library().save(self, Path(folder))
+        self._require_backend().save(self, Path(folder))
         return Path(folder)
 
     def write(self, output: str, stream: IO[bytes]) -> None:
         """Write the result to a binary stream as json, csv, html, markdown or junit."""
-        self._library().write(self, output, stream)
+        self._require_backend().write(self, output, stream)
 
-    def _written(self, output: str, file: str | Path | None) -> bytes:
+    def _render_output(self, output: str, file: str | Path | None) -> bytes:
         stream = io.BytesIO()
         self.write(output, stream)
         if file is not None:
             Path(file).write_bytes(stream.getvalue())
         return stream.getvalue()
 
-    def _library(self) -> Backend:
+    def _require_backend(self) -> Backend:
         if self.backend is None:
             raise DumpError("this result was not made by dumpdiff.align or dumpdiff.load")
         return self.backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..capture.next_dump import NextDumps, NextDump
+from ..capture.next_dump import NextDump, NextDumps
 
 
 def to_text(narrowed: NextDumps) -> str:
@@ -20,7 +20,7 @@ def _list_lines(narrowed: NextDumps) -> Iterator[str]:
     yield from _list_side_lines(narrowed.reference)
     yield ""
     yield "then"
-    for command in narrowed.then:
+    for command in narrowed.commands:
         yield f"    {command}"
 
 
@@ -28,5 +28,5 @@ def _list_side_lines(side: NextDump) -> Iterator[str]:
     yield ""
     yield f"{side.role}: {len(side.ops)} ops, {side.cost} per step and rank"
     yield f"  (whole tensors of all ops: {side.of_everything})"
-    for line in side.how:
+    for line in side.instructions:
         yield f"    {line}".rstrip()

@@ -1,11 +1,12 @@
-"""Names, operators, decompositions and tolerances, as written in the YAML files of ``rules/``.
+"""Canonical names of modules, parameters and operators, decompositions and tolerances, from YAML files.
 
-Rules know nothing of dumps and nothing of alignment: they are asked for what a name means. See ``docs/rules.md``.
+The files are those of the folder ``rules/`` and any that the user gives. :class:`Rules` answers what a name
+means. It knows neither dumps nor alignment. See ``docs/rules.md``.
 """
 
 from .book import Rules
 from .document import RuleError
 from .explanation import Explanation
-from .files import load_rules, list_shipped_files
+from .files import list_shipped_files, load_rules
 
-__all__ = ["Explanation", "RuleError", "Rules", "load_rules", "list_shipped_files"]
+__all__ = ["Explanation", "RuleError", "Rules", "list_shipped_files", "load_rules"]

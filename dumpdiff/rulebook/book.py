@@ -1,4 +1,4 @@
-"""All rules together: the questions that the rest of the program asks."""
+"""All rules together, as the rest of the program uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tolerances import ToleranceRules
 
 
 class Rules:
-    """Compiled rules; every answer is computed once. Made by :func:`dumpdiff.rules.load_rules`."""
+    """Compiled rules, created by :func:`dumpdiff.rulebook.load_rules`. Every answer is computed once."""
 
     def __init__(
         self,
@@ -23,9 +23,9 @@ class Rules:
         operators: Sequence[Sequence[Entry]],
         decompositions: Sequence[Sequence[Entry]],
         tolerances: Sequence[Sequence[Entry]],
-        named: NamedPairs | None = None,
+        named_pairs: NamedPairs | None = None,
     ) -> None:
-        self.named_pairs = named or NamedPairs()  #: what mapping files say belongs together
+        self.named_pairs = named_pairs or NamedPairs()  #: pairs of names from mapping files
         self._tolerances = ToleranceRules(tolerances)
         self._operators = OperatorRules(operators, self._tolerances.classes)
         self._tolerances.check_kinds(self._operators.kinds)
@@ -36,90 +36,110 @@ class Rules:
         self._kind_of: dict[str, str] = {}
 
     def resolve_scope(self, name: str) -> str:
-        """Canonical module path of a recorded scope or full name, '' if nothing is known."""
-        if (path := self._scope_of.get(name)) is None:
-            path = self._scope_of[name] = self._scopes.resolve_scope(name).path
-        return path
+        """Return the canonical module path of a recorded scope or full name, '' if no rule matches."""
+        if name not in self._scope_of:
+            self._scope_of[name] = self._scopes.resolve_scope(name).path
+        return self._scope_of[name]
 
     def resolve_parameter(self, name: str) -> str:
-        """Canonical name of a parameter, '' if nothing is known.
+        """Return the canonical name of a parameter, '' if no rule matches.
 
-        ``n.n.layers.0.attention.wq.weight`` and ``model.layers.0.self_attn.q_proj.weight`` are
-        ``layers.0.attention.q.weight``; optimizer states keep theirs in front (``exp_avg.layers.0...``).
+        ``n.n.layers.0.attention.wq.weight`` and ``model.layers.0.self_attn.q_proj.weight`` are both
+        ``layers.0.attention.q.weight``. Optimizer states keep their prefix (``exp_avg.layers.0...``).
         """
-        if (path := self._parameter_of.get(name)) is None:
-            path = self._parameter_of[name] = self._scopes.resolve_parameter(name).path
-        return path
+        if name not in self._parameter_of:
+            self._parameter_of[name] = self._scopes.resolve_parameter(name).path
+        return self._parameter_of[name]
 
     def resolve_parameters(self, names: Iterable[str]) -> dict[str, str]:
-        """Canonical names of one side's parameters: none of '', and none that two of them would share."""
-        found = {name: path for name in dict.fromkeys(names) if (path := self.resolve_parameter(name))}
-        claims = Counter(found.values())
-        return {name: path for name, path in found.items() if claims[path] == 1}
+        """Return name -> canonical name for the parameters of one side.
+
+        Names without a canonical name, and names that would share one, are left out.
+        """
+        canonical_names = {}
+        for name in dict.fromkeys(names):
+            canonical_name = self.resolve_parameter(name)
+            if canonical_name:
+                canonical_names[name] = canonical_name
+        counts = Counter(canonical_names.values())
+        return {name: path for name, path in canonical_names.items() if counts[path] == 1}
 
     def resolve_kind(self, name: str) -> str:
-        """Canonical operator kind; of an unknown operator its own name in lower case. Never ''."""
-        if (kind := self._kind_of.get(name)) is None:
-            kind = self._kind_of[name] = self._operators.find_kind(name)[0] or OTHER
-        return kind
+        """Return the canonical operator kind; of an unknown operator its name in lower case. Never ''."""
+        if name not in self._kind_of:
+            self._kind_of[name] = self._operators.find_kind(name)[0] or OTHER
+        return self._kind_of[name]
 
     def has_kind(self, kind: str) -> bool:
-        """Whether a rule names this canonical kind, or for a gradient the operator that it differentiates."""
+        """Whether a rule names this canonical kind, or for a gradient the operator of the gradient."""
         return self._operators.find_rule(kind) is not None
 
     def get_kind_class(self, kind: str) -> str:
-        """The class of a canonical kind, 'other' if unknown. A gradient has that of its operator."""
+        """Return the class of a canonical kind, 'other' if unknown. A gradient has that of its operator."""
         rule = self._operators.find_rule(kind)
         return rule.kind_class if rule else OTHER
 
     def get_layout(self, kind: str) -> str:
-        """'identity' if the output holds exactly the input's values, 'selecting' if some of them, else ''."""
+        """Return 'identity' if the output holds exactly the input's values, 'selecting' if some, else ''."""
         return self._operators.get_layout(kind)
 
     def get_conditioning(self, kind_or_class: str) -> float:
-        """By how much a kind (or any kind of a class) may amplify an input's error without being at fault."""
-        own = self._tolerances.kinds.get(kind_or_class) or self._tolerances.classes.get(
-            kind_or_class
-        )
-        return (own or self._tolerances.classes[self.get_kind_class(kind_or_class)]).conditioning
+        """Return the factor by which a correct kind (or class) may amplify an input's error."""
+        kinds, classes = self._tolerances.kinds, self._tolerances.classes
+        tolerance = kinds.get(kind_or_class) or classes.get(kind_or_class)
+        if tolerance is None:
+            tolerance = classes[self.get_kind_class(kind_or_class)]
+        return tolerance.conditioning
 
     def compute_growth(self, kind: str, reduction_length: int) -> float:
-        """Unit roundoffs (of the accumulator) that a sum of ``reduction_length`` terms may be off."""
-        return self._tolerances.compute_growth(
-            self._tolerances.get_tolerance(kind, self.get_kind_class(kind)), reduction_length
-        )
+        """Return the allowed error of a sum of ``reduction_length`` terms, in unit roundoffs of the accumulator."""
+        rule = self._tolerances.get_tolerance(kind, self.get_kind_class(kind))
+        return self._tolerances.compute_growth(rule, reduction_length)
 
-    def compute_tolerance(self, dtype_a: str, dtype_b: str, kind: str, reduction_length: int = 1) -> float:
-        """How far an agreeing pair may part, relative to the tensor's scale; 0 for exact dtypes."""
+    def compute_tolerance(
+        self, dtype_a: str, dtype_b: str, kind: str, reduction_length: int = 1
+    ) -> float:
+        """Return how far an agreeing pair may differ, relative to the tensor's scale; 0 for exact dtypes."""
         rule = self._tolerances.get_tolerance(kind, self.get_kind_class(kind))
         return self._tolerances.compute_tolerance(rule, dtype_a, dtype_b, reduction_length)
 
     @property
     def decompositions(self) -> Mapping[str, Sequences]:
-        """Canonical kind -> the sequences of kinds it may be on the other side; parts may decompose further."""
+        """Canonical kind -> the sequences of kinds that it may be on the other side.
+
+        Elements of a sequence may decompose further.
+        """
         return self._decompositions.operators
 
     @property
     def parameter_parts(self) -> Mapping[str, Sequences]:
-        """Canonical path below a block -> the paths it may be made of: ``attention.qkv`` -> q, k, v."""
+        """Canonical path below a block -> the paths that it may consist of: ``attention.qkv`` -> q, k, v."""
         return self._decompositions.parts
 
     def split_path(self, path: str) -> Sequences:
-        """:attr:`parts` of a full canonical path: of ``layers.0.attention.qkv.weight``; () if none is known."""
+        """Return :attr:`parameter_parts` of a full canonical path; () if none is known.
+
+        An example of such a path is ``layers.0.attention.qkv.weight``.
+        """
         return self._decompositions.split_path(path)
 
     def explain_name(self, name: str) -> tuple[Explanation, ...]:
-        """What ``name`` is as a scope, as a parameter and as an operator, which rules say so, or which came closest."""
+        """Return what ``name`` is as a scope, a parameter and an operator, with the rules.
+
+        If no rule matches, the explanation has the most similar rules.
+        """
         return explain_name(name, self._scopes, self._operators, self._decompositions)
 
     def count_rules(self) -> dict[str, int]:
-        """How many rules there are, by what they are."""
-        return {
+        """Return the number of rules of each sort."""
+        counts = {
             "scope patterns": len(self._scopes.rules),
             "operator kinds": len(self._operators.kinds),
             "operator members": len(self._operators.members),
             "decompositions": sum(map(len, self.decompositions.values())),
             "parameter parts": sum(map(len, self.parameter_parts.values())),
             "tolerance classes": len(self._tolerances.classes),
-            **({"named pairs": len(self.named_pairs)} if len(self.named_pairs) else {}),
         }
+        if len(self.named_pairs):
+            counts["named pairs"] = len(self.named_pairs)
+        return counts

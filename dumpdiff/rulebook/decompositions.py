@@ -1,4 +1,4 @@
-"""One operator or parameter on one side that is several on the other."""
+"""Rules for one operator or parameter on one side that is several on the other side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ Sequences = tuple[tuple[str, ...], ...]
 
 
 class DecompositionRules:
-    """``operators``: a kind as sequences of kinds; ``parts``: a canonical path below a block as several paths."""
+    """Decompositions of operators and of parameters.
+
+    ``operators`` maps a kind to sequences of kinds, ``parts`` a canonical path below a block to several
+    paths.
+    """
 
     def __init__(self, sources: Sequence[Sequence[Entry]], kinds: Collection[str]) -> None:
         operators: dict[str, Sequences] = {}
@@ -20,60 +24,78 @@ class DecompositionRules:
             fields = collect_fields(source, ("operators", "parts"))
             for section in fields["operators"]:
                 for name, body in section.read_pairs().items():
-                    _known(name, kinds)
-                    places.pop(name.read_text(), None)  # later rules last
+                    _check_kind(name, kinds)
+                    places.pop(name.read_text(), None)  # so that later rules come last
                     places[name.read_text()] = name.place
-                    operators[name.read_text()] = _sequences(body, kinds)
+                    operators[name.read_text()] = _read_kind_sequences(body, kinds)
             for section in fields["parts"]:
                 for name, body in section.read_pairs().items():
-                    parts[name.read_text()] = _sequences(body, None)
+                    parts[name.read_text()] = _read_sequences(body)
         self.operators: Mapping[str, Sequences] = operators
         self.parts: Mapping[str, Sequences] = parts
         self.places: Mapping[str, Place] = places
         _refuse_cycles(operators, places)
 
     def split_path(self, path: str) -> Sequences:
-        """The canonical parameters or modules that ``path`` may be made of; () if none is known.
+        """Return the canonical parameters or modules that ``path`` may consist of; () if none is known.
 
-        ``layers.0.attention.qkv.weight`` gives q, k and v of layer 0, as one of its readings.
+        ``layers.0.attention.qkv.weight`` gives q, k and v of layer 0 as one of its sequences. The first
+        section of the path that has a rule is split, of several with the same start the longest.
         """
         segments = path.split(".")
         for start in range(len(segments)):
             for end in range(len(segments), start, -1):
-                if (found := self.parts.get(".".join(segments[start:end]))) is not None:
-                    front, back = segments[:start], segments[end:]
-                    return tuple(
-                        tuple(".".join([*front, part, *back]) for part in parts) for parts in found
-                    )
+                sequences = self.parts.get(".".join(segments[start:end]))
+                if sequences is not None:
+                    prefix, suffix = segments[:start], segments[end:]
+                    return tuple(_complete_paths(prefix, parts, suffix) for parts in sequences)
         return ()
 
 
-def _sequences(body: Entry, kinds: Collection[str] | None) -> Sequences:
+def _complete_paths(
+    prefix: Sequence[str], parts: Sequence[str], suffix: Sequence[str]
+) -> tuple[str, ...]:
+    return tuple(".".join([*prefix, part, *suffix]) for part in parts)
+
+
+def _read_kind_sequences(body: Entry, kinds: Collection[str]) -> Sequences:
     rows = body.read_rows()
-    for entry in (entry for row in rows for entry in row) if kinds is not None else ():
-        _known(entry, kinds or ())
-    return tuple(tuple(entry.read_text() for entry in row) for row in rows)
+    for row in rows:
+        for kind in row:
+            _check_kind(kind, kinds)
+    return tuple(_read_row(row) for row in rows)
 
 
-def _known(entry: Entry, kinds: Collection[str]) -> None:
+def _read_sequences(body: Entry) -> Sequences:
+    return tuple(_read_row(row) for row in body.read_rows())
+
+
+def _read_row(row: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(entry.read_text() for entry in row)
+
+
+def _check_kind(entry: Entry, kinds: Collection[str]) -> None:
+    """Raise RuleError if the entry is neither a known kind nor the gradient of one."""
     if entry.read_text().removeprefix("grad:") not in kinds:
         entry.read_choice(kinds, "operator kind")
 
 
 def _refuse_cycles(operators: Mapping[str, Sequences], places: Mapping[str, Place]) -> None:
-    done: set[str] = set()
+    """Raise RuleError if a kind decomposes into itself, at the rule of the cycle that was read last."""
+    checked_kinds: set[str] = set()
 
-    def visit(kind: str, above: tuple[str, ...]) -> None:
-        if kind in above:
-            circle = above[above.index(kind) :]
-            latest = max(circle, key=list(places).index)
-            raise RuleError(places[latest], f"cyclic decomposition: {' -> '.join((*circle, kind))}")
-        if kind in done or kind not in operators:
+    def visit(kind: str, ancestors: tuple[str, ...]) -> None:
+        if kind in ancestors:
+            cycle = ancestors[ancestors.index(kind) :]
+            last_kind = max(cycle, key=list(places).index)
+            path = " -> ".join((*cycle, kind))
+            raise RuleError(places[last_kind], f"cyclic decomposition: {path}")
+        if kind in checked_kinds or kind not in operators:
             return
         for sequence in operators[kind]:
             for part in dict.fromkeys(sequence):
-                visit(part, (*above, kind))
-        done.add(kind)
+                visit(part, (*ancestors, kind))
+        checked_kinds.add(kind)
 
     for kind in operators:
         visit(kind, ())

@@ -1,4 +1,4 @@
-"""Rule files as values that know where they stand: YAML read so that every complaint has a file and a line."""
+"""Values of a YAML file that know their place, so that every error message has a file and a line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from ..model.errors import DumpError
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
+#: Similarity (difflib's ratio) from which a known word is suggested in place of an unknown one.
+#: It is the default of difflib.
+_MIN_SIMILARITY = 0.6
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rule is written."""
+    """The place of a rule: file and line."""
 
     file: str
-    line: int  #: 1 is the first
+    line: int  #: the first line is 1
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -38,7 +42,7 @@ class RuleError(DumpError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One YAML value and its file. Every accessor raises :class:`RuleError` when the value is of another type."""
+    """One YAML value and its file. Every reader raises :class:`RuleError` if the value has another type."""
 
     file: str
     node: Any  #: yaml.Node
@@ -49,43 +53,50 @@ class Entry:
         return Place(self.file, self.node.start_mark.line + 1)
 
     def make_error(self, reason: str) -> RuleError:
-        """The complaint, to be raised, that this value cannot be used."""
+        """Return the error, to be raised, that this value cannot be used."""
         return RuleError(self.place, reason)
 
     def read_pairs(self) -> dict[Entry, Entry]:
-        """A mapping with any keys, each once; the keys know their places too."""
+        """Return a mapping with any keys; each key must occur once. Keys know their places too."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.make_error(f"expected a mapping (key: value), found {_spoken(self.node)}")
+            raise self.make_error(
+                f"expected a mapping (key: value), found {_describe_node(self.node)}"
+            )
         pairs: dict[Entry, Entry] = {}
-        seen: dict[str, Place] = {}
+        first_places: dict[str, Place] = {}
         for key_node, value_node in self.node.value:
             key = Entry(self.file, key_node)
-            if (text := key.read_text()) in seen:
-                raise key.make_error(f"'{text}' is given twice, first in line {seen[text].line}")
-            seen[text] = key.place
+            text = key.read_text()
+            if text in first_places:
+                line = first_places[text].line
+                raise key.make_error(f"'{text}' is given twice, first in line {line}")
+            first_places[text] = key.place
             pairs[key] = Entry(self.file, value_node)
         return pairs
 
-    def read_fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Entry]:
-        """A mapping with only the ``known`` keys, and with all the ``required`` ones."""
-        pairs = self.read_pairs()
-        for key in pairs:
-            if key.node.value not in known:
-                raise key.make_error(f"unknown key '{key.node.value}'{_near(key.node.value, known)}")
-        found = {key.node.value: value for key, value in pairs.items()}
+    def read_fields(
+        self, allowed: Collection[str], required: Collection[str] = ()
+    ) -> dict[str, Entry]:
+        """Return a mapping with only ``allowed`` keys and all ``required`` keys."""
+        fields: dict[str, Entry] = {}
+        for key, value in self.read_pairs().items():
+            name = key.node.value
+            if name not in allowed:
+                raise key.make_error(f"unknown key '{name}'{_suggest_word(name, allowed)}")
+            fields[name] = value
         for name in required:
-            if name not in found:
+            if name not in fields:
                 raise self.make_error(f"'{name}' is missing")
-        return found
+        return fields
 
     def read_text(self) -> str:
-        """A plain value as text, never empty."""
+        """Return a scalar value as text; it is never empty."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
-            raise self.make_error(f"expected a text, found {_spoken(self.node)}")
+            raise self.make_error(f"expected a text, found {_describe_node(self.node)}")
         return str(self.node.value)
 
     def read_texts(self) -> list[Entry]:
-        """One text or a list of texts, each with its place."""
+        """Return the entries of one text or of a list of texts."""
         nodes = self.node.value if isinstance(self.node, yaml.SequenceNode) else [self.node]
         entries = [Entry(self.file, node) for node in nodes]
         for entry in entries:
@@ -93,37 +104,37 @@ class Entry:
         return entries
 
     def read_rows(self) -> list[list[Entry]]:
-        """A list of lists of texts."""
+        """Return the entries of a list of lists of texts."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.make_error(f"expected a list of lists, found {_spoken(self.node)}")
+            raise self.make_error(f"expected a list of lists, found {_describe_node(self.node)}")
         rows = []
         for node in self.node.value:
+            row = Entry(self.file, node)
             if not isinstance(node, yaml.SequenceNode) or not node.value:
-                raise Entry(self.file, node).make_error(
-                    f"expected a list of names, found {_spoken(node)}"
-                )
-            rows.append(Entry(self.file, node).read_texts())
+                raise row.make_error(f"expected a list of names, found {_describe_node(node)}")
+            rows.append(row.read_texts())
         return rows
 
     def read_number(self) -> float:
-        """A finite number, at least 0."""
+        """Return a finite number of at least 0."""
         text = self.read_text()
-        if not _NUMBER.fullmatch(text) or float(text) < 0 or float(text) == float("inf"):
+        number = float(text) if _NUMBER.fullmatch(text) else -1.0
+        if number < 0 or number == float("inf"):
             raise self.make_error(f"expected a number, 0 or more, found '{text}'")
-        return float(text)
+        return number
 
-    def read_choice(self, allowed: Collection[str], what: str) -> str:
-        """One of the ``allowed`` words."""
+    def read_choice(self, choices: Collection[str], concept: str) -> str:
+        """Return one of the ``choices``; ``concept`` says in errors what they are."""
         text = self.read_text()
-        if text not in allowed:
-            raise self.make_error(f"unknown {what} '{text}'{_near(text, allowed)}")
+        if text not in choices:
+            raise self.make_error(f"unknown {concept} '{text}'{_suggest_word(text, choices)}")
         return text
 
 
 def read_document(path: Path, file: str) -> Entry | None:
-    """The top value of a rule file, None if it is empty; ``file`` is its name in messages.
+    """Return the top-level value of a YAML file, None if it is empty; ``file`` is its name in messages.
 
-    Raises RuleError when the file is unreadable, no UTF-8 or no YAML.
+    Raises RuleError if the file is unreadable, not UTF-8 or not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -133,36 +144,38 @@ def read_document(path: Path, file: str) -> Entry | None:
     except UnicodeDecodeError as error:
         raise RuleError(Place(file, 1), "expected YAML in UTF-8, found other bytes") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        line = (
-            min(mark.line, text.count("\n")) + 1 if mark else 1
-        )  # an open bracket is missed after the last line
+        mark = getattr(error, "problem_mark", None)
+        line = 1
+        if mark:
+            # an open bracket is reported after the last line
+            line = min(mark.line, text.count("\n")) + 1
         raise RuleError(Place(file, line), f"no valid YAML: {reason}") from error
     return Entry(file, node) if node is not None else None
 
 
-def _near(word: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), 1, 0.6)
-    return (
-        f"; did you mean '{close[0]}'?"
-        if close
-        else f"; expected one of {', '.join(sorted(known))}"
-    )
+def collect_fields(
+    entries: Collection[Entry], allowed: Collection[str]
+) -> Mapping[str, list[Entry]]:
+    """Return the values of each allowed key over several mappings, in order."""
+    fields: dict[str, list[Entry]] = {key: [] for key in allowed}
+    for entry in entries:
+        for key, value in entry.read_fields(allowed).items():
+            fields[key].append(value)
+    return fields
 
 
-def _spoken(node: Any) -> str:
+def _suggest_word(word: str, choices: Collection[str]) -> str:
+    """Return the end of an error message: the most similar choice, or all choices."""
+    similar_words = difflib.get_close_matches(word, list(choices), 1, _MIN_SIMILARITY)
+    if similar_words:
+        return f"; did you mean '{similar_words[0]}'?"
+    return f"; expected one of {', '.join(sorted(choices))}"
+
+
+def _describe_node(node: Any) -> str:
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list" if node.value else "an empty list"
     return f"'{node.value}'" if node.value else "nothing"
-
-
-def collect_fields(entries: Collection[Entry], known: Collection[str]) -> Mapping[str, list[Entry]]:
-    """The values of each known key over several mappings, in order."""
-    found: dict[str, list[Entry]] = {key: [] for key in known}
-    for entry in entries:
-        for key, value in entry.read_fields(known).items():
-            found[key].append(value)
-    return found

@@ -1,4 +1,4 @@
-"""Why a name became what it became: for people who write rules."""
+"""Explain which rules gave a name its canonical name, for people who write rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from .operators import GRADIENT, OTHER, OperatorRules
 from .patterns import Rule
 from .scopes import Reading, ScopeRules
 
-_ALIKE = 0.6  # share of equal characters from which on a rule is worth showing
+#: Share of equal characters from which a scope rule is shown as similar: mean of the whole and last segment.
+_MIN_SCOPE_SIMILARITY = 0.6
+#: The same for spellings of operators, which are short.
+_MIN_OPERATOR_SIMILARITY = 0.7
+_MAX_CLOSEST_RULES = 3  #: similar rules that are shown
 _CALL = re.compile(r"-op\d+.*|\.\d+\.(?:forward|backward)\b.*|\.(?:forward|backward)\.\d+.*")
 
 
@@ -22,70 +26,79 @@ class Explanation:
     """One reading of a name."""
 
     reading: str  #: scope, parameter or operator
-    result: str  #: canonical; '' if no rule fits
-    rules: tuple[str, ...]  #: 'file:line: pattern -> canonical', in the order they fired
+    result: str  #: canonical name; '' if no rule matches
+    rules: tuple[str, ...]  #: 'file:line: pattern -> canonical', in the order they were applied
     notes: tuple[str, ...] = ()  #: class, layout, decompositions
-    closest: tuple[str, ...] = ()  #: if none fired: the rules that look most alike
+    closest: tuple[str, ...] = ()  #: if no rule matches: the most similar rules
 
 
 def explain_name(
     name: str, scopes: ScopeRules, operators: OperatorRules, decompositions: DecompositionRules
 ) -> tuple[Explanation, ...]:
-    """All three readings: a name alone does not say which of them is meant."""
+    """Return all three readings, because a name alone does not tell which of them applies."""
     return (
-        _path("scope", name, scopes.resolve_scope(name), scopes),
-        _path("parameter", name, scopes.resolve_parameter(name), scopes),
-        _operator(name, operators, decompositions),
+        _explain_path("scope", name, scopes.resolve_scope(name), scopes),
+        _explain_path("parameter", name, scopes.resolve_parameter(name), scopes),
+        _explain_operator(name, operators, decompositions),
     )
 
 
-def _path(reading: str, name: str, found: Reading, scopes: ScopeRules) -> Explanation:
-    if found.path:
-        return Explanation(reading, found.path, tuple(_line(rule) for rule in found.rules))
-    return Explanation(reading, "", (), closest=_closest_rules(split_segments(name), scopes.rules))
+def _explain_path(reading: str, name: str, result: Reading, scopes: ScopeRules) -> Explanation:
+    if result.path:
+        return Explanation(reading, result.path, tuple(_format_rule(rule) for rule in result.rules))
+    closest = _find_closest_rules(split_segments(name), scopes.rules)
+    return Explanation(reading, "", (), closest=closest)
 
 
-def _operator(
+def _explain_operator(
     name: str, operators: OperatorRules, decompositions: DecompositionRules
 ) -> Explanation:
     leaf = _CALL.sub("", name.rpartition("/")[2])
     kind, member = operators.find_kind(leaf)
     if member is None:
-        spellings = {m.text: m for m in operators.members.values()}
-        own = leaf.rpartition(".")[2]
-        near = difflib.get_close_matches(own, spellings, 3, 0.7)
-        closest = tuple(
-            f"{spellings[text].place}: {text} -> {spellings[text].kind}" for text in near
-        )
+        closest = _find_closest_members(leaf.rpartition(".")[2], operators)
         return Explanation("operator", kind, (), (f"class {OTHER}",), closest)
-    rule = operators.kinds[member.kind]
-    notes = [f"class {rule.kind_class}"]
+    notes = [f"class {operators.kinds[member.kind].kind_class}"]
     if operators.get_layout(kind):
         notes.append(f"layout {operators.get_layout(kind)}")
     if kind.startswith(GRADIENT):
         notes.append(f"gradient of {member.kind}")
-    notes += [
-        f"may be {', '.join(sequence)}" for sequence in decompositions.operators.get(kind, ())
-    ]
-    return Explanation(
-        "operator", kind, (f"{member.place}: {member.text} -> {member.kind}",), tuple(notes)
+    for sequence in decompositions.operators.get(kind, ()):
+        notes.append(f"may be {', '.join(sequence)}")
+    rule = f"{member.place}: {member.text} -> {member.kind}"
+    return Explanation("operator", kind, (rule,), tuple(notes))
+
+
+def _find_closest_members(spelling: str, operators: OperatorRules) -> tuple[str, ...]:
+    members = {member.text: member for member in operators.members.values()}
+    similar_spellings = difflib.get_close_matches(
+        spelling, members, _MAX_CLOSEST_RULES, _MIN_OPERATOR_SIMILARITY
     )
+    closest_members = [members[text] for text in similar_spellings]
+    return tuple(f"{member.place}: {member.text} -> {member.kind}" for member in closest_members)
 
 
-def _closest_rules(name: Sequence[str], rules: Iterable[Rule]) -> tuple[str, ...]:
-    """The patterns most like the end of the name: over as many segments as they have, and in the last one."""
-    alike: dict[str, tuple[float, Rule]] = {}
+def _find_closest_rules(name: Sequence[str], rules: Iterable[Rule]) -> tuple[str, ...]:
+    """Return the rules whose patterns are most similar to the end of the name.
+
+    Compared are as many segments as the pattern has, and once more the last segment alone.
+    """
+    scored_rules: dict[str, tuple[float, Rule]] = {}
     for rule in rules:
-        tail = ".".join(name[-rule.pattern.count(".") - 1 :])
-        last = _likeness(name[-1], rule.pattern.rpartition(".")[2]) if name else 0.0
-        alike[rule.pattern] = (_likeness(tail, rule.pattern) + last, rule)
-    best = sorted(alike.values(), key=lambda found: -found[0])[:3]
-    return tuple(_line(rule) for likeness, rule in best if likeness >= 2 * _ALIKE)
+        ending = ".".join(name[-rule.pattern.count(".") - 1 :])
+        score = _compute_similarity(ending, rule.pattern)
+        if name:
+            score += _compute_similarity(name[-1], rule.pattern.rpartition(".")[2])
+        scored_rules[rule.pattern] = (score, rule)
+    best_rules = sorted(scored_rules.values(), key=lambda scored: -scored[0])[:_MAX_CLOSEST_RULES]
+    min_score = 2 * _MIN_SCOPE_SIMILARITY
+    return tuple(_format_rule(rule) for score, rule in best_rules if score >= min_score)
 
 
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def _compute_similarity(text: str, other: str) -> float:
+    """Return the share of equal characters, from 0 to 1."""
+    return difflib.SequenceMatcher(None, text, other).ratio()
 
 
-def _line(rule: Rule) -> str:
+def _format_rule(rule: Rule) -> str:
     return f"{rule.place}: {rule.pattern} -> {rule.path}"

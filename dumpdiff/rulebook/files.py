@@ -1,4 +1,4 @@
-"""Rule files into rules: which files there are, and in which order they count."""
+"""Load rule files: which files there are, and which of them override others."""
 
 from __future__ import annotations
 
@@ -11,58 +11,60 @@ from .mappings import NamedPairs, add_mapping, is_mapping
 
 SECTIONS = ("scopes", "operators", "decompositions", "tolerances")
 
-_PACKAGED = Path(__file__).parent / "data"  # in an installed wheel
-_CHECKOUT = Path(__file__).parents[2] / "rules"
+_PACKAGED_ROOT = Path(__file__).parent / "data"  # in an installed wheel
+_CHECKOUT_ROOT = Path(__file__).parents[2] / "rules"
 
 
 def find_shipped_root() -> Path:
-    """The folder of the rule files that come with dumpdiff: of a wheel, or of a checkout."""
-    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+    """Return the folder of the rule files that come with dumpdiff, in a wheel or in a checkout."""
+    return _PACKAGED_ROOT if _PACKAGED_ROOT.is_dir() else _CHECKOUT_ROOT
 
 
 def list_shipped_files() -> list[Path]:
-    """The rule files about names that come with dumpdiff."""
+    """Return the rule files that come with dumpdiff. Raises RuleError if one is missing."""
     root = find_shipped_root()
-    files = [
-        *sorted((root / "scopes").glob("*.yaml")),
-        *(root / f"{name}.yaml" for name in SECTIONS[1:]),
-    ]
-    missing = [path for path in files if not path.is_file()]
-    if missing or not (root / "scopes").is_dir():
-        raise RuleError(
-            Place(str(missing[0] if missing else root), 1), "is missing; install dumpdiff again"
-        )
+    files = sorted((root / "scopes").glob("*.yaml"))
+    files += [root / f"{name}.yaml" for name in SECTIONS[1:]]
+    missing_files = [path for path in files if not path.is_file()]
+    if missing_files or not (root / "scopes").is_dir():
+        path = missing_files[0] if missing_files else root
+        raise RuleError(Place(str(path), 1), "is missing; install dumpdiff again")
     return files
 
 
 def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
-    """The shipped rules, and those of ``extra`` files, which add to them and override them; later files win.
+    """Load the shipped rules and those of ``extra`` files, which add to them and override them.
 
-    An extra file may also be one of msprobe's mappings, see :mod:`dumpdiff.rules.mappings`.
-
-    Raises RuleError, naming file, line and reason, at the first rule that cannot be used.
+    Later files override earlier ones. An extra file may also be one of msprobe's mappings, see
+    :mod:`dumpdiff.rulebook.mappings`. Raises RuleError with file, line and reason at the first rule that
+    cannot be used.
     """
-    shipped = list_shipped_files()
-    root = shipped[-1].parent
-    named = NamedPairs()
-    sources = [_sections([(path, path.relative_to(root).as_posix()) for path in shipped], named)]
-    sources += [_sections([(Path(path), str(path))], named) for path in extra]
+    shipped_files = list_shipped_files()
+    root = shipped_files[-1].parent
+    shown_names = {path: path.relative_to(root).as_posix() for path in shipped_files}
+    named_pairs = NamedPairs()
+    sources = [_read_sections(shown_names, named_pairs)]
+    for file in extra:
+        sources.append(_read_sections({Path(file): str(file)}, named_pairs))
     scopes, operators, decompositions, tolerances = (
         [source[name] for source in sources] for name in SECTIONS
     )
-    return Rules(scopes, operators, decompositions, tolerances, named)
+    return Rules(scopes, operators, decompositions, tolerances, named_pairs)
 
 
-def _sections(files: Sequence[tuple[Path, str]], named: NamedPairs) -> dict[str, list[Entry]]:
-    """The top-level sections of one source's files; what mappings among them say goes into ``named``."""
-    found: dict[str, list[Entry]] = {name: [] for name in SECTIONS}
-    for path, shown in files:
-        document = read_document(path, shown)
+def _read_sections(files: dict[Path, str], named_pairs: NamedPairs) -> dict[str, list[Entry]]:
+    """Return the top-level sections of the files of one source; add mappings to ``named_pairs``.
+
+    ``files`` maps each path to its name in messages.
+    """
+    sections: dict[str, list[Entry]] = {name: [] for name in SECTIONS}
+    for path, shown_name in files.items():
+        document = read_document(path, shown_name)
         if document is None:
             continue
         if is_mapping(document, SECTIONS):
-            add_mapping(document, named)
+            add_mapping(document, named_pairs)
             continue
         for name, entry in document.read_fields(SECTIONS).items():
-            found[name].append(entry)
-    return found
+            sections[name].append(entry)
+    return sections

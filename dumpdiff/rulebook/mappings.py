@@ -1,7 +1,7 @@
-"""Mapping files of msprobe's comparer (data, cell and API mappings) as names that someone says belong together.
+"""Read mapping files of msprobe's comparer (data, cell and API mappings): pairs of names given by the user.
 
-Recognised by content, so that they can be given wherever rule files can. Formats as read in mindstudio-probe 26.2,
-core/compare/acc_compare.py.
+They are recognized by content, so they can be given wherever rule files can. Formats as read in
+mindstudio-probe 26.2, core/compare/acc_compare.py.
 """
 
 from __future__ import annotations
@@ -14,115 +14,124 @@ import yaml
 
 from .document import Entry
 
-Slot = tuple[
-    str, str
-]  #: name of an op and of a slot, as a trace has them: ('Functional.linear.0.forward', 'input.0')
+#: Name of an op and of a slot, as a trace has them: ('Functional.linear.0.forward', 'input.0')
+Slot = tuple[str, str]
 
 _CALL = r"\d+\.(?:forward|backward)|(?:forward|backward)\.\d+"
 _LEAF = re.compile(rf"(?P<op>.+?\.(?:{_CALL}))\.(?P<role>input|output|parameters)\.(?P<rest>.+)")
 _GRADIENT = re.compile(r"(?P<op>.+\.parameters_grad(?:\.\d+)?)\.(?P<rest>\D.*)")
 _API = re.compile(
-    r"(Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Distributed|Primitive|NPU|Aten|VF|Jit)\.[^.]+"
+    r"(Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Distributed|Primitive"
+    r"|NPU|Aten|VF|Jit)\.[^.]+"
 )
-_API_OR_CLASS = re.compile(
-    rf"{_API.pattern}|(?:\w+\.)*[A-Z]\w*"
-)  #: a path ends with the name of a class
+#: An API, or the path of a module, which ends with the name of a class.
+_API_OR_MODULE = re.compile(rf"{_API.pattern}|(?:\w+\.)*[A-Z]\w*")
 _MODULE = re.compile(
-    r"(?P<front>Cell|Module)\.(?P<name>.+)\.(?P<rest>(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?)"
+    r"(?P<front>Cell|Module)\.(?P<name>.+)"
+    r"\.(?P<rest>(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?)"
 )
 
 
 @dataclass
 class NamedPairs:
-    """What mapping files say, target's names first; later files win."""
+    """Pairs of names from mapping files, target -> reference; later files override earlier ones."""
 
     tensors: dict[Slot, Slot] = field(default_factory=dict)
-    modules: dict[str, str] = field(
-        default_factory=dict
-    )  #: path and class: 'fc2.Dense' -> 'fc2.Linear'
+    #: path and class of modules: 'fc2.Dense' -> 'fc2.Linear'
+    modules: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  #: 'Functional.abs' -> 'Torch.abs'
 
     def __len__(self) -> int:
         return len(self.tensors) + len(self.modules) + len(self.kinds)
 
     def list_module_names(self, op: str) -> Iterator[str]:
-        """Names that a module call of the target may have on the other side; none if nothing is said of it."""
-        found = _MODULE.fullmatch(op)
-        if found is not None and (other := self.modules.get(found["name"])) is not None:
-            yield from (f"{front}.{other}.{found['rest']}" for front in ("Module", "Cell"))
+        """Yield the names that a module call of the target may have on the reference side.
+
+        Nothing is yielded if no mapping contains the module.
+        """
+        match = _MODULE.fullmatch(op)
+        if match is None or match["name"] not in self.modules:
+            return
+        reference_name = self.modules[match["name"]]
+        for front in ("Module", "Cell"):
+            yield f"{front}.{reference_name}.{match['rest']}"
 
 
 def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
-    """Whether a YAML document is one of msprobe's mappings and no rule file, which has ``sections``.
+    """Whether a YAML document is one of msprobe's mappings and not a rule file, which has ``sections``.
 
-    The first row decides: what names neither a tensor nor an API nor a module's path and class is no mapping.
+    The first row decides: it must name a tensor, an API, or the path and class of a module.
     """
     node = document.node
     if isinstance(node, yaml.SequenceNode):
         return any(isinstance(row, yaml.MappingNode) for row in node.value)
-    if not isinstance(node, yaml.MappingNode) or any(
-        key.value in sections for key, _ in node.value
-    ):
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    if any(key.value in sections for key, _ in node.value):
         return False
     if not all(isinstance(value, yaml.ScalarNode) for _, value in node.value):
-        return _is_layers(document)
-    return any(
-        found
-        for key, _ in node.value[:1]
-        for found in (_slot(key.value), _API_OR_CLASS.fullmatch(key.value))
-    )
+        return _is_layer_mapping(document)
+    if not node.value:
+        return False
+    first_key = node.value[0][0].value
+    return _parse_slot(first_key) is not None or _API_OR_MODULE.fullmatch(first_key) is not None
 
 
-def add_mapping(document: Entry, into: NamedPairs) -> None:
-    """Add what a mapping file says. Raises RuleError at the first line that does not fit the file's kind."""
+def add_mapping(document: Entry, named_pairs: NamedPairs) -> None:
+    """Add the pairs of a mapping file. Raises RuleError at the first line that does not fit the file's kind."""
     if isinstance(document.node, yaml.SequenceNode):
-        _add_apis(document, into)
+        _add_apis(document, named_pairs)
         return
-    if _is_layers(document):
+    if _is_layer_mapping(document):
         raise document.make_error(
-            "an msprobe layer mapping says too little; give the data_mapping_*.yaml that msprobe compare -lm writes"
+            "an msprobe layer mapping says too little; "
+            "give the data_mapping_*.yaml that msprobe compare -lm writes"
         )
     pairs = document.read_pairs()
-    first = next(key.read_text() for key in pairs)
-    if _slot(first) is not None:
+    first_name = next(key.read_text() for key in pairs)
+    if _parse_slot(first_name) is not None:
         for key, value in pairs.items():
-            slot = _leaf(key)
-            into.tensors[slot] = _leaf(value)
-    else:
-        said = into.kinds if _API.fullmatch(first) else into.modules
-        said.update((key.read_text(), value.read_text()) for key, value in pairs.items())
+            target_slot = _read_slot(key)
+            named_pairs.tensors[target_slot] = _read_slot(value)
+        return
+    names = named_pairs.kinds if _API.fullmatch(first_name) else named_pairs.modules
+    for key, value in pairs.items():
+        names[key.read_text()] = value.read_text()
 
 
-def _add_apis(document: Entry, into: NamedPairs) -> None:
+def _add_apis(document: Entry, named_pairs: NamedPairs) -> None:
     for node in document.node.value:
         row = Entry(document.file, node)
         fields = {key.read_text(): value for key, value in row.read_pairs().items()}
-        if not {"ms_api", "pt_api"} <= set(fields):
+        if "ms_api" not in fields or "pt_api" not in fields:
             raise row.make_error("expected a row of an msprobe API mapping, with ms_api and pt_api")
-        into.kinds[fields["ms_api"].read_text()] = fields["pt_api"].read_text()
+        named_pairs.kinds[fields["ms_api"].read_text()] = fields["pt_api"].read_text()
 
 
-def _is_layers(document: Entry) -> bool:
+def _is_layer_mapping(document: Entry) -> bool:
     node = document.node
-    return isinstance(node, yaml.MappingNode) and any(
-        key.value == "TopLayer" for key, _ in node.value
-    )
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    return any(key.value == "TopLayer" for key, _ in node.value)
 
 
-def _leaf(entry: Entry) -> Slot:
-    found = _slot(entry.read_text())
-    if found is None:
+def _read_slot(entry: Entry) -> Slot:
+    slot = _parse_slot(entry.read_text())
+    if slot is None:
         raise entry.make_error(
-            f"'{entry.read_text()}' is no tensor's name, such as Functional.linear.0.forward.input.0"
+            f"'{entry.read_text()}' is not the name of a tensor, "
+            "such as Functional.linear.0.forward.input.0"
         )
-    return found
+    return slot
 
 
-def _slot(name: str) -> Slot | None:
-    """The op and the slot that a leaf's name means; None if it is none."""
-    if (found := _LEAF.fullmatch(name)) is not None:
-        role = "parameter" if found["role"] == "parameters" else found["role"]
-        return found["op"], f"{role}.{found['rest']}"
-    if (found := _GRADIENT.fullmatch(name)) is not None:
-        return found["op"], f"output.{found['rest']}"
+def _parse_slot(name: str) -> Slot | None:
+    """Return the op and the slot that the name of a leaf means, None if it is not such a name."""
+    leaf = _LEAF.fullmatch(name)
+    if leaf is not None:
+        role = "parameter" if leaf["role"] == "parameters" else leaf["role"]
+        return leaf["op"], f"{role}.{leaf['rest']}"
+    gradient = _GRADIENT.fullmatch(name)
+    if gradient is not None:
+        return gradient["op"], f"output.{gradient['rest']}"
     return None

@@ -1,4 +1,4 @@
-"""What dumps call a module or a parameter, as the segments of a dotted path."""
+"""Split the names of modules and parameters in dumps into the segments of a dotted path."""
 
 from __future__ import annotations
 
@@ -6,39 +6,47 @@ import re
 
 #: ``Module.model.norm.LayerNorm.forward.0`` (msprobe), ``norm.RMSNorm.0.forward`` (ptdbg_ascend 6.0)
 _CALL = re.compile(
-    r"\.\w+\.(?:(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?|(?:\d+|abnormal)\.(?:forward|backward))(?:\.|$).*"
+    r"\.\w+\.(?:(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?"
+    r"|(?:\d+|abnormal)\.(?:forward|backward))(?:\.|$).*"
 )
 _OPERATOR = re.compile(r".+-op\d+(?:#\d+)?")
 _ROOTS = frozenset({"Default", "Gradients", "recompute_Default"})
 
 
 def split_segments(name: str) -> tuple[str, ...]:
-    """The attribute names from the outermost module down; () where the name says nothing.
+    """Return the attribute names from the outermost module inward; () if the name has none.
 
-    >>> segments("Default/net-WithLoss/model-Llama/layers-CellList/0-Block/norm-RMSNorm/Add-op0")
+    >>> split_segments("Default/net-WithLoss/model-Llama/layers-CellList/0-Block/norm-RMSNorm/Add-op0")
     ('net', 'model', 'layers', '0', 'norm')
-    >>> segments("Gradients/Default/net-Llama/lm_head-Dense/Grad_MatMul/MatMul-op3")
+    >>> split_segments("Gradients/Default/net-Llama/lm_head-Dense/Grad_MatMul/MatMul-op3")
     ('net', 'lm_head')
-    >>> segments("Module.model.layers.0.self_attn.q_proj.Linear.forward.0")
+    >>> split_segments("Module.model.layers.0.self_attn.q_proj.Linear.forward.0")
     ('model', 'layers', '0', 'self_attn', 'q_proj')
 
-    Graph-mode segments are ``attribute-Class``; operators that a compiler pass expanded (``Expand/_SiLU/Mul-op0``)
-    have lost their scope.
+    Graph-mode segments are ``attribute-Class``. Operators that a compiler pass expanded
+    (``Expand/_SiLU/Mul-op0``) have no scope.
     """
     if "/" not in name and "-" not in name:
-        called = _CALL.sub("", name)
-        if called != name:
-            called = called.removeprefix("Module.").removeprefix("Cell.")
-        return tuple(segment for segment in called.split(".") if segment and segment not in _ROOTS)
+        return _split_dotted_name(name)
+    return _split_graph_name(name)
+
+
+def _split_dotted_name(name: str) -> tuple[str, ...]:
+    path = _CALL.sub("", name)
+    if path != name:
+        path = path.removeprefix("Module.").removeprefix("Cell.")
+    return tuple(segment for segment in path.split(".") if segment and segment not in _ROOTS)
+
+
+def _split_graph_name(name: str) -> tuple[str, ...]:
     parts = name.split("/")
     if parts[0] == "Expand":
         return ()
     if _OPERATOR.fullmatch(parts[-1]):
         parts.pop()
-    return tuple(
-        attribute
-        for part in parts
-        if part not in _ROOTS and not part.startswith("Grad_")
-        for attribute in part.partition("-")[0].split(".")
-        if attribute
-    )
+    segments: list[str] = []
+    for part in parts:
+        if part not in _ROOTS and not part.startswith("Grad_"):
+            attributes = part.partition("-")[0].split(".")
+            segments += [attribute for attribute in attributes if attribute]
+    return tuple(segments)

@@ -1,13 +1,13 @@
-"""What frameworks call their operators, onto canonical kinds, each of one class.
+"""Canonical kinds of operators, each in one class, from the names that frameworks give them.
 
-Spelling is folded before a member is looked up: case and underscores do not count, API prefixes
-(``Functional.``, ``Torch.``), in-place endings (``add_``) and the underscores of dunder names fall away.
+A spelling is folded before it is looked up: case and underscores are ignored, and API prefixes
+(``Functional.``, ``Torch.``), in-place endings (``add_``) and the underscores of dunder names are removed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,10 +15,11 @@ from .document import Entry, Place, collect_fields
 
 GRADIENT = "grad:"  #: prefix of the kind of a gradient operator
 LAYOUTS = ("identity", "selecting")
-OTHER = "other"  #: class of a kind that no rule knows
+OTHER = "other"  #: class of a kind without a rule
 
 _DUNDER = re.compile(
-    r"__(?:[ir](?=(?:add|sub|mul|div|truediv|floordiv|matmul|mod|pow|and|or|xor|lshift|rshift)__))?(\w+?)__"
+    r"__(?:[ir](?=(?:add|sub|mul|div|truediv|floordiv|matmul|mod|pow|and|or|xor|lshift|rshift)__))?"
+    r"(\w+?)__"
 )
 _NODE_NUMBER = re.compile(r"\d+$")  # autograd nodes: MmBackward0
 
@@ -29,13 +30,13 @@ class Kind:
 
     name: str
     kind_class: str
-    layout: str  #: 'identity': the values are all kept; 'selecting': some are kept or repeated; '': neither
+    layout: str  #: 'identity': all values are kept; 'selecting': some are kept or repeated; '': neither
     place: Place
 
 
 @dataclass(frozen=True)
 class Member:
-    """A framework's spelling of a kind, and where a rule says so."""
+    """A framework's spelling of a kind, and the place of the rule."""
 
     text: str
     kind: str
@@ -43,7 +44,7 @@ class Member:
 
 
 class OperatorRules:
-    """Kinds and their members; a member given again in a later source moves there."""
+    """Kinds and their members; a member given again in a later source moves to the later kind."""
 
     def __init__(self, sources: Sequence[Sequence[Entry]], classes: Collection[str]) -> None:
         self.kinds: dict[str, Kind] = {}
@@ -59,68 +60,85 @@ class OperatorRules:
             fields = collect_fields(source, ("spelling", "kinds"))
             for section in fields["spelling"]:
                 self._read_spelling(section)
-            taken: dict[str, Member] = {}
+            source_members: dict[str, Member] = {}
             for section in fields["kinds"]:
                 for name, body in section.read_pairs().items():
-                    self._read_kind(name, body, classes, taken)
-            self.members.update(taken)
-        for endings in self._spelling.values():
-            endings.sort(key=len, reverse=True)
+                    self._read_kind(name, body, classes, source_members)
+            self.members.update(source_members)
+        for affixes in self._spelling.values():
+            affixes.sort(key=len, reverse=True)
 
     def find_kind(self, name: str) -> tuple[str, Member | None]:
-        """The kind of an operator and the member that said so; without one, the folded leaf in lower case."""
-        api, leaf = self._split(name)
-        if (member := self._member(api, leaf)) is not None:
+        """Return the kind of an operator and the member that matched.
+
+        Without a member, the kind is the folded name.
+        """
+        api, leaf = self._split_api(name)
+        member = self._find_member(api, leaf)
+        if member is not None:
             return member.kind, member
         namespace, _, last = leaf.rpartition(".")
-        folded = fold(leaf if namespace.lower() in self._spelling["namespaces"] else last)
+        folded = fold(leaf if self._is_namespace(namespace) else last)
         for text in (folded, _NODE_NUMBER.sub("", folded)):
             for ending in self._spelling["gradients"]:
                 base = text.removesuffix(ending)
                 if base and base != text:
-                    member = self._member(api, base)
-                    return (GRADIENT + (member.kind if member else base)), member
+                    member = self._find_member(api, base)
+                    return GRADIENT + (member.kind if member else base), member
         return folded, None
 
     def find_rule(self, kind: str) -> Kind | None:
-        """The rule of a canonical kind; a gradient kind has that of the operator it differentiates."""
+        """Return the rule of a canonical kind; for a gradient without a rule, that of its operator."""
         return self.kinds.get(kind) or self.kinds.get(kind.removeprefix(GRADIENT))
 
     def get_layout(self, kind: str) -> str:
-        """'identity', 'selecting' or ''. The gradient of a selection scatters, so gradients have none of their own."""
+        """Return 'identity', 'selecting' or ''.
+
+        A gradient does not have the layout of its operator: the gradient of a selection scatters.
+        """
         rule = self.kinds.get(kind)
         return rule.layout if rule else ""
 
-    def _split(self, name: str) -> tuple[str, str]:
-        """('torch', 'linalg.norm') of ``Torch.linalg.norm``."""
+    def _split_api(self, name: str) -> tuple[str, str]:
+        """Return the API and the rest of a name: ('torch', 'linalg.norm') for ``Torch.linalg.norm``."""
         parts = name.strip().split(".")
-        if len(parts) > 1 and parts[0].lower() in self._apis:
-            if parts[0].lower() == "aten":  # Aten.add.Tensor: the last part is an overload
-                return "aten", parts[1]
-            return parts[0].lower(), ".".join(parts[1:])
-        return "", name.strip()
+        api = parts[0].lower()
+        if len(parts) == 1 or api not in self._apis:
+            return "", name.strip()
+        if api == "aten":  # Aten.add.Tensor: the last part is an overload
+            return api, parts[1]
+        return api, ".".join(parts[1:])
 
-    def _member(self, api: str, leaf: str) -> Member | None:
+    def _is_namespace(self, text: str) -> bool:
+        return text.lower() in self._spelling["namespaces"]
+
+    def _find_member(self, api: str, leaf: str) -> Member | None:
         namespace, _, last = leaf.rpartition(".")
-        if namespace.lower() in self._spelling["namespaces"]:
-            return self.members.get(f"{api}.{fold(leaf)}") or self.members.get(fold(leaf))
-        for candidate in (f"{api}.{fold(leaf)}", fold(leaf), f"{api}.{fold(last)}", fold(last)):
-            if (member := self.members.get(candidate)) is not None:
+        candidates = [f"{api}.{fold(leaf)}", fold(leaf)]
+        if self._is_namespace(namespace):
+            return self._get_first_member(candidates)
+        candidates += [f"{api}.{fold(last)}", fold(last)]
+        member = self._get_first_member(candidates)
+        return member or self._get_first_member(self._list_shorter_spellings(fold(last)))
+
+    def _get_first_member(self, spellings: Iterable[str]) -> Member | None:
+        for spelling in spellings:
+            member = self.members.get(spelling)
+            if member is not None:
                 return member
-        folded = fold(last)
+        return None
+
+    def _list_shorter_spellings(self, folded: str) -> Iterator[str]:
+        """Yield a spelling without each of the known beginnings and variants."""
         for beginning in ("", *self._spelling["beginnings"]):
             stem = folded.removeprefix(beginning)
             if not stem or (beginning and stem == folded):
                 continue
-            for ending in ("", *self._spelling["variants"]):
+            yield stem
+            for ending in self._spelling["variants"]:
                 shorter = stem.removesuffix(ending)
-                if (
-                    shorter
-                    and (shorter != stem or not ending)
-                    and (member := self.members.get(shorter)) is not None
-                ):
-                    return member
-        return None
+                if shorter and shorter != stem:
+                    yield shorter
 
     def _read_spelling(self, section: Entry) -> None:
         fields = section.read_fields(("apis", *self._spelling))
@@ -129,50 +147,55 @@ class OperatorRules:
             words.extend(word.read_text().lower() for word in entry.read_texts())
 
     def _read_kind(
-        self, name: Entry, body: Entry, classes: Collection[str], taken: dict[str, Member]
+        self,
+        name: Entry,
+        body: Entry,
+        classes: Collection[str],
+        source_members: dict[str, Member],
     ) -> None:
         kind = name.read_text()
-        fields = body.read_fields(
-            ("class", "layout", "members"), () if kind in self.kinds else ("class",)
-        )
-        old = self.kinds.get(kind)
-        kind_class = (
-            fields["class"].read_choice(classes, "class")
-            if "class" in fields
-            else old.kind_class
-            if old
-            else ""
-        )
-        layout = (
-            fields["layout"].read_choice(LAYOUTS, "layout")
-            if "layout" in fields
-            else old.layout
-            if old
-            else ""
-        )
+        earlier_rule = self.kinds.get(kind)
+        required = () if earlier_rule else ("class",)
+        fields = body.read_fields(("class", "layout", "members"), required)
+        kind_class = earlier_rule.kind_class if earlier_rule else ""
+        layout = earlier_rule.layout if earlier_rule else ""
+        if "class" in fields:
+            kind_class = fields["class"].read_choice(classes, "class")
+        if "layout" in fields:
+            layout = fields["layout"].read_choice(LAYOUTS, "layout")
         self.kinds[kind] = Kind(kind, kind_class, layout, name.place)
-        spellings = [name] if old is None and not kind.startswith(GRADIENT) else []
-        for entry in [*spellings, *(fields["members"].read_texts() if "members" in fields else ())]:
-            api, leaf = self._split(entry.read_text())
-            key = f"{api}.{fold(leaf)}" if api else fold(leaf)
-            if not fold(leaf):
-                raise entry.make_error(f"'{entry.read_text()}' names no operator")
-            if key in taken and taken[key].kind != kind:
-                other = taken[key]
-                raise entry.make_error(
-                    f"'{entry.read_text()}' is already a member of '{other.kind}' ({other.place})"
-                )
-            taken[key] = Member(entry.read_text(), kind, entry.place)
+        spellings: list[Entry] = []
+        if earlier_rule is None and not kind.startswith(GRADIENT):
+            spellings.append(name)
+        if "members" in fields:
+            spellings += fields["members"].read_texts()
+        for spelling in spellings:
+            self._add_member(spelling, kind, source_members)
+
+    def _add_member(self, spelling: Entry, kind: str, source_members: dict[str, Member]) -> None:
+        """Add a spelling. Raises RuleError if the same source gives it to another kind."""
+        text = spelling.read_text()
+        api, leaf = self._split_api(text)
+        key = f"{api}.{fold(leaf)}" if api else fold(leaf)
+        if not fold(leaf):
+            raise spelling.make_error(f"'{text}' is not the name of an operator")
+        other = source_members.get(key)
+        if other is not None and other.kind != kind:
+            raise spelling.make_error(
+                f"'{text}' is already a member of '{other.kind}' ({other.place})"
+            )
+        source_members[key] = Member(text, kind, spelling.place)
 
 
 @cache
 def fold(leaf: str) -> str:
-    """One spelling of an operator's own name.
+    """Return one spelling for all variants of an operator's name without its API.
 
     >>> fold("LayerNorm"), fold("layer_norm"), fold("__iadd__"), fold("add_"), fold("linalg.norm")
     ('layernorm', 'layernorm', 'add', 'add', 'linalg.norm')
     """
     text = leaf.lower()
-    if (dunder := _DUNDER.fullmatch(text)) is not None:
+    dunder = _DUNDER.fullmatch(text)
+    if dunder is not None:
         text = dunder[1]
     return text.replace("_", "")

@@ -1,7 +1,7 @@
-"""Patterns of dotted names, and the table that finds the longest one that a name fits.
+"""Patterns of dotted names, and a table that finds the longest pattern that matches a name.
 
 A pattern is a dotted path. ``{layer}`` stands for a number, as a whole segment (``layers.{layer}.mlp``) or
-as part of one (``weight{expert}``); everything else is meant literally. A canonical path uses the same captures.
+as a part of one (``weight{expert}``); all other text is literal. A canonical path uses the same captures.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SEGMENT = re.compile(r"(?:[A-Za-z0-9_-]|\{[a-z][a-z0-9_]*\})+")
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a table: names that fit ``pattern`` become ``path``."""
+    """One line of a table: names that match ``pattern`` become ``path``."""
 
     pattern: str
     path: str  #: canonical, with the captures of the pattern
     place: Place
 
     def fill(self, numbers: Sequence[str]) -> str:
-        """The canonical path with the numbers that the pattern's captures took."""
+        """Return the canonical path with the numbers of the pattern's captures."""
         if not numbers:
             return self.path
         values = dict(zip(_CAPTURE.findall(self.pattern), numbers, strict=True))
@@ -35,106 +35,120 @@ class Rule:
 
 @dataclass(frozen=True)
 class Match:
-    """A rule that fits a name's segments from some start up to ``end``."""
+    """A rule that matches a name's segments from some start up to ``end``."""
 
     rule: Rule
     end: int
-    path: str  #: canonical, captures filled in
+    path: str  #: canonical, with numbers
 
 
 @dataclass
 class _Node:
+    """A node of the tree of segments; ``captured`` maps a segment with '#' for numbers to a child."""
+
     literal: dict[str, _Node] = field(default_factory=dict)
     captured: dict[str, tuple[re.Pattern[str], _Node]] = field(default_factory=dict)
     rule: Rule | None = None
 
 
+#: A rule, the end of the match, and the captured numbers.
+_Candidate = tuple[Rule, int, tuple[str, ...]]
+
+
 class PatternTable:
-    """Patterns of one source, as a tree of segments: finding the longest costs the depth of the name."""
+    """Patterns of one source, as a tree of segments. A search costs the depth of the name."""
 
     def __init__(self) -> None:
         self._root = _Node()
         self.rules: list[Rule] = []
 
     def add(self, pattern: Entry, path: Entry) -> None:
-        """Raises RuleError for a malformed pattern or one that this table already maps elsewhere."""
+        """Add a pattern.
+
+        Raises RuleError if it is malformed, or if this table already maps it to another path.
+        """
         text, canonical = pattern.read_text(), path.read_text()
-        _check(pattern, text)
-        _check(path, canonical)
-        taken, used = _CAPTURE.findall(text), _CAPTURE.findall(canonical)
-        for name in used:
-            if name not in taken:
-                raise pattern.make_error(
-                    f"'{canonical}' uses {{{name}}}, which the pattern '{text}' does not capture"
-                )
-        for name in taken:
-            if name not in used:
-                raise pattern.make_error(
-                    f"the pattern '{text}' captures {{{name}}}, which '{canonical}' does not use: "
-                    "different names would become one"
-                )
+        _check_pattern(pattern)
+        _check_pattern(path)
+        _check_captures(pattern, path)
         node = self._root
         for segment in text.split("."):
             if "{" not in segment:
                 node = node.literal.setdefault(segment, _Node())
             else:
                 shape = _CAPTURE.sub("#", segment)
-                node = node.captured.setdefault(shape, (_segment_regex(shape), _Node()))[1]
-        if node.rule is not None:
-            if node.rule.path != canonical:
-                raise pattern.make_error(
-                    f"'{text}' already means '{node.rule.path}' ({node.rule.place})"
-                )
-            return
-        node.rule = Rule(text, canonical, pattern.place)
-        self.rules.append(node.rule)
+                _, node = node.captured.setdefault(shape, (_compile_segment(shape), _Node()))
+        if node.rule is None:
+            node.rule = Rule(text, canonical, pattern.place)
+            self.rules.append(node.rule)
+        elif node.rule.path != canonical:
+            raise pattern.make_error(
+                f"'{text}' already means '{node.rule.path}' ({node.rule.place})"
+            )
 
-    def find_longest_match(self, segments: Sequence[str], start: int = 0, exact: bool = False) -> Match | None:
-        """The longest pattern that fits from ``start`` on; with ``exact`` it must reach the end."""
-        found = _walk(self._root, segments, start, (), exact)
-        if found is None:
+    def find_longest_match(
+        self, segments: Sequence[str], start: int = 0, exact: bool = False
+    ) -> Match | None:
+        """Return the longest match from ``start`` on; with ``exact`` it must reach the end."""
+        candidate = _search(self._root, segments, start, (), exact)
+        if candidate is None:
             return None
-        rule, end, numbers = found
+        rule, end, numbers = candidate
         return Match(rule, end, rule.fill(numbers))
 
 
 def find_first_match(
     tables: Sequence[PatternTable], segments: Sequence[str], start: int = 0, exact: bool = False
 ) -> Match | None:
-    """The longest match in the first table that has one."""
+    """Return the longest match in the first table that has one."""
     for table in tables:
-        if (match := table.find_longest_match(segments, start, exact)) is not None:
+        match = table.find_longest_match(segments, start, exact)
+        if match is not None:
             return match
     return None
 
 
-def _walk(
-    node: _Node, segments: Sequence[str], at: int, numbers: tuple[str, ...], exact: bool
-) -> tuple[Rule, int, tuple[str, ...]] | None:
-    best = None
+def _search(
+    node: _Node, segments: Sequence[str], position: int, numbers: tuple[str, ...], exact: bool
+) -> _Candidate | None:
+    """Return the longest match below a node; of equally long ones, a literal one."""
+    longest = None
     while True:
-        if node.rule is not None and (not exact or at == len(segments)):
-            best = (node.rule, at, numbers)
-        if at == len(segments):
-            return best
+        at_end = position == len(segments)
+        if node.rule is not None and (at_end or not exact):
+            longest = (node.rule, position, numbers)
+        if at_end:
+            return longest
         if node.captured:
             break
-        if (only := node.literal.get(segments[at])) is None:
-            return best
-        node, at = only, at + 1
-    segment = segments[at]
-    steps = [(child, numbers) for child in (node.literal.get(segment),) if child is not None]
+        child = node.literal.get(segments[position])
+        if child is None:
+            return longest
+        node, position = child, position + 1
+    for child, child_numbers in _list_children(node, segments[position], numbers):
+        candidate = _search(child, segments, position + 1, child_numbers, exact)
+        if candidate is not None and (longest is None or candidate[1] > longest[1]):
+            longest = candidate
+    return longest
+
+
+def _list_children(
+    node: _Node, segment: str, numbers: tuple[str, ...]
+) -> list[tuple[_Node, tuple[str, ...]]]:
+    """Return the children that a segment leads to, each with the numbers captured so far."""
+    children = []
+    if segment in node.literal:
+        children.append((node.literal[segment], numbers))
     for regex, child in node.captured.values():
-        if (fits := regex.fullmatch(segment)) is not None:
-            steps.append((child, numbers + fits.groups()))
-    for child, taken in steps:
-        deeper = _walk(child, segments, at + 1, taken, exact)
-        if deeper is not None and (best is None or deeper[1] > best[1]):
-            best = deeper
-    return best
+        match = regex.fullmatch(segment)
+        if match is not None:
+            children.append((child, numbers + match.groups()))
+    return children
 
 
-def _check(entry: Entry, text: str) -> None:
+def _check_pattern(entry: Entry) -> None:
+    """Raise RuleError if a pattern or path is malformed."""
+    text = entry.read_text()
     for segment in text.split("."):
         if not _SEGMENT.fullmatch(segment):
             raise entry.make_error(
@@ -146,6 +160,23 @@ def _check(entry: Entry, text: str) -> None:
         raise entry.make_error(f"bad pattern '{text}': the same capture twice")
 
 
+def _check_captures(pattern: Entry, path: Entry) -> None:
+    """Raise RuleError if pattern and path have different captures."""
+    text, canonical = pattern.read_text(), path.read_text()
+    pattern_captures, path_captures = _CAPTURE.findall(text), _CAPTURE.findall(canonical)
+    for name in path_captures:
+        if name not in pattern_captures:
+            raise pattern.make_error(
+                f"'{canonical}' uses {{{name}}}, which the pattern '{text}' does not capture"
+            )
+    for name in pattern_captures:
+        if name not in path_captures:
+            raise pattern.make_error(
+                f"the pattern '{text}' captures {{{name}}}, which '{canonical}' does not use: "
+                "different names would become one"
+            )
+
+
 @cache
-def _segment_regex(shape: str) -> re.Pattern[str]:
+def _compile_segment(shape: str) -> re.Pattern[str]:
     return re.compile(r"(\d+)".join(re.escape(part) for part in shape.split("#")))

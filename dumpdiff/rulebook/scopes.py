@@ -1,26 +1,25 @@
-"""Module paths and parameter names of every naming family, onto one canonical path.
+"""Canonical module paths and parameter names, from the names of every naming family.
 
 Names are matched from the first repeated block on (``layers.{layer}``, ``h.{layer}``, ...), so wrappers in
-front of it do not matter. Below the block, the longest pattern wins and what follows it is kept as it is:
+front of it are ignored. Below the block, the longest pattern wins, and what follows it is kept:
 ``layers.0.self_attn.something`` becomes ``layers.0.attention.something``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
+from dataclasses import dataclass, field
 
 from .document import Entry, Place
 from .names import split_segments
-from .patterns import Match, PatternTable, Rule, find_first_match
+from .patterns import PatternTable, Rule, find_first_match
 
-_SETTLE = 8  # rewrites of one path; a shipped rule needs at most three
+_MAX_REWRITES = 8  #: of one path; a shipped rule needs at most three
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a name became (``''``: nothing known), and the rules that did it."""
+    """The canonical path of a name (``''`` if no rule matches), and the rules that were applied."""
 
     path: str = ""
     rules: tuple[Rule, ...] = ()
@@ -28,27 +27,31 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The patterns of one layer of rule files: the shipped ones, or one file given with ``--rules``."""
+    """The patterns of one source of rules: the shipped files, or one file given with ``--rules``."""
 
-    layers: PatternTable
-    block_modules: PatternTable
-    block_parameters: PatternTable
-    model_modules: PatternTable
-    model_parameters: PatternTable
+    layers: PatternTable = field(default_factory=PatternTable)
+    block_modules: PatternTable = field(default_factory=PatternTable)
+    block_parameters: PatternTable = field(default_factory=PatternTable)
+    model_modules: PatternTable = field(default_factory=PatternTable)
+    model_parameters: PatternTable = field(default_factory=PatternTable)
+
+
+#: Segments below a block, and the rules that were applied to get them.
+_BlockPath = tuple[tuple[str, ...], tuple[Rule, ...]]
 
 
 class ScopeRules:
-    """All scope rules; later sources are asked first.
+    """All scope rules; later sources override earlier ones.
 
-    ``sources`` holds one list of ``scopes:`` sections per source, the shipped ones first.
+    ``sources`` holds one list of ``scopes:`` sections for each source, the shipped rules first.
     """
 
     def __init__(self, sources: Sequence[Sequence[Entry]]) -> None:
         self._wrappers: set[str] = set()
         self._prefixes: dict[str, str] = {}
         self._leaves: dict[str, str] = {}
-        self._settled: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[Rule, ...]]] = {}
-        tables = [self._read(source) for source in sources]
+        self._rewritten_paths: dict[tuple[str, ...], _BlockPath] = {}
+        tables = [self._read_tables(source) for source in sources]
         tables.reverse()
         self._layers = [table.layers for table in tables]
         self._block_modules = [table.block_modules for table in tables]
@@ -58,138 +61,152 @@ class ScopeRules:
 
     @property
     def rules(self) -> list[Rule]:
-        """Every pattern, those asked first first."""
+        """Every pattern, in the order in which they are tried."""
         groups = zip(
-            self._layers, self._block_modules, self._block_parameters, self._model_modules, self._model_parameters,
-            strict=True,
+            self._layers, self._block_modules, self._block_parameters, self._model_modules,
+            self._model_parameters, strict=True,
         )  # fmt: skip
         return [rule for tables in groups for table in tables for rule in table.rules]
 
     def resolve_scope(self, name: str) -> Reading:
-        """Canonical path of a module, from its path or from an operator's full name in graph mode."""
-        path = self._unwrapped(name)
+        """Return the canonical path of a module, from its path or an operator's full name in graph mode."""
+        path = self._split_without_wrappers(name)
         for start in range(len(path)):
-            if (match := find_first_match(self._model_modules, path, start, exact=True)) is not None:
-                return self._reading(path[:start], match.path, (match.rule,))
-            if (layer := find_first_match(self._layers, path, start)) is not None:
-                rest, rules = self._module(path[layer.end :])
-                return self._reading(path[:start], _join(layer.path, *rest), (layer.rule, *rules))
+            match = find_first_match(self._model_modules, path, start, exact=True)
+            if match is not None:
+                return self._make_reading(path[:start], match.path, (match.rule,))
+            layer = find_first_match(self._layers, path, start)
+            if layer is not None:
+                module, rules = self._rewrite_module(path[layer.end :])
+                full_path = _join(layer.path, *module)
+                return self._make_reading(path[:start], full_path, (layer.rule, *rules))
         return Reading()
 
     def resolve_parameter(self, name: str) -> Reading:
-        """Canonical name of a parameter, of its gradient or of its optimizer state."""
-        path = self._unwrapped(name)
+        """Return the canonical name of a parameter, of its gradient or of its optimizer state."""
+        path = self._split_without_wrappers(name)
+        module = path[:-1]
         for start in range(len(path)):
-            if (match := find_first_match(self._model_parameters, path, start, exact=True)) is not None:
-                return self._reading(path[:start], match.path, (match.rule,))
-            module, leaf = path[:-1], path[-1]
-            if start < len(module) and (
-                match := find_first_match(self._model_modules, module, start, exact=True)
-            ):
-                return self._reading(
-                    path[:start], _join(match.path, self._leaf(leaf)), (match.rule,)
-                )
-            if (layer := find_first_match(self._layers, module, start)) is not None:
-                rest, rules = self._block_parameter(path[layer.end :])
-                return self._reading(path[:start], _join(layer.path, *rest), (layer.rule, *rules))
+            match = find_first_match(self._model_parameters, path, start, exact=True)
+            if match is not None:
+                return self._make_reading(path[:start], match.path, (match.rule,))
+            if start < len(module):
+                match = find_first_match(self._model_modules, module, start, exact=True)
+            if match is not None:
+                full_path = _join(match.path, self._get_leaf(path[-1]))
+                return self._make_reading(path[:start], full_path, (match.rule,))
+            layer = find_first_match(self._layers, module, start)
+            if layer is not None:
+                parameter, rules = self._rewrite_parameter(path[layer.end :])
+                full_path = _join(layer.path, *parameter)
+                return self._make_reading(path[:start], full_path, (layer.rule, *rules))
         return Reading()
 
-    def _block_parameter(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
-        whole = find_first_match(self._block_parameters, path, exact=True)
-        if whole is not None:
-            return tuple(whole.path.split(".")), (whole.rule,)
-        module, rules = self._module(path[:-1])
-        whole = find_first_match(self._block_parameters, (*module, path[-1]), exact=True)
-        if whole is not None:
-            return tuple(whole.path.split(".")), (*rules, whole.rule)
-        return (*module, self._leaf(path[-1])), rules
+    def _rewrite_parameter(self, path: tuple[str, ...]) -> _BlockPath:
+        """Return the canonical form of a parameter's path below a block."""
+        match = find_first_match(self._block_parameters, path, exact=True)
+        if match is not None:
+            return tuple(match.path.split(".")), (match.rule,)
+        module, rules = self._rewrite_module(path[:-1])
+        match = find_first_match(self._block_parameters, (*module, path[-1]), exact=True)
+        if match is not None:
+            return tuple(match.path.split(".")), (*rules, match.rule)
+        return (*module, self._get_leaf(path[-1])), rules
 
-    def _module(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
-        """A path below a block; looked up once for all the layers that have it."""
-        if (settled := self._settled.get(path)) is None:
-            settled = self._settled[path] = self._settle(path)
-        return settled
+    def _rewrite_module(self, path: tuple[str, ...]) -> _BlockPath:
+        """Return the canonical form of a module's path below a block, computed once for all layers."""
+        if path not in self._rewritten_paths:
+            self._rewritten_paths[path] = self._rewrite_until_stable(path)
+        return self._rewritten_paths[path]
 
-    def _settle(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
-        """Rewritten until nothing changes, so that a canonical path is its own."""
+    def _rewrite_until_stable(self, path: tuple[str, ...]) -> _BlockPath:
+        """Rewrite a path until it does not change, so that a canonical path maps to itself."""
         rules: list[Rule] = []
-        for _ in range(_SETTLE):
-            match: Match | None = find_first_match(self._block_modules, path)
+        for _ in range(_MAX_REWRITES):
+            match = find_first_match(self._block_modules, path)
             if match is None:
                 break
             rewritten = (*match.path.split("."), *path[match.end :])
-            if rewritten == path and rules:
-                break
-            rules.append(match.rule)
-            if rewritten == path:
+            is_stable = rewritten == path
+            if not is_stable or not rules:
+                rules.append(match.rule)
+            if is_stable:
                 break
             path = rewritten
         return path, tuple(rules)
 
-    def _reading(self, front: Iterable[str], path: str, rules: tuple[Rule, ...]) -> Reading:
-        named = dict.fromkeys(
+    def _make_reading(
+        self, front: Iterable[str], path: str, rules: tuple[Rule, ...]
+    ) -> Reading:
+        """Return a reading whose path begins with the known prefixes in front of the block."""
+        prefixes = dict.fromkeys(
             self._prefixes[segment] for segment in front if segment in self._prefixes
         )
-        return Reading(_join(*named, path), rules)
+        return Reading(_join(*prefixes, path), rules)
 
-    def _unwrapped(self, name: str) -> tuple[str, ...]:
-        return tuple(segment for segment in split_segments(name) if segment not in self._wrappers)
+    def _split_without_wrappers(self, name: str) -> tuple[str, ...]:
+        return tuple(
+            segment for segment in split_segments(name) if segment not in self._wrappers
+        )
 
-    def _leaf(self, leaf: str) -> str:
+    def _get_leaf(self, leaf: str) -> str:
         return self._leaves.get(leaf, leaf)
 
-    def _read(self, sections: Sequence[Entry]) -> _Tables:
-        tables = _Tables(
-            PatternTable(), PatternTable(), PatternTable(), PatternTable(), PatternTable()
-        )
+    def _read_tables(self, sections: Sequence[Entry]) -> _Tables:
+        tables = _Tables()
         words: dict[str, tuple[str, Place]] = {}
         for section in sections:
-            fields = section.read_fields(("wrappers", "prefixes", "leaves", "layers", "block", "model"))
+            fields = section.read_fields(
+                ("wrappers", "prefixes", "leaves", "layers", "block", "model")
+            )
             if "wrappers" in fields:
                 self._wrappers.update(entry.read_text() for entry in fields["wrappers"].read_texts())
-            for field, mapping in (("prefixes", self._prefixes), ("leaves", self._leaves)):
-                if field in fields:
-                    _read_words(fields[field], mapping, words)
+            if "prefixes" in fields:
+                _read_words(fields["prefixes"], self._prefixes, words)
+            if "leaves" in fields:
+                _read_words(fields["leaves"], self._leaves, words)
             if "layers" in fields:
                 _read_patterns(fields["layers"], tables.layers)
-            for field, modules, parameters in (
-                ("block", tables.block_modules, tables.block_parameters),
-                ("model", tables.model_modules, tables.model_parameters),
-            ):
-                if field in fields:
-                    parts = fields[field].read_fields(("modules", "parameters"))
-                    if "modules" in parts:
-                        _read_patterns(parts["modules"], modules)
-                    if "parameters" in parts:
-                        _read_patterns(parts["parameters"], parameters)
+            if "block" in fields:
+                _read_section(fields["block"], tables.block_modules, tables.block_parameters)
+            if "model" in fields:
+                _read_section(fields["model"], tables.model_modules, tables.model_parameters)
         return tables
+
+
+def _read_section(section: Entry, modules: PatternTable, parameters: PatternTable) -> None:
+    fields = section.read_fields(("modules", "parameters"))
+    if "modules" in fields:
+        _read_patterns(fields["modules"], modules)
+    if "parameters" in fields:
+        _read_patterns(fields["parameters"], parameters)
 
 
 def _read_patterns(entry: Entry, table: PatternTable) -> None:
     for path, patterns in entry.read_pairs().items():
-        table.add(
-            path, path
-        )  # a canonical path is its own: applying the rules twice changes nothing
+        # a canonical path maps to itself, so that applying the rules twice changes nothing
+        table.add(path, path)
         for pattern in patterns.read_texts():
             table.add(pattern, path)
 
 
-def _read_words(entry: Entry, mapping: dict[str, str], seen: dict[str, tuple[str, Place]]) -> None:
+def _read_words(
+    entry: Entry, mapping: dict[str, str], first_uses: dict[str, tuple[str, Place]]
+) -> None:
+    """Add word -> canonical word to ``mapping``. Raises RuleError if a word has two meanings."""
     for key, values in entry.read_pairs().items():
         canonical = key.read_text()
         mapping[canonical] = canonical
         for value in values.read_texts():
             word = value.read_text()
-            if word in seen and seen[word][0] != canonical:
-                raise value.make_error(f"'{word}' already means '{seen[word][0]}' ({seen[word][1]})")
-            seen[word] = (canonical, value.place)
+            if word in first_uses:
+                meaning, place = first_uses[word]
+                if meaning != canonical:
+                    raise value.make_error(f"'{word}' already means '{meaning}' ({place})")
+            first_uses[word] = (canonical, value.place)
             mapping[word] = canonical
 
 
 def _join(*parts: str) -> str:
+    """Join the parts of a path that are not empty."""
     return ".".join(part for part in parts if part)
-
-
-def get_naming_family(rule: Rule) -> str:
-    """The naming family a rule belongs to: the name of its file."""
-    return PurePath(rule.place.file).stem

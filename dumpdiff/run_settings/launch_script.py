@@ -69,9 +69,9 @@ def read_launch(text: str, path: Path, file: str) -> Settings:
             trainings.append((call, settings))
     if not trainings:
         raise DumpError(
-            f"{path}: no training is started in it; expected a launch script (torchrun pretrain_gpt.py,"
-            " megatron sft, msrun_launcher.sh), a YAML of MindSpore Transformers, a log with the"
-            " run's arguments, or args.json"
+            f"{path}: no training is started in it; expected a launch script (torchrun"
+            " pretrain_gpt.py, megatron sft, msrun_launcher.sh), a YAML of MindSpore Transformers,"
+            " a log with the run's arguments, or args.json"
         )
     notes = [
         f"{file}:{word.line}: {word.text} is read by the script, and was not read here"

@@ -336,7 +336,8 @@ def _find_one_sided_spikes(
 def _drop_near(indices: AnyArray, neighbors: AnyArray) -> AnyArray:
     """Return the indices that are more than 1 away from all of ``neighbors``."""
     distances = np.abs(indices[:, None] - neighbors[None, :])
-    return indices[(distances > 1).all(axis=1)]
+    isolated: AnyArray = indices[(distances > 1).all(axis=1)]
+    return isolated
 
 
 def _list_notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[str]:

@@ -77,7 +77,8 @@ def check_mean_loss(target: AnyArray, reference: AnyArray, rounding: float) -> C
     else:
         verdict = "differ"
     message = (
-        f"mean loss off by {format_number(absolute)} ({100 * relative:.2g} %) over {len(difference)} steps"
+        f"mean loss off by {format_number(absolute)} ({100 * relative:.2g} %)"
+        f" over {len(difference)} steps"
     )
     return Check("mean loss", verdict, message, absolute, MEAN_ABSOLUTE)
 

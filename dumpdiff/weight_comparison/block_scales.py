@@ -8,6 +8,7 @@ weight.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,14 +19,15 @@ from ..model.trace import Problem
 from .computed_matrix import apply_block_scales
 from .whole_model import Tensor, WholeModel
 
-_SUFFIXES = ("_scale_inv", "_scale")
+_SCALES_NAME = re.compile(r"^(.*)_scale(?:_inv)?$", re.DOTALL)
 _DEFAULT_BLOCK = (128, 128)  #: of DeepSeek-V3, used if the settings give no block size
 
 
 def dequantize_weights(model: WholeModel) -> WholeModel:
-    """Multiply the 8-bit weights of a model by their scales, and remove the scales from its tensors.
+    """Multiply the 8-bit weights of a model by their scales.
 
-    Scales that fit no weight are kept as tensors, and reported as a problem.
+    The scales are removed from its tensors. Scales that fit no weight are kept as tensors, and
+    reported as a problem.
     """
     tensors = dict(model.tensors)
     problems = list(model.problems)
@@ -55,11 +57,11 @@ def dequantize_weights(model: WholeModel) -> WholeModel:
 
 def _find_weight(model: WholeModel, scales_name: str) -> Tensor | None:
     """Return the 8-bit weight that a tensor, by its name, has the scales of."""
-    for suffix in _SUFFIXES:
-        if scales_name.endswith(suffix):
-            weight = model.tensors.get(scales_name.removesuffix(suffix))
-            return weight if weight is not None and weight.dtype in FLOAT8 else None
-    return None
+    match = _SCALES_NAME.match(scales_name)
+    weight = model.tensors.get(match[1]) if match is not None else None
+    if weight is None or weight.dtype not in FLOAT8:
+        return None
+    return weight
 
 
 def _find_block_size(

@@ -80,7 +80,7 @@ _CASTS: Mapping[str, Mapping[str, Callable[[AnyArray], AnyArray]]] = {
 def is_float8_rounding(
     values: AnyArray, scales: AnyArray, rounded_values: AnyArray, dtype: str
 ) -> bool:
-    """Whether ``rounded_values`` are ``values`` rounded to nearest in an 8-bit dtype with ``scales``.
+    """Whether ``rounded_values`` are ``values``, rounded to nearest in an 8-bit dtype.
 
     ``scales`` has one scale for each element. The quotient of value and scale is rounded. The
     quotient is itself inexact (see _QUOTIENT_ERROR), so both of its neighbors are accepted.
@@ -126,7 +126,7 @@ def list_candidate_casts(target: str, reference: str) -> list[tuple[str, str, bo
 
 
 def round_values(values: AnyArray, dtype: str, rounding: str) -> AnyArray:
-    """Round to ``dtype`` with a rounding named by :func:`list_candidate_casts`; float32 or wider."""
+    """Round to ``dtype``, by a rounding of :func:`list_candidate_casts`; float32 or wider."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _CASTS[dtype][rounding](values)
 

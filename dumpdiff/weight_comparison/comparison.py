@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..model.arrays import Ints
 from ..model.verdict import Verdict
 from ..rulebook import Rules
 from . import casts
@@ -74,7 +75,7 @@ def compare(
             pairs.append(_build_mismatch_pair(group, comparison.reason))
         else:
             comparisons.append(comparison)
-    comparisons = _decide_by_majority(comparisons)
+    comparisons = _resolve_unknown_layouts(comparisons)
     parts = [
         (comparison, number, parameter)
         for comparison in comparisons
@@ -111,10 +112,11 @@ class _ReadMeter:
             self._progress("comparing", min(1.0, self._n_read / self._total))
 
 
-def _decide_by_majority(comparisons: list[GroupComparison]) -> list[GroupComparison]:
-    """Decide about layouts that may or may not be correct: correct if all layers have the same layout.
+def _resolve_unknown_layouts(comparisons: list[GroupComparison]) -> list[GroupComparison]:
+    """Decide about layouts of which no family says whether they are correct.
 
-    Norms are decided together, because a model stores all of them in one way.
+    They are if all layers have the same layout. Norms are decided together, because a model stores
+    all of them in one way.
     """
     similar_comparisons: dict[str, list[GroupComparison]] = defaultdict(list)
     for comparison in comparisons:
@@ -185,13 +187,13 @@ def _build_pair(
     relation, mistake = _judge_rows(comparison, number, parameter, index)
     rounding = ""
     if relation == "rounded" and distance.rounding is not None:
-        dtype, way, on_target = distance.rounding
-        rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {way}"
+        dtype, method, on_target = distance.rounding
+        rounding = f"{'target' if on_target else 'reference'} rounded to {dtype}, {method}"
         is_detour = casts.is_detour(
             dtype, parameter.target.precision, parameter.reference.precision
         )
         is_repeated = is_detour and parameter.target.dtype in casts.NARROW_DTYPES
-        if way != casts.NEAREST or is_repeated:
+        if method != casts.NEAREST or is_repeated:
             detour = " on the way" if is_detour else ""
             mistake = Mistake("rounding", rounding + detour)
     target_member, reference_member = _get_members(comparison, number)
@@ -238,7 +240,7 @@ def _judge_rows(
     return relation, None
 
 
-def _compute_error(distance: Distance, rows: np.ndarray) -> float:
+def _compute_error(distance: Distance, rows: Ints) -> float:
     """Return the L2 norm of the difference over that of the reference, in some rows."""
     gap = float(np.sqrt((distance.gap[rows] ** 2).sum()))
     norm = float(np.sqrt((distance.norm[rows] ** 2).sum()))
@@ -269,10 +271,8 @@ def _name_layout_mistake(comparison: GroupComparison, number: int) -> Mistake | 
 def _describe_layout(comparison: GroupComparison, number: int) -> str:
     """Describe how the rows of a part are arranged, if not as in the reference."""
     layout = comparison.layout
-    descriptions = []
-    for order in (layout.part_arrangement, *layout.part_orders[number : number + 1]):
-        if order.kind != "same":
-            descriptions.append(order.description)
+    orders = layout.part_arrangement, *layout.part_orders[number : number + 1]
+    descriptions = [order.description for order in orders if order.kind != "same"]
     target_member, reference_member = _get_members(comparison, number)
     has_other_shape = comparison.target.shape != comparison.reference.shape
     is_turned = has_other_shape and not comparison.padding
@@ -337,7 +337,7 @@ def _count_weight_elements(model: WholeModel) -> int:
     return sum(
         tensor.size
         for name, tensor in model.tensors.items()
-        if not is_state(model.canonical_of(name), tensor)
+        if not is_state(model.resolve_name(name), tensor)
     )
 
 
@@ -354,7 +354,5 @@ def _summarize_checkpoint(model: WholeModel) -> CheckpointSummary:
 
 def _split_numbers(path: str) -> list[tuple[int, str]]:
     """Return a sort key that compares numbers in a path by value."""
-    key = []
-    for piece in re.split(r"(\d+)", path):
-        key.append((int(piece), "") if piece.isdecimal() else (-1, piece))
-    return key
+    pieces = re.split(r"(\d+)", path)
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]

@@ -1,4 +1,4 @@
-"""Matrices that no file contains: their rows are computed on demand from the rows of other matrices."""
+"""Matrices whose rows are computed on demand from the rows of other matrices."""
 
 from __future__ import annotations
 

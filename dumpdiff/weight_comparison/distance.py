@@ -62,7 +62,7 @@ class Distance:
 
     @property
     def relative(self) -> float:
-        """L2 norm of the difference over that of the reference; inf if only the reference is zero."""
+        """L2 norm of the difference over that of the reference; inf if the reference is zero."""
         gap, norm = float(np.sqrt((self.gap**2).sum())), float(np.sqrt((self.norm**2).sum()))
         if gap == 0:
             return 0.0
@@ -71,8 +71,10 @@ class Distance:
     def classify(self, rows: Ints | None = None) -> Relation:
         """Return the relation of the two matrices, in all rows or in some."""
         selection = slice(None) if rows is None else rows
+        if self.identical_rows[selection].all():
+            return "identical"
         if not self.unequal[selection].any():
-            return "identical" if self.identical_rows[selection].all() else "equal"
+            return "equal"
         if self.rounding is not None:
             return "rounded"
         return "noise" if self._is_noise(selection) else "different"

@@ -1,4 +1,4 @@
-"""Name the parameters of a dump that records no names, by tensors of a checkpoint with equal statistics."""
+"""Name the parameters of a dump by tensors of a checkpoint with equal statistics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_parameter_names(
     dtypes = {entry.dtype for entry in checkpoint.entries} | set(unnamed_tensors["dtype"])
     noises = [compute_noise(dtype, dtype) for dtype in dtypes if is_floating(dtype)]
     tolerance = max(_RESOLUTION_FACTOR * trace.source.resolution, *noises)
-    candidates = find_candidates(Fingerprints.of(unnamed_tensors), fingerprints, tolerance)
+    candidates = find_candidates(Fingerprints.from_table(unnamed_tensors), fingerprints, tolerance)
     parameter = tensors["parameter"].to_numpy(dtype=object, copy=True)
     unique_names = _find_unique_names(
         candidates.target, candidates.reference, candidates.distance, names

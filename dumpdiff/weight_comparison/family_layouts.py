@@ -72,7 +72,7 @@ def has_transposed_experts(family: str) -> bool:
 def list_expected_orders(
     module: str, family: str, sizes: Sequence[int], config: ModelConfig
 ) -> Iterator[Ints]:
-    """Yield the orders over its parts that a fused weight of a family may have, most likely first."""
+    """Yield the orders over its parts that a fused weight may have, most likely first."""
     arrangements = _ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS)
     if _is_mla_down_projection(module, len(sizes)):
         arrangements = _CONCATENATED

@@ -1,4 +1,4 @@
-"""Split the grouped experts of a layer, sharded by tensor and expert parallelism, into single experts.
+"""Split the grouped, sharded experts of a layer into single experts.
 
 GroupedMLP of Megatron-core (megatron/core/transformer/moe/experts.py) declares ``weight1`` as [H, E
 * 2I / TP] and ``weight2`` as [E * I / TP, H], with the E experts of the rank, but reads their bytes
@@ -75,7 +75,7 @@ def split_experts(
 
 
 def _join_first(shares: list[AnyArray], dtype: str, has_gate: bool) -> Matrix:
-    """Join the [2I / TP, H] shares of all ranks: the gates of all ranks, then the up projections."""
+    """Join [2I / TP, H] shares: the gates of all ranks, then the up projections."""
     n_parts = 2 if has_gate else 1
     split_shares = [np.split(share, n_parts) for share in shares]
     matrices = []

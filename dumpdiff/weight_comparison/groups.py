@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Members of both sides with the same contents; one side may hold the parts of a fused parameter."""
+    """Members with the same contents; one side may hold the parts of a fused parameter."""
 
     target: tuple[Member, ...]
     reference: tuple[Member, ...]
@@ -127,7 +127,7 @@ def _match_fused(
 
 def _find_parts(path: str, members: Mapping[str, Member], rules: Rules) -> tuple[str, ...]:
     """Return the names of members that together are ``path``; () if some are missing."""
-    for part_paths in rules.split(path):
+    for part_paths in rules.split_path(path):
         names: list[str] = []
         for part_path in part_paths:
             if part_path in members:
@@ -143,7 +143,7 @@ def _find_parts(path: str, members: Mapping[str, Member], rules: Rules) -> tuple
 
 
 def collect_members(model: WholeModel, other: WholeModel) -> dict[str, Member]:
-    """Return the members of a model by canonical name, stacked experts as single experts if possible."""
+    """Return the members of a model by canonical name; stacked experts are split if possible."""
     unique_paths = {name: path for path, name in model.canonical.items()}
     members: dict[str, Member] = {}
     for name, tensor in model.tensors.items():
@@ -192,18 +192,35 @@ def _count_experts(model: WholeModel, other: WholeModel, stem: str) -> int:
     It is taken from single experts on either side, else from a stack with three axes, else from
     settings.
     """
-    for side in (other, model):
-        matches = [_SINGLE_EXPERT.match(path) for path in side.canonical]
-        numbers = [int(match[2]) for match in matches if match is not None and match[1] == stem]
-        if numbers:
-            return max(numbers) + 1
-    for side in (model, other):
-        for path, name in side.canonical.items():
-            match = _STACKED_EXPERTS.match(path)
-            shape = side.tensors[name].shape
-            if match is not None and match[1] == stem and len(shape) == 3:
-                return shape[0]
-    return model.config.experts or other.config.experts or 0
+    return (
+        _count_single_experts(other, stem)
+        or _count_single_experts(model, stem)
+        or _get_stack_length(model, stem)
+        or _get_stack_length(other, stem)
+        or model.config.experts
+        or other.config.experts
+        or 0
+    )
+
+
+def _count_single_experts(model: WholeModel, stem: str) -> int:
+    """Return the largest number of a single expert plus one, 0 if there is none."""
+    count = 0
+    for path in model.canonical:
+        match = _SINGLE_EXPERT.match(path)
+        if match is not None and match[1] == stem:
+            count = max(count, int(match[2]) + 1)
+    return count
+
+
+def _get_stack_length(model: WholeModel, stem: str) -> int:
+    """Return the length of a stack of experts with three axes, 0 if there is none."""
+    for path, name in model.canonical.items():
+        match = _STACKED_EXPERTS.match(path)
+        shape = model.tensors[name].shape
+        if match is not None and match[1] == stem and len(shape) == 3:
+            return shape[0]
+    return 0
 
 
 def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyArray | None:
@@ -229,10 +246,10 @@ def _is_transposed(model: WholeModel, shape: tuple[int, ...], module: str) -> bo
 
     The axis that is as wide as the model decides, or the family if both or none are.
     """
-    hidden_axes = [axis for axis in (0, 1) if shape[axis] == model.hidden]
-    if len(hidden_axes) == 1:
-        return hidden_axes[0] == (1 if module == "down_proj" else 0)
-    return has_transposed_experts(model.family)
+    is_first_hidden, is_last_hidden = shape[0] == model.hidden, shape[1] == model.hidden
+    if is_first_hidden == is_last_hidden:
+        return has_transposed_experts(model.family)
+    return is_last_hidden if module == "down_proj" else is_first_hidden
 
 
 def is_state(path: str, tensor: Tensor) -> bool:

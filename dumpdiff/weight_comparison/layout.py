@@ -1,4 +1,4 @@
-"""Find the order of the rows of a group: as the families define it, else by value; compare all rows."""
+"""Find the order of the rows of a group, by family or by value, and compare all rows."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _compare_matrices(
 def _find_fused_parts(
     group: Group, module: str, n_rows: int, families: tuple[str, str], config: ModelConfig
 ) -> _FusedParts | None:
-    """Return the parts of a group: stored by one side, or implied by a weight that is fused on both."""
+    """Return the parts of a group, which one side stores or a fused module implies."""
     identity = np.arange(n_rows)
     if group.fused:
         sizes = count_rows(group.parts)
@@ -187,7 +187,7 @@ def _find_fused_parts(
 def _list_implied_parts(
     module: str, n_rows: int, config: ModelConfig
 ) -> tuple[list[int], list[str]] | None:
-    """Return sizes and names of the parts of a weight that is fused on both sides; None if it is not."""
+    """Return sizes and names of the parts that a module implies; None if it implies none."""
     if module == "gate_up_proj" and n_rows % 2 == 0:
         return [n_rows // 2] * 2, ["gate", "up"]
     if module == "qkv" and config.heads and config.groups:
@@ -253,9 +253,9 @@ def _list_fused_orders(fused: _FusedParts, *, is_fused_on_both: bool) -> list[In
     orders = []
     if is_fused_on_both:
         orders.append(np.arange(sum(fused.sizes)))  # usually both have the same layout
+    inverse_orders = [invert_order(reference_order) for reference_order in fused.reference_orders]
     for target_order in fused.target_orders:
-        for reference_order in fused.reference_orders:
-            orders.append(invert_order(reference_order)[target_order])
+        orders += [inverse_order[target_order] for inverse_order in inverse_orders]
     return orders
 
 

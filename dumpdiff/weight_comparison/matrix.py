@@ -44,7 +44,7 @@ Block: TypeAlias = AnyArray | Computed
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """(rows, columns) elements of ``dtype``: blocks stacked along rows (axis 0) or columns (axis 1).
+    """(rows, columns) elements: blocks stacked along rows (axis 0) or columns (axis 1).
 
     Blocks are raw (see :mod:`dumpdiff.checkpoints.elements`): two-dimensional views of mapped
     files, matrices, or computed elements.
@@ -102,7 +102,7 @@ class Matrix:
         return np.cumsum([0, *(block.shape[0] for block in self.blocks)])
 
     def read_raw(self, rows: slice | Ints) -> AnyArray:
-        """Return the (count, columns) raw elements of some rows in the given order; a view if possible."""
+        """Return the (count, columns) raw elements of some rows, in order; a view if possible."""
         if len(self.blocks) == 1:
             return _read_block(self.blocks[0], rows)
         if self.axis == 1:
@@ -127,7 +127,7 @@ class Matrix:
         return elements[0] if len(elements) == 1 else np.concatenate(elements)
 
     def _cut(self, start: int, stop: int) -> Iterator[tuple[Block, int, int]]:
-        """Yield each block that has rows between ``start`` and ``stop``, and which rows of the block."""
+        """Yield each block with rows between ``start`` and ``stop``, and its first and last row."""
         bounds = self._bounds.tolist()
         for block, begin, end in zip(self.blocks, bounds[:-1], bounds[1:], strict=True):
             if begin < stop and start < end:
@@ -139,11 +139,10 @@ class Matrix:
 
     def slice_rows(self, start: int, stop: int) -> Matrix:
         """Return the matrix of consecutive rows."""
+        pieces = self._cut(start, stop)
         if len(self.blocks) == 1 or self.axis == 1:
-            blocks = tuple(_slice_block(block, start, stop) for block in self.blocks)
-        else:
-            blocks = tuple(_slice_block(*piece) for piece in self._cut(start, stop))
-        return replace(self, blocks=blocks)
+            pieces = ((block, start, stop) for block in self.blocks)
+        return replace(self, blocks=tuple(_slice_block(*piece) for piece in pieces))
 
 
 def stack_rows(matrices: Sequence[Matrix]) -> Matrix:

@@ -52,7 +52,7 @@ _UNIFORM_KURTOSIS, _UNIFORM_TOLERANCE = 1.8, 0.15
 
 @dataclass(frozen=True)
 class ParameterIndex:
-    """The parameters of the reference by shape, to find weights that are stored under another name."""
+    """The parameters of the reference by shape, to find swapped weights."""
 
     parameters: Mapping[tuple[int, int], Sequence[ParameterRows]]
     _samples: dict[tuple[int, int], Floats] = field(default_factory=dict)
@@ -67,33 +67,34 @@ class ParameterIndex:
         return ParameterIndex(by_shape)
 
     def find_held_parameter(self, parameter: ParameterRows) -> ParameterRows | None:
-        """Return the other parameter of the reference that the target holds here; None if there is none.
+        """Return the other parameter of the reference that the target holds in this place.
 
-        It is found by a few elements, and must be twice as close as the parameter itself.
+        Returns None if there is none. It is found by a few elements, and must be twice as close as
+        the parameter itself.
         """
         rows = _select_sample_rows(parameter)
         elements = parameter.target.read_values(parameter.target_rows[rows])
         elements = elements[:, :_SAMPLE_COLUMNS].ravel()
         if np.ptp(elements) == 0 or not np.isfinite(elements).all():
             return None
-        others = self.parameters.get(parameter.shape, ())
-        if not len(others):
+        candidates = self.parameters.get(parameter.shape, ())
+        if not candidates:
             return None
-        samples = self._read_samples(parameter.shape, others, rows)
+        samples = self._read_samples(parameter.shape, candidates, rows)
         distances = np.linalg.norm(samples - elements, axis=1)
         own_distances = [
             distance
-            for distance, other in zip(distances.tolist(), others, strict=True)
-            if other.path == parameter.path
+            for distance, candidate in zip(distances.tolist(), candidates, strict=True)
+            if candidate.path == parameter.path
         ]
         limit = compute_row_limit(parameter.target, parameter.reference)
         limit *= float(np.linalg.norm(elements))
         limit = min(limit, min(own_distances, default=0.0) / 2)
         nearest = int(np.argmin(distances))
         is_near = distances[nearest] <= limit
-        if not is_near or others[nearest].path == parameter.path:
+        if not is_near or candidates[nearest].path == parameter.path:
             return None
-        return others[nearest]
+        return candidates[nearest]
 
     def _read_samples(
         self, shape: tuple[int, int], parameters: Sequence[ParameterRows], rows: Ints
@@ -155,8 +156,8 @@ def _describe_contents(target: Floats, reference: Floats, noise: float) -> tuple
         return "rows-constant", f"are all {float(target.flat[0]):g}, as if never loaded"
     factor = _fit_factor(target, reference)
     if factor is not None:
-        rest = float(np.linalg.norm(target - factor * reference))
-        if rest <= 2 * noise * np.linalg.norm(target):
+        residual = float(np.linalg.norm(target - factor * reference))
+        if residual <= 2 * noise * np.linalg.norm(target):
             return "rows-scaled", f"are {_format_factor(factor)} the reference's"
     if _compute_correlation(target, reference) > _CHANGED_CORRELATION:
         change = _compute_change(target, reference)

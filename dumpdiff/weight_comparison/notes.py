@@ -54,7 +54,7 @@ def _list_layout_notes(comparisons: Iterable[GroupComparison]) -> Iterator[str]:
 
 
 def _list_value_notes(pairs: list[Pair]) -> Iterator[str]:
-    """Yield how many parameters were paired without names, and by how much their layers are shifted."""
+    """Yield how many parameters were paired without names, and the shift of their layers."""
     n_sums = sum(pair.evidence == "sum" for pair in pairs)
     if n_sums:
         yield f"{n_sums} parameters are the sum of others of the other side, found by their values"
@@ -76,7 +76,7 @@ def _list_value_notes(pairs: list[Pair]) -> Iterator[str]:
 
 
 def find_layer_shift(pairs: Iterable[Pair]) -> int | None:
-    """Return by how many layers the target is shifted, if most swapped parameters have that shift."""
+    """Return by how many layers most swapped parameters are shifted; None if they are not."""
     shifts: Counter[int] = Counter()
     for pair in pairs:
         held_path = pair.mistake.holds if pair.mistake is not None else ""

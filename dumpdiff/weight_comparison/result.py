@@ -28,7 +28,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Pair:
-    """A parameter of the target with its counterpart in the reference; for a fused one, one of its parts."""
+    """A parameter, or one part of a fused one, with its counterpart in the reference."""
 
     path: str  #: canonical name
     target: str

@@ -1,4 +1,4 @@
-"""Find by value which row of one matrix is which row of another: nearest neighbors of row projections."""
+"""Match rows of two matrices by value: nearest neighbors of random projections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _draw_directions(width: int) -> Floats:
 
 
 def match_rows(target: Matrix, reference: Matrix, rows: Ints, is_free: Flags) -> Ints:
-    """Return for each of ``rows`` of the target the equal row of the reference, -1 if there is none.
+    """Return the equal row of the reference for each of ``rows`` of the target, or -1.
 
     ``is_free`` says which rows of the reference may be matched; each is matched once.
     """

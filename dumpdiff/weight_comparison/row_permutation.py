@@ -75,7 +75,7 @@ def swap_row_axes(outer: int, a: int, b: int) -> Ints:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The layout of a fused weight: the arrangement of its parts, and the row order in each part."""
+    """The layout of a fused weight: arrangement of the parts, and row order in each part."""
 
     part_arrangement: RowOrder
     part_orders: tuple[RowOrder, ...]  #: of each part, in the order of the given names
@@ -184,7 +184,7 @@ def _describe_cyclic_shift(length: int, step: int) -> RowOrder:
 
 
 def _describe_head_order(order: Ints) -> RowOrder | None:
-    """Describe an order that is equal in each head and swaps two axes of some rows, as RoPE layouts do."""
+    """Describe an order that swaps two axes of the rows of each head, as RoPE layouts do."""
     length = len(order)
     for head_rows in _find_divisors(length):
         heads = length // head_rows

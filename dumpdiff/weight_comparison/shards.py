@@ -113,7 +113,7 @@ class _GlobalNumbering:
 
 
 def _get_stage(entry: Entry) -> tuple[int, int]:
-    """Return a key that sorts stages in the order of their layers: each virtual stage spans all devices."""
+    """Return a sort key of stages: each virtual stage (chunk) spans all devices."""
     return entry.rank.chunk, entry.rank.pipeline
 
 
@@ -138,7 +138,7 @@ class _ShardJoiner:
     def split_experts(
         self, name: str, pieces: list[_Piece], n_experts: int | None
     ) -> list[Tensor] | None:
-        """Return the experts of a sharded grouped weight of Megatron-core; None for any other weight."""
+        """Return the experts of a sharded grouped weight; None for any other weight."""
         places = {(piece.rank.expert, piece.rank.tensor): piece.entry for piece in reversed(pieces)}
         is_sharded = self._checkpoint.format == FORMAT and len(places) > 1
         if not is_sharded or not is_grouped_weight(name):
@@ -167,14 +167,15 @@ class _ShardJoiner:
 
     def join_tensor(self, name: str, pieces: list[_Piece]) -> Tensor:
         """Join the pieces of one tensor."""
-        if all(piece.entry.window is not None for piece in pieces):
-            return self._join_windows(name, [piece.entry for piece in pieces])
+        piece_entries = [piece.entry for piece in pieces]
+        if all(entry.window is not None for entry in piece_entries):
+            return self._join_windows(name, piece_entries)
         # One piece for each tensor-parallel rank: other stages and experts hold replicas, or a tied
         # copy.
         shards = {piece.rank.tensor: piece.entry for piece in reversed(pieces)}
         entries = [shards[rank] for rank in sorted(shards)]
         if len(entries) == 1:
-            first = pieces[0].entry
+            first = piece_entries[0]
             return make_unsplit_tensor(name, first.dtype, self._checkpoint.read_raw(first))
         return self._join_ranks(name, entries)
 
@@ -182,7 +183,7 @@ class _ShardJoiner:
         """Join the shards of tensor-parallel ranks."""
         raws = [self._checkpoint.read_raw(entry) for entry in entries]
         dtype, shape = entries[0].dtype, entries[0].shape
-        path_parts = (self._rules.parameter(name) or name).split(".")
+        path_parts = (self._rules.resolve_parameter(name) or name).split(".")
         module = path_parts[-2] if len(path_parts) > 1 else ""
         is_row_parallel = module in ROW_PARALLEL and path_parts[-1] == "weight"
         if not shape or not (is_row_parallel or module in COLUMN_PARALLEL):
@@ -198,19 +199,18 @@ class _ShardJoiner:
             return _join_arrays(name, dtype, raws, 1)
         # MindSpore splits the whole fused weight; Megatron gives each rank its own gate, then its
         # own up.
-        is_megatron = self._checkpoint.format == FORMAT
-        if is_megatron and module == "gate_up_proj":
-            if self._has_gate(name, shape[0] * len(raws), len(raws)):
-                gates, ups = zip(*(np.split(raw, 2) for raw in raws), strict=True)
-                return _join_arrays(name, dtype, [*gates, *ups], 0)
+        is_megatron_fused = self._checkpoint.format == FORMAT and module == "gate_up_proj"
+        if is_megatron_fused and self._has_gate(name, shape[0] * len(raws), len(raws)):
+            gates, ups = zip(*(np.split(raw, 2) for raw in raws), strict=True)
+            return _join_arrays(name, dtype, [*gates, *ups], 0)
         return _join_arrays(name, dtype, raws, 0)
 
     def _has_gate(self, name: str, n_rows: int, n_ranks: int) -> bool:
         """Whether the first matrix of an MLP has twice as many rows as the second has columns."""
-        path = self._rules.parameter(name)
+        path = self._rules.resolve_parameter(name)
         second_path = path.rpartition("gate_up_proj")[0] + "down_proj.weight"
         for other, pieces in self._pieces.items():
-            if self._rules.parameter(other) == second_path:
+            if self._rules.resolve_parameter(other) == second_path:
                 return n_rows == 2 * pieces[0].entry.shape[-1] * n_ranks
         return False
 

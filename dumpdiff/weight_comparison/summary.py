@@ -51,8 +51,8 @@ def format_headline(result: WeightsResult) -> str:
         reasons.append(reason)
     for names, state in ((result.missing, "missing"), (result.unknown, "not in the reference")):
         if names:
-            more = ", ..." if len(names) > 1 else ""
-            reasons.append(f"{len(names)} {state} ({names[0]}{more})")
+            ellipsis = ", ..." if len(names) > 1 else ""
+            reasons.append(f"{len(names)} {state} ({names[0]}{ellipsis})")
     return "different weights: " + "; ".join(reasons)
 
 
@@ -63,14 +63,12 @@ def group_mistakes(pairs: Sequence[Pair]) -> list[MistakeGroup]:
         assert pair.mistake is not None
         pairs_of_key.setdefault(_compute_group_key(pair, pair.mistake), []).append(pair)
     groups = []
-    for (_, parameter, _), grouped_pairs in pairs_of_key.items():
+    for (_, masked_path, _), grouped_pairs in pairs_of_key.items():
+        parameter = masked_path or ("all" if len(grouped_pairs) == len(pairs) else "some")
         if len(grouped_pairs) == 1:
             parameter = grouped_pairs[0].path
-        elif not parameter:
-            parameter = "all" if len(grouped_pairs) == len(pairs) else "some"
-        groups.append(
-            MistakeGroup(parameter, _summarize_mistakes(grouped_pairs), tuple(grouped_pairs))
-        )
+        message = _summarize_mistakes(grouped_pairs)
+        groups.append(MistakeGroup(parameter, message, tuple(grouped_pairs)))
     return sorted(groups, key=lambda group: -len(group.pairs))
 
 
@@ -79,8 +77,10 @@ def _compute_group_key(pair: Pair, mistake: Mistake) -> tuple[str, str, str]:
     path = pair.path
     if pair.whole and mistake.kind.endswith("-order"):
         path = pair.whole
-    parameter = "" if mistake.kind == "rounding" else _mask_numbers(path)
-    return mistake.kind, parameter, _mask_numbers(mistake.holds or mistake.said)
+    if mistake.kind == "rounding":
+        path = ""  # wrong roundings usually affect all parameters
+    contents = mistake.holds or mistake.said
+    return mistake.kind, _mask_numbers(path), _mask_numbers(contents)
 
 
 def _summarize_mistakes(pairs: Sequence[Pair]) -> str:
@@ -98,8 +98,8 @@ def _summarize_mistakes(pairs: Sequence[Pair]) -> str:
     summary = f"the reference's {_mask_numbers(mistakes[0].holds)}"
     if exchanges:
         listed_exchanges = list(exchanges)[:_MAX_EXCHANGES]
-        more = "; ..." if len(exchanges) > _MAX_EXCHANGES else ""
-        summary += f" ({'; '.join(listed_exchanges)}{more})"
+        ellipsis = "; ..." if len(exchanges) > _MAX_EXCHANGES else ""
+        summary += f" ({'; '.join(listed_exchanges)}{ellipsis})"
     return summary
 
 

@@ -1,4 +1,6 @@
-"""Find parameters that are a sum: one of a side is two or three of the other side, added or subtracted.
+"""Find parameters that are sums of two or three parameters of the other side.
+
+Terms may also be subtracted.
 
 Names do not show this, but the values do. Every parameter that could take part is projected on a
 few random directions. A projection of a sum is the sum of the projections, so sums are found
@@ -97,8 +99,9 @@ def find_sums(
     """
     cache = _ProjectionCache(report_bytes)
     candidate_sums: list[_Sum] = []
-    for side, (members, others) in enumerate(((target, reference), (reference, target))):
-        for member, terms in _list_candidates(side, groups, members, others):
+    sides = (target, reference), (reference, target)
+    for side, (members, possible_terms) in enumerate(sides):
+        for member, terms in _list_candidates(side, groups, members, possible_terms):
             candidate_sum = _find_sum(side, cache, member, terms)
             if candidate_sum is not None:
                 candidate_sums.append(candidate_sum)
@@ -111,10 +114,9 @@ def find_sums(
         if all(uses[id(member)] == 1 for member in candidate_sum.list_members())
     ]
     used_ids = {id(member) for found_sum in sums for member in found_sum.list_members()}
-    other_groups = []
-    for group in groups:
-        if used_ids.isdisjoint(map(id, (*group.target, *group.reference))):
-            other_groups.append(group)
+    other_groups = [
+        group for group in groups if used_ids.isdisjoint(map(id, (*group.target, *group.reference)))
+    ]
     return Sums(
         pairs=tuple(map(_build_pair, sums)),
         groups=tuple(other_groups),
@@ -127,13 +129,13 @@ def find_sums(
 
 
 def _list_candidates(
-    side: int, groups: Sequence[Group], members: Sequence[Member], others: Sequence[Member]
+    side: int, groups: Sequence[Group], members: Sequence[Member], terms: Sequence[Member]
 ) -> Iterator[tuple[Member, list[Member]]]:
-    """Yield members of one side that may be sums, with their possible terms by similarity of names."""
+    """Yield members of one side that may be sums, with their possible terms."""
     terms_of_shape: dict[tuple[int, int], list[Member]] = defaultdict(list)
-    for other in others:
-        if is_floating(other.matrix.dtype) and other.matrix.size >= _MIN_SIZE:
-            terms_of_shape[other.matrix.shape].append(other)
+    for term in terms:
+        if is_floating(term.matrix.dtype) and term.matrix.size >= _MIN_SIZE:
+            terms_of_shape[term.matrix.shape].append(term)
     candidates: list[tuple[Member, list[Member]]] = [(member, []) for member in members]
     for group in groups:
         if group.fused or len(group.target) != 1:
@@ -144,9 +146,9 @@ def _list_candidates(
         if _differ(pair[0].matrix, pair[1].matrix):
             candidates.append((pair[side], [pair[1 - side]]))
     for member, partners in candidates:
-        terms = [*partners, *terms_of_shape.get(member.matrix.shape, ())]
-        if len(terms) > 1 and is_floating(member.matrix.dtype):
-            yield member, _sort_by_similarity(terms, member.name)
+        fitting_terms = [*partners, *terms_of_shape.get(member.matrix.shape, ())]
+        if len(fitting_terms) > 1 and is_floating(member.matrix.dtype):
+            yield member, _sort_by_similarity(fitting_terms, member.name)
 
 
 def _sort_by_similarity(terms: Sequence[Member], name: str) -> list[Member]:
@@ -211,7 +213,7 @@ class _ProjectionCache:
 def _find_sum(
     side: int, cache: _ProjectionCache, member: Member, candidates: Sequence[Member]
 ) -> _Sum | None:
-    """Return the only way in which some candidates add up to a member, with as few terms as possible.
+    """Return the only sum of some candidates that is a member, with as few terms as possible.
 
     Returns None if there is no way, or more than one.
     """
@@ -248,15 +250,15 @@ def _find_near_sums(
     tree = cKDTree(np.concatenate([coordinates, -coordinates]))
     for indices in combinations(range(count), n_terms - 1):
         for signs in product((1, -1), repeat=n_terms - 1):
-            rest = total.coordinates - np.array(signs) @ coordinates[list(indices)]
+            remainder = total.coordinates - np.array(signs) @ coordinates[list(indices)]
             noise = total.noise + noises[list(indices)].sum()
-            for point in tree.query_ball_point(rest, _SLACK * (noise + noises.max())):
+            for point in tree.query_ball_point(remainder, _SLACK * (noise + noises.max())):
                 last, last_sign = (point, 1) if point < count else (point - count, -1)
                 # Indices increase, so that each set of terms is tried once; one sign must be
                 # positive.
                 if last <= indices[-1] or 1 not in (*signs, last_sign):
                     continue
-                distance = np.linalg.norm(rest - last_sign * coordinates[last])
+                distance = np.linalg.norm(remainder - last_sign * coordinates[last])
                 all_indices = [*indices, last]
                 if distance <= _SLACK * (total.noise + noises[all_indices].sum()):
                     terms = [candidates[index] for index in all_indices]
@@ -275,10 +277,10 @@ def _compare_sum(
     if total.noise > noise_limit:
         return None
     sum_matrix = add_matrices(*((float(sign), term.member.matrix) for sign, term in terms))
-    matrices = [total.member.matrix, sum_matrix]
-    if side == 1:
-        matrices.reverse()
-    distance = measure_distance(*matrices)
+    if side == 0:
+        distance = measure_distance(total.member.matrix, sum_matrix)
+    else:
+        distance = measure_distance(sum_matrix, total.member.matrix)
     # Terms that nearly cancel have more noise than their sum.
     noise = max(projection.noise for projection in projections)
     distance = replace(distance, noise=max(distance.noise, noise / total.norm))
@@ -299,8 +301,8 @@ def _build_pair(found_sum: _Sum) -> Pair:
         dtypes.reverse()
     rounding = ""
     if distance.rounding is not None:
-        dtype, way, on_target = distance.rounding
-        rounding = f"{_ROLES[0 if on_target else 1]} rounded to {dtype}, {way}"
+        dtype, method, on_target = distance.rounding
+        rounding = f"{_ROLES[0 if on_target else 1]} rounded to {dtype}, {method}"
     return Pair(
         path=member.path,
         target=names[0],

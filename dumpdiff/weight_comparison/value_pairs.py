@@ -1,4 +1,4 @@
-"""Pair parameters that names do not pair, by statistics that do not depend on the order of the elements."""
+"""Pair parameters by statistics that do not depend on the order of their elements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATISTICS = 5  #: size, norm, minimum, maximum, sum of magnitudes
 def pair_by_value(
     target: Sequence[Member], reference: Sequence[Member], report_bytes: Callable[[int], None]
 ) -> tuple[list[Group], list[Member], list[Member]]:
-    """Pair members that are each other's only match, and return the groups and the unpaired members."""
+    """Pair members that are each other's only match; return groups and unpaired members."""
     target_sizes = {member.matrix.size for member in target}
     sizes = target_sizes & {member.matrix.size for member in reference}
     targets = [member for member in target if member.matrix.size in sizes]
@@ -30,37 +30,39 @@ def pair_by_value(
     target_statistics = _compute_all_statistics(targets, report_bytes)
     reference_statistics = _compute_all_statistics(references, report_bytes)
     groups: list[Group] = []
+    paired_ids: set[int] = set()
     for row, member in enumerate(targets):
         matches = _find_matches(member, target_statistics[row], references, reference_statistics)
         if len(matches) != 1:
             continue
-        other = references[matches[0]]
-        other_statistics = reference_statistics[matches[0]]
-        if len(_find_matches(other, other_statistics, targets, target_statistics)) == 1:
-            groups.append(Group((member,), (other,), "value"))
-    paired_ids = {id(group.target[0]) for group in groups}
-    paired_ids |= {id(group.reference[0]) for group in groups}
+        counterpart = references[matches[0]]
+        statistics = reference_statistics[matches[0]]
+        if len(_find_matches(counterpart, statistics, targets, target_statistics)) == 1:
+            groups.append(Group((member,), (counterpart,), "value"))
+            paired_ids |= {id(member), id(counterpart)}
     unpaired_target = [member for member in target if id(member) not in paired_ids]
     unpaired_reference = [member for member in reference if id(member) not in paired_ids]
     return groups, unpaired_target, unpaired_reference
 
 
 def _find_matches(
-    member: Member, statistics: Floats, others: Sequence[Member], other_statistics: Floats
+    member: Member, statistics: Floats, candidates: Sequence[Member], candidate_statistics: Floats
 ) -> list[int]:
-    """Return the indices of ``others`` with the statistics of ``member``."""
-    size, norm, low, high, magnitude = statistics
+    """Return the indices of ``candidates`` with the statistics of ``member``."""
+    _, norm, low, high, magnitude = statistics
     if low == high:  # a constant has no identity
         return []
     limits = np.array(
         [
-            _TOLERANCE * compute_noise(member.matrix.precision, other.matrix.precision)
-            for other in others
+            _TOLERANCE * compute_noise(member.matrix.precision, candidate.matrix.precision)
+            for candidate in candidates
         ]
     )
     extreme = max(abs(low), abs(high))
     scale = np.array([0, norm, extreme, extreme, magnitude])
-    is_near = np.abs(other_statistics - statistics) <= np.maximum(limits[:, None] * scale, _TINY)
+    is_near = np.abs(candidate_statistics - statistics) <= np.maximum(
+        limits[:, None] * scale, _TINY
+    )
     return [int(row) for row in np.flatnonzero(is_near.all(axis=1))]
 
 

@@ -51,18 +51,18 @@ class WholeModel:
     @cached_property
     def canonical(self) -> Mapping[str, str]:
         """Canonical name -> own name, of the parameters whose canonical name is unique."""
-        return {path: name for name, path in self.rules.parameters(self.tensors).items()}
+        return {path: name for name, path in self.rules.resolve_parameters(self.tensors).items()}
 
-    def canonical_of(self, name: str) -> str:
+    def resolve_name(self, name: str) -> str:
         """Return the canonical name, or the name itself if no rule matches."""
-        return self.rules.parameter(name) or name
+        return self.rules.resolve_parameter(name) or name
 
     @cached_property
     def hidden(self) -> int:
         """Width of the model: of its embedding, or from the settings; 0 if unknown."""
-        for path in ("embedding.weight", "head.weight"):
-            if path in self.canonical:
-                return self.tensors[self.canonical[path]].shape[-1]
+        name = self.canonical.get("embedding.weight") or self.canonical.get("head.weight")
+        if name is not None:
+            return self.tensors[name].shape[-1]
         return self.config.hidden or 0
 
     def release(self) -> None:

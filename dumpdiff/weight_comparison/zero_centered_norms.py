@@ -35,7 +35,7 @@ _TARGET_OFFSETS, _REFERENCE_OFFSETS = (1.0, 0.0), (0.0, 1.0)
 
 
 def has_zero_centered_norms(settings: Mapping[str, Any]) -> bool | None:
-    """Whether a checkpoint with these settings stores norms minus one; None if they do not define it."""
+    """Whether checkpoints with these settings store norms minus one; None if undefined."""
     for flag in _FLAGS:
         if isinstance(settings.get(flag), bool):
             return bool(settings[flag])
@@ -111,7 +111,7 @@ def _get_side(offsets: tuple[float, float]) -> str:
 
 
 def _describe_missing_offset(offsets: tuple[float, float]) -> RowOrder:
-    """Describe the mistake that both sides store equal weights although only one side adds one to them."""
+    """Describe the mistake that stored weights are equal although only one side adds one."""
     description = (
         "equal to the stored weights of the reference,"
         f" although the {_get_side(offsets)} stores norm weights minus one"

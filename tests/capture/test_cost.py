@@ -93,4 +93,4 @@ def test_it_is_said_in_units_a_person_reads(expected: Cost, said: str) -> None:
 
 
 def test_of_several_steps_everything_is_so_many_times_as_much() -> None:
-    assert Cost(2, 3, 0.5).times(4) == Cost(8, 12, 2.0)
+    assert Cost(2, 3, 0.5).multiply(4) == Cost(8, 12, 2.0)

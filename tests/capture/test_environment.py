@@ -104,7 +104,7 @@ def test_without_a_configuration_nothing_names_one() -> None:
 
 def test_what_is_not_always_wanted_is_set_only_if_asked_for() -> None:
     assert build_environment("mindspore", also=("MS_DEV_SAVE_GRAPHS",))["MS_DEV_SAVE_GRAPHS"] == "2"
-    asked = {variable.name for variable in VARIABLES if variable.asked}
+    asked = {variable.name for variable in VARIABLES if variable.is_optional}
     assert not asked & build_environment("mindspore").keys()
     with pytest.raises(DumpError, match="MS_DEV_SAVE_GRAPH is no variable known here"):
         build_environment("mindspore", also=("MS_DEV_SAVE_GRAPH",))
@@ -125,7 +125,7 @@ def test_the_seed_is_that_of_python() -> None:
 def test_explained_says_what_every_variable_of_the_framework_is_for() -> None:
     said = explain_variables("mindspore", build_environment("mindspore"))
     for variable in VARIABLES:
-        assert (variable.does in said) == ("mindspore" in variable.frameworks)
+        assert (variable.purpose in said) == ("mindspore" in variable.frameworks)
     assert "MS_DEV_SAVE_GRAPHS (not set; --also MS_DEV_SAVE_GRAPHS sets it to 2)" in said
 
 

@@ -144,7 +144,7 @@ def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
     )
     assert config["tensor"]["list"][0] == PARTNER
     assert set(config["tensor"]["list"]) <= set(pair[1].ops["name"])
-    assert "PrecisionDebugger(config_path='/data/next/reference_config.json')" in side.how
+    assert "PrecisionDebugger(config_path='/data/next/reference_config.json')" in side.instructions
 
 
 def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], finding: Finding) -> None:
@@ -152,7 +152,7 @@ def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], findin
     finding = replace(finding, reference_ops=("Functional.linear.18.forward",), target_ops=())
     side = plan_next_dump(align_traces(there, there), [finding], 3, NEXT).reference
     assert (side.file, side.text) == ("", "")
-    assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.how)
+    assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.instructions)
 
 
 def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: Finding) -> None:

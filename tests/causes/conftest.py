@@ -12,15 +12,18 @@ from dumpdiff import Finding, align
 
 
 @pytest.fixture(scope="session")
-def first(recorded: Callable[..., Path]) -> Callable[..., Finding]:
-    """``first("eps", "mindspore")``: the first finding of the model with a fault on one side against the clean one."""
+def find_first(recorded: Callable[..., Path]) -> Callable[..., Finding]:
+    """Return the first finding of a model with a fault on one side, against the clean model.
+
+    Example: ``find_first("eps", "mindspore")``.
+    """
 
     @cache
-    def found(fault: str, side: str, *options: str) -> Finding:
-        paths = {other: recorded(other, *options) for other in ("mindspore", "pytorch")}
+    def find_finding(fault: str, side: str, *options: str) -> Finding:
+        paths = {framework: recorded(framework, *options) for framework in ("mindspore", "pytorch")}
         paths[side] = recorded(side, "--fault", fault, *options)
         result = align(paths["mindspore"], paths["pytorch"])
         assert result.first_divergence is not None, f"{fault} was not found"
         return result.first_divergence
 
-    return found
+    return find_finding

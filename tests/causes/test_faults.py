@@ -1,4 +1,4 @@
-"""Every fault of the recording scripts' model, put into either framework: the first cause is the one put in."""
+"""Every fault of the recording scripts' model: the first cause is that fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from dumpdiff import Finding
 
-#: Fault of fixtures/model_spec.py, the cause that must be told first, and figures that must be found.
+#: Fault of fixtures/model_spec.py, the cause that must be listed first, and its parameters.
 FAULTS = [
     ("w1", "weight-scaled", {"factor": 1.01}),
     ("embedding_row", "weight-rows", {"rows": 1.0}),
@@ -27,31 +27,33 @@ FAULTS = [
 
 
 @pytest.mark.record
-@pytest.mark.parametrize(("fault", "cause", "figures"), FAULTS, ids=[fault for fault, *_ in FAULTS])
-def test_the_cause_is_the_fault_that_was_put_in(
-    first: Callable[..., Finding], fault: str, cause: str, figures: dict[str, float]
+@pytest.mark.parametrize(
+    ("fault", "cause_name", "parameters"), FAULTS, ids=[fault for fault, *_ in FAULTS]
+)
+def test_the_first_cause_is_the_fault(
+    find_first: Callable[..., Finding], fault: str, cause_name: str, parameters: dict[str, float]
 ) -> None:
-    found = first(fault, "mindspore")
-    assert [one.name for one in found.causes[:1]] == [cause]
-    assert found.unexplained == ""
-    best = found.causes[0]
-    assert f"residual {best.residual:.1e}"[:12] in best.text or "residual 0" in best.text
-    for name, value in figures.items():
-        assert best.parameters[name] == pytest.approx(value, rel=1e-2)
+    finding = find_first(fault, "mindspore")
+    assert [cause.name for cause in finding.causes[:1]] == [cause_name]
+    assert finding.unexplained == ""
+    cause = finding.causes[0]
+    assert f"residual {cause.residual:.1e}"[:12] in cause.text or "residual 0" in cause.text
+    for name, value in parameters.items():
+        assert cause.parameters[name] == pytest.approx(value, rel=1e-2)
 
 
 @pytest.mark.record
 @pytest.mark.parametrize(
-    ("fault", "cause"),
+    ("fault", "cause_name"),
     [("gelu", "activation-kind"), ("mask", "mask-shifted"), ("w1", "weight-scaled")],
 )
-def test_the_reference_can_be_the_one_at_fault(
-    first: Callable[..., Finding], fault: str, cause: str
+def test_a_fault_of_the_reference_is_found(
+    find_first: Callable[..., Finding], fault: str, cause_name: str
 ) -> None:
-    assert first(fault, "pytorch").causes[0].name == cause
+    assert find_first(fault, "pytorch").causes[0].name == cause_name
 
 
-def test_the_shipped_demo_says_which_epsilon(dump: Callable[[str], object]) -> None:
+def test_the_shipped_demo_names_the_epsilon(dump: Callable[[str], object]) -> None:
     from dumpdiff import align
 
     result = align(str(dump("demo_mindspore")), str(dump("demo_pytorch")))
@@ -63,7 +65,7 @@ def test_the_shipped_demo_says_which_epsilon(dump: Callable[[str], object]) -> N
     assert any("recomputed in float64" in line for line in finding.evidence)
 
 
-def test_a_shipped_weight_is_told_with_its_factor(dump: Callable[[str], object]) -> None:
+def test_a_scaled_weight_is_reported_with_its_factor(dump: Callable[[str], object]) -> None:
     from dumpdiff import align
 
     finding = align(str(dump("ms_graph_bug_w1")), str(dump("v6.0_api_stack"))).first_divergence
@@ -72,10 +74,10 @@ def test_a_shipped_weight_is_told_with_its_factor(dump: Callable[[str], object])
     assert finding.causes[0].parameters["factor"] == pytest.approx(1.01, rel=1e-4)
 
 
-def test_statistics_alone_tell_a_factor_or_say_what_is_needed(
+def test_statistics_alone_show_a_factor_or_the_report_says_what_to_record(
     dump: Callable[[str], object],
 ) -> None:
-    """Scores of layer 1 multiplied by 1/16 in place of divided by 4; nothing but statistics was recorded."""
+    """Scores of layer 1 multiplied by 1/16 in place of divided by 4; only statistics recorded."""
     from dumpdiff import align
 
     finding = align(str(dump("ms_mf_attn_scale")), str(dump("pt_none"))).first_divergence

@@ -1,25 +1,27 @@
-"""Each hypothesis on arrays: it explains its own fault, with the right figures, and nothing else does so better."""
+"""Each hypothesis on arrays: it explains its own fault, with the right parameters, and is best."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.fault_case import FaultCase
+from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
 from dumpdiff.operators.attention import attention, make_causal_mask
 from dumpdiff.operators.linear import linear
-from dumpdiff.operators.losses import cross_entropy, compute_token_losses
+from dumpdiff.operators.losses import compute_token_losses, cross_entropy
 from dumpdiff.operators.norms import layer_norm, rms_norm
 from dumpdiff.operators.rotary import make_rotary_tables
 from dumpdiff.operators.softmax import softmax
 
-from .fault_cases import make_fault_case, explain_fault_case
+from .fault_cases import explain_fault_case, make_fault_case
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
@@ -29,131 +31,132 @@ HEADS = [RNG.standard_normal((2, 4, 12, 8)) for _ in range(3)]
 LOGITS, LABELS = RNG.standard_normal((24, 50)), RNG.integers(0, 50, 24)
 
 
-def first(
-    departing: AnyArray, plain: AnyArray, operands: dict[str, AnyArray], **more: object
+def find_first_cause(
+    faulty: AnyArray, faithful: AnyArray, operands: dict[str, AnyArray], **options: object
 ) -> str:
-    causes = explain_fault_case(make_fault_case(departing, plain, operands, **more))
+    """Return the name of the best cause, '' if there is none."""
+    causes = explain_fault_case(make_fault_case(faulty, faithful, operands, **options))
     return causes[0].name if causes else ""
 
 
 @pytest.mark.parametrize("eps", [1e-4, 1e-2, 1e-1])
 def test_epsilon_is_solved_for(eps: float) -> None:
-    causes = explain_fault_case(
-        make_fault_case(rms_norm(X, GAMMA, eps), rms_norm(X, GAMMA, 1e-5), {"x": X, "norm.weight": GAMMA})
-    )
+    faulty, faithful = rms_norm(X, GAMMA, eps), rms_norm(X, GAMMA, 1e-5)
+    causes = explain_fault_case(make_fault_case(faulty, faithful, {"x": X, "norm.weight": GAMMA}))
     assert causes[0].name == "epsilon"
     assert causes[0].parameters["epsilon"] == pytest.approx(eps, rel=1e-2)
 
 
-def test_the_other_norm() -> None:
-    plain, other = rms_norm(X, GAMMA, 1e-5), layer_norm(X, GAMMA, 0.0, 1e-5)
-    assert first(other, plain, {"x": X, "norm.weight": GAMMA}) == "norm-kind"
+def test_the_other_norm_is_recognized() -> None:
+    faulty, faithful = layer_norm(X, GAMMA, 0.0, 1e-5), rms_norm(X, GAMMA, 1e-5)
+    assert find_first_cause(faulty, faithful, {"x": X, "norm.weight": GAMMA}) == "norm-kind"
 
 
-@pytest.mark.parametrize(("ours", "theirs", "cause"), [
+@pytest.mark.parametrize(("faulty", "faithful", "cause_name"), [
     ("gelu (erf)", "gelu (tanh)", "gelu-variant"),
     ("relu", "silu", "activation-kind"),
     ("gelu (tanh)", "silu", "activation-kind"),
 ])  # fmt: skip
-def test_another_activation(ours: str, theirs: str, cause: str) -> None:
-    assert first(ACTIVATIONS[ours](X), ACTIVATIONS[theirs](X), {"x": X}) == cause
+def test_another_activation_is_recognized(faulty: str, faithful: str, cause_name: str) -> None:
+    arrays = ACTIVATIONS[faulty](X), ACTIVATIONS[faithful](X)
+    assert find_first_cause(*arrays, {"x": X}) == cause_name
 
 
-def test_gate_and_up_changed_round() -> None:
+def test_swapped_gate_and_up_are_recognized() -> None:
     silu = ACTIVATIONS["silu"]
-    assert first(silu(Y) * X, silu(X) * Y, {"gate": X, "up": Y}) == "gate-up-swapped"
+    faulty, faithful = silu(Y) * X, silu(X) * Y
+    assert find_first_cause(faulty, faithful, {"gate": X, "up": Y}) == "gate-up-swapped"
 
 
-def test_attention_as_a_whole() -> None:
+def test_whole_attention_is_explained() -> None:
     q, k, v = HEADS
     operands = {"q": q, "k": k, "v": v}
-    hidden = make_causal_mask(12, 12)
-    plain = attention(q, k, v, 8**-0.5, hidden)
-    assert first(attention(q, k, v, 8**-0.5), plain, operands) == "mask-missing"
-    assert first(attention(q, k, v, 8**-0.5, make_causal_mask(12, 12, 2)), plain, operands) == "mask-shifted"
-    causes = explain_fault_case(make_fault_case(attention(q, k, v, 0.125, hidden), plain, operands))
+    scale, hidden = 8**-0.5, make_causal_mask(12, 12)
+    faithful = attention(q, k, v, scale, hidden)
+    unmasked = attention(q, k, v, scale)
+    assert find_first_cause(unmasked, faithful, operands) == "mask-missing"
+    shifted = attention(q, k, v, scale, make_causal_mask(12, 12, 2))
+    assert find_first_cause(shifted, faithful, operands) == "mask-shifted"
+    rescaled = attention(q, k, v, 0.125, hidden)
+    causes = explain_fault_case(make_fault_case(rescaled, faithful, operands))
     assert causes[0].name == "scale"
     assert causes[0].parameters["scale"] == pytest.approx(0.125, rel=1e-4)
 
 
-def test_masked_scores_and_the_mask_itself() -> None:
+def test_masked_scores_and_the_mask_itself_are_explained() -> None:
     scores = RNG.standard_normal((2, 4, 12, 12))
     mask = np.where(make_causal_mask(12, 12), -1e9, 0.0)
     shifted = np.where(make_causal_mask(12, 12, 2), -1e9, 0.0)
-    assert first(scores, scores + mask, {"scores": scores}) == "mask-missing"
-    assert first(scores + shifted, scores + mask, {"scores": scores}) == "mask-shifted"
-    assert first(shifted, mask, {}, kind="parameter") == "mask-shifted"
-    assert first(np.zeros((12, 12)), mask, {}, kind="parameter") in ("mask-missing", "zeroed")
+    operands = {"scores": scores}
+    assert find_first_cause(scores, scores + mask, operands) == "mask-missing"
+    assert find_first_cause(scores + shifted, scores + mask, operands) == "mask-shifted"
+    assert find_first_cause(shifted, mask, {}, kind="parameter") == "mask-shifted"
+    no_mask = np.zeros((12, 12))
+    assert find_first_cause(no_mask, mask, {}, kind="parameter") in ("mask-missing", "zeroed")
 
 
-def test_softmax_along_another_axis() -> None:
+def test_softmax_along_another_axis_is_recognized() -> None:
     scores = RNG.standard_normal((2, 4, 12, 12))
-    assert first(softmax(scores, -2), softmax(scores), {"scores": scores}) == "softmax-axis"
+    faulty, faithful = softmax(scores, -2), softmax(scores)
+    assert find_first_cause(faulty, faithful, {"scores": scores}) == "softmax-axis"
 
 
-def test_rotary_tables() -> None:
-    plain = make_rotary_tables(np.arange(16), 8, 1e4)[0]
-    causes = explain_fault_case(make_fault_case(make_rotary_tables(np.arange(16), 8, 5e5)[0], plain, {}, kind="parameter"))
+def test_rotary_tables_are_explained() -> None:
+    faithful = make_rotary_tables(np.arange(16), 8, 1e4)[0]
+    other_base = make_rotary_tables(np.arange(16), 8, 5e5)[0]
+    causes = explain_fault_case(make_fault_case(other_base, faithful, {}, kind="parameter"))
     assert causes[0].name == "rope-theta"
     assert causes[0].parameters["theta"] == pytest.approx(5e5, rel=1e-3)
-    assert (
-        first(make_rotary_tables(np.arange(1, 17), 8, 1e4)[0], plain, {}, kind="parameter") == "position-offset"
-    )
-    assert (
-        first(make_rotary_tables(np.arange(16), 8, 1e4, interleaved=True)[0], plain, {}, kind="parameter")
-        == "rope-layout"
-    )
+    shifted = make_rotary_tables(np.arange(1, 17), 8, 1e4)[0]
+    assert find_first_cause(shifted, faithful, {}, kind="parameter") == "position-offset"
+    interleaved = make_rotary_tables(np.arange(16), 8, 1e4, interleaved=True)[0]
+    assert find_first_cause(interleaved, faithful, {}, kind="parameter") == "rope-layout"
 
 
-def test_biases() -> None:
-    plain = linear(X, WEIGHT, BETA)
+def test_biases_and_transposed_weights_are_recognized() -> None:
+    faithful = linear(X, WEIGHT, BETA)
     operands = {"x": X, "o.weight": WEIGHT, "o.bias": BETA}
-    assert first(linear(X, WEIGHT), plain, operands) == "bias-missing"
-    assert first(plain + BETA, plain, operands) == "bias-doubled"
-    assert first(linear(X, WEIGHT.T, BETA), plain, operands) == "weight-transposed"
+    assert find_first_cause(linear(X, WEIGHT), faithful, operands) == "bias-missing"
+    assert find_first_cause(faithful + BETA, faithful, operands) == "bias-doubled"
+    assert find_first_cause(linear(X, WEIGHT.T, BETA), faithful, operands) == "weight-transposed"
 
 
-def projected(biases: int) -> dict[str, AnyArray]:
-    """Tokens, the weight and bias of the queries, and queries of 4 heads to which the bias is added so often."""
+def project_queries(n_biases: int) -> dict[str, AnyArray]:
+    """Return tokens, weight, bias and queries of 4 heads with the bias added ``n_biases`` times."""
     random = np.random.default_rng(8)
     x, weight, bias = (random.standard_normal(shape) / 6 for shape in ((2, 12, 32), (32, 32), 32))
-    q = linear(x, weight, biases * bias).reshape(2, 12, 4, 8).swapaxes(1, 2)
+    q = linear(x, weight, n_biases * bias).reshape(2, 12, 4, 8).swapaxes(1, 2)
     return {"x": x, "q.weight": weight, "q.bias": bias, "q": q}
 
 
-@pytest.mark.parametrize(("target", "reference", "side", "cause"), [
+@pytest.mark.parametrize(("n_target", "n_reference", "side", "cause_name"), [
     (1, 0, "reference", "bias-missing"),
     (0, 1, "target", "bias-missing"),
     (1, 2, "reference", "bias-doubled"),
     (2, 1, "target", "bias-doubled"),
 ])  # fmt: skip
-@pytest.mark.parametrize(
-    "after", [False, True], ids=["in the product", "in the scores made from it"]
-)
-def test_which_side_has_not_one_bias_is_seen_from_its_own_product(
-    target: int, reference: int, side: str, cause: str, after: bool
+@pytest.mark.parametrize("in_scores", [False, True], ids=["in the product", "in the scores"])
+def test_the_side_without_exactly_one_bias_is_faulty(
+    n_target: int, n_reference: int, side: str, cause_name: str, in_scores: bool
 ) -> None:
-    both = [projected(biases) for biases in (target, reference)]
+    operands = [project_queries(n_biases) for n_biases in (n_target, n_reference)]
     keys = HEADS[1].swapaxes(2, 3)
-    calls = [Call("matmul", (operands["q"], keys), {}, (2, 4, 12, 12)) for operands in both]
-    values = [
-        call.inputs[0] @ keys if after else call.inputs[0].swapaxes(1, 2).reshape(2, 12, 32)
-        for call in calls
-    ]
-    seen = [
-        replace(
-            make_fault_case(
-                values[ours], values[theirs], both[theirs], call=calls[theirs] if after else None
-            ),
-            departing_role=("target", "reference")[ours],
-        )
-        for ours, theirs in ((0, 1), (1, 0))
-    ]
-    role, found = find_causes(seen, HYPOTHESES)
-    assert (role, found[0].name) == (side, cause)
+    calls = [Call("matmul", (arrays["q"], keys), {}, (2, 4, 12, 12)) for arrays in operands]
+    if in_scores:
+        values = [call.inputs[0] @ keys for call in calls]
+    else:
+        values = [call.inputs[0].swapaxes(1, 2).reshape(2, 12, 32) for call in calls]
+
+    def make_case(faulty: int, faithful: int) -> FaultCase:
+        call = calls[faithful] if in_scores else None
+        case = make_fault_case(values[faulty], values[faithful], operands[faithful], call=call)
+        return replace(case, faulty_role=("target", "reference")[faulty])
+
+    role, causes = find_causes([make_case(0, 1), make_case(1, 0)], HYPOTHESES)
+    assert (role, causes[0].name) == (side, cause_name)
 
 
-@pytest.mark.parametrize(("change", "cause"), [
+@pytest.mark.parametrize(("change", "cause_name"), [
     (lambda w: 1.01 * w, "weight-scaled"),
     (lambda w: w.T, "weight-transposed"),
     (lambda w: np.zeros_like(w), "zeroed"),
@@ -164,62 +167,76 @@ def test_which_side_has_not_one_bias_is_seen_from_its_own_product(
     (lambda w: np.where(np.arange(16)[:, None] == 3, 0.5 * w, w), "weight-rows"),
     (lambda w: LOGITS[:16, :16], "weight-swapped"),
 ])  # fmt: skip
-def test_parameters(change: object, cause: str) -> None:
-    others = {"q.weight": WEIGHT, "k.weight": LOGITS[:16, :16]}
-    assert first(change(WEIGHT), WEIGHT, {}, kind="parameter", parameters=others) == cause
+def test_changed_parameters_are_explained(
+    change: Callable[[AnyArray], AnyArray], cause_name: str
+) -> None:
+    parameters = {"q.weight": WEIGHT, "k.weight": LOGITS[:16, :16]}
+    faulty = change(WEIGHT)
+    cause = find_first_cause(faulty, WEIGHT, {}, kind="parameter", parameters=parameters)
+    assert cause == cause_name
 
 
-def test_residual_branches_and_dropout() -> None:
-    assert first(X + 0.9 * Y, X + Y, {"x": X, "y": Y}) == "residual-scale"
-    kept = RNG.random(Y.shape) < 0.9
-    assert first(X + Y * kept / 0.9, X + Y, {"x": X, "y": Y}) == "dropout"
+def test_residual_branches_and_dropout_are_recognized() -> None:
+    assert find_first_cause(X + 0.9 * Y, X + Y, {"x": X, "y": Y}) == "residual-scale"
+    is_kept = RNG.random(Y.shape) < 0.9
+    assert find_first_cause(X + Y * is_kept / 0.9, X + Y, {"x": X, "y": Y}) == "dropout"
 
 
-def test_losses() -> None:
+def test_losses_are_explained() -> None:
     operands = {"logits": LOGITS, "labels": LABELS}
-    mean, each = cross_entropy(LOGITS, LABELS), compute_token_losses(LOGITS, LABELS)
-    moved = compute_token_losses(LOGITS, np.roll(LABELS, 1))
-    assert first(each.sum(), mean, operands, loss_near=True, scope="loss") == "loss-reduction"
-    assert first(mean + np.log(2), mean, operands, loss_near=True, scope="loss") == "loss-reduction"
-    assert first(2 * mean, mean, operands, loss_near=True, scope="loss") == "constant-factor"
-    assert first(moved, each, operands, loss_near=True, scope="loss") == "label-shift"
+    mean, losses = cross_entropy(LOGITS, LABELS), compute_token_losses(LOGITS, LABELS)
+    shifted_losses = compute_token_losses(LOGITS, np.roll(LABELS, 1))
+
+    def find_loss_cause(faulty: AnyArray, faithful: AnyArray) -> str:
+        return find_first_cause(faulty, faithful, operands, is_near_loss=True, scope="loss")
+
+    assert find_loss_cause(losses.sum(), mean) == "loss-reduction"
+    assert find_loss_cause(mean + np.log(2), mean) == "loss-reduction"
+    assert find_loss_cause(2 * mean, mean) == "constant-factor"
+    assert find_loss_cause(shifted_losses, losses) == "label-shift"
 
 
-def test_gradients() -> None:
-    assert first(2 * X, X, {}, phase="backward") == "gradient-scaled"
-    assert first(np.zeros_like(X), X, {}, phase="backward") == "gradient-stopped"
-    assert first(X, X + Y, {"one": X, "other": Y}, phase="backward") == "gradient-stopped"
+def test_gradients_are_explained() -> None:
+    assert find_first_cause(2 * X, X, {}, phase="backward") == "gradient-scaled"
+    assert find_first_cause(np.zeros_like(X), X, {}, phase="backward") == "gradient-stopped"
+    branches = {"branch": X, "other branch": Y}
+    assert find_first_cause(X, X + Y, branches, phase="backward") == "gradient-stopped"
 
 
-def test_router_weights() -> None:
+def test_router_weights_that_are_not_normalized_are_recognized() -> None:
     weights = np.sort(softmax(RNG.standard_normal((24, 8))), axis=-1)[:, -2:]
     shares = weights / weights.sum(-1, keepdims=True)
-    assert first(weights, shares, {"topk": weights}, scope="layers.1.mlp") == "router-normalisation"
+    cause = find_first_cause(weights, shares, {"topk": weights}, scope="layers.1.mlp")
+    assert cause == "router-normalisation"
 
 
-@pytest.mark.parametrize(("change", "cause"), [
+@pytest.mark.parametrize(("change", "cause_name"), [
     ({"eps": 1e-3}, "optimizer-epsilon"),
     ({"decay": 0.1}, "weight-decay"),
     ({"corrected": False}, "bias-correction"),
     ({"learning_rate": 3e-3}, "learning-rate"),
 ])  # fmt: skip
-def test_the_optimizer_step(change: dict[str, float], cause: str) -> None:
+def test_one_change_of_the_optimizer_step_is_recognized(
+    change: dict[str, float], cause_name: str
+) -> None:
     from dumpdiff.causes.hypotheses.optimizers import Rule
 
     rule, gradient = Rule(1e-3), 0.01 * X
-    after, other = rule.step(Y, gradient), replace(rule, **change).step(Y, gradient)
-    assert first(other, after, {"weight": Y, "gradient": gradient}, phase="optimizer") == cause
+    faithful, faulty = rule.step(Y, gradient), replace(rule, **change).step(Y, gradient)
+    operands = {"weight": Y, "gradient": gradient}
+    assert find_first_cause(faulty, faithful, operands, phase="optimizer") == cause_name
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
-def test_what_nothing_explains_is_not_guessed(phase: str) -> None:
-    """An unrelated difference, large or small, and one of three operands that have nothing to do with it."""
+def test_an_unrelated_difference_has_no_cause(phase: str) -> None:
+    """The difference is small or large, and the operands have nothing to do with it."""
     noise = RNG.standard_normal(X.shape)
+    operands = {"y": Y, "w": WEIGHT, "b": BETA}
     for size in (1e-4, 1e-2, 1.0):
-        assert first(X + size * noise, X, {"y": Y, "w": WEIGHT, "b": BETA}, phase=phase) == ""
+        assert find_first_cause(X + size * noise, X, operands, phase=phase) == ""
 
 
-def test_an_agreeing_pair_is_not_explained_by_a_change() -> None:
-    """The limit never exceeds a tenth of the error: noise is not explained by noise."""
-    seen = make_fault_case(X + 1e-6 * Y, X, {"y": Y})
-    assert seen.limit <= 0.1 * seen.error
+def test_noise_is_not_explained_by_noise() -> None:
+    """The limit never exceeds a tenth of the error."""
+    case = make_fault_case(X + 1e-6 * Y, X, {"y": Y})
+    assert case.limit <= 0.1 * case.error

@@ -12,27 +12,27 @@ from dumpdiff.comparison.layouts import find_common_layout
 SHAPES = st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple)
 
 
-def random(shape, seed=0):
+def make_random(shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @given(SHAPES)
 def test_equal_tensors_have_the_same_layout(shape):
-    array = random(shape)
+    array = make_random(shape)
     layout, t, r = find_common_layout(array, array.copy())
     assert layout == "same"
     np.testing.assert_array_equal(t, r)
 
 
 @given(SHAPES)
-def test_axes_of_length_one_are_no_other_layout(shape):
-    array = random(shape)
+def test_axes_of_length_one_do_not_change_the_layout(shape):
+    array = make_random(shape)
     assert find_common_layout(array[None, ..., None], array)[0] == "same"
 
 
 @given(SHAPES)
 def test_the_same_order_in_another_shape_is_a_reshape(shape):
-    array = random((*shape, 2))
+    array = make_random((*shape, 2))
     layout, t, r = find_common_layout(array.reshape(-1), array)
     assert layout == (
         "reshape" if array.size > 2 and sum(n > 1 for n in array.shape) > 1 else "same"
@@ -42,7 +42,7 @@ def test_the_same_order_in_another_shape_is_a_reshape(shape):
 
 @given(SHAPES, st.data())
 def test_permuted_axes_are_found_and_undone(shape, data):
-    array = random(shape)
+    array = make_random(shape)
     axes = data.draw(st.sampled_from(list(permutations(range(array.ndim)))))
     layout, t, r = find_common_layout(array.transpose(axes), array)
     np.testing.assert_array_equal(t.ravel(), r.ravel())
@@ -53,8 +53,8 @@ def test_permuted_axes_are_found_and_undone(shape, data):
 
 
 @given(SHAPES, st.data())
-def test_the_name_says_what_to_do_with_the_target(shape, data):
-    array = random(shape)
+def test_the_name_is_the_transposition_of_the_target(shape, data):
+    array = make_random(shape)
     axes = data.draw(st.sampled_from(list(permutations(range(array.ndim)))))
     target = array.transpose(axes)
     layout, t, _ = find_common_layout(target, array)
@@ -66,33 +66,33 @@ def test_the_name_says_what_to_do_with_the_target(shape, data):
 
 
 def test_a_flat_tensor_in_the_order_of_permuted_axes_is_found_from_the_other_side():
-    array = random((3, 4, 5))
+    array = make_random((3, 4, 5))
     layout, t, r = find_common_layout(array.transpose(2, 0, 1).reshape(-1), array)
     assert layout == "reference transpose(2,0,1)"
     np.testing.assert_array_equal(t.ravel(), r.ravel())
 
 
 def test_a_layout_is_found_through_rounding_noise():
-    array = random((8, 16))
-    noisy = array.T + random((16, 8), seed=1) * np.float32(1e-3)
+    array = make_random((8, 16))
+    noisy = array.T + make_random((16, 8), seed=1) * np.float32(1e-3)
     assert find_common_layout(noisy, array)[0] == "transpose(1,0)"
 
 
 def test_a_layout_is_found_in_tensors_larger_than_the_sample():
-    array = random((300, 4, 100))
+    array = make_random((300, 4, 100))
     layout, t, r = find_common_layout(array.transpose(1, 0, 2), array)
     assert layout == "transpose(1,0,2)"
     np.testing.assert_array_equal(t, r)
 
 
-def test_other_values_are_in_no_layout_of_each_other():
-    layout, t, r = find_common_layout(random((4, 6)), random((4, 6), seed=1))
+def test_unrelated_values_keep_their_layout():
+    layout, t, r = find_common_layout(make_random((4, 6)), make_random((4, 6), seed=1))
     assert layout == "same"
     assert t.shape == r.shape == (4, 6)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_does_not_hide_the_layout(value):
-    array = random((6, 8))
+def test_a_nonfinite_element_does_not_hide_the_layout(value):
+    array = make_random((6, 8))
     array[0, 0] = value
     assert find_common_layout(array.T, array)[0] == "transpose(1,0)"

@@ -1,4 +1,4 @@
-"""Metrics of two whole tensors, against plain NumPy in double precision and against what metrics must obey."""
+"""Metrics of two whole tensors, compared with NumPy in double precision and with invariants."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ PAIRS = ARRAYS.flatmap(
 )
 
 
-def norm(array):
+def compute_norm(array):
     return float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel()))
 
 
@@ -23,18 +23,20 @@ class TestTwoFiniteTensors:
     @given(PAIRS)
     def test_relative_l2_is_the_norm_of_the_difference_over_that_of_the_reference(self, pair):
         t, r = pair
-        assume(norm(r) > 0)
+        assume(compute_norm(r) > 0)
         wide = t.astype(np.float64) - r
-        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(norm(wide) / norm(r), rel=1e-5)
+        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(
+            compute_norm(wide) / compute_norm(r), rel=1e-5
+        )
 
     @given(PAIRS)
     def test_cosine_is_the_cosine_of_the_angle(self, pair):
         t, r = pair
-        assume(norm(t) > 0 and norm(r) > 0)
+        assume(compute_norm(t) > 0 and compute_norm(r) > 0)
         expected = (
             float(np.dot(t.ravel().astype(np.float64), r.ravel().astype(np.float64)))
-            / norm(t)
-            / norm(r)
+            / compute_norm(t)
+            / compute_norm(r)
         )
         assert compute_metrics(t, r, 0).cosine == pytest.approx(expected, abs=1e-5)
 
@@ -51,36 +53,38 @@ class TestTwoFiniteTensors:
     @given(PAIRS, st.floats(0, 10))
     def test_beyond_is_the_share_of_elements_further_apart_than_allowed(self, pair, tolerance):
         t, r = pair
-        rms = norm(r) / np.sqrt(r.size)
+        rms = compute_norm(r) / np.sqrt(r.size)
         allowed = tolerance * np.maximum(np.abs(r), rms)
         assume(not np.any(np.isclose(np.abs(t - r), allowed, rtol=1e-4) & (t != r)))
-        assert compute_metrics(t, r, tolerance).beyond == pytest.approx(np.mean(np.abs(t - r) > allowed))
+        assert compute_metrics(t, r, tolerance).beyond == pytest.approx(
+            np.mean(np.abs(t - r) > allowed)
+        )
 
     @given(PAIRS, st.sampled_from([0.25, 4.0, 2.0**-10]))
     def test_relative_numbers_do_not_depend_on_the_unit(self, pair, factor):
         t, r = pair
-        one, other = (
+        first, second = (
             compute_metrics(t, r, 0.1),
             compute_metrics(t * np.float32(factor), r * np.float32(factor), 0.1),
         )
-        assert one.relative_l2 == pytest.approx(other.relative_l2, rel=1e-5)
-        assert one.cosine == pytest.approx(other.cosine, rel=1e-5, nan_ok=True)
-        assert one.max_relative == pytest.approx(other.max_relative, rel=1e-5)
-        assert one.mismatches == other.mismatches
+        assert first.relative_l2 == pytest.approx(second.relative_l2, rel=1e-5)
+        assert first.cosine == pytest.approx(second.cosine, rel=1e-5, nan_ok=True)
+        assert first.max_relative == pytest.approx(second.max_relative, rel=1e-5)
+        assert first.mismatches == second.mismatches
 
     @given(PAIRS, st.randoms())
     def test_the_order_of_the_elements_does_not_matter(self, pair, random):
         t, r = (array.ravel() for array in pair)
         order = list(range(t.size))
         random.shuffle(order)
-        one, other = compute_metrics(t, r, 0.1), compute_metrics(t[order], r[order], 0.1)
-        assert one.relative_l2 == pytest.approx(other.relative_l2, rel=1e-5)
-        assert (one.max_absolute, one.mismatches) == (other.max_absolute, other.mismatches)
+        first, second = compute_metrics(t, r, 0.1), compute_metrics(t[order], r[order], 0.1)
+        assert first.relative_l2 == pytest.approx(second.relative_l2, rel=1e-5)
+        assert (first.max_absolute, first.mismatches) == (second.max_absolute, second.mismatches)
 
     @given(ARRAYS)
     def test_a_tensor_agrees_with_itself_in_any_shape(self, array):
-        found = compute_metrics(array, array.reshape(-1), 0)
-        assert (found.relative_l2, found.max_absolute, found.beyond, found.mismatches) == (
+        metrics = compute_metrics(array, array.reshape(-1), 0)
+        assert (metrics.relative_l2, metrics.max_absolute, metrics.beyond, metrics.mismatches) == (
             0,
             0,
             0,
@@ -89,24 +93,24 @@ class TestTwoFiniteTensors:
 
     @given(ARRAYS, st.floats(1.001, 2))
     def test_a_factor_shows_in_relative_l2_and_not_in_the_cosine(self, array, factor):
-        assume(norm(array) > 0)
-        found = compute_metrics(array.astype(np.float64) * factor, array.astype(np.float64), 0)
-        assert found.relative_l2 == pytest.approx(factor - 1, rel=1e-6)
-        assert found.cosine == pytest.approx(1)
+        assume(compute_norm(array) > 0)
+        metrics = compute_metrics(array.astype(np.float64) * factor, array.astype(np.float64), 0)
+        assert metrics.relative_l2 == pytest.approx(factor - 1, rel=1e-6)
+        assert metrics.cosine == pytest.approx(1)
 
 
-def test_more_than_one_block_is_as_exact_as_one():
+def test_several_blocks_are_as_exact_as_one():
     rng = np.random.default_rng(0)
     r = rng.standard_normal(200_000).astype(np.float32)
     t = r + rng.standard_normal(r.size).astype(np.float32) * np.float32(1e-4)
-    found = compute_metrics(t, r, 3e-4)
+    metrics = compute_metrics(t, r, 3e-4)
     gap = t.astype(np.float64) - r
-    rms = norm(r) / np.sqrt(r.size)
-    assert found.relative_l2 == pytest.approx(norm(gap) / norm(r), rel=1e-6)
-    assert found.beyond == pytest.approx(
+    rms = compute_norm(r) / np.sqrt(r.size)
+    assert metrics.relative_l2 == pytest.approx(compute_norm(gap) / compute_norm(r), rel=1e-6)
+    assert metrics.beyond == pytest.approx(
         np.mean(np.abs(gap) > 3e-4 * np.maximum(np.abs(r), rms)), abs=1e-4
     )
-    assert found.mismatches == np.count_nonzero(gap)
+    assert metrics.mismatches == np.count_nonzero(gap)
 
 
 def test_element_counts_must_agree():
@@ -120,14 +124,14 @@ def test_two_empty_tensors_agree():
 
 class TestZeros:
     def test_only_the_reference_is_zero(self):
-        found = compute_metrics(np.ones(4, np.float32), np.zeros(4, np.float32), 0)
-        assert found.relative_l2 == np.inf
-        assert np.isnan(found.cosine)
+        metrics = compute_metrics(np.ones(4, np.float32), np.zeros(4, np.float32), 0)
+        assert metrics.relative_l2 == np.inf
+        assert np.isnan(metrics.cosine)
 
     def test_both_are_zero(self):
-        found = compute_metrics(np.zeros(4, np.float32), np.zeros(4, np.float32), 0)
-        assert found.relative_l2 == 0
-        assert np.isnan(found.cosine)
+        metrics = compute_metrics(np.zeros(4, np.float32), np.zeros(4, np.float32), 0)
+        assert metrics.relative_l2 == 0
+        assert np.isnan(metrics.cosine)
 
 
 class TestScale:
@@ -136,16 +140,16 @@ class TestScale:
     @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e19, 1e30])
     def test_float32_of_any_magnitude(self, scale):
         r = (np.linspace(0.5, 1, 64) * scale).astype(np.float32)
-        found = compute_metrics(r * np.float32(1.5), r, 1e-3)
-        assert found.relative_l2 == pytest.approx(0.5, rel=1e-3)
-        assert found.beyond == 1
+        metrics = compute_metrics(r * np.float32(1.5), r, 1e-3)
+        assert metrics.relative_l2 == pytest.approx(0.5, rel=1e-3)
+        assert metrics.beyond == 1
 
     def test_float16_near_its_largest(self):
         r = np.array([6e4, -6e4, 3e4, 1.0], dtype=np.float16)
         t = np.array([6e4, -6e4, 2e4, 1.0], dtype=np.float16)
-        found = compute_metrics(t, r, 1e-3)
-        assert found.mismatches == 1
-        assert found.max_absolute == 1e4
+        metrics = compute_metrics(t, r, 1e-3)
+        assert metrics.mismatches == 1
+        assert metrics.max_absolute == 1e4
 
 
 class TestOtherTypes:
@@ -167,62 +171,69 @@ class TestOtherTypes:
 
 class TestNotFinite:
     @given(ARRAYS, st.sampled_from([np.nan, np.inf, -np.inf]), st.data())
-    def test_an_element_that_only_one_side_lost_is_counted(self, array, value, data):
+    def test_an_element_nonfinite_on_one_side_is_counted(self, array, value, data):
         place = data.draw(st.integers(0, array.size - 1))
         broken = array.copy().ravel()
         broken[place] = value
         for t, r in ((broken, array), (array, broken)):
-            found = compute_metrics(t, r, 0)
-            assert found.nonfinite_mismatch == 1
-            assert found.mismatches == 1
-            assert found.max_absolute == 0
+            metrics = compute_metrics(t, r, 0)
+            assert metrics.nonfinite_mismatch == 1
+            assert metrics.mismatches == 1
+            assert metrics.max_absolute == 0
 
     @given(ARRAYS, st.sampled_from([np.nan, np.inf, -np.inf]), st.data())
-    def test_an_element_that_both_sides_lost_alike_is_no_difference(self, array, value, data):
+    def test_an_element_nonfinite_on_both_sides_is_no_difference(self, array, value, data):
         broken = array.copy()
         broken[np.unravel_index(data.draw(st.integers(0, array.size - 1)), array.shape)] = value
-        found = compute_metrics(broken, broken.copy(), 0)
-        assert (found.nonfinite_mismatch, found.mismatches, found.relative_l2) == (0, 0, 0)
+        metrics = compute_metrics(broken, broken.copy(), 0)
+        assert (metrics.nonfinite_mismatch, metrics.mismatches, metrics.relative_l2) == (0, 0, 0)
 
     def test_infinities_of_other_sign_are_a_difference(self):
-        assert compute_metrics(np.array([np.inf, 1]), np.array([-np.inf, 1]), 0).nonfinite_mismatch == 1
+        assert (
+            compute_metrics(np.array([np.inf, 1]), np.array([-np.inf, 1]), 0).nonfinite_mismatch
+            == 1
+        )
 
     def test_nan_is_not_infinity(self):
-        assert compute_metrics(np.array([np.nan, 1]), np.array([np.inf, 1]), 0).nonfinite_mismatch == 1
+        assert (
+            compute_metrics(np.array([np.nan, 1]), np.array([np.inf, 1]), 0).nonfinite_mismatch == 1
+        )
 
 
 class TestMasks:
-    """Scores of masked positions are -1e9, -65504, the lowest float or -inf, and must not set the scale."""
+    """Masked scores are -1e9, -65504, the lowest float or -inf; they must not set the scale."""
 
     CONSTANTS = (-1e9, -65504.0, float(np.finfo(np.float32).min), -np.inf)
 
     @staticmethod
-    def scores(constant, seed=0):
+    def make_scores(constant, seed=0):
         scores = np.random.default_rng(seed).standard_normal((2, 8, 8)).astype(np.float32)
         scores[:, np.triu(np.ones((8, 8), dtype=bool), 1)] = constant
         return scores
 
-    @pytest.mark.parametrize("ours", CONSTANTS)
-    @pytest.mark.parametrize("theirs", CONSTANTS)
-    def test_any_two_constants_mask_alike(self, ours, theirs):
-        found = compute_metrics(self.scores(ours), self.scores(theirs), 0)
-        assert (found.relative_l2, found.nonfinite_mismatch, found.mismatches) == (0, 0, 0)
+    @pytest.mark.parametrize("target_constant", CONSTANTS)
+    @pytest.mark.parametrize("reference_constant", CONSTANTS)
+    def test_any_two_masking_constants_are_equal(self, target_constant, reference_constant):
+        metrics = compute_metrics(
+            self.make_scores(target_constant), self.make_scores(reference_constant), 0
+        )
+        assert (metrics.relative_l2, metrics.nonfinite_mismatch, metrics.mismatches) == (0, 0, 0)
 
     @pytest.mark.parametrize("constant", CONSTANTS)
     def test_a_difference_between_the_others_is_relative_to_the_others(self, constant):
-        r = self.scores(constant)
+        r = self.make_scores(constant)
         t = r.copy()
         t[r > -1e4] *= np.float32(1.01)
         assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(0.01, rel=1e-3)
 
     @pytest.mark.parametrize("constant", CONSTANTS)
     def test_a_position_masked_on_one_side_only_is_counted(self, constant):
-        r = self.scores(constant)
+        r = self.make_scores(constant)
         t = r.copy()
         t[0, 0, 1] = 0.5
         assert compute_metrics(t, r, 0).nonfinite_mismatch == 1
 
     def test_large_negative_values_that_differ_are_no_masks(self):
-        """Activations of a model about to explode: far apart, each below any masking constant's threshold."""
+        """Activations of a model about to explode: many different values below the mask limit."""
         r = np.linspace(-4e4, 4e4, 64).astype(np.float32)
         assert compute_metrics(r * np.float32(1.5), r, 1e-3).mismatches == 64

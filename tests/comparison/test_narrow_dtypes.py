@@ -17,13 +17,13 @@ TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 @pytest.mark.parametrize("dtype", TORCH)
 @given(array=ANY_FLOAT32)
 def test_every_bit_pattern_is_rounded_as_pytorch_rounds_it(dtype, array):
-    theirs = torch.from_numpy(array.copy()).to(TORCH[dtype]).float().numpy()
-    np.testing.assert_array_equal(round_to_dtype(array, dtype), theirs)
+    expected = torch.from_numpy(array.copy()).to(TORCH[dtype]).float().numpy()
+    np.testing.assert_array_equal(round_to_dtype(array, dtype), expected)
 
 
 @pytest.mark.parametrize("dtype", TORCH)
 @given(array=ANY_FLOAT32)
-def test_what_is_rounded_stays(dtype, array):
+def test_rounding_twice_changes_nothing(dtype, array):
     once = round_to_dtype(array, dtype)
     np.testing.assert_array_equal(round_to_dtype(once, dtype), once)
 
@@ -40,9 +40,9 @@ def test_the_error_is_at_most_the_unit_roundoff(dtype, array):
 
 
 def test_halfway_goes_to_even():
-    one, next_one = np.float32(1), np.float32(1 + 2**-7)
+    first, second = np.float32(1), np.float32(1 + 2**-7)
     halfway = np.array([1 + 2**-8, 1 + 3 * 2**-8], dtype=np.float32)
-    assert round_to_dtype(halfway, "bfloat16").tolist() == [one, next_one + np.float32(2**-7)]
+    assert round_to_dtype(halfway, "bfloat16").tolist() == [first, second + np.float32(2**-7)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", ""])
@@ -51,7 +51,7 @@ def test_other_types_are_left_alone(dtype):
     assert round_to_dtype(array, dtype) is array
 
 
-def test_a_tensor_that_is_no_float32_and_not_contiguous():
+def test_a_float64_tensor_that_is_not_contiguous_is_rounded():
     array = np.arange(12, dtype=np.float64).reshape(3, 4).T / 7
     np.testing.assert_array_equal(
         round_to_dtype(array, "bfloat16"), round_to_dtype(array.astype(np.float32), "bfloat16")

@@ -15,52 +15,66 @@ def with_scalar(trace, name, slot, number):
     )
 
 
-def differences(target, reference):
-    return list(find_scalar_differences(align_traces(target, reference)).itertuples(index=False, name=None))
+def find_differences(target, reference):
+    return list(
+        find_scalar_differences(align_traces(target, reference)).itertuples(index=False, name=None)
+    )
 
 
-def test_two_equal_runs_have_none(trace):
-    assert differences(trace("pt_none"), trace("pt_none")) == []
+def test_two_equal_runs_have_no_difference(trace):
+    assert find_differences(trace("pt_none"), trace("pt_none")) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "slot", "ours", "theirs"),
+    ("name", "slot", "target_value", "reference_value"),
     [(DIVISION, "input.1", 16.0, 4.0), (NORM, "input.4", 1e-2, 1e-5)],
 )
-def test_a_wrong_one_is_said_with_its_op_and_both_values(trace, name, slot, ours, theirs):
-    whole = trace("pt_none")
-    number = find_op(whole, name)
-    assert differences(with_scalar(whole, name, slot, ours), whole) == [
-        (number, number, ours, pytest.approx(theirs))
+def test_a_wrong_scalar_is_reported_with_its_op_and_both_values(
+    trace, name, slot, target_value, reference_value
+):
+    clean_trace = trace("pt_none")
+    number = find_op(clean_trace, name)
+    assert find_differences(with_scalar(clean_trace, name, slot, target_value), clean_trace) == [
+        (number, number, target_value, pytest.approx(reference_value))
     ]
 
 
 def test_rounding_to_float32_is_no_difference(trace):
-    whole = trace("pt_none")
-    assert differences(with_scalar(whole, NORM, "input.4", 1e-5 * (1 + 3e-8)), whole) == []
+    clean_trace = trace("pt_none")
+    assert (
+        find_differences(with_scalar(clean_trace, NORM, "input.4", 1e-5 * (1 + 3e-8)), clean_trace)
+        == []
+    )
 
 
 def test_integers_are_not_compared(trace):
     """Axes and shapes: frameworks count them from the other end, or write them in another call."""
-    whole = trace("pt_none")
+    clean_trace = trace("pt_none")
     assert (
-        differences(with_scalar(whole, "Functional.softmax.1.forward", "input.dim", 3.0), whole)
+        find_differences(
+            with_scalar(clean_trace, "Functional.softmax.1.forward", "input.dim", 3.0), clean_trace
+        )
         == []
     )
 
 
 def test_calls_with_another_number_of_scalars_are_not_compared(trace):
-    whole = trace("pt_none")
-    epsilon = find_tensor(whole, NORM, "input.4")
-    assert differences(edit_tensors(whole, epsilon, dtype="int", max=2.0), whole) == []
+    clean_trace = trace("pt_none")
+    epsilon = find_tensor(clean_trace, NORM, "input.4")
+    assert (
+        find_differences(edit_tensors(clean_trace, epsilon, dtype="int", max=2.0), clean_trace)
+        == []
+    )
 
 
-def test_the_same_formula_in_two_frameworks_has_none(trace):
-    assert differences(trace("ms_mf_none"), trace("pt_none")) == []
+def test_the_same_formula_in_two_frameworks_has_no_difference(trace):
+    assert find_differences(trace("ms_mf_none"), trace("pt_none")) == []
 
 
-def test_a_fault_of_a_real_pair_is_seen(trace):
+def test_a_fault_of_a_real_pair_is_found(trace):
     """Scores of layer 1 multiplied by 1/16 in place of 1/4."""
-    ((ours, theirs, factor, right),) = differences(trace("ms_mf_attn_scale"), trace("ms_mf_none"))
-    assert (factor, right) == (1 / 16, 1 / 4)
-    assert ours == theirs == find_op(trace("ms_mf_none"), "Tensor.__mul__.2.forward")
+    ((op_t, op_r, factor, expected_factor),) = find_differences(
+        trace("ms_mf_attn_scale"), trace("ms_mf_none")
+    )
+    assert (factor, expected_factor) == (1 / 16, 1 / 4)
+    assert op_t == op_r == find_op(trace("ms_mf_none"), "Tensor.__mul__.2.forward")

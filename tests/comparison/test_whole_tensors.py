@@ -1,8 +1,16 @@
-"""Whole tensors of a pair: which files are compared, how they are laid out, and what if one cannot be read."""
+"""Whole tensors of a pair: selected files, layouts, and files that cannot be read."""
 
 import numpy as np
 import pytest
-from traces import align_traces, compare_traces, edit_tensors, find_tensors_like, replace_arrays, find_pair, load_shipped_rules
+from traces import (
+    align_traces,
+    compare_traces,
+    edit_tensors,
+    find_pair,
+    find_tensors_like,
+    load_shipped_rules,
+    replace_arrays,
+)
 
 from dumpdiff.comparison import compare_pairs
 from dumpdiff.comparison.whole_tensors import load_shaped_tensor
@@ -24,10 +32,10 @@ def frameworks(trace):
 
 class TestTwoEqualRuns:
     def test_no_element_differs(self, clean):
-        whole = clean.pairs[clean.pairs["metric"] != "statistics"]
-        assert len(whole) > 250
-        assert (whole["error"] == 0).all()
-        assert (whole["mismatches"] == 0).all()
+        whole_pairs = clean.pairs[clean.pairs["metric"] != "statistics"]
+        assert len(whole_pairs) > 250
+        assert (whole_pairs["error"] == 0).all()
+        assert (whole_pairs["mismatches"] == 0).all()
         assert clean.pairs["agrees"].all()
 
     def test_no_layout_is_invented(self, clean):
@@ -53,12 +61,13 @@ class TestTwoFrameworks:
         tensors_t, tensors_r = (
             f.tensors for f in (frameworks.alignment.target, frameworks.alignment.reference)
         )
-        whole = frameworks.pairs[frameworks.pairs["layout"] == "same"]
+        whole_pairs = frameworks.pairs[frameworks.pairs["layout"] == "same"]
         shapes_t = [
-            [n for n in tensors_t["shape"].iat[i] if n != 1] for i in whole["target_tensor"]
+            [n for n in tensors_t["shape"].iat[i] if n != 1] for i in whole_pairs["target_tensor"]
         ]
         shapes_r = [
-            [n for n in tensors_r["shape"].iat[i] if n != 1] for i in whole["reference_tensor"]
+            [n for n in tensors_r["shape"].iat[i] if n != 1]
+            for i in whole_pairs["reference_tensor"]
         ]
         assert shapes_t == shapes_r
 
@@ -72,60 +81,70 @@ class TestTwoFrameworks:
 
 class TestADifference:
     def test_a_factor_is_measured_exactly(self, trace):
-        whole = trace("demo_pytorch")
-        found = compare_traces(
-            replace_arrays(whole, SILU, "output.0", lambda array: array * np.float32(1.25)), whole
+        clean_trace = trace("demo_pytorch")
+        comparison = compare_traces(
+            replace_arrays(clean_trace, SILU, "output.0", lambda array: array * np.float32(1.25)),
+            clean_trace,
         )
-        pair = find_pair(found, SILU)
+        pair = find_pair(comparison, SILU)
         assert pair["error"] == pair["relative_l2"] == pytest.approx(0.25)
         assert pair["cosine"] == pytest.approx(1)
         assert pair["max_relative"] == pytest.approx(0.25)
         assert not pair["agrees"]
-        assert found.pairs["agrees"].sum() == len(found.pairs) - 1
+        assert comparison.pairs["agrees"].sum() == len(comparison.pairs) - 1
 
     def test_one_wrong_token_is_one_mismatch(self, trace):
-        def wrong(tokens):
+        def change_token(tokens):
             tokens = tokens.copy()
             tokens.flat[3] += 1
             return tokens
 
-        whole = trace("demo_pytorch")
+        clean_trace = trace("demo_pytorch")
         name = "Functional.embedding.0.forward"
-        pair = find_pair(compare_traces(replace_arrays(whole, name, "input.0", wrong), whole), name, "input.0")
-        size = whole.tensors["size"].iat[find_tensors_like(whole, name, "input.0")[0]]
+        pair = find_pair(
+            compare_traces(replace_arrays(clean_trace, name, "input.0", change_token), clean_trace),
+            name,
+            "input.0",
+        )
+        size = clean_trace.tensors["size"].iat[find_tensors_like(clean_trace, name, "input.0")[0]]
         assert pair["mismatches"] == 1
         assert pair["error"] == 1 / size
         assert not pair["agrees"]
 
     def test_nan_on_one_side_is_counted(self, trace):
-        def broken(array):
+        def insert_nan(array):
             array = array.copy()
             array.flat[[1, 5]] = np.nan
             return array
 
-        whole = trace("demo_pytorch")
-        pair = find_pair(compare_traces(replace_arrays(whole, SILU, "output.0", broken), whole), SILU)
+        clean_trace = trace("demo_pytorch")
+        pair = find_pair(
+            compare_traces(replace_arrays(clean_trace, SILU, "output.0", insert_nan), clean_trace),
+            SILU,
+        )
         assert pair["nonfinite_mismatch"] == 2
         assert pair["error"] == 0, "of the others"
         assert not pair["agrees"]
 
-    def test_another_order_of_the_axes_is_none(self, trace):
+    def test_another_order_of_the_axes_is_no_difference(self, trace):
         """The file holds the transpose: that is found, named, and agrees."""
-        whole = trace("demo_pytorch")
-        weight = find_tensors_like(whole, LINEAR, "input.1")
-        rows, columns = whole.tensors["shape"].iat[weight[0]]
-        turned = replace_arrays(whole, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T))
+        clean_trace = trace("demo_pytorch")
+        weight = find_tensors_like(clean_trace, LINEAR, "input.1")
+        rows, columns = clean_trace.tensors["shape"].iat[weight[0]]
+        turned = replace_arrays(
+            clean_trace, LINEAR, "input.1", lambda array: np.ascontiguousarray(array.T)
+        )
         turned = edit_tensors(turned, weight, shape=(columns, rows))
-        pair = find_pair(compare_traces(turned, whole), LINEAR, "input.1")
+        pair = find_pair(compare_traces(turned, clean_trace), LINEAR, "input.1")
         assert "transpose" in pair["layout"]
         assert pair["error"] == 0
         assert pair["agrees"]
 
-    def test_rounding_to_the_narrower_type_tells_a_dtype_policy_from_a_fault(self, trace):
-        whole = trace("demo_pytorch")
-        half = replace_arrays(whole, SILU, "output.0", lambda array: array.astype(np.float16))
-        half = edit_tensors(half, find_tensors_like(whole, SILU, "output.0"), dtype="float16")
-        pair = find_pair(compare_traces(half, whole), SILU)
+    def test_the_rounded_error_tells_a_dtype_policy_from_a_fault(self, trace):
+        clean_trace = trace("demo_pytorch")
+        half = replace_arrays(clean_trace, SILU, "output.0", lambda array: array.astype(np.float16))
+        half = edit_tensors(half, find_tensors_like(clean_trace, SILU, "output.0"), dtype="float16")
+        pair = find_pair(compare_traces(half, clean_trace), SILU)
         assert 1e-5 < pair["error"] < 2.0**-11
         assert pair["rounded_error"] == 0
 
@@ -140,12 +159,12 @@ def damaged(trace):
     def refuse(array):
         raise DumpError("not an npy file")
 
-    whole = trace("demo_pytorch")
-    return compare_traces(replace_arrays(whole, SILU, "output.0", refuse), whole)
+    clean_trace = trace("demo_pytorch")
+    return compare_traces(replace_arrays(clean_trace, SILU, "output.0", refuse), clean_trace)
 
 
-class TestFilesThatCannotBeRead:
-    def test_each_is_a_problem_that_names_it(self, damaged):
+class TestUnreadableFiles:
+    def test_an_unreadable_file_is_a_problem_with_its_name(self, damaged):
         (problem,) = damaged.problems
         assert "not an npy file" in problem.message
         assert (
@@ -155,7 +174,7 @@ class TestFilesThatCannotBeRead:
             ]
         )
 
-    def test_its_statistics_are_compared_instead(self, damaged):
+    def test_the_statistics_of_an_unreadable_file_are_compared(self, damaged):
         pair = find_pair(damaged, SILU)
         assert pair["metric"] == "statistics"
         assert pair["agrees"]
@@ -163,20 +182,30 @@ class TestFilesThatCannotBeRead:
 
 class TestShape:
     def test_flat_files_get_the_recorded_shape(self, trace):
-        whole = trace("demo_pytorch")
-        flat = replace_arrays(whole, SILU, "output.0", np.ravel)
-        tensor = find_tensors_like(whole, SILU, "output.0")[0]
-        assert load_shaped_tensor(build_flow(flat), tensor).shape == whole.tensors["shape"].iat[tensor]
+        clean_trace = trace("demo_pytorch")
+        flat = replace_arrays(clean_trace, SILU, "output.0", np.ravel)
+        tensor = find_tensors_like(clean_trace, SILU, "output.0")[0]
+        assert (
+            load_shaped_tensor(build_flow(flat), tensor).shape
+            == clean_trace.tensors["shape"].iat[tensor]
+        )
 
     def test_files_of_another_size_keep_theirs(self, trace):
-        whole = trace("demo_pytorch")
-        tensor = find_tensors_like(whole, SILU, "output.0")[0]
-        short = replace_arrays(whole, SILU, "output.0", lambda array: array[:1])
-        assert load_shaped_tensor(build_flow(short), tensor).shape == whole.array(tensor)[:1].shape
+        clean_trace = trace("demo_pytorch")
+        tensor = find_tensors_like(clean_trace, SILU, "output.0")[0]
+        short = replace_arrays(clean_trace, SILU, "output.0", lambda array: array[:1])
+        assert (
+            load_shaped_tensor(build_flow(short), tensor).shape
+            == clean_trace.array(tensor)[:1].shape
+        )
 
 
-def test_it_says_how_far_it_is(trace):
+def test_progress_is_reported(trace):
     shares = []
-    compare_pairs(align_traces(trace("demo_pytorch"), trace("demo_pytorch")), load_shipped_rules(), shares.append)
+    compare_pairs(
+        align_traces(trace("demo_pytorch"), trace("demo_pytorch")),
+        load_shipped_rules(),
+        shares.append,
+    )
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1

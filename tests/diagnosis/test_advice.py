@@ -1,4 +1,4 @@
-"""What is advised can be done: every command line is one that the program takes, and says more of what was found."""
+"""Every advised command line is accepted by the program, and shows more of what was found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optimizers.saved import train
 from traces import find_dependents, find_tensors_like, locate_divergence, scale_tensors
 from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
-from dumpdiff import api
+import dumpdiff
 from dumpdiff.cli import main
 from dumpdiff.diagnosis.advice import Advice, advise
 from dumpdiff.diagnosis.case import Case, Run
@@ -36,14 +36,18 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) -> TriageResult:
-    """Two runs of which there is everything, in folders whose names a shell would take apart."""
+def triage_result(
+    tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]
+) -> TriageResult:
+    """Triage two runs with every input, in folders whose names need quotes in a shell."""
     folder = tmp_path_factory.mktemp("a run of 'mine'")
     token_files(folder / "ours")
     token_files(folder / "theirs", seed=2)
     (folder / "run.yaml").write_text(YAML.replace("seed: 77", "seed: 78"))
     (folder / "run.sh").write_text(SCRIPT)
-    (folder / "run.log").write_text(format_mindformers_log(np.where(np.arange(40) < 20, LOSS, 0.9 * LOSS)))
+    (folder / "run.log").write_text(
+        format_mindformers_log(np.where(np.arange(40) < 20, LOSS, 0.9 * LOSS))
+    )
     (folder / "reference.log").write_text(format_megatron_log(LOSS))
     (folder / "rules.yaml").write_text("{}\n")
     steps = [train(folder / side, rate=rate) for side, rate in (("ms", 0.1), ("pt", 0.2))]
@@ -58,94 +62,99 @@ def full(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) 
             ("run.sh", "theirs", "reference.log", steps[1], 1, "pt_none", "0.12"),
         )
     )  # fmt: skip
-    return api.triage(Case(*runs, rules=(str(folder / "rules.yaml"),), min_steps=40))
+    return dumpdiff.triage(Case(*runs, rules=(str(folder / "rules.yaml"),), min_steps=40))
 
 
 @pytest.fixture(scope="module")
-def several(trace: Callable[[str], Trace]) -> Evidence:
-    """Dumps of runs with another weight, and with other tables of rotary angles after it."""
-    whole = trace("v6.0_api_stack_summary")
-    readers = (
+def dump_evidence(trace: Callable[[str], Trace]) -> Evidence:
+    """Compare dumps that differ in a weight, and in the tables of rotary angles after it."""
+    complete_trace = trace("v6.0_api_stack_summary")
+    consumers = (
         "Functional.linear.0.forward",
         "Tensor.__mul__.2.forward",
         "Tensor.__mul__.3.forward",
     )
-    rows = {
-        row
-        for reader in readers
-        for row in (*find_tensors_like(whole, reader, "input.1"), *find_dependents(whole, reader))
-    }
-    found = locate_divergence(scale_tensors(whole, rows, 1.1), whole)
-    assert [finding.kind for finding in found.findings] == ["parameter", "constant", "constant"]
-    return Evidence(dumps=found)
+    rows: set[int] = set()
+    for consumer in consumers:
+        rows.update(find_tensors_like(complete_trace, consumer, "input.1"))
+        rows.update(find_dependents(complete_trace, consumer))
+    result = locate_divergence(scale_tensors(complete_trace, rows, 1.1), complete_trace)
+    assert [finding.kind for finding in result.findings] == ["parameter", "constant", "constant"]
+    return Evidence(dumps=result)
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands write what they write."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which commands write their files."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def because_of(
+def make_decision(
     cause: Cause | None, candidates: tuple[Place, ...] = (), symptom: str = "unknown"
 ) -> Decision:
     return Decision("differ", symptom, cause, candidates, "")  # type: ignore[arg-type]
 
 
-def advised(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    """What is advised for every conclusion that there can be."""
+def advise_everything(case: Case, evidence: Evidence) -> Iterator[Advice]:
+    """Iterate over the advice for every possible conclusion."""
     for cause in CAUSES:
         for symptom in ("first loss", "gradients"):
-            yield from advise(case, evidence, because_of(cause, symptom=symptom))
-    yield from advise(case, evidence, because_of(None, get_args(Place)))
+            yield from advise(case, evidence, make_decision(cause, symptom=symptom))
+    yield from advise(case, evidence, make_decision(None, get_args(Place)))
     for verdict in ("agree", "inconclusive"):
-        yield from advise(case, evidence, replace(because_of(None), verdict=verdict))
+        yield from advise(case, evidence, replace(make_decision(None), verdict=verdict))
 
 
-def whole(evidence: Evidence) -> Evidence:
-    """The same, found on whole tensors."""
+def mark_whole_tensors(evidence: Evidence) -> Evidence:
+    """Return the same evidence as if whole tensors had been compared."""
     assert evidence.dumps is not None
     return replace(
         evidence, dumps=replace(evidence.dumps, pairs=evidence.dumps.pairs.assign(relative_l2=0.1))
     )
 
 
-def command_lines(*told: Advice) -> list[list[str]]:
-    """The arguments of every call of dumpdiff, in order."""
-    lines = (line for one in told for line in one.commands)
-    calls = (re.sub(r'^eval "\$\((.*)\)"', r"\1", line) for line in lines)
-    split = [shlex.split(call, comments=True) for call in calls]
-    assert all(words[0] == "dumpdiff" for words in split)
-    return [words[1:] for words in split]
+def parse_commands(*advice: Advice) -> list[list[str]]:
+    """Return the arguments of every call of dumpdiff, in order."""
+    calls = []
+    for item in advice:
+        for line in item.commands:
+            call = re.sub(r'^eval "\$\((.*)\)"', r"\1", line)
+            program, *arguments = shlex.split(call, comments=True)
+            assert program == "dumpdiff"
+            calls.append(arguments)
+    return calls
 
 
-def parsed(arguments: list[str]) -> str:
-    """The command that would run; raises click's error where it does not take the arguments."""
+def find_command(arguments: list[str]) -> str:
+    """Return the command that would run. Raises click's error if it rejects the arguments."""
     command: click.Command = main
     name, words = "", list(arguments)
     while isinstance(command, click.Group):
         context = click.Context(command)
-        found = command.get_command(context, words[0])
-        if found is None and command is not main:  # the first command of a group needs no name
+        subcommand = command.get_command(context, words[0])
+        if subcommand is None and command is not main:  # the first command of a group needs no name
             words.insert(0, command.list_commands(context)[0])
             continue
-        assert found is not None, f"there is no command {words[0]}"
-        name, command = words.pop(0), found
+        assert subcommand is not None, f"there is no command {words[0]}"
+        name, command = words.pop(0), subcommand
     with suppress(click.exceptions.Exit):  # --help
         command.make_context(name, words)
     return name
 
 
-def test_every_advised_command_is_taken(full: TriageResult, several: Evidence, here: Path) -> None:
+def test_every_advised_command_is_taken(
+    triage_result: TriageResult, dump_evidence: Evidence, working_folder: Path
+) -> None:
     cases = (
-        (full.case, full.evidence),
-        (full.case, several),
-        (full.case, whole(several)),
+        (triage_result.case, triage_result.evidence),
+        (triage_result.case, dump_evidence),
+        (triage_result.case, mark_whole_tensors(dump_evidence)),
         (Case(), Evidence()),
     )
-    calls = command_lines(*(one for given in cases for one in advised(*given)))
-    assert {parsed(arguments) for arguments in calls} >= {
+    advice = [item for case, evidence in cases for item in advise_everything(case, evidence)]
+    calls = parse_commands(*advice)
+    assert {find_command(arguments) for arguments in calls} >= {
         "settings", "data", "compare", "convert", "align", "narrow", "explain", "logs", "optimizer", "mindspore",
         "msprobe", "env", "snippet",
     }  # fmt: skip
@@ -153,90 +162,95 @@ def test_every_advised_command_is_taken(full: TriageResult, several: Evidence, h
 
 def test_the_check_of_commands_sees_a_wrong_one() -> None:
     with pytest.raises(click.UsageError, match="No such option"):
-        parsed(["data", "a", "b", "--sequence-length", "8"])
+        find_command(["data", "a", "b", "--sequence-length", "8"])
     with pytest.raises(click.UsageError, match="Missing parameter"):
-        parsed(["align", "a"])
+        find_command(["align", "a"])
 
 
 @pytest.mark.parametrize("cause", ["settings", "data", "weights", "schedule", "optimizer"])
 def test_what_is_advised_shows_what_the_stage_found(
-    full: TriageResult, here: Path, cause: Cause
+    triage_result: TriageResult, working_folder: Path, cause: Cause
 ) -> None:
-    stage = full.evidence.find_stage("logs" if cause == "schedule" else cause)
+    stage = triage_result.evidence.find_stage("logs" if cause == "schedule" else cause)
     assert stage is not None
     assert stage.verdict == "differ"
-    shown = command_lines(*advise(full.case, full.evidence, because_of(cause)))[0]
-    result = CliRunner().invoke(main, shown)
+    arguments = parse_commands(
+        *advise(triage_result.case, triage_result.evidence, make_decision(cause))
+    )[0]
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 1, result.output
     headline = stage.headline
     assert headline in result.stdout.partition("\n")[0]
 
 
-def test_token_files_are_cut_as_the_settings_say(full: TriageResult) -> None:
-    (call,) = command_lines(*advise(full.case, full.evidence, because_of("data")))
+def test_token_files_are_cut_as_the_settings_say(triage_result: TriageResult) -> None:
+    (call,) = parse_commands(
+        *advise(triage_result.case, triage_result.evidence, make_decision("data"))
+    )
     assert shlex.join(call[3:]) == (
-        "--seq-length 64 --global-batch-size 8 --micro-batch-size 2 --data-parallel 4 --seed 78:77 --split 1.0,0.0,0.0 "
-        "--samples 800 --loader mindformers:megatron -v"
+        "--seq-length 64 --global-batch-size 8 --micro-batch-size 2 --data-parallel 4"
+        " --seed 78:77 --split 1.0,0.0,0.0 --samples 800 --loader mindformers:megatron -v"
     )
 
 
 def test_a_dump_that_is_advised_can_be_configured_and_is_of_that_step(
-    here: Path, full: TriageResult
+    working_folder: Path, triage_result: TriageResult
 ) -> None:
-    told = (
-        advise(Case(), Evidence(), because_of("forward")),
-        advise(full.case, full.evidence, because_of("long run")),
+    advice = (
+        advise(Case(), Evidence(), make_decision("forward")),
+        advise(triage_result.case, triage_result.evidence, make_decision("long run")),
     )
-    for some, step in zip(told, (0, 20), strict=True):
-        for arguments in command_lines(*some):
+    for items, step in zip(advice, (0, 20), strict=True):
+        for arguments in parse_commands(*items):
             if arguments[0] != "logs":
                 result = CliRunner().invoke(main, arguments)
                 assert result.exit_code == 0, result.output
-        assert f'"iteration": "{step}"' in (here / "dump.json").read_text()
-        assert re.search(rf'"step": \[\s*{step}\s*\]', (here / "config.json").read_text())
+        assert f'"iteration": "{step}"' in (working_folder / "dump.json").read_text()
+        assert re.search(rf'"step": \[\s*{step}\s*\]', (working_folder / "config.json").read_text())
 
 
-def test_statistics_are_narrowed_down(full: TriageResult, here: Path) -> None:
-    dumps = full.evidence.dumps
+def test_statistics_are_narrowed_down(triage_result: TriageResult, working_folder: Path) -> None:
+    dumps = triage_result.evidence.dumps
     assert dumps is not None
     unexplained = replace(
         dumps, findings=tuple(replace(finding, causes=()) for finding in dumps.findings)
     )
-    (one,) = advise(full.case, replace(full.evidence, dumps=unexplained), because_of("forward"))
-    assert (
-        one.why
-        == "statistics say where, whole tensors say why; what to dump next around finding 1:"
+    evidence = replace(triage_result.evidence, dumps=unexplained)
+    (item,) = advise(triage_result.case, evidence, make_decision("forward"))
+    assert item.why == (
+        "statistics show where the runs diverge, whole tensors show why;"
+        " what to dump next around finding 1:"
     )
-    assert [CliRunner().invoke(main, call).exit_code for call in command_lines(one)] == [1, 0]
-    assert (here / "next").is_dir()
+    assert [CliRunner().invoke(main, call).exit_code for call in parse_commands(item)] == [1, 0]
+    assert (working_folder / "next").is_dir()
 
 
 def test_the_first_finding_of_the_place_is_named_and_the_others_are_counted(
-    several: Evidence,
+    dump_evidence: Evidence,
 ) -> None:
-    (one,) = advise(Case(), several, because_of("forward"))
-    assert "around finding 2 (the first of 2 there)" in one.why
-    assert one.commands[1] == "dumpdiff narrow result.json --finding 2 -o next"
+    (item,) = advise(Case(), dump_evidence, make_decision("forward"))
+    assert "around finding 2 (the first of 2 there)" in item.why
+    assert item.commands[1] == "dumpdiff narrow result.json --finding 2 -o next"
 
 
-def test_what_dumps_show_of_weights_is_advised_to_be_looked_at(several: Evidence) -> None:
-    told = [one.why for one in advise(Case(), several, because_of("weights"))]
-    assert told[0].startswith("compare the checkpoints: give weights: of both runs")
-    assert told[1:] == ["look at finding 1:"]
+def test_what_dumps_show_of_weights_is_advised_to_be_looked_at(dump_evidence: Evidence) -> None:
+    first, second = advise(Case(), dump_evidence, make_decision("weights"))
+    assert first.why.startswith("compare the checkpoints: give weights: of both runs")
+    assert second.why == "look at finding 1:"
 
 
-def test_where_there_are_whole_tensors_what_was_tried_is_shown(several: Evidence) -> None:
-    (one,) = advise(Case(), whole(several), because_of("forward"))
-    assert one.why.startswith("no hypothesis explains finding 2")
-    assert one.commands[1] == "dumpdiff explain result.json --finding 2"
+def test_where_there_are_whole_tensors_what_was_tried_is_shown(dump_evidence: Evidence) -> None:
+    (item,) = advise(Case(), mark_whole_tensors(dump_evidence), make_decision("forward"))
+    assert item.why.startswith("no hypothesis explains finding 2")
+    assert item.commands[1] == "dumpdiff explain result.json --finding 2"
 
 
 @pytest.mark.parametrize("place", ["data", "weights", "forward", "backward", "optimizer"])
 def test_what_was_given_and_cannot_be_read_is_not_asked_for_again(place: Place) -> None:
     evidence = Evidence(stages=(Stage(place, "inconclusive", "a.bin: cut off"),))
-    told = advise(Case(), evidence, because_of(place))
+    advice = advise(Case(), evidence, make_decision(place))
     assert any(
-        one.why.endswith("could not be used; put it right, and triage again: a.bin: cut off")
-        for one in told
+        item.why.endswith("could not be used; fix it, and triage again: a.bin: cut off")
+        for item in advice
     )
-    assert not any("give " in one.why for one in told)
+    assert not any("give " in item.why for item in advice)

@@ -1,4 +1,4 @@
-"""A case file: paths relative to it, every part optional, every mistake told with its line."""
+"""A case file: paths are relative to it, inputs are optional, mistakes are reported with their line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.diagnosis.case import Case, Run, load_case, build_run
+from dumpdiff.diagnosis.case import Case, Run, build_run, load_case
 from dumpdiff.model.errors import DumpError
 
 
@@ -17,43 +17,45 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def case(folder: Path, text: str) -> Case:
+def write_case(folder: Path, text: str) -> Case:
     (folder / "case.yaml").write_text(text)
     return load_case(folder / "case.yaml")
 
 
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
-    read = case(folder, "target: {log: ms.log}\nreference: {log: pt.log, version: '0.12'}\n")
-    assert read.target == Run(log=str(folder / "ms.log"))
-    assert read.reference == Run(log=str(folder / "pt.log"), version="0.12")
-    assert read.get_both("log") == (str(folder / "ms.log"), str(folder / "pt.log"))
+    loaded_case = write_case(
+        folder, "target: {log: ms.log}\nreference: {log: pt.log, version: '0.12'}\n"
+    )
+    assert loaded_case.target == Run(log=str(folder / "ms.log"))
+    assert loaded_case.reference == Run(log=str(folder / "pt.log"), version="0.12")
+    assert loaded_case.get_both("log") == (str(folder / "ms.log"), str(folder / "pt.log"))
 
 
 def test_everything_else_is_of_both_runs(folder: Path) -> None:
-    read = case(
+    loaded_case = write_case(
         folder,
         "target: {log: ms.log}\nbaseline: {logs: again.log}\nmin_steps: 40\nrules: [names.yaml]\n",
     )
-    assert read.baseline_logs == (str(folder / "again.log"),)
-    assert read.min_steps == 40
-    assert read.rules == (str(folder / "names.yaml"),)
+    assert loaded_case.baseline_logs == (str(folder / "again.log"),)
+    assert loaded_case.min_steps == 40
+    assert loaded_case.rules == (str(folder / "names.yaml"),)
 
 
 def test_a_key_with_everything_under_it_commented_out_is_missing(folder: Path) -> None:
-    read = case(
+    loaded_case = write_case(
         folder,
         "target:\n  log: ms.log\n  dump:  # dump/\nreference:\n  # log: pt.log\nbaseline:\nrules:\n",
     )
-    assert (read.target, read.reference) == (Run(log=str(folder / "ms.log")), Run())
-    assert (read.min_steps, read.rules) == (1000, ())
+    assert (loaded_case.target, loaded_case.reference) == (Run(log=str(folder / "ms.log")), Run())
+    assert (loaded_case.min_steps, loaded_case.rules) == (1000, ())
 
 
 def test_a_dataset_is_named_without_its_suffix(folder: Path) -> None:
-    assert case(folder, "target: {data: data}").target.data == str(folder / "data")
+    assert write_case(folder, "target: {data: data}").target.data == str(folder / "data")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("target: {logs: ms.log}", "case.yaml:1: unknown key 'logs'; did you mean 'log'?"),
         ("target:\n  log: nowhere.log", "case.yaml:2: there is no "),
@@ -67,13 +69,13 @@ def test_a_dataset_is_named_without_its_suffix(folder: Path) -> None:
         ),
         ("target: ms.log", "case.yaml:1: expected a mapping (key: value), found 'ms.log'"),
         ("target: [", "case.yaml:1: no valid YAML"),
-        ("# nothing", "names nothing of either run; give some of: settings, "),
+        ("# nothing", "names no input of either run; give some of: settings, "),
     ],
 )
-def test_a_mistake_is_told_with_its_line(folder: Path, text: str, said: str) -> None:
+def test_a_mistake_is_told_with_its_line(folder: Path, text: str, message: str) -> None:
     with pytest.raises(DumpError) as raised:
-        case(folder, text)
-    assert said in str(raised.value)
+        write_case(folder, text)
+    assert message in str(raised.value)
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
@@ -86,12 +88,12 @@ def test_parts_may_be_given_one_by_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("inputs", "message"),
     [
-        ({"logg": "x"}, "'logg' is nothing that a run has; expected one of settings, "),
+        ({"logg": "x"}, "'logg' is no input of a run; expected one of settings, "),
         ({"log": "x"}, "x: no such file"),
     ],
 )
-def test_wrong_parts_are_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(DumpError, match=said):
-        build_run(given)
+def test_wrong_parts_are_refused(inputs: dict[str, str], message: str) -> None:
+    with pytest.raises(DumpError, match=message):
+        build_run(inputs)

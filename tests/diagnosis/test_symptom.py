@@ -1,4 +1,4 @@
-"""What logs show first: the tree of the precision guide, with the traps of the logs themselves."""
+"""The first symptom in the logs, and logs that seem to show one and do not."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Logs = Callable[..., LogComparison]
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    """``logs(loss)``: a log of MindSpore Transformers with these losses beside one of Megatron-LM with ``LOSS``."""
+    """``logs(loss)`` compares a log of MindSpore Transformers with these losses to one with ``LOSS``."""
 
-    def compared(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
+    def compare_logs(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
         (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
         (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
         return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
 
-    return compared
+    return compare_logs
 
 
 def test_without_logs_nothing_is_known() -> None:
@@ -50,14 +50,16 @@ def test_the_first_loss(logs: Logs) -> None:
 
 
 def test_the_second_loss(logs: Logs) -> None:
-    assert find_symptom(logs(np.where(np.arange(40) == 0, LOSS, LOSS * 1.02)), None) == "second loss"
+    assert (
+        find_symptom(logs(np.where(np.arange(40) == 0, LOSS, LOSS * 1.02)), None) == "second loss"
+    )
 
 
 def test_a_later_loss(logs: Logs) -> None:
     assert find_symptom(logs(np.where(np.arange(40) < 20, LOSS, LOSS * 1.05)), None) == "later"
 
 
-def in_float32(tmp_path: Path) -> run_settings.SettingsComparison:
+def compare_in_float32(tmp_path: Path) -> run_settings.SettingsComparison:
     (tmp_path / "run.yaml").write_text(
         "model: {model_config: {type: LlamaConfig, compute_dtype: float32}}\n"
     )
@@ -68,21 +70,21 @@ def in_float32(tmp_path: Path) -> run_settings.SettingsComparison:
 
 
 def test_float32_runs_are_not_allowed_what_the_standard_allows(logs: Logs, tmp_path: Path) -> None:
-    near = logs(LOSS + 1e-3)
-    assert find_symptom(near, None) == "none"
-    told = check_first_loss(near, in_float32(tmp_path))
-    assert told is not None
-    assert told.verdict == "differ"
-    assert "within the standard, but beyond the rounding of float32" in told.said
+    close_logs = logs(LOSS + 1e-3)
+    assert find_symptom(close_logs, None) == "none"
+    check = check_first_loss(close_logs, compare_in_float32(tmp_path))
+    assert check is not None
+    assert check.verdict == "differ"
+    assert "within the standard, but beyond the rounding of float32" in check.said
 
 
 def test_low_precision_runs_are(logs: Logs) -> None:
-    both = run_settings.compare(
+    settings = run_settings.compare(
         read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
     )
-    told = check_first_loss(logs(LOSS + 1e-3), both)
-    assert told is not None
-    assert told.verdict == "agree"
+    check = check_first_loss(logs(LOSS + 1e-3), settings)
+    assert check is not None
+    assert check.verdict == "agree"
 
 
 def test_a_second_loss_after_a_rate_of_zero_says_nothing_of_the_optimizer(logs: Logs) -> None:

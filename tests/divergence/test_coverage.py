@@ -25,7 +25,7 @@ def covered(target, reference):
 
 def of(phase, table):
     return {
-        side: tuple(int(figures[phase][name]) for name in ("ops", "compared", "healed"))
+        side: tuple(int(figures[phase][name]) for name in ("ops", "compared", "reconverged"))
         for side, figures in table.items()
     }
 
@@ -50,7 +50,7 @@ def test_the_share_is_what_was_compared_of_what_there_is(trace, pair):
     for figures in covered(*map(trace, pair)).values():
         for numbers in figures.values():
             assert numbers["share"] == numbers["compared"] / numbers["ops"]
-            assert 0 <= numbers["compared"] + numbers["healed"] <= numbers["ops"]
+            assert 0 <= numbers["compared"] + numbers["reconverged"] <= numbers["ops"]
 
 
 class TestOps:

@@ -79,7 +79,7 @@ class TestCancellation:
         }
         for target, reference, state in (
             (edit_tensors(close, rows, **error), close, "agreeing"),
-            (cancelling(whole, 1 + 1e-4), whole, "healed"),
+            (cancelling(whole, 1 + 1e-4), whole, "reconverged"),
         ):
             graph, states = classify_traces(target, reference)
             assert states.state[at(graph, RESIDUAL)] == state

@@ -190,7 +190,7 @@ class TestRegions:
         assert found.target_ops == (DIVISION, MASKED)
         assert found.reference_ops == (MASKED,)
         assert any(
-            reason.startswith("in between 1 values of the target alone")
+            reason == "unpaired values in between: 1 target, 0 reference"
             for reason in found.evidence
         )
 

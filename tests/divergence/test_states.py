@@ -110,9 +110,9 @@ class TestHealing:
         self, trace
     ):
         whole = trace("pt_none")
-        assert state(scale_result(whole, SILU, 1.05), whole, SILU) == "healed"
+        assert state(scale_result(whole, SILU, 1.05), whole, SILU) == "reconverged"
 
-    def test_what_leads_nowhere_is_not_healed(self, trace):
+    def test_what_leads_nowhere_is_not_reconverged(self, trace):
         """As the loss: nothing in the forward pass is computed from it."""
         whole = trace("pt_none")
         assert (
@@ -120,7 +120,7 @@ class TestHealing:
             == "introduced"
         )
 
-    def test_what_gradients_alone_show_is_not_healed(self, trace):
+    def test_what_gradients_alone_show_is_not_reconverged(self, trace):
         """All that follows in the forward pass looks equal; the backward pass does not, and nothing else is why."""
         whole = trace("pt_none")
         gradients = np.flatnonzero(
@@ -128,7 +128,7 @@ class TestHealing:
         )
         assert state(scale_tensors(scale_result(whole, SILU, 1.05), gradients, 1.1), whole, SILU) == "introduced"
 
-    def test_a_parameter_that_differs_is_not_healed(self, trace):
+    def test_a_parameter_that_differs_is_not_reconverged(self, trace):
         whole = trace("pt_none")
         target = scale_tensors(whole, find_tensors_like(whole, GATE, "input.1"), 1.01)
         assert state(target, whole, GATE, "input.1") == "introduced"
@@ -137,15 +137,15 @@ class TestHealing:
 class TestWhoVouches:
     """What agrees below heals what is off above it only if it would have noticed."""
 
-    @pytest.mark.parametrize(("error", "found"), [(1e-3, "healed"), (2e-4, "introduced")])
+    @pytest.mark.parametrize(("error", "found"), [(1e-3, "reconverged"), (2e-4, "introduced")])
     def test_a_sum_notices_a_branch_by_its_share(self, trace, error, found):
         """The branch is 1/270 of the sum, whose tolerance is 1.9e-6: it shows from 5e-4 on."""
         whole = scale_result(trace("pt_none"), RESIDUAL, 100)
         assert state(scale_result(whole, DOWN, 1 + error), whole, DOWN) == found
 
     @pytest.mark.parametrize(("off", "below", "found"), [
-        (0, 1.07, "healed"),
-        (6e-6, 1.0, "healed"),
+        (0, 1.07, "reconverged"),
+        (6e-6, 1.0, "reconverged"),
         (6e-6, 1.07, "incomparable"),
     ])  # fmt: skip
     def test_what_agrees_by_its_inputs_errors_alone_vouches_only_if_what_follows_agrees(

@@ -92,13 +92,13 @@ class TestUnmatched:
     def test_an_op_that_leads_to_agreement_is_another_decomposition(self, trace):
         whole = trace("pt_none")
         found = self.reasons(skip_op(whole, DIVISION), whole, "reference")
-        assert found == {DIVISION: "healed: another decomposition, every path re-joins agreement"}
+        assert found == {DIVISION: "reconverged: an equivalent decomposition, all values computed from it agree again"}
 
     def test_an_op_between_agreement_and_disagreement_is_of_the_region(self, trace):
         whole = trace("pt_none")
         parted = scale_result(scale_result(whole, MASKED, 3.0), SOFTMAX, 1.07, and_after=True)
         found = self.reasons(skip_op(parted, DIVISION), whole, "reference")
-        assert found == {DIVISION: "region: between agreement and disagreement"}
+        assert found == {DIVISION: "region: between values that agree and values that differ"}
 
     def test_the_side_that_has_it_is_named(self, trace):
         whole = trace("pt_none")
@@ -114,7 +114,7 @@ class TestUnmatched:
     def test_ops_of_another_model_have_no_partner(self, trace):
         found = self.reasons(trace("ms_graph"), trace("pt_none"), "reference")
         assert len(found) > 100
-        assert "no partner, and nothing that follows from it has one" in found.values()
+        assert "no partner, and nothing computed from it has one" in found.values()
 
     def test_kind_phase_and_scope_are_those_of_the_op(self, trace):
         whole = trace("pt_none")

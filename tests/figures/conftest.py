@@ -1,4 +1,4 @@
-"""Real pairs of dumps, compared and draw_pair once per session."""
+"""Real pairs of dumps, compared once per session."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def draw(target: Trace, reference: Trace) -> DrawnPair:
 
 @pytest.fixture(scope="session")
 def draw_pair(trace: Callable[[str], Trace]) -> Callable[[str, str], DrawnPair]:
-    """Return ``draw_pair("demo_mindspore", "demo_pytorch")``: comparison, result, finding contexts."""
+    """Return ``draw_pair("ms_graph", "pt_none")``: comparison, result, finding contexts."""
     return cache(lambda target, reference: draw(trace(target), trace(reference)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isnan
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,8 +200,7 @@ def test_agreement_has_no_contexts(trace: Callable[[str], Trace]) -> None:
     assert draw(clean, clean)[2] == ()
 
 
-def test_align_collects_contexts_only_if_asked(dump: Callable[[str], object]) -> None:
-    paths = [str(dump(name)) for name in DEMO]
-    assert align(*paths).finding_contexts == ()
-    (context,) = align(*paths, finding_contexts=True).finding_contexts
-    assert context.rank == 1
+def test_align_collects_contexts_only_for_the_page(dump: Callable[[str], Path]) -> None:
+    result = align(*(dump(name) for name in DEMO))
+    assert result.finding_contexts == ()
+    assert "The dataflow around finding 1 on both sides" in result.to_html()

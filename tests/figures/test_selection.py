@@ -23,11 +23,11 @@ def flows(trace: Callable[[str], Trace]) -> Flows:
 
 
 def find_unit(flows: Flows, target: str = "", reference: str = "") -> Unit:
-    ours, theirs = (
+    target_op, reference_op = (
         find_op(flow.flow.trace, name) if name else -1
         for flow, name in zip(flows, (target, reference), strict=True)
     )
-    return ours, theirs
+    return target_op, reference_op
 
 
 def list_names(side: Dataflow, ops: list[int]) -> list[str]:

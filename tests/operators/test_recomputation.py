@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff.graph import Flow
-from dumpdiff.operators import KINDS, read_execution, compute_relative_distance, compute_interpretations, recompute
+from dumpdiff.operators import (
+    KINDS,
+    compute_interpretations,
+    compute_relative_distance,
+    read_execution,
+    recompute,
+)
 from dumpdiff.operators.call import find_reduced_axes
 from dumpdiff.rulebook import load_rules
 
@@ -21,7 +27,7 @@ W = np.random.default_rng(2).standard_normal((5, 8))
 V = np.random.default_rng(3).standard_normal(8)
 LABELS = np.array([3, 0, 7, 2, 1, 5])
 
-#: kind, inputs, keyword arguments, what PyTorch says
+#: kind, inputs, keyword arguments, the same in PyTorch
 CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tensor]]] = [
     ("add", [X, V], {}, lambda x, v: x + v),
     ("add", [X, V], {"alpha": 3.0}, lambda x, v: torch.add(x, v, alpha=3)),
@@ -70,63 +76,65 @@ CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tenso
 ]
 
 
-def as_torch(value: object) -> object:
+def convert_to_torch(value: object) -> object:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.parametrize(("kind", "inputs", "named", "expected"), CASES)
+@pytest.mark.parametrize(("kind", "inputs", "keywords", "compute_expected"), CASES)
 def test_agrees_with_pytorch_in_float64(
-    kind: str, inputs: list[object], named: dict[str, float], expected: Callable[..., torch.Tensor]
+    kind: str,
+    inputs: list[object],
+    keywords: dict[str, float],
+    compute_expected: Callable[..., torch.Tensor],
 ) -> None:
-    wanted = expected(*map(as_torch, inputs)).numpy()
-    made = recompute(kind, inputs, named, recorded_output=wanted)
-    assert made is not None
-    assert made.dtype == np.float64
-    np.testing.assert_allclose(made, wanted, rtol=1e-12, atol=1e-13)
+    expected = compute_expected(*map(convert_to_torch, inputs)).numpy()
+    output = recompute(kind, inputs, keywords, recorded_output=expected)
+    assert output is not None
+    assert output.dtype == np.float64
+    np.testing.assert_allclose(output, expected, rtol=1e-12, atol=1e-13)
 
 
-def test_what_it_does_not_know_it_does_not_guess() -> None:
+def test_unknown_kinds_and_unsuitable_inputs_give_nothing() -> None:
     assert "fft" not in KINDS
     assert recompute("fft", [X]) is None
     assert recompute("matmul", [X, np.ones((4, 4))]) is None
     assert recompute("rms_norm", []) is None
 
 
-def test_the_recorded_output_chooses_among_readings() -> None:
-    square = W[:, :5].copy()
-    names = [name for name, _ in compute_interpretations("matmul", [X[..., :5], square])]
+def test_the_recorded_output_selects_the_interpretation() -> None:
+    x, square = X[..., :5], W[:, :5].copy()
+    names = [name for name, _ in compute_interpretations("matmul", [x, square])]
     assert names[0] == "b transposed"
-    plain = recompute("matmul", [X[..., :5], square], recorded_output=X[..., :5] @ square)
-    assert plain is not None
-    np.testing.assert_allclose(plain, X[..., :5] @ square)
+    output = recompute("matmul", [x, square], recorded_output=x @ square)
+    assert output is not None
+    np.testing.assert_allclose(output, x @ square)
 
 
 @pytest.mark.parametrize("name", ["demo_mindspore", "demo_pytorch", "ms_graph", "v6.0_api_stack"])
-def test_real_runs_computed_what_the_arithmetic_says(
-    name: str, flow: Callable[[str], Flow]
-) -> None:
-    """Every forward op of a kind that is known here; MindSpore's CPU kernels err most, in exp."""
-    side, rules, checked = flow(name), load_rules([]), 0
+def test_real_runs_agree_with_the_arithmetic(name: str, flow: Callable[[str], Flow]) -> None:
+    """Every forward op of a known kind; MindSpore's CPU kernels err most, in exp."""
+    side, rules, n_checked = flow(name), load_rules([]), 0
     for op, phase in enumerate(side.phases):
-        kind, ran = (
-            rules.resolve_kind(side.trace.ops["kind"].iat[op]),
-            read_execution(side.trace, side.get_tensor_ids(op).tolist()),
-        )
-        if phase == "forward" and ran is not None:
-            made = recompute(kind, ran.inputs, ran.keywords, recorded_output=ran.output)
-            if made is not None:
-                checked += 1
-                assert compute_relative_distance(made, ran.output) <= 1e-6, (kind, op)
-    assert checked > 100
+        kind = rules.resolve_kind(side.trace.ops["kind"].iat[op])
+        execution = read_execution(side.trace, side.get_tensor_ids(op).tolist())
+        if phase != "forward" or execution is None:
+            continue
+        inputs, recorded = execution.inputs, execution.output
+        output = recompute(kind, inputs, execution.keywords, recorded_output=recorded)
+        if output is not None:
+            n_checked += 1
+            assert compute_relative_distance(output, recorded) <= 1e-6, (kind, op)
+    assert n_checked > 100
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), st.data())
-def test_the_axes_of_a_reduction_give_its_shape(
+def test_the_reduced_axes_give_the_shape_of_the_output(
     shape: tuple[int, ...], data: st.DataObject
 ) -> None:
     axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1))))
-    keep = data.draw(st.booleans())
-    after = np.zeros(shape).sum(axis=axes, keepdims=keep).shape if axes else shape
-    found = find_reduced_axes(shape, after)
-    assert found is not None
-    assert np.zeros(shape).sum(axis=found, keepdims=len(after) == len(shape)).shape == after
+    keepdims = data.draw(st.booleans())
+    output_shape = np.zeros(shape).sum(axis=axes, keepdims=keepdims).shape if axes else shape
+    found_axes = find_reduced_axes(shape, output_shape)
+    assert found_axes is not None
+    has_all_axes = len(output_shape) == len(shape)
+    assert np.zeros(shape).sum(axis=found_axes, keepdims=has_all_axes).shape == output_shape

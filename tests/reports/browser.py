@@ -40,12 +40,12 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.get("about:blank")
         self.driver.get(f"{file.as_uri()}{hash_}")
-        self.until("performance.getEntriesByName('interactive').length > 0")
+        self.wait_until("performance.getEntriesByName('interactive').length > 0")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(f"return ({script})", *arguments)
 
-    def until(self, condition: str) -> None:
+    def wait_until(self, condition: str) -> None:
         WebDriverWait(self.driver, SECONDS).until(
             lambda _: self.run(condition), f"never true: {condition}"
         )
@@ -53,7 +53,7 @@ class Browser:
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
-    def texts(self, selector: str) -> list[str]:
+    def read_texts(self, selector: str) -> list[str]:
         return [element.text for element in self.driver.find_elements(By.CSS_SELECTOR, selector)]
 
     def press(self, key: str) -> None:
@@ -63,7 +63,7 @@ class Browser:
     def hash(self) -> str:
         return str(self.run("decodeURIComponent(location.hash)"))
 
-    def errors(self) -> list[str]:
+    def take_errors(self) -> list[str]:
         """Return the warnings and errors that the console has since the last call."""
         return [
             entry["message"]
@@ -71,7 +71,7 @@ class Browser:
             if entry["level"] in ("SEVERE", "WARNING")
         ]
 
-    def requests(self) -> list[str]:
+    def take_requests(self) -> list[str]:
         """Return the addresses that were fetched, other than the file, since the last call."""
         events = (
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")

@@ -47,7 +47,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def browser(chromium: Chrome, tmp_path: Path) -> Iterator[Browser]:
     """A browser that fails the test if the page logged an error or fetched anything."""
     browser = Browser(chromium, tmp_path)
-    browser.errors(), browser.requests()
+    browser.take_errors(), browser.take_requests()
     yield browser
-    assert browser.errors() == []
-    assert browser.requests() == []
+    assert browser.take_errors() == []
+    assert browser.take_requests() == []

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 
 class Page(HTMLParser):
-    """The tags, text and cells of rendered Markdown (CommonMark, raw HTML, tables, as on GitHub)."""
+    """Tags, text and cells of rendered Markdown (CommonMark, raw HTML, tables, as on GitHub)."""
 
     def __init__(self, markdown: str) -> None:
         super().__init__()

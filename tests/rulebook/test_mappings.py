@@ -76,7 +76,7 @@ def test_a_later_file_wins(tmp_path: Path) -> None:
         (
             DATA + "Cell.fc.Dense: Module.fc.Linear\n",
             5,
-            "'Cell.fc.Dense' is no tensor's name, such as",
+            "'Cell.fc.Dense' is not the name of a tensor, such as",
         ),
         (
             DATA + "Cell.fc.Dense.forward.0.input.0: x.forward.0.input.0\n",

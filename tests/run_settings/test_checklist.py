@@ -1,4 +1,4 @@
-"""The guides' lists: what settings, environment and logs can answer is answered; the rest is left to a person."""
+"""The checklists: settings, environment and logs answer what they can; the rest is left to a person."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from dumpdiff import training_logs
 from dumpdiff.run_settings import Settings, compare, read_settings
 from dumpdiff.run_settings.checklist import Answer, Checklist, Item, check, load_items
 from dumpdiff.run_settings.settings import SettingValue
 from dumpdiff.run_settings.table import load_table
-from dumpdiff.training_logs import compare as compare_logs
 from dumpdiff.training_logs import read_log
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -24,13 +24,15 @@ def pair() -> tuple[Settings, Settings]:
     return read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
 
 
-def having(side: Settings, **values: Any) -> Settings:
-    """The same run with some values changed; dots are written as double underscores."""
-    given = {name.replace("__", "."): SettingValue(value, "here:1") for name, value in values.items()}
-    return replace(side, values={**side.values, **given})
+def set_values(side: Settings, **values: Any) -> Settings:
+    """Return the same run with other values; dots in names are written as double underscores."""
+    changed_values = dict(side.values)
+    for name, value in values.items():
+        changed_values[name.replace("__", ".")] = SettingValue(value, "here:1")
+    return replace(side, values=changed_values)
 
 
-def answer(checklist: Checklist, name: str) -> Answer:
+def find_answer(checklist: Checklist, name: str) -> Answer:
     return next(answer for answer in checklist.answers if answer.item.name == name)
 
 
@@ -66,52 +68,60 @@ def test_what_settings_answer_is_answered(pair: tuple[Settings, Settings]) -> No
         "optimizer",
         "batch",
     }
-    assert answer(checklist, "experts").state == "holds"
-    assert answer(checklist, "topk").state == "unused"
-    assert answer(checklist, "template").state == "open"
+    assert find_answer(checklist, "experts").state == "holds"
+    assert find_answer(checklist, "topk").state == "unused"
+    assert find_answer(checklist, "template").state == "open"
 
 
 def test_a_difference_fails_its_item(pair: tuple[Settings, Settings]) -> None:
-    target = having(pair[0], optimizer__eps=1e-6)
+    target = set_values(pair[0], optimizer__eps=1e-6)
     checklist = check(compare(target, pair[1]))
     assert checklist.verdict == "differ"
-    assert answer(checklist, "adam-eps").state == "fails"
+    assert find_answer(checklist, "adam-eps").state == "fails"
     assert checklist.to_stage().headline.startswith(
         "adam epsilon: 1e-06 (here:1), 1e-08 (llama_megatron.sh:43); "
     )
 
 
 def test_alike_on_both_sides_is_not_yet_as_advised(pair: tuple[Settings, Settings]) -> None:
-    target = having(pair[0], model__model_config__hidden_dropout=0.1)
-    found = answer(check(compare(target, having(pair[1], hidden_dropout="0.1"))), "dropout")
-    assert found.state == "advice"
-    assert found.evidence == (
+    target = set_values(pair[0], model__model_config__hidden_dropout=0.1)
+    answer = find_answer(
+        check(compare(target, set_values(pair[1], hidden_dropout="0.1"))), "dropout"
+    )
+    assert answer.state == "advice"
+    assert answer.evidence == (
         "hidden dropout is 0.1 in MindSpore Transformers, advised 0",
         "hidden dropout is 0.1 in Megatron-LM, advised 0",
     )
 
 
 def test_parallel_settings_are_advised_not_failed(pair: tuple[Settings, Settings]) -> None:
-    checklist = check(compare(having(pair[0], parallel_config__model_parallel=2), pair[1]))
-    assert answer(checklist, "parallel").state == "advice"
+    checklist = check(compare(set_values(pair[0], parallel_config__model_parallel=2), pair[1]))
+    assert find_answer(checklist, "parallel").state == "advice"
     assert checklist.verdict == "agree"
 
 
 def test_what_the_data_must_show_is_not_ticked_off_by_settings(
     pair: tuple[Settings, Settings],
 ) -> None:
-    found = answer(check(compare(*pair)), "vocabulary")
-    assert found.state == "open"
-    assert found.evidence[0].startswith("vocabulary: 32000")
+    answer = find_answer(check(compare(*pair)), "vocabulary")
+    assert answer.state == "open"
+    assert answer.evidence[0].startswith("vocabulary: 32000")
 
 
 def test_what_cannot_be_told_is_said(pair: tuple[Settings, Settings]) -> None:
     reference = replace(
         pair[1],
-        values={**pair[1].values, "num_layers": SettingValue("$1", "a.sh:3", "only the shell knows")},
+        values={
+            **pair[1].values,
+            "num_layers": SettingValue("$1", "a.sh:3", "only the shell knows"),
+        },
     )
     checklist = check(compare(pair[0], reference))
-    assert (checklist.verdict, answer(checklist, "layers").state) == ("inconclusive", "inconclusive")
+    assert (checklist.verdict, find_answer(checklist, "layers").state) == (
+        "inconclusive",
+        "inconclusive",
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,25 +130,27 @@ def test_what_cannot_be_told_is_said(pair: tuple[Settings, Settings]) -> None:
 def test_variables_of_a_launch_script_are_checked(value: str | None, state: str) -> None:
     script = read_settings(SAMPLES / "msrun.sh")
     variables = (
-        {} if value is None else {"MS_ASCEND_CHECK_OVERFLOW_MODE": SettingValue(value, "msrun.sh:1")}
+        {}
+        if value is None
+        else {"MS_ASCEND_CHECK_OVERFLOW_MODE": SettingValue(value, "msrun.sh:1")}
     )
     target = replace(script, environment=variables)
-    assert answer(check(compare(target, target)), "overflow").state == state
+    assert find_answer(check(compare(target, target)), "overflow").state == state
 
 
 @pytest.mark.parametrize(("value", "state"), [(False, "holds"), (True, "fails"), (None, "holds")])
 def test_keys_of_a_yaml_are_checked(
     pair: tuple[Settings, Settings], value: bool | None, state: str
 ) -> None:
-    target = pair[0] if value is None else having(pair[0], context__enable_graph_kernel=value)
-    assert answer(check(compare(target, pair[1])), "graph-kernel").state == state
+    target = pair[0] if value is None else set_values(pair[0], context__enable_graph_kernel=value)
+    assert find_answer(check(compare(target, pair[1])), "graph-kernel").state == state
 
 
 def test_logs_answer_what_they_can() -> None:
     target, reference = (
         read_log(SAMPLES / "logs" / name) for name in ("megatron_0.12_nan.log", "megatron_0.12.log")
     )
-    checklist = check(logs=compare_logs(target, reference))
-    assert answer(checklist, "learning-rate").state == "fails"
-    assert answer(checklist, "overflow").state == "fails"
-    assert answer(checklist, "standard-length").state == "inconclusive"
+    checklist = check(logs=training_logs.compare(target, reference))
+    assert find_answer(checklist, "learning-rate").state == "fails"
+    assert find_answer(checklist, "overflow").state == "fails"
+    assert find_answer(checklist, "standard-length").state == "inconclusive"

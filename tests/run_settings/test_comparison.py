@@ -1,4 +1,4 @@
-"""Two runs' settings, row by row: equal, different, unsupported or not to be told, each with its reason."""
+"""The settings of two runs row by row: the state of each row, and the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from dumpdiff.run_settings import SettingsComparison, ComparedSetting, Settings, compare, read_settings
+from dumpdiff.run_settings import (
+    ComparedSetting,
+    Settings,
+    SettingsComparison,
+    compare,
+    read_settings,
+)
 from dumpdiff.run_settings.settings import Framework, SettingValue
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -22,20 +28,19 @@ MEGATRON = {
 }
 
 
-def settings(framework: Framework = "megatron", version: str = "", **values: Any) -> Settings:
-    given = {
-        name.replace("__", "."): SettingValue(value, f"{framework}:1") for name, value in values.items()
+def make_settings(framework: Framework = "megatron", version: str = "", **values: Any) -> Settings:
+    settings = {
+        name.replace("__", "."): SettingValue(value, f"{framework}:1")
+        for name, value in values.items()
     }
-    return Settings(framework, framework, "test", given, version=version)
+    return Settings(framework, framework, "test", settings, version=version)
 
 
-def row(name: str, target: Settings, reference: Settings) -> ComparedSetting:
-    return next(
-        outcome for outcome in compare(target, reference).rows if outcome.setting == name
-    )
+def compare_row(name: str, target: Settings, reference: Settings) -> ComparedSetting:
+    return next(row for row in compare(target, reference).rows if row.setting == name)
 
 
-def changed(tmp_path: Path, name: str, *edits: tuple[str, str]) -> Settings:
+def read_changed(tmp_path: Path, name: str, *edits: tuple[str, str]) -> Settings:
     text = (SAMPLES / name).read_text()
     for old, new in edits:
         assert old in text
@@ -49,10 +54,8 @@ def pair() -> tuple[Settings, Settings]:
     return read_settings(SAMPLES / "llama.yaml"), read_settings(SAMPLES / "llama_megatron.sh")
 
 
-def parted(comparison: SettingsComparison) -> set[str]:
-    return {
-        outcome.setting for outcome in comparison.select_rows("differ", "unsupported", matters=True)
-    }
+def list_differing(comparison: SettingsComparison) -> set[str]:
+    return {row.setting for row in comparison.select_rows("differ", "unsupported", matters=True)}
 
 
 def test_a_yaml_and_a_script_that_say_the_same_agree(pair: tuple[Settings, Settings]) -> None:
@@ -128,22 +131,22 @@ def test_each_change_of_the_yaml_is_found(
     tmp_path: Path, edit: tuple[str, str], setting: str
 ) -> None:
     comparison = compare(
-        changed(tmp_path, "llama.yaml", edit), read_settings(SAMPLES / "llama_megatron.sh")
+        read_changed(tmp_path, "llama.yaml", edit), read_settings(SAMPLES / "llama_megatron.sh")
     )
     assert comparison.verdict == "differ"
-    assert setting in parted(comparison)
-    assert len(parted(comparison)) <= 3
+    assert setting in list_differing(comparison)
+    assert len(list_differing(comparison)) <= 3
 
 
 def test_the_reason_names_both_values_and_both_places(tmp_path: Path) -> None:
-    target = changed(tmp_path, "llama.yaml", ("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
+    target = read_changed(tmp_path, "llama.yaml", ("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
     stage = compare(target, read_settings(SAMPLES / "llama_megatron.sh")).to_stage()
     assert stage.headline == "norm epsilon: 1e-06 (llama.yaml:54), 1e-05 (llama_megatron.sh:25)"
 
 
 @pytest.mark.parametrize("parallel", ["model_parallel: 1", "pipeline_stage: 1"])
 def test_parallel_settings_round_and_do_not_differ(tmp_path: Path, parallel: str) -> None:
-    target = changed(tmp_path, "llama.yaml", (parallel, parallel.replace("1", "2")))
+    target = read_changed(tmp_path, "llama.yaml", (parallel, parallel.replace("1", "2")))
     comparison = compare(target, read_settings(SAMPLES / "llama_megatron.sh"))
     assert comparison.verdict == "agree"
     assert len(comparison.select_rows("differ", matters=False)) > 0
@@ -152,32 +155,35 @@ def test_parallel_settings_round_and_do_not_differ(tmp_path: Path, parallel: str
 def test_an_option_the_other_framework_lacks_is_named_when_it_is_set(
     pair: tuple[Settings, Settings],
 ) -> None:
-    reference = settings(
-        **{name: given.value for name, given in pair[1].values.items()}, apply_layernorm_1p=True
+    reference = make_settings(
+        **{name: setting.value for name, setting in pair[1].values.items()}, apply_layernorm_1p=True
     )
-    outcome = row("norm_one_plus", pair[0], reference)
-    assert outcome.state == "unsupported"
-    assert outcome.reason.endswith("MindSpore Transformers has no such option")
-    assert row("norm_one_plus", *pair).state == "unused"
+    row = compare_row("norm_one_plus", pair[0], reference)
+    assert row.state == "unsupported"
+    assert row.reason.endswith("MindSpore Transformers has no such option")
+    assert compare_row("norm_one_plus", *pair).state == "unused"
 
 
 def test_what_another_setting_makes_meaningless_is_not_compared() -> None:
-    first, second = settings(**MEGATRON, moe_router_topk=2), settings(**MEGATRON, moe_router_topk=8)
-    assert row("topk", first, second).state == "unused"
-    first, second = (settings(**MEGATRON, num_experts=8, moe_router_topk=k) for k in (2, 8))
-    assert row("topk", first, second).state == "differ"
+    first, second = (
+        make_settings(**MEGATRON, moe_router_topk=2),
+        make_settings(**MEGATRON, moe_router_topk=8),
+    )
+    assert compare_row("topk", first, second).state == "unused"
+    first, second = (make_settings(**MEGATRON, num_experts=8, moe_router_topk=k) for k in (2, 8))
+    assert compare_row("topk", first, second).state == "differ"
 
 
 def test_silence_means_the_default_of_the_framework() -> None:
-    outcome = row("betas", settings(**MEGATRON), settings("swift", **MEGATRON))
-    assert (outcome.target.value, outcome.reference.value) == ((0.9, 0.999), (0.9, 0.95))
-    assert (outcome.state, outcome.target.how) == ("differ", "default")
+    row = compare_row("betas", make_settings(**MEGATRON), make_settings("swift", **MEGATRON))
+    assert (row.target.value, row.reference.value) == ((0.9, 0.999), (0.9, 0.95))
+    assert (row.state, row.target.how) == ("differ", "default")
 
 
 def test_swift_takes_the_structure_from_a_file_that_is_not_here() -> None:
-    outcome = row("layers", settings(**MEGATRON), settings("swift"))
-    assert outcome.state == "inconclusive"
-    assert "config.json" in outcome.reason
+    row = compare_row("layers", make_settings(**MEGATRON), make_settings("swift"))
+    assert row.state == "inconclusive"
+    assert "config.json" in row.reason
 
 
 def test_a_default_that_changed_needs_the_version() -> None:
@@ -187,13 +193,13 @@ def test_a_default_that_changed_needs_the_version() -> None:
         "model__model_config__moe_intermediate_size": 8,
     }
 
-    def mf(version: str) -> Settings:
-        return settings("mindformers", version, **experts)
+    def make_mindformers(version: str) -> Settings:
+        return make_settings("mindformers", version, **experts)
 
-    reference = settings(**MEGATRON, num_experts=4)
-    assert row("load_balancing", mf(""), reference).state == "inconclusive"
-    assert row("load_balancing", mf("1.6"), reference).state == "agree"
-    assert row("load_balancing", mf("1.7"), reference).state == "differ"
+    reference = make_settings(**MEGATRON, num_experts=4)
+    assert compare_row("load_balancing", make_mindformers(""), reference).state == "inconclusive"
+    assert compare_row("load_balancing", make_mindformers("1.6"), reference).state == "agree"
+    assert compare_row("load_balancing", make_mindformers("1.7"), reference).state == "differ"
 
 
 def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
@@ -201,9 +207,9 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
     script.write_text(
         'A=(--num-layers 2)\nif [ "$1" = x ]; then A+=(--swiglu); fi\ntorchrun p.py ${A[@]}\n'
     )
-    outcome = row("activation", settings(**MEGATRON), read_settings(script))
-    assert outcome.state == "inconclusive"
-    assert "under a condition" in outcome.reason
+    row = compare_row("activation", make_settings(**MEGATRON), read_settings(script))
+    assert row.state == "inconclusive"
+    assert "under a condition" in row.reason
 
 
 @pytest.mark.parametrize(
@@ -243,8 +249,8 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
 def test_what_follows_from_several_options_of_megatron(
     name: str, megatron: dict[str, Any], value: Any
 ) -> None:
-    side = settings(version="0.12", **{**MEGATRON, **megatron})
-    assert row(name, side, side).target.value == value
+    side = make_settings(version="0.12", **{**MEGATRON, **megatron})
+    assert compare_row(name, side, side).target.value == value
 
 
 YAML = {"use_legacy": False, "model__model_config__num_layers": 4, "model__model_config__hidden_size": 64,
@@ -293,38 +299,38 @@ DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
 def test_what_follows_from_several_keys_of_mindspore_transformers(
     name: str, keys: dict[str, Any], value: Any
 ) -> None:
-    side = settings("mindformers", **{**YAML, **keys})
-    assert row(name, side, side).target.value == value
+    side = make_settings("mindformers", **{**YAML, **keys})
+    assert compare_row(name, side, side).target.value == value
 
 
 def test_a_legacy_llama_has_a_feed_forward_of_8_thirds() -> None:
-    side = settings(
+    side = make_settings(
         "mindformers", model__model_config__hidden_size=4096, model__model_config__multiple_of=256
     )
-    assert row("ffn_hidden_size", side, side).target.value == 11008
+    assert compare_row("ffn_hidden_size", side, side).target.value == 11008
 
 
 def test_what_stands_in_no_row_is_listed() -> None:
-    comparison = compare(settings(**MEGATRON, my_own_option=1), settings(**MEGATRON))
+    comparison = compare(make_settings(**MEGATRON, my_own_option=1), make_settings(**MEGATRON))
     assert comparison.unread == {"target": ("my_own_option",), "reference": ()}
 
 
 @pytest.mark.parametrize(
-    ("written", "other"),
+    ("first_text", "second_text"),
     [("1e-5", 0.00001), ("1E-05", "1.0e-5"), (1, "1.0")],
 )
-def test_numbers_are_compared_as_numbers(written: Any, other: Any) -> None:
+def test_numbers_are_compared_as_numbers(first_text: Any, second_text: Any) -> None:
     assert (
-        row(
+        compare_row(
             "norm_epsilon",
-            settings(**MEGATRON, norm_epsilon=written),
-            settings(**MEGATRON, norm_epsilon=other),
+            make_settings(**MEGATRON, norm_epsilon=first_text),
+            make_settings(**MEGATRON, norm_epsilon=second_text),
         ).state
         == "agree"
     )
 
 
 def test_a_value_of_the_wrong_kind_is_not_compared() -> None:
-    outcome = row("layers", settings(num_layers="many"), settings(num_layers=2))
-    assert outcome.state == "inconclusive"
-    assert "'many', which is no integer" in outcome.reason
+    row = compare_row("layers", make_settings(num_layers="many"), make_settings(num_layers=2))
+    assert row.state == "inconclusive"
+    assert "'many', which is no integer" in row.reason

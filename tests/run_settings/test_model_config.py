@@ -14,17 +14,20 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
     script = SAMPLES / "qwen_swift.sh"
-    alone, told = read_settings(script), read_settings(script, model=SAMPLES / "config.json")
-    assert compare(alone, alone).verdict == "inconclusive"
-    comparison = compare(told, told)
+    incomplete, complete = (
+        read_settings(script),
+        read_settings(script, model=SAMPLES / "config.json"),
+    )
+    assert compare(incomplete, incomplete).verdict == "inconclusive"
+    comparison = compare(complete, complete)
     assert comparison.verdict == "agree", comparison.to_stage()
-    seen = {outcome.setting: outcome.target.value for outcome in comparison.rows}
+    values = {row.setting: row.target.value for row in comparison.rows}
     expected = {
         "layers": 28, "query_groups": 4, "head_dim": 128, "norm_epsilon": 1e-6, "activation": "silu",
         "vocabulary": 152064, "rotary_base": 1e6, "compute_dtype": "bfloat16", "qkv_bias": True,
         "linear_bias": False, "untied_embeddings": True, "position_embedding": "rope",
     }  # fmt: skip
-    assert {name: seen[name] for name in expected} == expected
+    assert {name: values[name] for name in expected} == expected
 
 
 def test_what_the_script_sets_counts_more(tmp_path: Path) -> None:
@@ -44,10 +47,10 @@ def test_mindspore_transformers_takes_the_same_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("{", "no valid JSON"), ("[1]", "expected the config.json"), ("{}", "hidden_size")],
 )
-def test_another_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_another_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(DumpError, match=said):
+    with pytest.raises(DumpError, match=message):
         read_settings(SAMPLES / "qwen_swift.sh", model=tmp_path)

@@ -13,7 +13,7 @@ from dumpdiff.run_settings import Settings, read_settings
 SAMPLES = Path(__file__).parents[1] / "samples"
 
 
-def written(tmp_path: Path, name: str, text: str) -> Settings:
+def read_text(tmp_path: Path, name: str, text: str) -> Settings:
     file = tmp_path / name
     file.write_text(text)
     return read_settings(file)
@@ -22,11 +22,11 @@ def written(tmp_path: Path, name: str, text: str) -> Settings:
 def test_a_megatron_script_gives_what_its_options_set() -> None:
     settings = read_settings(SAMPLES / "llama_megatron.sh")
     assert (settings.framework, settings.source) == ("megatron", "launch script")
-    given = {
+    read_values = {
         name: settings.values[name].value
         for name in ("num_layers", "micro_batch_size", "bf16", "norm_epsilon")
     }
-    assert given == {
+    assert read_values == {
         "num_layers": "2",
         "micro_batch_size": "1",
         "bf16": True,
@@ -40,12 +40,12 @@ def test_a_megatron_script_gives_what_its_options_set() -> None:
 
 
 def test_what_only_the_shell_knows_is_doubtful_not_guessed() -> None:
-    given = read_settings(SAMPLES / "llama_megatron.sh").values["load"]
-    assert given.doubt == "its value is $1, which only the shell knows"
+    setting = read_settings(SAMPLES / "llama_megatron.sh").values["load"]
+    assert setting.doubt == "its value is $1, which only the shell knows"
 
 
 def test_the_last_of_two_counts_and_an_equals_sign_is_read(tmp_path: Path) -> None:
-    settings = written(
+    settings = read_text(
         tmp_path, "a.sh", "torchrun p.py --lr 1 --lr=2e-4 --num-layers 2 --ckpt-step -1"
     )
     assert settings.values["lr"].value == "2e-4"
@@ -53,18 +53,18 @@ def test_the_last_of_two_counts_and_an_equals_sign_is_read(tmp_path: Path) -> No
 
 
 def test_a_switch_takes_no_value_so_what_follows_is_reported(tmp_path: Path) -> None:
-    settings = written(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --bf16 $MORE_ARGS --lr 1")
+    settings = read_text(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --bf16 $MORE_ARGS --lr 1")
     assert settings.values["bf16"].value is True
     assert settings.notes == ("a.sh:1: '$MORE_ARGS' may hold options, which only the shell knows",)
 
 
 def test_files_that_the_script_reads_are_noted(tmp_path: Path) -> None:
-    settings = written(tmp_path, "a.sh", "source env.sh\ntorchrun p.py --num-layers 2")
+    settings = read_text(tmp_path, "a.sh", "source env.sh\ntorchrun p.py --num-layers 2")
     assert settings.notes == ("a.sh:1: env.sh is read by the script, and was not read here",)
 
 
 def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
-    settings = written(
+    settings = read_text(
         tmp_path, "a.sh", 'srun bash -c "torchrun --nproc_per_node 4 p.py --num-layers 3 --lr 1"'
     )
     assert (settings.values["num_layers"].value, settings.values["world_size"].value) == ("3", "4")
@@ -86,14 +86,16 @@ def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
 def test_the_launcher_says_how_many_processes_there_are(
     tmp_path: Path, launcher: str, world: str | None
 ) -> None:
-    given = written(tmp_path, "a.sh", f"{launcher} train.py --num-layers 2").values.get(
+    setting = read_text(tmp_path, "a.sh", f"{launcher} train.py --num-layers 2").values.get(
         "world_size"
     )
-    assert (None if given is None else given.value) == world
+    assert (None if setting is None else setting.value) == world
 
 
 def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
-    settings = written(tmp_path, "a.sh", 'if [ -n "$1" ]; then\n  torchrun p.py --num-layers 2\nfi')
+    settings = read_text(
+        tmp_path, "a.sh", 'if [ -n "$1" ]; then\n  torchrun p.py --num-layers 2\nfi'
+    )
     assert settings.notes == (
         "a.sh:2: the training is started under a condition that the script does not decide",
     )
@@ -102,11 +104,11 @@ def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
 def test_a_swift_script_gives_the_same_names() -> None:
     settings = read_settings(SAMPLES / "qwen_swift.sh")
     assert settings.framework == "swift"
-    given = {
+    read_values = {
         name: settings.values[name].value
         for name in ("global_batch_size", "apply_rope_fusion", "add_bias_linear")
     }
-    assert given == {
+    assert read_values == {
         "global_batch_size": "16",
         "apply_rope_fusion": False,
         "add_bias_linear": False,
@@ -141,25 +143,31 @@ def test_later_keys_count_merges_are_followed_and_parents_read(tmp_path: Path) -
     (tmp_path / "base.yaml").write_text("seed: 1\nuse_legacy: False\n")
     text = "base_config: base.yaml\nseed: 2\na: &a {x: 1, y: 1}\nb:\n  <<: *a\n  y: 2\n"
     text += "runner_config: {epochs: 1}\nrunner_config: {epochs: 2}\n"
-    values = written(tmp_path, "a.yaml", text).values
-    found = {
+    values = read_text(tmp_path, "a.yaml", text).values
+    read_values = {
         name: values[name].value
         for name in ("seed", "use_legacy", "b.x", "b.y", "runner_config.epochs")
     }
-    assert found == {"seed": 2, "use_legacy": False, "b.x": 1, "b.y": 2, "runner_config.epochs": 2}
+    assert read_values == {
+        "seed": 2,
+        "use_legacy": False,
+        "b.x": 1,
+        "b.y": 2,
+        "runner_config.epochs": 2,
+    }
     assert values["use_legacy"].place == "base.yaml:2"
 
 
 def test_a_parent_outside_the_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("token: 1")
     (tmp_path / "in").mkdir()
-    settings = written(tmp_path / "in", "a.yaml", "base_config: ../secret\nseed: 1\n")
+    settings = read_text(tmp_path / "in", "a.yaml", "base_config: ../secret\nseed: 1\n")
     assert "token" not in settings.values
     assert "was not read" in settings.notes[0]
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_noted(tmp_path: Path) -> None:
-    settings = written(tmp_path, "a.yaml", "optimizer:\n  eps: 1e-8\n")
+    settings = read_text(tmp_path, "a.yaml", "optimizer:\n  eps: 1e-8\n")
     assert settings.notes == (
         "a.yaml:2: 1e-8 is a text in YAML 1.1, not a number; write it with a dot",
     )
@@ -179,9 +187,9 @@ ARGUMENTS = """noise
 
 
 def test_the_arguments_of_a_log_are_effective_values(tmp_path: Path) -> None:
-    settings = written(tmp_path, "run.log", ARGUMENTS)
+    settings = read_text(tmp_path, "run.log", ARGUMENTS)
     assert settings.effective
-    assert {name: given.value for name, given in settings.values.items()} == {
+    assert {name: setting.value for name, setting in settings.values.items()} == {
         "add_bias_linear": "False",
         "barrier_with_L1_time": "True",
         "config_logger_dir": "",
@@ -192,32 +200,35 @@ def test_the_arguments_of_a_log_are_effective_values(tmp_path: Path) -> None:
 
 
 def test_of_a_restarted_run_the_last_arguments_count(tmp_path: Path) -> None:
-    settings = written(tmp_path, "run.log", ARGUMENTS + ARGUMENTS.replace("False", "True"))
+    settings = read_text(tmp_path, "run.log", ARGUMENTS + ARGUMENTS.replace("False", "True"))
     assert settings.values["add_bias_linear"].value == "True"
 
 
 def test_the_arguments_that_swift_prints_and_saves_are_read(tmp_path: Path) -> None:
     printed = "[INFO:swift] args: MegatronTrainArguments(\nlr=1e-05,\nno_rope_fusion=True,\nmodel_type='qwen2',\n)\n"
     saved = json.dumps({"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2"})
-    for settings in (written(tmp_path, "run.log", printed), written(tmp_path, "args.json", saved)):
+    for settings in (
+        read_text(tmp_path, "run.log", printed),
+        read_text(tmp_path, "args.json", saved),
+    ):
         assert settings.framework == "swift"
         assert settings.values["apply_rope_fusion"].value is False
         assert float(settings.values["lr"].value) == 1e-5
 
 
 def test_options_of_swift_may_stand_in_a_yaml(tmp_path: Path) -> None:
-    settings = written(tmp_path, "sft.yaml", "global_batch_size: 16\nno_rope_fusion: true\n")
+    settings = read_text(tmp_path, "sft.yaml", "global_batch_size: 16\nno_rope_fusion: true\n")
     assert settings.framework == "swift"
     assert settings.values["apply_rope_fusion"].value is False
 
 
 def test_a_script_that_takes_the_structure_from_a_checkpoint_is_noted(tmp_path: Path) -> None:
-    settings = written(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --use-checkpoint-args")
+    settings = read_text(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --use-checkpoint-args")
     assert "the checkpoint's arguments override those of the script" in settings.notes[0]
 
 
 def test_arguments_saved_with_a_checkpoint_are_megatron_ones(tmp_path: Path) -> None:
-    settings = written(
+    settings = read_text(
         tmp_path, "args.json", '{"args": {"num_layers": 2, "add_bias_linear": false}}'
     )
     assert (settings.framework, settings.values["num_layers"].value) == ("megatron", 2)
@@ -230,7 +241,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.sh", "echo hello", "no training is started"),
         ("a.sh", "python convert.py --input x", "no training is started"),
@@ -245,10 +256,10 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
     ],
 )  # fmt: skip
 def test_what_holds_no_settings_is_refused_in_one_line(
-    tmp_path: Path, name: str, text: str, said: str
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    with pytest.raises(DumpError, match=said) as refused:
-        written(tmp_path, name, text)
+    with pytest.raises(DumpError, match=message) as refused:
+        read_text(tmp_path, name, text)
     assert "\n" not in str(refused.value)
 
 

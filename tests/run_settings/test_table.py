@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.run_settings.derivation import BOTH_SIDES, CONDITIONS, megatron, mindformers
-from dumpdiff.run_settings.settings import SettingValue, Settings
+from dumpdiff.run_settings.settings import Settings, SettingValue
 from dumpdiff.run_settings.table import Default, Row, load_table
 from dumpdiff.run_settings.values import PARSERS
 
@@ -16,7 +16,7 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 TABLE = load_table()
 
 
-def lines(name: str) -> list[str]:
+def read_lines(name: str) -> list[str]:
     return [
         line
         for line in (SAMPLES / name).read_text().splitlines()
@@ -24,28 +24,33 @@ def lines(name: str) -> list[str]:
     ]
 
 
-def spelled(names: str | tuple[str, ...]) -> set[str]:
+def normalize_names(names: str | tuple[str, ...]) -> set[str]:
     """Names without their place and with dashes; '-' is none."""
-    given = names.split() if isinstance(names, str) else names
-    return {name.rpartition(".")[2].replace("_", "-") for name in given} - {"-"}
+    listed_names = names.split() if isinstance(names, str) else names
+    return {name.rpartition(".")[2].replace("_", "-") for name in listed_names} - {"-"}
 
 
 def test_the_guide_names_169_rows_and_123_options_of_swift() -> None:
-    assert (len(lines("guide_rows.txt")), len(lines("swift_options.txt"))) == (169, 123)
+    assert (len(read_lines("guide_rows.txt")), len(read_lines("swift_options.txt"))) == (169, 123)
 
 
-@pytest.mark.parametrize("row", lines("guide_rows.txt"))
+@pytest.mark.parametrize("row", read_lines("guide_rows.txt"))
 def test_every_row_of_the_guide_is_in_the_table(row: str) -> None:
-    ours, theirs = (spelled(side) for side in row.split("|"))
-    assert any(
-        ours <= spelled(found.megatron) and theirs <= spelled(found.mindformers)
-        for found in TABLE.rows
-    )
+    megatron_names, mindformers_names = (normalize_names(side) for side in row.split("|"))
+    matching_rows = [
+        table_row
+        for table_row in TABLE.rows
+        if megatron_names <= normalize_names(table_row.megatron)
+        and mindformers_names <= normalize_names(table_row.mindformers)
+    ]
+    assert matching_rows
 
 
-@pytest.mark.parametrize("option", lines("swift_options.txt"))
+@pytest.mark.parametrize("option", read_lines("swift_options.txt"))
 def test_every_option_of_megatron_swift_is_in_the_table(option: str) -> None:
-    assert spelled(option) <= {name for row in TABLE.rows for name in spelled(row.megatron)}
+    assert normalize_names(option) <= {
+        name for row in TABLE.rows for name in normalize_names(row.megatron)
+    }
 
 
 @pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
@@ -121,7 +126,8 @@ def test_swift_has_defaults_of_its_own_and_else_those_of_megatron() -> None:
 
 def test_legacy_models_have_defaults_of_their_own() -> None:
     legacy, core = (
-        Settings("", "mindformers", "", {"use_legacy": SettingValue(value, "")}) for value in (True, False)
+        Settings("", "mindformers", "", {"use_legacy": SettingValue(value, "")})
+        for value in (True, False)
     )
     assert TABLE.find_default("model.compute_dtype", legacy) == Default("float16")
     assert TABLE.find_default("model.compute_dtype", core) == Default("bfloat16")

@@ -154,7 +154,7 @@ def test_norms_that_are_not_centred_though_the_run_was_told_so(
 
     assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
     assert all(
-        "though the target keeps a norm's distance from one" in pair.mistake.said
+        "although the target stores norm weights minus one" in pair.mistake.said
         for pair in result.mistakes
     )
     assert len(result.mistakes) == 9

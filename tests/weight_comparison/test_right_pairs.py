@@ -331,7 +331,7 @@ def test_norms_kept_as_their_distance_from_one(
     norms = [pair for pair in result.pairs if "norm" in pair.path]
     assert len(norms) == 9  # q_norm and k_norm among them
     assert all(
-        "plus -1: the target keeps the distance of a norm's weight from one" in pair.layout
+        "plus -1: the target stores norm weights minus one" in pair.layout
         for pair in norms
     )
     assert {pair.dtypes for pair in norms} == {(str(dtype).removeprefix("torch."), "float32")}

@@ -43,7 +43,7 @@ def check_file(
     found = []
     if path.suffix != ".json":
         found.append(
-            SUFFIX.broken(
+            SUFFIX.build_violation(
                 "", f"{path.name!r} must end in .json for MindSpore to read it; rename it"
             )
         )
@@ -79,10 +79,10 @@ def parse(text: str) -> tuple[Any, list[Violation]]:
         ).raw_decode(text, start)
     except json.JSONDecodeError as error:
         return None, [
-            SYNTAX.broken("", f"line {error.lineno}, column {error.colno}: {_suggest_fix(text, error)}")
+            SYNTAX.build_violation("", f"line {error.lineno}, column {error.colno}: {_suggest_fix(text, error)}")
         ]
     except (RecursionError, ValueError) as error:
-        return None, [SYNTAX.broken("", f"{error}; a configuration has sections with plain fields")]
+        return None, [SYNTAX.build_violation("", f"{error}; a configuration has sections with plain fields")]
     return config, [*_describe_error(twice, text[end:])]
 
 
@@ -106,9 +106,9 @@ def _refuse(constant: str) -> NoReturn:
 
 def _describe_error(twice: list[str], rest: str) -> Iterator[Violation]:
     for name in dict.fromkeys(twice):
-        yield TWICE.broken(name, "stands there twice, and only the later counts; delete one")
+        yield TWICE.build_violation(name, "stands there twice, and only the later counts; delete one")
     if rest.strip():
-        yield REST.broken(
+        yield REST.build_violation(
             "", f"{rest.strip()[:30]!r} after the closing brace is not read; delete it"
         )
 

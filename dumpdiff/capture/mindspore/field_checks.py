@@ -56,7 +56,7 @@ def build_settings(
     if not isinstance(config, Mapping) or not isinstance(common, Mapping):
         what = "is missing" if common is None else "is no object in { }"
         return None, [
-            NO_SECTION.broken(
+            NO_SECTION.build_violation(
                 COMMON, f"{what}; all fields but those of {E2E} stand in this section"
             )
         ]
@@ -64,7 +64,7 @@ def build_settings(
     e2e = config.get(E2E)
     if E2E in config and not isinstance(e2e, Mapping):
         found.append(
-            ODD_SECTION.broken(E2E, "is no object in { } and is taken for an empty one; write { }")
+            ODD_SECTION.build_violation(E2E, "is no object in { } and is taken for an empty one; write { }")
         )
         e2e = {}
     given = Settings(target, common, e2e, here)
@@ -88,13 +88,13 @@ def build_settings(
 def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
     for section in config:
         if section == ASYNC:
-            yield OTHER_VERSION.broken(
+            yield OTHER_VERSION.build_violation(
                 ASYNC,
                 f"is read by 1.2 and older, not by {target.version}; without {E2E} a dump is asynchronous",
             )
         elif section not in SECTIONS:
             near = get_close_matches(section, SECTIONS, n=1)
-            yield UNKNOWN_SECTION.broken(section, f"is not known; {_suggest_value(near)}")
+            yield UNKNOWN_SECTION.build_violation(section, f"is not known; {_suggest_value(near)}")
 
 
 def _check_field(section: str, name: str, value: object, given: Settings) -> list[Violation]:
@@ -103,23 +103,23 @@ def _check_field(section: str, name: str, value: object, given: Settings) -> lis
         other = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
         near = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
         hint = f"it belongs into {other[0]}" if other else _suggest_value(near)
-        return [UNKNOWN_FIELD.broken(place, f"is not known; {hint}")]
-    if not field.known_to(given.target.version):
+        return [UNKNOWN_FIELD.build_violation(place, f"is not known; {hint}")]
+    if not field.is_known_to(given.target.version):
         return [
-            OTHER_VERSION.broken(
+            OTHER_VERSION.build_violation(
                 place, f"came with {field.since}; {given.target.version} passes it over"
             )
         ]
     unread = _find_unread_fields(name, given)
     if unread:
-        return [UNREAD.broken(place, unread)]
+        return [UNREAD.build_violation(place, unread)]
     if not _is(field.type, value):
-        return [TYPE.broken(place, f"{_format_value(value)} is not {TYPES[field.type]}{_as_in(field)}")]
+        return [TYPE.build_violation(place, f"{_format_value(value)} is not {TYPES[field.type]}{_as_in(field)}")]
     allowed = field.values(given.target.version)
     if allowed and value not in allowed:
         choice = ", ".join(str(item) for item in allowed)
         return [
-            VALUE.broken(
+            VALUE.build_violation(
                 place,
                 f"{_format_value(value)} is not one of those that {given.target.version} takes: {choice}",
             )
@@ -155,7 +155,7 @@ def _find_missing_fields(given: Settings) -> Iterator[Violation]:
             or not is_required(field, given.target, not given.synchronous)
         ):
             continue
-        yield MISSING.broken(
+        yield MISSING.build_violation(
             f"{field.section}.{field.name}", f"is missing; it is {field.does}{_as_in(field)}"
         )
 

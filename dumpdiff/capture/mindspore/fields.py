@@ -63,7 +63,7 @@ class Field:
         tuple[object, Version], ...
     ] = ()  #: values of ``allowed`` that came later than the field
 
-    def known_to(self, version: Version) -> bool:
+    def is_known_to(self, version: Version) -> bool:
         """Whether this version reads the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 

@@ -47,7 +47,7 @@ class Kernel:
             return name == self.text
         return self.text.lower() in get_operator_type(name).lower()
 
-    def trouble(self) -> str:
+    def find_trouble(self) -> str:
         """Why the text is no regular expression; '' if it is one."""
         extension = re.search(r"\(\?(?![:=!])..?", self.text)
         if extension:

@@ -34,12 +34,12 @@ class Rule(NamedTuple):
 
     id: str
     severity: Severity
-    says: str  #: the rule itself, in one sentence
+    statement: str  #: the rule itself, in one sentence
     source: str = "run"  #: how it is known, one of :data:`fields.SOURCES`
     framework: str = (
         ""  #: what MindSpore 2.10 says when it is broken, without the values; '' if it says nothing
     )
 
-    def broken(self, field: str, message: str) -> Violation:
+    def build_violation(self, field: str, message: str) -> Violation:
         """The violation of this rule at a field."""
         return Violation(self.id, field, self.severity, message)

@@ -49,7 +49,7 @@ class MsprobeMapping:
     notes: tuple[str, ...]  #: what it holds and what it leaves out, for a person
     slots: Mapping[str, Slots]  #: API -> its slots; {} for other kinds
 
-    def text(self) -> str:
+    def to_yaml(self) -> str:
         """The YAML file, its notes as comments."""
         lines = [f"# {note}" for note in self.notes]
         if self.kind == "api":

@@ -115,8 +115,8 @@ def _convert_coverage(
     for side, phases in coverage.items():
         converted[side] = {}
         for phase, figures in phases.items():
-            counts: dict[str, float] = {name: int(value) for name, value in figures.items()}
-            converted[side][phase] = counts | {"share": figures["share"]}
+            counts = {name: int(value) for name, value in figures.items() if name != "share"}
+            converted[side][phase] = {**counts, "share": figures["share"]}
     return converted
 
 

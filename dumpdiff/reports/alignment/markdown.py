@@ -118,8 +118,10 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
             places.append(f"{format_code(place)} ({format_prose(role)})")
         yield f"called from {', '.join(places)}"
     if finding.metrics:
-        metrics = finding.metrics.items()
-        yield ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in metrics)
+        metrics = []
+        for name, value in finding.metrics.items():
+            metrics.append(f"{name.replace('_', ' ')} {format_number(value)}")
+        yield ", ".join(metrics)
     yield from map(format_prose, finding.evidence)
     for cause in finding.causes:
         yield f"explained by {format_code(cause.name)}: {format_prose(cause.text)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...model.formatting import format_number, format_percent, escape_control
+from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Result, Side
 from ...model.trace import Source
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...model.finding import Finding
-from ...model.formatting import format_number, format_percent, escape_control
+from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
 from .summary import format_headline, format_side, format_source, label_sides
 
@@ -89,8 +89,10 @@ def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
 def _format_baseline(baseline: Baseline) -> str:
     """Describe in one line how far the reference's two runs differ, and where."""
     if baseline.values:
-        largest = f"largest {format_number(baseline.largest)} ({escape_control(baseline.largest_op)})"
-        spread = f"spread of {baseline.values} values, median {format_number(baseline.median)}, {largest}"
+        median, largest = format_number(baseline.median), format_number(baseline.largest)
+        largest_op = escape_control(baseline.largest_op)
+        spread = f"spread of {baseline.values} values, median {median}, largest {largest}"
+        spread += f" ({largest_op})"
     else:
         spread = "no value of the reference"
     return f"{format_source(baseline.source)}: {spread}, {escape_control(baseline.source.path)}"

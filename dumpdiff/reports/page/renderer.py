@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...model.formatting import format_number, format_percent, escape_control
+from ...model.formatting import escape_control, format_number, format_percent
 from . import assets
 from .packed_tables import Table, pack
 

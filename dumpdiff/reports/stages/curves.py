@@ -24,7 +24,7 @@ _STYLE = """
 text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame { fill: none; stroke: #999 }
 .target, .reference, .distance { fill: none; stroke-width: 1.3 } .target { stroke: #c33 } .reference { stroke: #27c }
 .distance { stroke: #555 }
-.limit { stroke: #999; stroke-dasharray: 4 3 } .departure { stroke: #c33; stroke-dasharray: 2 3 }
+.limit { stroke: #999; stroke-dasharray: 4 3 } .divergence { stroke: #c33; stroke-dasharray: 2 3 }
 text.target { fill: #c33; stroke: none } text.reference { fill: #27c; stroke: none }
 @media (prefers-color-scheme: dark) { svg { background: #181818 } text { fill: #ccc } .distance { stroke: #bbb }
   .target { stroke: #f77 } text.target { fill: #f77 } .reference { stroke: #7af } text.reference { fill: #7af } }
@@ -152,7 +152,7 @@ def _draw_panel(panel: Panel, comparison: LogComparison, top: int, width: int) -
         yield f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
     if comparison.divergence_step is not None:
         x = axes.compute_x(comparison.divergence_step)
-        yield f'<line class="departure" x1="{x}" x2="{x}" y1="{top}" y2="{top + _HEIGHT}"/>'
+        yield f'<line class="divergence" x1="{x}" x2="{x}" y1="{top}" y2="{top + _HEIGHT}"/>'
     for index, (name, steps, values) in enumerate(lines):
         yield from _draw_line(name, steps, values, axes)
         if name != "distance":

@@ -15,25 +15,22 @@ from .stage import build_document, write_stage
 _MAX_IDS = 12  #: ids of a sample that are printed
 _MAX_SAMPLES = 8  #: samples of a side that are printed
 
-Texts = dict[str, str]  #: "target, sample 3" -> its text
-
 
 def write(
     comparison: DataComparison,
     console: Console,
-    texts: Texts | None = None,
     *,
     quiet: bool = False,
     verbose: bool = False,
 ) -> None:
     """Print the findings about both sides and about each one.
 
-    ``texts`` are decoded samples. With ``verbose``, also the first ids of every sample.
+    With ``verbose``, also the first ids of every sample.
     """
     write_stage(
         comparison.to_stage(),
         format_sides(comparison),
-        build_blocks(comparison, texts, verbose=verbose),
+        build_blocks(comparison, verbose=verbose),
         console,
         quiet=quiet,
     )
@@ -44,9 +41,7 @@ def format_sides(comparison: DataComparison) -> tuple[str, str]:
     return _format_batch(comparison.target), _format_batch(comparison.reference)
 
 
-def build_blocks(
-    comparison: DataComparison, texts: Texts | None = None, *, verbose: bool = False
-) -> Iterator[Block]:
+def build_blocks(comparison: DataComparison, *, verbose: bool = False) -> Iterator[Block]:
     """Yield findings, texts and notes; with ``verbose`` also the first ids of every sample."""
     for side, title in (("", "both"), ("target", "target"), ("reference", "reference")):
         findings = [finding for finding in comparison.findings if finding.side == side]
@@ -57,7 +52,7 @@ def build_blocks(
         for side, batch in batches:
             samples = tuple(_list_samples(batch))
             yield TableBlock(f"sample of the {side}", ("rank", "first token ids"), samples)
-    for sample, text in (texts or {}).items():
+    for sample, text in comparison.texts.items():
         yield ListBlock(f"text of the {sample}", (text,))
     yield ListBlock("not compared", comparison.missing)
     notes: list[str] = []
@@ -87,7 +82,7 @@ def _format_ids(row: AnyArray) -> str:
     return f"{ids} ... ({len(row)})" if len(row) > _MAX_IDS else ids
 
 
-def to_json(comparison: DataComparison, texts: Texts | None = None) -> dict[str, Any]:
+def to_json(comparison: DataComparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
     relation = comparison.relation
     order = first_difference = None
@@ -103,7 +98,7 @@ def to_json(comparison: DataComparison, texts: Texts | None = None) -> dict[str,
         relation=None if relation is None else relation.kind,
         order=order,
         first_difference=first_difference,
-        texts=texts or {},
+        texts=comparison.texts,
     )
 
 

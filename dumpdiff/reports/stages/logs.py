@@ -18,8 +18,8 @@ _FORMAT_NAMES = {
     "trainer": "Trainer",
 }
 _MAX_SPIKES = 5  #: spikes that are listed
-#: With fewer steps, nothing is said about whether the difference fluctuates around zero: its mean is
-#: too uncertain.
+#: With fewer steps, nothing is said about whether the difference fluctuates around zero: its mean
+#: is too uncertain.
 _MIN_STEPS_FOR_BIAS = 16
 
 
@@ -76,8 +76,8 @@ def _describe_difference(comparison: LogComparison) -> Iterator[str]:
     if band is not None:
         position = "inside" if band.inside else "outside"
         runs = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
-        distances = f"{format_number(band.distance)} against {format_number(band.spread)} (root mean square)"
-        yield f"{position} the band of {runs}: {distances}"
+        distances = f"{format_number(band.distance)} against {format_number(band.spread)}"
+        yield f"{position} the band of {runs}: {distances} (root mean square)"
     if comparison.spikes:
         listed_spikes = comparison.spikes[:_MAX_SPIKES]
         spikes = ", ".join(f"step {step} ({side})" for side, step in listed_spikes)

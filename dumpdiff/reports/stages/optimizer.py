@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ... import __version__
-from ...model.formatting import format_number, escape_control
+from ...model.formatting import escape_control, format_number
 from ...optimizers.comparison import UpdateComparison
 from ...optimizers.fit import Fit
 from ...optimizers.groups import UNEXPLAINED, ParameterGroup
@@ -90,7 +90,8 @@ def _list_cells(group: ParameterGroup, run: UpdateAnalysis, verbose: bool) -> tu
         rule += f"; or {join_names([format_fit(fit) for fit in group.equivalent_fits])}"
     next_best, next_residual = "", ""
     if group.runner_up is not None:
-        next_best, next_residual = group.runner_up.rule.name, format_number(group.runner_up.residual)
+        next_best = group.runner_up.rule.name
+        next_residual = format_number(group.runner_up.residual)
     return label, rule, format_number(group.fit.residual), next_best, next_residual
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...diagnosis.decision import SYMPTOMS
-from ...diagnosis.stages import PHASES, select_phase_findings
 from ...diagnosis.evidence import STAGES, Evidence
 from ...diagnosis.outcome import TriageResult
+from ...diagnosis.stages import PHASES, select_phase_findings
 from ...model.finding import Finding
 from ...model.formatting import format_number
 from ...model.result import Result

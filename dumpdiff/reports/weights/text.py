@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...model.formatting import format_number, format_percent, escape_control
+from ...model.formatting import escape_control, format_number, format_percent
 from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
 from ...weight_comparison.summary import MistakeGroup, format_headline, group_mistakes
 from ..formats.blocks import ListBlock, write_blocks, write_sides

@@ -73,7 +73,7 @@ def test_a_finding_has_every_field() -> None:
     assert document["source"] == {"target": "model.py:46"}
     assert document["tolerance"] == 1e-5
     fields = {name for name in vars(finding) if name != "explainer"}
-    assert set(document) == fields
+    assert set(document) == fields | {"id"}
 
 
 def test_first_divergence_is_the_finding_of_rank_1() -> None:

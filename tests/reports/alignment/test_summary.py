@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from results import make_result
 
-from dumpdiff.model.formatting import format_number, format_percent, escape_control
+from dumpdiff.model.formatting import escape_control, format_number, format_percent
 from dumpdiff.model.trace import Source
 from dumpdiff.reports.alignment.summary import format_headline, format_source
 
 
 def test_diverged_names_the_first_divergence() -> None:
     assert format_headline(make_result()) == (
-        "first divergence: layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
+        "first divergence: layers.1.post_norm, "
+        "rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward: "
         "relative L2 3.1e-2, inputs agree to 2e-7"
     )
 

@@ -41,7 +41,8 @@ def test_quiet_prints_the_first_line_alone() -> None:
 def test_then_comes_a_line_for_each_side_however_narrow() -> None:
     lines = print_report(make_result(), width=40).splitlines()
     assert lines[2] == (
-        "target     mindspore, npy and graph, step 0, rank 0, graph 0: 477 ops, 2430 tensors, /data/ms_dump"
+        "target     mindspore, npy and graph, step 0, rank 0, graph 0: "
+        "477 ops, 2430 tensors, /data/ms_dump"
     )
     assert (
         lines[3]
@@ -81,7 +82,7 @@ def test_coverage_is_by_side_and_phase() -> None:
 
 def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
     rows = [line.split() for line in print_report(make_result()).splitlines()]
-    assert ["target", "2", "healed"] in rows
+    assert ["target", "2", "reconverged"] in rows
     assert ["reference", "1", "dead", "end"] in rows
     assert "Default/Cast-op2" not in print_report(make_result())
     assert "Default/Cast-op2" in print_report(make_result(), verbose=True)
@@ -119,7 +120,7 @@ def test_a_filter_reports_what_it_hides_and_keeps_the_verdict(
 
 def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:
     many = make_unmatched(
-        *(("target", f"op{n}", "Cast", "forward", "", "healed") for n in range(12))
+        *(("target", f"op{n}", "Cast", "forward", "", "reconverged") for n in range(12))
     )
     output = print_report(make_result(unmatched=many), verbose=True)
     assert "op9" in output

@@ -61,7 +61,7 @@ def test_a_lasting_divergence_is_marked_in_every_panel() -> None:
     marks = [
         line
         for line in draw_svg(comparison).iter(f"{SVG}line")
-        if line.attrib["class"] == "departure"
+        if line.attrib["class"] == "divergence"
     ]
     assert comparison.divergence_step == 201
     assert len(marks) == 4

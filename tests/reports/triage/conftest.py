@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from optimizers.saved import train
 
-from dumpdiff import api
+import dumpdiff
 from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.diagnosis.outcome import TriageResult
 
@@ -39,10 +39,12 @@ def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) 
 
 @pytest.fixture(scope="session")
 def triaged(case: Case) -> TriageResult:
-    return api.triage(case)
+    return dumpdiff.triage(case)
 
 
 @pytest.fixture(scope="session")
 def weights_only(case: Case) -> TriageResult:
     """The same runs with weights only: no other stage has input."""
-    return api.triage(Case(Run(weights=case.target.weights), Run(weights=case.reference.weights)))
+    return dumpdiff.triage(
+        Case(Run(weights=case.target.weights), Run(weights=case.reference.weights))
+    )

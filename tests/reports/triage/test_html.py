@@ -37,20 +37,20 @@ def test_the_answer_comes_first(browser: Browser, triaged: TriageResult, page: b
     assert browser.find(".verdict").text == "DIFFER · FORWARD"
     assert browser.find("h1").text == "The forward pass differs"
     assert browser.find(".cause").text == triaged.decision.headline.partition(": ")[2]
-    assert browser.texts(".reasons h3") == ["Because", "Also different", "Ruled out"]
-    assert any("epsilon = 0.01" in line for line in browser.texts(".evidence li"))
-    assert browser.texts(".ruled th") == ["data", "weights"]
-    assert browser.texts(".ruled a") == ["data", "weights"]
+    assert browser.read_texts(".reasons h3") == ["Because", "Also different", "Ruled out"]
+    assert any("epsilon = 0.01" in line for line in browser.read_texts(".evidence li"))
+    assert browser.read_texts(".ruled th") == ["data", "weights"]
+    assert browser.read_texts(".ruled a") == ["data", "weights"]
     assert browser.find("#failure").is_displayed() is False
 
 
 def test_the_strip_has_every_stage_and_leads_to_it(browser: Browser, page: bytes) -> None:
     browser.open(page)
-    assert tuple(browser.texts(".strip strong")) == STAGES
-    assert browser.texts(".strip .inconclusive small") == ["inconclusive"]
+    assert tuple(browser.read_texts(".strip strong")) == STAGES
+    assert browser.read_texts(".strip .inconclusive small") == ["inconclusive"]
     assert not browser.run("document.getElementById('stage-weights').open")
     browser.find('.strip a[href="#stage-weights"]').click()
-    browser.until("document.getElementById('stage-weights').open")
+    browser.wait_until("document.getElementById('stage-weights').open")
     assert browser.hash == "#stage-weights"
     assert (
         0
@@ -61,21 +61,25 @@ def test_the_strip_has_every_stage_and_leads_to_it(browser: Browser, page: bytes
 
 def test_what_differs_is_unfolded(browser: Browser, page: bytes) -> None:
     browser.open(page)
-    assert browser.texts("#stages details[open] .name") == [
+    assert browser.read_texts("#stages details[open] .name") == [
         "checklist",
         "logs",
         "forward",
         "optimizer",
     ]
-    cells = browser.texts("#stage-forward .rows tbody tr > *")
+    cells = browser.read_texts("#stage-forward .rows tbody tr > *")
     assert cells[0] == "layers.1.post_attention_norm"
     assert "4.3e-3" in cells
 
 
 def test_the_tree_shows_the_branch_that_was_taken(browser: Browser, page: bytes) -> None:
     browser.open(page)
-    assert browser.texts(".tree .taken th") == ["the losses differ at step 1"]
-    assert browser.texts(".tree .taken li") == ["data agree", "weights agree", "forward differ"]
+    assert browser.read_texts(".tree .taken th") == ["the losses differ at step 1"]
+    assert browser.read_texts(".tree .taken li") == [
+        "data agree",
+        "weights agree",
+        "forward differ",
+    ]
 
 
 def test_curves_and_bars_are_drawn(browser: Browser, page: bytes) -> None:
@@ -85,7 +89,7 @@ def test_curves_and_bars_are_drawn(browser: Browser, page: bytes) -> None:
     )
     assert labels == ["loss", "|target - reference|", "global norm", "learning rate"]
     assert browser.find(".curves polyline.target").rect["width"] > 100
-    assert browser.texts(".bars th") == ["layers.0.bias", "layers.0.weight"]
+    assert browser.read_texts(".bars th") == ["layers.0.bias", "layers.0.weight"]
     assert browser.find(".bars svg").rect["width"] > 100
 
 
@@ -101,7 +105,7 @@ def test_commands_and_the_report_can_be_copied(
         ("#copy", to_markdown(triaged)),
     ):
         browser.find(button).click()
-        browser.until(f"document.querySelector({button!r}).textContent === 'Copied'")
+        browser.wait_until(f"document.querySelector({button!r}).textContent === 'Copied'")
         assert (
             browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
             == text
@@ -118,19 +122,19 @@ def test_keys_walk_through_the_stages(browser: Browser, page: bytes) -> None:
     assert browser.find("#help").is_displayed()
     browser.press(Keys.ESCAPE)
     browser.press(Keys.ESCAPE)
-    assert browser.texts(".finding.target") == []
+    assert browser.read_texts(".finding.target") == []
 
 
 def test_what_was_not_given_is_no_link(browser: Browser, weights_only: TriageResult) -> None:
     browser.open(write_page(weights_only))
-    assert browser.find(".verdict").text == "CANNOT TELL"
-    assert browser.texts(".strip .absent small") == ["not given"] * (len(STAGES) - 1)
+    assert browser.find(".verdict").text == "INCONCLUSIVE"
+    assert browser.read_texts(".strip .absent small") == ["not given"] * (len(STAGES) - 1)
     assert len(browser.driver.find_elements("css selector", ".strip a")) == 1
     assert "no training log of the target and the reference" in browser.find(
         ".strip li:nth-child(4)"
     ).get_attribute("title")
-    assert browser.texts(".tree .taken") == []
-    assert browser.texts(".curves") == []
+    assert browser.read_texts(".tree .taken") == []
+    assert browser.read_texts(".curves") == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -23,7 +23,9 @@ def test_the_scale_goes_from_one_power_of_ten_to_another() -> None:
     assert (chart.low, chart.high) == ("1.0e-5", "1.0e0")
     assert [bar.limit for bar in chart.bars] == [pytest.approx(WIDTH * 2 / 5)] * 2
     assert chart.bars[0].length == pytest.approx(WIDTH * (5 + math.log10(0.5)) / 5, abs=0.1)
-    assert chart.bars[0].tooltip == "layers.0.mlp.up.weight: 1.5 against 1, off by 5.0e-1"
+    assert (
+        chart.bars[0].tooltip == "layers.0.mlp.up.weight: 1.5 against 1, relative difference 5.0e-1"
+    )
     assert [bar.state for bar in chart.bars] == ["differ", "agree"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 from selenium.webdriver.common.keys import Keys
 
-import dumpdiff.api
+import dumpdiff
 from dumpdiff.reports.weights import html as weights_html
 from dumpdiff.reports.weights.html import build_layer_maps
 from dumpdiff.weight_comparison import WeightsResult
@@ -56,7 +56,7 @@ def make_mistaken_weights() -> Weights:
 def compare_weights(folder: Path, target: Weights, reference: Weights) -> WeightsResult:
     for name, weights in (("target", target), ("reference", reference)):
         save_file(weights, folder / f"{name}.safetensors")
-    return dumpdiff.api.weights(folder / "target.safetensors", folder / "reference.safetensors")
+    return dumpdiff.weights.compare(folder / "target.safetensors", folder / "reference.safetensors")
 
 
 def write_page(result: WeightsResult) -> bytes:
@@ -89,7 +89,7 @@ def test_the_answer_comes_first(browser: Browser, result: WeightsResult, page: b
     assert browser.find("h1").text.startswith(
         f"7 of 16 parameters are wrong: {GATE}: the reference's {UP}"
     )
-    assert browser.texts(".figures dd:nth-child(2)") == ["16", "7", "1", "1", "99.4 %"]
+    assert browser.read_texts(".figures dd:nth-child(2)") == ["16", "7", "1", "1", "99.4 %"]
     facts = browser.find(".facts").text
     for fact in (
         result.target.path,
@@ -99,19 +99,19 @@ def test_the_answer_comes_first(browser: Browser, result: WeightsResult, page: b
         "17 tensors, 0.0247 MB",
     ):
         assert fact in facts
-    assert browser.texts(".relations tbody th") == ["identical", "rounded", "different"]
-    assert browser.texts(".relations .number") == ["8", "1", "7"]
+    assert browser.read_texts(".relations tbody th") == ["identical", "rounded", "different"]
+    assert browser.read_texts(".relations .number") == ["8", "1", "7"]
 
 
 def test_every_mistake_is_listed_once_for_all_layers(browser: Browser, page: bytes) -> None:
     browser.open(page)
-    assert browser.texts("#wrong .what") == [
+    assert browser.read_texts("#wrong .what") == [
         f"{GATE}: the reference's {UP}",
         f"{UP}: the reference's {GATE}",
         f"{HALVED}: 0.5 times the reference's",
     ]
     browser.find("#mistake-3 summary").click()
-    cells = browser.texts("#mistake-3 tbody tr > *")
+    cells = browser.read_texts("#mistake-3 tbody tr > *")
     assert cells[:5] == [HALVED, "0.5 times the reference's", "16 × 16", "float32", "5.0e-1"]
     assert cells[-1] == "100 %"
 
@@ -119,7 +119,7 @@ def test_every_mistake_is_listed_once_for_all_layers(browser: Browser, page: byt
 def test_a_mistake_links_to_its_parameter(browser: Browser, page: bytes) -> None:
     browser.open(page, "#mistake-3")
     browser.find("#mistake-3 tbody a").click()
-    browser.until("!document.getElementById('parameter').hidden")
+    browser.wait_until("!document.getElementById('parameter').hidden")
     sheet = browser.find("#parameter").text
     assert sheet.startswith(f"{HALVED}: different")
     assert "model.layers.1.self_attn.k_proj.weight" in sheet
@@ -132,8 +132,8 @@ def test_what_one_side_lacks_is_listed(
     browser: Browser, result: WeightsResult, page: bytes
 ) -> None:
     browser.open(page)
-    assert browser.texts("#missing li") == ["model.norm.weight"]
-    assert len(result.unknown) == len(browser.texts("#unknown li")) == 1
+    assert browser.read_texts("#missing li") == ["model.norm.weight"]
+    assert len(result.unknown) == len(browser.read_texts("#unknown li")) == 1
 
 
 def test_a_cell_of_the_map_shows_its_parameters(browser: Browser, page: bytes) -> None:
@@ -207,7 +207,7 @@ def test_the_same_weights(browser: Browser, tmp_path: Path) -> None:
     assert (
         browser.find("h1").text == "Same weights, bit for bit: 17 parameters, 100 % of the elements"
     )
-    assert browser.texts("nav a") == ["Answer", "Layers", "Parameters"]
+    assert browser.read_texts("nav a") == ["Answer", "Layers", "Parameters"]
 
 
 def test_nothing_to_compare(browser: Browser, tmp_path: Path) -> None:

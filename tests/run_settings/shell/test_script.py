@@ -13,13 +13,13 @@ from dumpdiff.run_settings.shell import read_script
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 
-def words(script: str) -> list[str]:
+def read_words(script: str) -> list[str]:
     """The words of the last 'train'; what the script does not say is in angle brackets."""
     call = [call for call in read_script(script).calls if call.words[0].text == "train"][-1]
     return [word.text if word.known else f"<{word.text}>" for word in call.words]
 
 
-def bash(script: str, tmp_path: Path) -> list[str]:
+def run_bash(script: str, tmp_path: Path) -> list[str]:
     """What bash itself hands to 'train'."""
     stub, output = tmp_path / "train", tmp_path / "words"
     stub.write_text(f'#!/bin/bash\nprintf "%s\\0" train "$@" > {output}\n')
@@ -56,11 +56,11 @@ def bash(script: str, tmp_path: Path) -> list[str]:
     ],
 )
 def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
-    assert words(script) == bash(script, tmp_path)
+    assert read_words(script) == run_bash(script, tmp_path)
 
 
 def test_what_only_the_shell_knows_is_marked() -> None:
-    assert words('train $1 "$(pwd)/x" `date` $HOME ${X%.sh} $@') == [
+    assert read_words('train $1 "$(pwd)/x" `date` $HOME ${X%.sh} $@') == [
         "train", "<$1>", "<$(pwd)/x>", "<`date`>", "<$HOME>", "<${X%.sh}>", "<$@>",
     ]  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_a_branch_that_may_run_leaves_its_words_unknown() -> None:
     script = (
         'A=(--lr 1)\nif [ "$FP8" = 1 ]; then\n  A+=(--fp8 hybrid)\n  LR=2\nfi\ntrain ${A[@]} $LR'
     )
-    assert words(script) == ["train", "--lr", "1", "<--fp8>", "<hybrid>", "<2>"]
+    assert read_words(script) == ["train", "--lr", "1", "<--fp8>", "<hybrid>", "<2>"]
 
 
 def test_a_command_in_a_branch_that_may_run_is_uncertain_and_one_that_cannot_is_left_out() -> None:

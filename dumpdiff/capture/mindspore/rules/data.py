@@ -102,22 +102,22 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             if backend != "ascend"
             else f"saved_data is {settings.saved_data}, not statistic"
         )
-        yield DEVICE_WHOLE.broken(
+        yield DEVICE_WHOLE.build_violation(
             f"{E2E}.stat_calc_mode",
             f"no statistics are computed on the device: {why}; write host, or leave it out",
         )
     if "device_stat_precision_mode" in e2e and not settings.device_statistics:
-        yield PRECISION.broken(
+        yield PRECISION.build_violation(
             f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out"
         )
     if settings.sampling and backend != "ascend":
-        yield SAMPLING.broken(
+        yield SAMPLING.build_violation(
             f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out"
         )
     if settings.sampling and e2e.get("sample_num") == 0:
-        yield SAMPLES.broken(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
+        yield SAMPLES.build_violation(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
     if e2e.get("save_kernel_args") and backend != "ascend":
-        yield ARGUMENTS.broken(
+        yield ARGUMENTS.build_violation(
             f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out"
         )
 
@@ -125,15 +125,15 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
 def _check_saved_data(settings: Settings) -> Iterator[Violation]:
     target = settings.target
     if target.backend == "cpu":
-        yield ON_CPU.broken(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
+        yield ON_CPU.build_violation(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
     elif (
         target.on_ascend
         and not settings.synchronous
         and settings.common.get("file_format", "bin") != "npy"
     ):
-        yield NEEDS_NPY.broken(f"{COMMON}.file_format", "statistics need npy here; write npy")
+        yield NEEDS_NPY.build_violation(f"{COMMON}.file_format", "statistics need npy here; write npy")
     elif target.on_ascend and settings.synchronous and target.version < (2, 3):
-        yield NOT_SYNCHRONOUS.broken(
+        yield NOT_SYNCHRONOUS.build_violation(
             f"{E2E}.enable",
             "statistics need an asynchronous dump before 2.3; write false, and file_format npy",
         )
@@ -146,11 +146,11 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
     known = HOST_STATISTICS + (HASHES if settings.target.version >= (2, 10) else ())
     unknown = [str(name) for name in asked if name not in known]
     if unknown:
-        yield UNKNOWN.broken(
+        yield UNKNOWN.build_violation(
             CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known)}"
         )
     if not asked:
-        yield NONE.broken(
+        yield NONE.build_violation(
             CATEGORY,
             'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]',
         )
@@ -161,7 +161,7 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
     )
     left_out = [name for name in asked if name in known and name not in DEVICE_STATISTICS]
     if on_device and left_out:
-        yield HOST_ONLY.broken(
+        yield HOST_ONLY.build_violation(
             CATEGORY,
             f"the device does not compute {', '.join(left_out)}; leave them out, or set stat_calc_mode to host",
         )

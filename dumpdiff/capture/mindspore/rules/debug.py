@@ -74,31 +74,31 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the way operators are watched."""
     common, mode, target = settings.common, settings.op_debug_mode, settings.target
     if target.version >= (2, 3) and common.get("op_debug_mode") in (1, 2):
-        yield OLD_MODE.broken(
+        yield OLD_MODE.build_violation(
             FIELD, f"{common['op_debug_mode']} means 3, any overflow, since 2.3; write 3"
         )
     if target.version >= (2, 4) and "overflow_number" in common and mode != OVERFLOW:
-        yield COUNTED.broken(
+        yield COUNTED.build_violation(
             NUMBER, f"is only for op_debug_mode 3, and the mode is {mode}; leave it out"
         )
     if mode == 0:
         return
     if settings.dump_mode != 0 and target.version >= (2, 3):
-        yield ALL_KERNELS.broken(
+        yield ALL_KERNELS.build_violation(
             f"{COMMON}.dump_mode", f"becomes 0 with op_debug_mode {mode}; write 0"
         )
     if settings.statistics and target.backend != "cpu":
-        yield WHOLE.broken(
+        yield WHOLE.build_violation(
             f"{COMMON}.saved_data", f"is for op_debug_mode 0, not {mode}; write tensor"
         )
     if settings.sampling:
-        yield WHOLE.broken(
+        yield WHOLE.build_violation(
             f"{E2E}.sample_mode", f"is for op_debug_mode 0, not {mode}; leave it out"
         )
     if mode == EXCEPTION:
         yield from _check_exception_mode(settings)
     elif target.backend in ("cpu", "gpu"):
-        yield OVERFLOW_BACKEND.broken(
+        yield OVERFLOW_BACKEND.build_violation(
             FIELD, f"{target.backend} does not find overflow and dumps all; write 0"
         )
     if (
@@ -106,21 +106,21 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         and settings.device_statistics
         and (settings.e2e or {}).get("enable") is not True
     ):
-        yield ON_HOST.broken(
+        yield ON_HOST.build_violation(
             f"{E2E}.stat_calc_mode", "becomes host, since enable is not true; write enable true"
         )
     if mode == OVERFLOW and common.get("input_output", 0) != 0:
-        yield BOTH.broken(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
+        yield BOTH.build_violation(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
 
 
 def _check_exception_mode(settings: Settings) -> Iterator[Violation]:
     if not settings.target.on_ascend:
-        yield EXCEPTION_BACKEND.broken(
+        yield EXCEPTION_BACKEND.build_violation(
             FIELD, f"{settings.target.backend} dumps no operator that raised; write 0"
         )
     if not settings.synchronous:
         return
     if settings.common.get("iteration", "all") != "all":
-        yield EXCEPTION_STEPS.broken(
+        yield EXCEPTION_STEPS.build_violation(
             f"{COMMON}.iteration", "becomes all with op_debug_mode 4; write all"
         )

@@ -95,7 +95,7 @@ _PLAIN = r"[A-Za-z0-9_/-]*"
 def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the operators asked for."""
     if settings.dump_mode == MARKED_CELLS and not settings.target.on_ascend:
-        yield SET_DUMP.broken(
+        yield SET_DUMP.build_violation(
             DUMP_MODE, f"2 is not for {settings.target.backend}; write 1 and name the kernels"
         )
     entries = settings.common.get("kernels")
@@ -103,45 +103,45 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         return
     if settings.dump_mode != KERNELS:
         if entries:
-            yield UNUSED.broken(
+            yield UNUSED.build_violation(
                 FIELD,
                 f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only",
             )
         return
     if not any(entries):
-        yield EVERYTHING.broken(
+        yield EVERYTHING.build_violation(
             FIELD, "is empty, which means every operator; name some, or write dump_mode 0"
         )
     seen = set()
     for entry in filter(None, entries):  # an empty one is passed over
         taken = parse_kernel(entry)
         if taken in seen:
-            yield DUPLICATE.broken(FIELD, f"{entry!r} stands there twice; write it once")
+            yield DUPLICATE.build_violation(FIELD, f"{entry!r} stands there twice; write it once")
         seen.add(taken)
         wrong = [*_check_entry(entry, taken, settings)]
         yield from wrong
         if not wrong and settings.names is not None and not any(map(taken.selects, settings.names)):
-            yield ABSENT.broken(
+            yield ABSENT.build_violation(
                 FIELD, f"{entry!r} selects nothing: {_suggest_entry(taken, settings.names)}"
             )
 
 
 def _check_entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
     if not isinstance(entry, str):
-        yield NOT_TEXT.broken(
+        yield NOT_TEXT.build_violation(
             FIELD,
             f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes",
         )
     elif taken.form == "regex":
         yield from _check_regex(taken, settings)
     elif taken.form == "name" and "/" not in taken.text:
-        yield FILE_NAME.broken(
+        yield FILE_NAME.build_violation(
             FIELD,
             f"{entry!r} selects nothing: an operator's name has '/' where the name of its file has '_', as in "
             "Default/fc-Dense/MatMul-op0; dumpdiff's findings have such names",
         )
     elif taken.form == "name" and not re.search(r"-op\d+$", taken.text):
-        yield SCOPE.broken(
+        yield SCOPE.build_violation(
             FIELD,
             f"{entry!r} selects nothing: it is the name of a cell or part of one; for the operators in it write "
             f"'name-regex({taken.text}/.*)'",
@@ -167,26 +167,26 @@ def _suggest_entry(taken: Kernel, names: Sequence[str]) -> str:
 def _check_regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
     text = taken.text
     if settings.target.version < (2, 3):
-        yield NO_REGEX_YET.broken(
+        yield NO_REGEX_YET.build_violation(
             FIELD,
             f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names",
         )
         return
     if "\\" in text:
-        yield BACKSLASH.broken(
+        yield BACKSLASH.build_violation(
             FIELD,
             f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: a backslash arrives doubled; "
             "write [0-9] for a digit, [.] for a dot",
         )
         return
-    trouble = taken.trouble()
+    trouble = taken.find_trouble()
     if trouble:
-        yield BAD_REGEX.broken(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
+        yield BAD_REGEX.build_violation(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
         return
     why = _check_type_name(text)
     if why:
         inner = text.removeprefix(".*").removesuffix(".*")
-        yield PARTIAL.broken(
+        yield PARTIAL.build_violation(
             FIELD,
             f"'name-regex({text})' selects nothing: a whole name must match, {why}; write 'name-regex(.*{inner}.*)'",
         )

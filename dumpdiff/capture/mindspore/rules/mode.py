@@ -41,24 +41,24 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
     target, e2e = settings.target, settings.e2e
     if target.backend == "ascend-ge":
         if target.version >= (2, 6):
-            yield WHOLE_GRAPHS_MOVED.broken(
+            yield WHOLE_GRAPHS_MOVED.build_violation(
                 "",
                 "whole graphs (jit level O2, GE) are no longer dumped by MINDSPORE_DUMP_CONFIG since 2.6; use msprobe "
                 "('dumpdiff dump-config msprobe --framework mindspore'), or run with jit level O0 or O1",
             )
         if e2e is not None:
-            yield WHOLE_GRAPHS_SECTION.broken(
+            yield WHOLE_GRAPHS_SECTION.build_violation(
                 E2E,
                 "whole graphs are dumped asynchronously; leave the section out and set file_format to npy",
             )
         return
     if target.backend == "ascend" and e2e is None and target.version >= (2, 6):
-        yield SECTION_NEEDED.broken(
+        yield SECTION_NEEDED.build_violation(
             E2E,
             'is missing, and without it nothing is dumped; add {"enable": true, "trans_flag": true}',
         )
     if not target.on_ascend and e2e is not None and e2e.get("enable") is False:
-        yield SWITCH.broken(
+        yield SWITCH.build_violation(
             f"{E2E}.enable",
             f"false does not switch the dump off on {target.backend}; to make no dump, unset "
             "MINDSPORE_DUMP_CONFIG; to make one, write true",

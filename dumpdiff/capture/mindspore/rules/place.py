@@ -86,7 +86,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         what = (
             f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
         )
-        yield BAD_NET_NAME.broken(
+        yield BAD_NET_NAME.build_violation(
             NET_NAME, f"{what} letters, digits, '-' and '_'; write {_clean_path(net_name)!r}"
         )
     if "support_device" in settings.common:
@@ -99,23 +99,23 @@ def _check_path(path: str, here: bool) -> Iterator[Violation]:
         path, where = os.environ.get(FALLBACK, "") if here else "", FALLBACK
         if not path:
             if here:
-                yield NO_PATH.broken(
+                yield NO_PATH.build_violation(
                     PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path"
                 )
             return
     odd = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
     if odd:
-        yield PATH_CHARACTERS.broken(
+        yield PATH_CHARACTERS.build_violation(
             where,
             f"{path!r} holds {odd!r}; only letters, digits, '-', '_' and '/' are taken (no dot, no space); "
             f"use a folder such as {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
     if not path.startswith("/"):
-        yield PATH_RELATIVE.broken(where, f"{path!r} is relative; write the whole path from '/'")
+        yield PATH_RELATIVE.build_violation(where, f"{path!r} is relative; write the whole path from '/'")
     elif here and not odd:
         why = _explain_unwritable(Path(path))
         if why:
-            yield PATH_UNWRITABLE.broken(
+            yield PATH_UNWRITABLE.build_violation(
                 where, f"{why}; the training would run and leave no dump; use another folder"
             )
 
@@ -140,16 +140,16 @@ def _clean_path(name: str) -> str:
 
 def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
     if not devices and backend != "cpu":
-        yield NO_DEVICE.broken(
+        yield NO_DEVICE.build_violation(
             DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]"
         )
     other = [device for device in devices if not isinstance(device, (int, float))]
     if other:
-        yield DEVICE_TYPE.broken(
+        yield DEVICE_TYPE.build_violation(
             DEVICES, f"{other[0]!r} is no number; write the numbers without quotes, as in [0, 1]"
         )
     for device in devices:
         if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):
-            yield DEVICE_ODD.broken(
+            yield DEVICE_ODD.build_violation(
                 DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]"
             )

@@ -42,20 +42,20 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         return
     odd = find_bad_characters(text)
     if odd or not text:
-        yield CHARACTERS.broken(ITERATION, f"{text!r} {_find_trouble(text, odd)}; {_GRAMMAR}")
+        yield CHARACTERS.build_violation(ITERATION, f"{text!r} {_find_trouble(text, odd)}; {_GRAMMAR}")
         return
     steps = parse_iterations(text)
     if not steps.everything and not steps.ranges:
         part, why = steps.dead[0]
-        yield NO_STEP.broken(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
+        yield NO_STEP.build_violation(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
         return
     for part, why in steps.dead:
-        yield DEAD_PART.broken(
+        yield DEAD_PART.build_violation(
             ITERATION, f"{part!r} in {text!r} selects no step: {why}; {_GRAMMAR}"
         )
     first = settings.common.get("initial_iteration", 0) if settings.target.version >= (2, 6) else 0
     if steps.last is not None and steps.last < first and settings.op_debug_mode != EXCEPTION:
-        yield BEFORE_FIRST.broken(
+        yield BEFORE_FIRST.build_violation(
             f"{COMMON}.initial_iteration",
             f"the first step has the number {first}, so that {text!r} is over before it begins; "
             f"the first two steps are '{first}-{first + 1}'",

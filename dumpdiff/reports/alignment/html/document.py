@@ -102,7 +102,8 @@ def _list_judgment(result: Result) -> Iterator[tuple[str, str]]:
         ends = dict.fromkeys((format_number(tolerances.min()), format_number(tolerances.max())))
         yield "tolerances", f"{' to '.join(ends)}, by operator, dtype and length of sums"
     if not math.isnan(result.noise_floor):
-        yield "noise", f"{format_number(result.noise_floor)}, the median error of the pairs that agree"
+        noise = format_number(result.noise_floor)
+        yield "noise", f"{noise}, the median error of the pairs that agree"
     if "min_coverage" in result.details:
         yield "required coverage", format_percent(float(result.details["min_coverage"]))
     if result.baseline is not None:

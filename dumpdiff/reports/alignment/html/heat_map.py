@@ -96,5 +96,6 @@ def _parse_layer_number(layer: str) -> int:
 def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) -> Cell:
     if np.isnan(worst):
         return Cell("none", introduced, "nothing could be compared")
-    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {format_number(worst)} × tolerance"
+    ratio = f"{format_number(worst)} × tolerance"
+    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {ratio}"
     return Cell(CLASSES[int(np.searchsorted(_LIMITS, worst))], introduced, tooltip)

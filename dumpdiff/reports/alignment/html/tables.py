@@ -28,7 +28,7 @@ def compute_error_ratio(pairs: pd.DataFrame) -> pd.Series[float]:
 
 
 def build_pairs_table(result: Result) -> Table:
-    """Return the columns of PAIR_COLUMNS without tensor ids, and ``ratio``: error over tolerance."""
+    """Return the columns of PAIR_COLUMNS without tensor ids, and error over tolerance."""
     columns = {name: result.pairs[name] for name in PAIR_COLUMNS if name not in _TENSOR_IDS}
     return columns | {"ratio": compute_error_ratio(result.pairs)}
 

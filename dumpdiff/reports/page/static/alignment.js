@@ -1,5 +1,5 @@
 "use strict";
-/* Joins the parts of the report: the address says what is shown, and every click changes the address. */
+/* The report on two dumps: the address says what is shown, and every click changes the address. */
 
 function pairColumns({ columns }) {
   const name = (side) => {
@@ -7,7 +7,7 @@ function pairColumns({ columns }) {
     return (row) => make("bdi", {}, op.at(row), make("span", { class: "slot" }, ` ${slot.at(row)}`));
   };
   const link = (row) => make("a", { href: `#pair=${row}` }, row.toLocaleString("en"));
-  const value = (key, say) => (row) => say(columns[key].at(row));
+  const value = (key, format) => (row) => format(columns[key].at(row));
   return [
     { key: "row", title: "#", kind: "row", cell: link, help: "in the order of the target's execution" },
     { key: "state", title: "state", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
@@ -18,7 +18,7 @@ function pairColumns({ columns }) {
     { key: "error", title: "error", kind: "number", cell: value("error", number) },
     { key: "tolerance", title: "tolerance", kind: "number limit", cell: value("tolerance", number) },
     { key: "ratio", title: "× tol.", kind: "number ratio", cell: value("ratio", multiple), help: "error over tolerance" },
-    { key: "confidence", title: "sure", kind: "number sure", cell: value("confidence", (share) => `${Math.floor(share * 100)} %`), help: "how sure it is that both are one value" },
+    { key: "confidence", title: "confidence", kind: "number confidence", cell: value("confidence", (share) => `${Math.floor(share * 100)} %`), help: "that both are the same value" },
   ];
 }
 
@@ -41,16 +41,16 @@ class Report {
     this.data = data;
     this.pair = -1;
     this.pairs = new Table($("pairs-table"), tables.pairs, pairColumns(tables.pairs), (row) => this.open(row));
-    this.pairs.onsort = (sort) => go(this, { sort });
+    this.pairs.onsort = (sort) => navigate(this, { sort });
     this.unmatched = new Table($("unmatched-table"), tables.unmatched, unmatchedColumns(tables.unmatched));
     this.unmatched.onsort = (by) => {
       this.unmatched.sort(by);
       this.filterUnmatched();
     };
     this.network = new Network($("chart"), tables.pairs, data.findings, (row) => this.open(row));
-    hear(this, CHOICES);
-    hearCells((scope, map) => {
-      go(this, { q: `scope:${scope}`, phase: map.dataset.phase, state: "" }, "pairs");
+    listenToInputs(this, CHOICES);
+    listenToCells((scope, map) => {
+      navigate(this, { q: `scope:${scope}`, phase: map.dataset.phase, state: "" }, "pairs");
       $("pairs").scrollIntoView();
     });
     for (const id of ["unmatched-search", "unmatched-side"]) $(id).addEventListener("input", () => this.filterUnmatched());
@@ -61,18 +61,18 @@ class Report {
       });
     }
     for (const finding of document.querySelectorAll(".finding")) {
-      finding.addEventListener("toggle", () => centre(finding));
-      centre(finding);
+      finding.addEventListener("toggle", () => centerGraph(finding));
+      centerGraph(finding);
     }
-    copies($("copy"), data.markdown);
+    enableCopying($("copy"), data.markdown);
     this.filterUnmatched();
   }
 
   show(moved) {
     const { place, settings } = view.read();
-    const again = this.pairs.wanted !== undefined;
-    if (choose(this.pairs, CHOICES, settings, "pairs-count") && moved && again) $("pairs").scrollIntoView();
-    this.showPair(rowOf(this.pairs, settings.pair));
+    const again = this.pairs.applied !== undefined;
+    if (applySettings(this.pairs, CHOICES, settings, "pairs-count") && moved && again) $("pairs").scrollIntoView();
+    this.showPair(parseRow(this.pairs, settings.pair));
     if (moved) reveal(place);
   }
 
@@ -87,11 +87,11 @@ class Report {
   }
 
   open(row) {
-    go(this, { pair: row });
+    navigate(this, { pair: row });
   }
 
   close() {
-    go(this, { pair: "" });
+    navigate(this, { pair: "" });
   }
 
   filterUnmatched() {
@@ -102,21 +102,21 @@ class Report {
   keys() {
     const findings = this.data.findings.map((finding) => `finding-${finding.rank}`);
     return {
-      n: () => step(findings, 1),
-      p: () => step(findings, -1),
+      n: () => stepThrough(findings, 1),
+      p: () => stepThrough(findings, -1),
       "/": () => $("search").focus(),
       ...walking(this.pairs, this.pair, (row) => this.open(row)),
     };
   }
 
-  /* The chart is drawn anew in the colours of paper, and of the screen after it. */
+  /* Draws the chart again in the colors of paper, and later in those of the screen. */
   paper() {
     this.network.build();
   }
 }
 
-/* Scrolls a graph that is too wide to the ops of its finding: to both sides' if they fit, else to the target's. */
-function centre(finding) {
+/* Scrolls a graph that is too wide to the ops of its finding: both sides' if they fit, else the target's. */
+function centerGraph(finding) {
   const here = [...finding.querySelectorAll(".graph .here")].map((node) => node.getBoundingClientRect());
   if (!here.length) return;
   const frame = finding.querySelector(".graph").parentElement;
@@ -126,4 +126,4 @@ function centre(finding) {
   frame.scrollLeft += middle - left - width / 2;
 }
 
-begin((unpacked) => new Report(unpacked));
+startPage((unpacked) => new Report(unpacked));

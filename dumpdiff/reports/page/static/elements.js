@@ -1,5 +1,5 @@
 "use strict";
-/* Elements and numbers. Whatever a dump says reaches the page as text, never as markup. */
+/* Elements and numbers. Names from a dump become text, never markup. */
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -28,14 +28,14 @@ function sheetHead(state, title, close) {
   return make("header", {}, mark(state), make("h2", {}, title), button);
 }
 
-/* As wording.number of Python: two significant digits. */
+/* Like format_number of Python: two significant digits. */
 function number(value) {
   if (Number.isNaN(value)) return "–";
   if (value === 0 || !Number.isFinite(value)) return String(value).replace("Infinity", "inf");
   return value.toExponential(1).replace("e+", "e");
 }
 
-/* A multiple of the tolerance: 2,237 rather than 2.2e3, as long as it can be read. */
+/* A multiple of the tolerance, as 2,237 and not as 2.2e3 while it is short. */
 function multiple(value) {
   return value >= 10 && value < 1e6 ? Math.round(value).toLocaleString("en") : number(value);
 }
@@ -45,6 +45,6 @@ function digits(value) {
   return Number.isNaN(value) ? "–" : String(Number(value.toPrecision(7))).replace("Infinity", "inf");
 }
 
-function colour(name) {
+function readColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -1,36 +1,36 @@
 "use strict";
-/* What every page does around its content: it begins, its address says what is shown, it hears keys and the printer.
-   A page is {show(moved), close(), keys()} and may have paper(). Tables and maps of cells are chosen from alike. */
+/* What all pages share: they start, show what their address says, and react to keys and to printing.
+   A page is {show(moved), close(), keys()} and may have paper(). */
 
 const $ = (id) => document.getElementById(id);
 
-/* Builds the page of what is packed in the file, shows what the address says, and listens. */
-function begin(build) {
+/* Builds the page from the data packed in the file, shows what the address says, and adds listeners. */
+function startPage(build) {
   $("help-button").addEventListener("click", () => $("help").showModal());
   unpack($("packed").textContent)
     .then((unpacked) => {
       const page = (window.report = build(unpacked));
       addEventListener("hashchange", () => page.show(true));
-      addEventListener("keydown", (event) => pressed(page, event));
-      addEventListener("beforeprint", () => printed(page, true));
-      addEventListener("afterprint", () => printed(page, false));
+      addEventListener("keydown", (event) => handleKey(page, event));
+      addEventListener("beforeprint", () => handlePrinting(page, true));
+      addEventListener("afterprint", () => handlePrinting(page, false));
       page.show(true);
       performance.mark("interactive");
     })
     .catch((error) => {
       $("failure").hidden = false;
-      $("failure").textContent = `What this report unpacks cannot be shown: ${error.message}. A browser of 2023 or later can.`;
+      $("failure").textContent = `The data of this report cannot be shown: ${error.message}. A browser of 2023 or later is needed.`;
       throw error;
     });
 }
 
-/* Changes the address and shows what it says; with show(true), for a link that was followed, a page also scrolls. */
-function go(page, changes, place) {
+/* Changes the address and shows what it says. For a link that was followed, show(true) also scrolls. */
+function navigate(page, changes, place) {
   view.write(changes, place);
   page.show(false);
 }
 
-/* Brings a place of the page on screen, unfolded; '' or what the page does not have is no place. */
+/* Scrolls to a place of the page and unfolds it; does nothing for a place that the page does not have. */
 function reveal(place) {
   const element = place && $(place);
   if (!element) return;
@@ -40,16 +40,16 @@ function reveal(place) {
   element.classList.add("target");
 }
 
-/* To the place that follows the address's in ``places``, or stands before it. */
-function step(places, by) {
+/* Goes to the next (1) or previous (-1) of ``places``, seen from the one in the address. */
+function stepThrough(places, by) {
   const next = places[Math.min(places.length - 1, Math.max(0, places.indexOf(view.read().place) + by))];
   if (!next) return;
   view.write({}, next);
   reveal(next);
 }
 
-/* Esc closes, ? helps, the page's own keys do what it says; none of it while something is written. */
-function pressed(page, event) {
+/* Esc closes, ? opens the help, other keys are the page's own; no key acts while text is entered. */
+function handleKey(page, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const help = $("help");
   if (event.key === "Escape") {
@@ -64,46 +64,47 @@ function pressed(page, event) {
   keys[event.key]();
 }
 
-/* On paper everything is unfolded, and light. */
-function printed(page, begins) {
+/* On paper everything is unfolded and in the light theme. */
+function handlePrinting(page, begins) {
   document.documentElement.classList.toggle("printing", begins);
   if (begins) for (const details of document.querySelectorAll("details")) details.open = true;
   page.paper?.();
 }
 
-/* Inputs write what the address calls them: {search: "q", state: "state"}. */
-function hear(page, inputs) {
-  for (const [id, name] of Object.entries(inputs)) $(id).addEventListener("input", () => go(page, { [name]: $(id).value }));
+/* Writes inputs to the address, under their names there: {search: "q", state: "state"}. */
+function listenToInputs(page, inputs) {
+  for (const [id, name] of Object.entries(inputs)) $(id).addEventListener("input", () => navigate(page, { [name]: $(id).value }));
 }
 
-/* Sorts and filters a table as the address says, counts its rows in ``counter``; whether anything changed. */
-function choose(table, inputs, settings, counter) {
-  const chosen = Object.fromEntries(Object.entries(inputs).map(([id, name]) => [id, settings[name] ?? ""]));
+/* Sorts and filters a table as the address says, and shows the number of rows in ``counter``.
+   Returns whether anything changed. */
+function applySettings(table, inputs, settings, counter) {
+  const values = Object.fromEntries(Object.entries(inputs).map(([id, name]) => [id, settings[name] ?? ""]));
   const { sort = "" } = settings;
-  const wanted = JSON.stringify([chosen, sort]);
-  if (wanted === table.wanted) return false;
-  table.wanted = wanted;
+  const applied = JSON.stringify([values, sort]);
+  if (applied === table.applied) return false;
+  table.applied = applied;
   if (sort !== (table.sorted ?? "")) table.sort(sort);
-  for (const [id, value] of Object.entries(chosen)) if ($(id).value !== value) $(id).value = value;
-  const { search, ...equal } = chosen;
+  for (const [id, value] of Object.entries(values)) if ($(id).value !== value) $(id).value = value;
+  const { search, ...equal } = values;
   const count = table.filter(search, equal);
   $(counter).textContent = `${count.toLocaleString("en")} of ${table.table.rows.toLocaleString("en")}`;
   return true;
 }
 
-/* The row that the address names, -1 if there is none such. */
-function rowOf(table, text = "-1") {
+/* Returns the row that the address names, -1 if the table has no such row. */
+function parseRow(table, text = "-1") {
   const row = Number(text);
   return Number.isInteger(row) && row < table.table.rows ? row : -1;
 }
 
-/* ↓ and ↑ walk through the rows as they are shown, while one is open. */
-function walking(table, row, open) {
-  return row < 0 ? {} : { ArrowDown: () => open(table.beside(1)), ArrowUp: () => open(table.beside(-1)) };
+/* Returns keys that open the next and previous row of the table, while one is open. */
+function makeArrowKeys(table, row, open) {
+  return row < 0 ? {} : { ArrowDown: () => open(table.findNeighbor(1)), ArrowUp: () => open(table.findNeighbor(-1)) };
 }
 
-/* A click on a cell of a map of layers by components asks for ``open(scope, map)``. */
-function hearCells(open) {
+/* Calls ``open(scope, map)`` for a click on a cell of a heat map. */
+function listenToCells(open) {
   for (const map of document.querySelectorAll(".heat")) {
     map.addEventListener("click", ({ target: cell }) => {
       if (!cell.matches("td[class]")) return;
@@ -113,22 +114,22 @@ function hearCells(open) {
   }
 }
 
-/* Makes a button copy ``text``; it was hidden until now, since without scripts it does nothing. */
-function copies(button, text) {
-  const said = button.textContent;
+/* Shows a button and makes it copy ``text``; without scripts it stays hidden. */
+function enableCopying(button, text) {
+  const label = button.textContent;
   button.hidden = false;
   button.addEventListener("click", async () => {
-    await copied(text);
+    await copyText(text);
     button.textContent = "Copied";
-    setTimeout(() => (button.textContent = said), 1500);
+    setTimeout(() => (button.textContent = label), 1500);
   });
 }
 
-async function copied(text) {
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = make("textarea", { class: "copying" }, text); // an old browser, or a page that is no secure context
+    const area = make("textarea", { class: "copying" }, text); // an old browser, or a page without a secure context
     document.body.append(area);
     area.select();
     document.execCommand("copy");

@@ -1,5 +1,5 @@
 "use strict";
-/* The view as a link: #finding-2&q=softmax&state=introduced. One part may be an element, the others are settings. */
+/* The view as a link: #finding-2&q=softmax&state=introduced. One part may be an element, all others are settings. */
 
 const view = {
   read() {
@@ -8,12 +8,12 @@ const view = {
     for (const part of location.hash.slice(1).split("&")) {
       const at = part.indexOf("=");
       if (at < 0) place = part;
-      else settings[part.slice(0, at)] = decoded(part.slice(at + 1));
+      else settings[part.slice(0, at)] = decodeText(part.slice(at + 1));
     }
     return { place, settings };
   },
 
-  /* Replaces the address without scrolling; an empty value takes a setting out. */
+  /* Replaces the address without scrolling; an empty value removes a setting. */
   write(changes, place = view.read().place) {
     const settings = { ...view.read().settings, ...changes };
     const parts = Object.entries(settings).filter(([, value]) => value !== "" && value !== undefined);
@@ -22,7 +22,7 @@ const view = {
   },
 };
 
-function decoded(text) {
+function decodeText(text) {
   try {
     return decodeURIComponent(text);
   } catch {

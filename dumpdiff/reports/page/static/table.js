@@ -37,11 +37,11 @@ class Table {
     for (const word of query.toLowerCase().split(/\s+/).filter(Boolean)) {
       const [key, value] = [word.slice(0, word.indexOf(":")), word.slice(word.indexOf(":") + 1)];
       const whole = this.table.columns[key]?.kind === "text";
-      const hits = Uint8Array.from(this.lower, whole ? (one) => one === value : (one) => one.includes(word));
+      const hits = Uint8Array.from(this.lower, whole ? (string) => string === value : (string) => string.includes(word));
       tests.push([hits, whole ? [this.table.columns[key].values] : text.map(([, column]) => column.values)]);
     }
     for (const [key, value] of Object.entries(equal)) {
-      if (value) tests.push([Uint8Array.from(this.table.strings, (one) => one === value), [this.table.columns[key].values]]);
+      if (value) tests.push([Uint8Array.from(this.table.strings, (string) => string === value), [this.table.columns[key].values]]);
     }
     const keep = (row) => tests.every(([hits, columns]) => columns.some((values) => hits[values[row]]));
     this.shown = tests.length ? this.order.filter(keep) : this.order;
@@ -50,7 +50,7 @@ class Table {
     return this.shown.length;
   }
 
-  /* What a click on a head asks for: "error" ascending, "-error" descending; numbers begin with the largest. */
+  /* Returns the order after a click on a header: "error" ascending, "-error" descending; numbers begin with the largest. */
   next(key) {
     const first = this.table.columns[key]?.kind === "number" ? `-${key}` : key;
     const second = first === key ? `-${key}` : key;
@@ -65,7 +65,7 @@ class Table {
     const order = Uint32Array.from({ length: this.table.rows }, (_, row) => row);
     if (column) {
       const values = column.kind === "text" ? this.ranks(column) : column.values;
-      const last = (value) => (Number.isNaN(value) ? 1 : 0); // nothing measured: always at the end
+      const last = (value) => (Number.isNaN(value) ? 1 : 0); // not measured: always at the end
       order.sort((a, b) => last(values[a]) - last(values[b]) || sign * (values[a] - values[b]) || a - b);
     } else if (sign < 0) order.reverse();
     this.order = order;
@@ -88,7 +88,7 @@ class Table {
     return column.values.map((code) => this.alphabet[code]);
   }
 
-  /* Marks a row and brings it on screen, if the filter lets it through. */
+  /* Marks a row and scrolls to it, if the filter shows it. */
   mark(row) {
     this.current = row;
     const place = this.shown.indexOf(row);
@@ -100,8 +100,8 @@ class Table {
     this.draw(true);
   }
 
-  /* The row that follows the marked one on screen, or stands before it. */
-  beside(step) {
+  /* Returns the next (1) or previous (-1) row on screen, seen from the marked one. */
+  findNeighbor(step) {
     const place = this.shown.indexOf(this.current);
     return this.shown[Math.min(this.shown.length - 1, Math.max(0, place + step))];
   }

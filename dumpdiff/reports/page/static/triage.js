@@ -4,9 +4,9 @@
 class Report {
   constructor({ data }) {
     this.stages = data.stages;
-    copies($("copy"), data.markdown);
+    enableCopying($("copy"), data.markdown);
     for (const command of document.querySelectorAll(".command")) {
-      copies(command.querySelector("button"), command.querySelector("pre").textContent);
+      enableCopying(command.querySelector("button"), command.querySelector("pre").textContent);
     }
   }
 
@@ -19,8 +19,8 @@ class Report {
   }
 
   keys() {
-    return { n: () => step(this.stages, 1), p: () => step(this.stages, -1) };
+    return { n: () => stepThrough(this.stages, 1), p: () => stepThrough(this.stages, -1) };
   }
 }
 
-begin((unpacked) => new Report(unpacked));
+startPage((unpacked) => new Report(unpacked));

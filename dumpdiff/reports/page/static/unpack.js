@@ -1,5 +1,5 @@
 "use strict";
-/* The other half of pack.py: text -> {tables, data}. A column is {kind, values, at(row)}; at gives number or string. */
+/* Reads what packed_tables.py wrote: text -> {tables, data}. A column is {kind, values, at(row)}; at gives number or string. */
 
 async function unpack(packed) {
   const bytes = fromBase64(packed);

@@ -4,7 +4,7 @@
 function parameterColumns({ columns }) {
   const text = (key) => (row) => make("bdi", {}, columns[key].at(row));
   const value = (key) => (row) => number(columns[key].at(row));
-  const explained = (row) => ["wrong", "layout", "rounding"].map((key) => columns[key].at(row)).filter(Boolean).join(", ");
+  const explain = (row) => ["wrong", "layout", "rounding"].map((key) => columns[key].at(row)).filter(Boolean).join(", ");
   const link = (row) => make("a", { href: `#parameter=${row}` }, row.toLocaleString("en"));
   return [
     { key: "row", title: "#", kind: "row", cell: link, help: "in the order of the comparison" },
@@ -14,28 +14,28 @@ function parameterColumns({ columns }) {
     { key: "reference", title: "reference", kind: "scope", cell: text("reference") },
     { key: "target_dtype", title: "dtype", kind: "dtype", cell: text("target_dtype"), help: "of the target" },
     { key: "error", title: "error", kind: "number", cell: value("error"), help: "L2 norm of the difference over that of the reference" },
-    { key: "wrong", title: "explanation", kind: "reason", cell: (row) => make("bdi", {}, explained(row)) },
+    { key: "wrong", title: "explanation", kind: "reason", cell: (row) => make("bdi", {}, explain(row)) },
   ];
 }
 
-const SIDED = ["target", "reference"];
-const SAID = ["wrong", "kind", "holds", "layout", "rounding", "shape", "part_of", "paired_by"];
-const MEASURED = ["error", "largest", "unequal", "elements"];
+const SIDES = ["target", "reference"];
+const TEXT_FIELDS = ["wrong", "kind", "holds", "layout", "rounding", "shape", "part_of", "paired_by"];
+const NUMBER_FIELDS = ["error", "largest", "unequal", "elements"];
 
 /* The sheet with all that is known of one parameter. */
 function parameterSheet({ columns }, row, close) {
   const line = (name, kind, value) =>
     make("tr", {}, make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", { class: kind }, value));
   const state = columns.state.at(row);
-  const sides = SIDED.flatMap((side) => [
+  const sides = SIDES.flatMap((side) => [
     line(side, "op", columns[side].at(row)),
     line("its dtype", "op", columns[`${side}_dtype`].at(row)),
   ]);
-  const told = SAID.filter((name) => columns[name].at(row)).map((name) => line(name, "", columns[name].at(row)));
-  const measured = MEASURED.map((name) => line(name, "number", digits(columns[name].at(row))));
+  const textRows = TEXT_FIELDS.filter((name) => columns[name].at(row)).map((name) => line(name, "", columns[name].at(row)));
+  const numberRows = NUMBER_FIELDS.map((name) => line(name, "number", digits(columns[name].at(row))));
   return [
     sheetHead(state, `${columns.parameter.at(row)}: ${state}`, close),
-    make("table", {}, make("tbody", {}, ...told, ...sides, ...measured)),
+    make("table", {}, make("tbody", {}, ...textRows, ...sides, ...numberRows)),
   ];
 }
 
@@ -44,19 +44,19 @@ const CHOICES = { search: "q", state: "state" };
 class Report {
   constructor({ tables }) {
     this.table = new Table($("parameters-table"), tables.parameters, parameterColumns(tables.parameters), (row) => this.open(row));
-    this.table.onsort = (sort) => go(this, { sort });
+    this.table.onsort = (sort) => navigate(this, { sort });
     this.row = -1;
-    hear(this, CHOICES);
-    hearCells((scope) => {
-      go(this, { q: `scope:${scope}`, state: "" }, "parameters");
+    listenToInputs(this, CHOICES);
+    listenToCells((scope) => {
+      navigate(this, { q: `scope:${scope}`, state: "" }, "parameters");
       $("parameters").scrollIntoView();
     });
   }
 
   show(moved) {
     const { place, settings } = view.read();
-    choose(this.table, CHOICES, settings, "count");
-    this.showRow(rowOf(this.table, settings.parameter));
+    applySettings(this.table, CHOICES, settings, "count");
+    this.showRow(parseRow(this.table, settings.parameter));
     if (moved) reveal(place);
   }
 
@@ -70,11 +70,11 @@ class Report {
   }
 
   open(row) {
-    go(this, { parameter: row });
+    navigate(this, { parameter: row });
   }
 
   close() {
-    go(this, { parameter: "" });
+    navigate(this, { parameter: "" });
   }
 
   keys() {
@@ -82,4 +82,4 @@ class Report {
   }
 }
 
-begin((unpacked) => new Report(unpacked));
+startPage((unpacked) => new Report(unpacked));

@@ -27,7 +27,9 @@ ADD_IN_PYTORCH = "Tensor.__add__.12.forward"
 PIXELS = """(() => {
   const canvas = document.querySelector('#chart canvas'), seen = new Set();
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-  for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
+  }
   return [...seen];
 })()"""
 
@@ -41,7 +43,7 @@ def read_color(browser: Browser, name: str) -> str:
     return ",".join(str(int(code[i : i + 2], 16)) for i in (0, 2, 4))
 
 
-def point_at(browser: Browser, row: int) -> ActionChains:
+def move_to_pair(browser: Browser, row: int) -> ActionChains:
     """Return actions that move the pointer to a pair's point in the chart."""
     browser.run("document.getElementById('chart').scrollIntoView({block: 'center'})")
     x, y, width, height = browser.run(
@@ -87,7 +89,7 @@ def test_the_chart_has_every_state_and_the_tolerance(browser: Browser, demo_page
 
 def test_hovering_names_both_ops(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point_at(browser, ROW).perform()
+    move_to_pair(browser, ROW).perform()
     tip = browser.find(".tip").text
     assert "introduced" in tip
     assert "4.3e-3" in tip
@@ -97,7 +99,7 @@ def test_hovering_names_both_ops(browser: Browser, demo_page: bytes) -> None:
 
 def test_a_click_on_a_point_opens_its_pair(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point_at(browser, ROW).click().perform()
+    move_to_pair(browser, ROW).click().perform()
     assert browser.hash == f"#pair={ROW}"
     sheet = browser.find("#pair").text
     assert f"Pair {ROW}: introduced" in sheet
@@ -112,7 +114,7 @@ def test_a_click_on_a_point_opens_its_pair(browser: Browser, demo_page: bytes) -
 
 def test_dragging_zooms(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    point_at(browser, 50).click_and_hold().move_by_offset(200, 0).release().perform()
+    move_to_pair(browser, 50).click_and_hold().move_by_offset(200, 0).release().perform()
     low, high = browser.run("[report.network.plot.scales.x.min, report.network.plot.scales.x.max]")
     assert 49 <= low <= 51
     assert high < 200
@@ -162,7 +164,7 @@ def test_only_rows_on_screen_are_elements(browser: Browser, demo: Result) -> Non
     browser.open(write_page(extend_result(demo, 20_000)))
     assert len(read_column(browser)) < 80
     browser.run("document.getElementById('pairs-table').scrollTo(0, 1e9)")
-    browser.until("document.querySelector('#pairs-table tr[data-row=\"19999\"]') !== null")
+    browser.wait_until("document.querySelector('#pairs-table tr[data-row=\"19999\"]') !== null")
     assert len(read_column(browser)) < 80
     assert browser.find("#pairs-table").get_property("scrollHeight") == pytest.approx(
         20_000 * 30, rel=0.01
@@ -183,7 +185,7 @@ def test_a_cell_of_the_heat_map_shows_its_pairs(
 
 def test_an_op_of_the_graph_opens_its_pair(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
-    kinds = browser.texts(".graph .node.here .kind")
+    kinds = browser.read_texts(".graph .node.here .kind")
     assert kinds == ["Add", "Tensor.__add__"]
     ActionChains(browser.driver).move_to_element(
         browser.find(".graph .node.here rect")
@@ -235,7 +237,7 @@ def test_a_link_opens_what_it_points_at(browser: Browser, demo: Result) -> None:
     assert browser.find("#search").get_property("value") == "rsqrt"
     assert browser.find("#state").get_property("value") == "propagated"
     browser.run("location.hash = '#pair=7&q=%'")
-    browser.until("report.pair === 7")
+    browser.wait_until("report.pair === 7")
     assert browser.find("#search").get_property("value") == "%"
 
 
@@ -251,10 +253,13 @@ def test_a_broken_link_shows_the_report(browser: Browser, demo_page: bytes, hash
 
 def test_a_hostile_name_is_shown_as_text_everywhere(browser: Browser) -> None:
     browser.open(write_page(make_hostile_result()), "#pair=0")
-    shown_text = '</script><script>hacked=1</script><img src=x onerror="hacked=1">{{ 7*7 }}\\x1b]0;x\\x07\\u202e'
+    shown_text = (
+        '</script><script>hacked=1</script><img src=x onerror="hacked=1">{{ 7*7 }}'
+        "\\x1b]0;x\\x07\\u202e"
+    )
     for place in ("#answer", "#findings", "#pair", "#pairs-table", "#unmatched-table"):
         assert shown_text in browser.find(place).get_property("textContent")
-    point_at(browser, 0).perform()
+    move_to_pair(browser, 0).perform()
     assert shown_text in browser.find(".tip").text
     assert browser.run("typeof hacked") == "undefined"
     assert browser.run("document.images.length") == 0
@@ -263,11 +268,12 @@ def test_a_hostile_name_is_shown_as_text_everywhere(browser: Browser) -> None:
 def test_the_page_can_reach_nothing(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
     fetched = browser.driver.execute_async_script(
-        "fetch('https://example.invalid/').then(() => 'reached', () => 'refused').then(arguments[0])"
+        "fetch('https://example.invalid/')"
+        ".then(() => 'reached', () => 'refused').then(arguments[0])"
     )
     assert fetched == "refused"
-    assert browser.requests() == []
-    assert all("Content Security Policy" in error for error in browser.errors())
+    assert browser.take_requests() == []
+    assert all("Content Security Policy" in error for error in browser.take_errors())
 
 
 def test_copying_gives_markdown(browser: Browser, demo_page: bytes) -> None:
@@ -275,7 +281,7 @@ def test_copying_gives_markdown(browser: Browser, demo_page: bytes) -> None:
     permissions = {"permissions": ["clipboardReadWrite"]}
     browser.driver.execute_cdp_cmd("Browser.grantPermissions", permissions)
     browser.find("#copy").click()
-    browser.until("document.getElementById('copy').textContent === 'Copied'")
+    browser.wait_until("document.getElementById('copy').textContent === 'Copied'")
     pasted = browser.driver.execute_async_script(
         "navigator.clipboard.readText().then(arguments[0])"
     )
@@ -322,7 +328,7 @@ def test_a_result_without_findings_or_drawings(browser: Browser, verdict: str) -
     browser.open(write_page(result))
     answer = f"{browser.find('.verdict').text}: {browser.find('h1').text}"
     assert answer.lower() == format_headline(result).lower()
-    assert len(browser.texts("#problems li")) == 5
+    assert len(browser.read_texts("#problems li")) == 5
 
 
 def test_a_result_without_a_single_pair(browser: Browser) -> None:

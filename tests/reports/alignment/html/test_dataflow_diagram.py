@@ -1,4 +1,4 @@
-"""The diagram of a neighbourhood: rows by level, both sides beside each other, nothing on top of anything else."""
+"""The diagram of a dataflow: paired ops at one height, nothing overlaps, edges avoid ops."""
 
 from __future__ import annotations
 

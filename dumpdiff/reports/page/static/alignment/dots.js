@@ -1,7 +1,7 @@
 "use strict";
 /* Points by the hundred thousand: squares as pixels, the other shapes as paths. */
 
-/* Corners around a point of the states that are few and must be seen. */
+/* Corners around a point, for the states that are rare and must be visible. */
 const POLYGONS = {
   amplified: (size) => [[0, -size], [size * 0.9, size / 2], [-size * 0.9, size / 2]],
   introduced: (size) => {
@@ -20,7 +20,7 @@ function polygon(ctx, x, y, corners) {
 /* Squares written as pixels: a canvas needs half a second for two hundred thousand rectangles, this a fiftieth of it. */
 class Dots {
   constructor({ left, top, width, height }) {
-    this.margin = Math.ceil(6 * devicePixelRatio); // what lies on the border is not cut in half
+    this.margin = Math.ceil(6 * devicePixelRatio); // points on the border are not cut
     this.left = Math.round(left) - this.margin;
     this.top = Math.round(top) - this.margin;
     this.width = Math.round(width) + 2 * this.margin;
@@ -29,9 +29,9 @@ class Dots {
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  /* A colour of the style sheet, #rrggbb, for the squares that follow. */
-  colour(name, alpha = 255) {
-    const code = parseInt(colour(name).slice(1), 16);
+  /* Sets the color, a name of the style sheet, of the squares that follow. */
+  setColor(name, alpha = 255) {
+    const code = parseInt(readColor(name).slice(1), 16);
     this.value = ((alpha << 24) | ((code & 255) << 16) | (code & 0xff00) | (code >> 16)) >>> 0;
   }
 

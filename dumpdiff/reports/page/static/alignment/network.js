@@ -1,7 +1,7 @@
 "use strict";
-/* The error of every pair over the order of execution. uPlot has the axes, scales and zoom; dots.js the points. */
+/* The error of every pair in the order of execution. uPlot draws axes and zooms, dots.js draws the points. */
 
-const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduced"]; // the last lies on top
+const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduced"]; // the last is drawn on top
 
 class Network {
   constructor(element, table, findings, pick) {
@@ -35,7 +35,7 @@ class Network {
     for (const limit of this.limits ?? [1]) if (2 * limit > high) high = 2 * limit;
     if (!this.limits) low = Math.min(low, 0.1);
     const floor = low === Infinity ? -8 : Math.max(Math.floor(Math.log10(low)), -12);
-    this.bottom = 10 ** (floor - 1); // equal values have their own line, a decade below the smallest difference
+    this.bottom = 10 ** (floor - 1); // equal values are on a line of their own, a decade below the smallest difference
     this.ceiling = 10 ** Math.max(Math.ceil(Math.log10(high || 1e-6)), floor + 2);
     this.build();
   }
@@ -46,7 +46,7 @@ class Network {
 
   build() {
     this.plot?.destroy();
-    const axis = { stroke: colour("muted"), font: `12px ${colour("font")}`, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+    const axis = { stroke: readColor("muted"), font: `12px ${readColor("font")}`, grid: { stroke: readColor("line"), width: 1 }, ticks: { show: false } };
     const rows = this.table.rows;
     const options = {
       ...this.size(),
@@ -108,14 +108,14 @@ class Network {
 
   drawPhases() {
     this.inside((ctx, bbox) => {
-      ctx.font = `${12 * devicePixelRatio}px ${colour("font")}`;
+      ctx.font = `${12 * devicePixelRatio}px ${readColor("font")}`;
       ctx.textBaseline = "top";
       ctx.textAlign = "left";
       for (const { phase, from, to } of this.runs) {
         const [left, right] = [from - 0.5, to + 0.5].map((row) => this.plot.valToPos(row, "x", true));
-        ctx.fillStyle = colour(phase === "forward" ? "surface" : "band");
+        ctx.fillStyle = readColor(phase === "forward" ? "surface" : "band");
         ctx.fillRect(left, bbox.top, right - left, bbox.height);
-        ctx.fillStyle = colour("muted");
+        ctx.fillStyle = readColor("muted");
         const begin = Math.max(left, bbox.left) + 6 * devicePixelRatio;
         if (Math.min(right, bbox.left + bbox.width) - begin > ctx.measureText(phase).width) ctx.fillText(phase, begin, bbox.top + 6 * devicePixelRatio);
       }
@@ -126,34 +126,34 @@ class Network {
     const { scales } = this.plot;
     const [from, to] = [Math.max(0, Math.floor(scales.x.min) - 1), Math.min(this.table.rows - 1, Math.ceil(scales.x.max) + 1)];
     const size = (this.table.rows > 5000 ? 2.6 : 4.4) * devicePixelRatio;
-    const shown = (row) => row >= from && row <= to && !Number.isNaN(this.values[row]);
+    const isVisible = (row) => row >= from && row <= to && !Number.isNaN(this.values[row]);
     this.inside((ctx, bbox) => {
       const dots = new Dots(bbox);
       this.drawLimits(dots, from, to);
       for (const [name, rows] of this.groups) {
         if (name in POLYGONS) continue;
-        dots.colour(name);
-        for (const row of rows) if (shown(row)) dots.square(...this.at(row, true), size, size);
+        dots.setColor(name);
+        for (const row of rows) if (isVisible(row)) dots.square(...this.at(row, true), size, size);
       }
       dots.draw(ctx);
       for (const [name, rows] of this.groups) {
         if (!(name in POLYGONS)) continue;
-        ctx.fillStyle = colour(name);
-        for (const row of rows) if (shown(row)) polygon(ctx, ...this.at(row, true), POLYGONS[name](size));
+        ctx.fillStyle = readColor(name);
+        for (const row of rows) if (isVisible(row)) polygon(ctx, ...this.at(row, true), POLYGONS[name](size));
       }
       if (this.first) this.drawMark(ctx, bbox, this.first);
     });
   }
 
-  /* The tolerance: a line where there is one for all, else one short stroke for each pair. */
+  /* Draws the tolerance: one line if it is the same for all pairs, else a stroke for each pair. */
   drawLimits(dots, from, to) {
     const thick = 1.5 * devicePixelRatio;
     if (!this.limits) {
-      dots.colour("tolerance");
+      dots.setColor("tolerance");
       dots.square(dots.width / 2 + dots.left, this.plot.valToPos(1, "y", true), dots.width, thick);
       return;
     }
-    dots.colour("tolerance", to - from > 5000 ? 90 : 255); // so many strokes are a band, and what lies in it must be seen
+    dots.setColor("tolerance", to - from > 5000 ? 90 : 255); // so many strokes form a band, and the points in it must be visible
     const width = Math.ceil(dots.width / (to - from + 1));
     for (let row = from; row <= to; row++) {
       const limit = this.limits[row];
@@ -161,11 +161,11 @@ class Network {
     }
   }
 
-  /* Where the first divergence is: a line down to its point, and words beside it. */
+  /* Marks the first divergence: a line down to its point, with a label. */
   drawMark(ctx, bbox, { row }) {
     const [x, y] = this.at(row, true);
     if (x < bbox.left || x > bbox.left + bbox.width) return;
-    ctx.strokeStyle = ctx.fillStyle = colour("introduced");
+    ctx.strokeStyle = ctx.fillStyle = readColor("introduced");
     ctx.lineWidth = devicePixelRatio;
     ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     ctx.beginPath();
@@ -173,20 +173,20 @@ class Network {
     ctx.lineTo(x, y);
     ctx.stroke();
     ctx.setLineDash([]);
-    const words = "first divergence";
-    ctx.font = `600 ${12 * devicePixelRatio}px ${colour("font")}`;
+    const label = "first divergence";
+    ctx.font = `600 ${12 * devicePixelRatio}px ${readColor("font")}`;
     ctx.textBaseline = "top";
     ctx.textAlign = "left";
-    const width = ctx.measureText(words).width + 8 * devicePixelRatio;
+    const width = ctx.measureText(label).width + 8 * devicePixelRatio;
     const left = x + width > bbox.left + bbox.width ? x - width : x + 6 * devicePixelRatio;
     ctx.lineWidth = 4 * devicePixelRatio;
     ctx.lineJoin = "round";
-    ctx.strokeStyle = colour("surface");
-    ctx.strokeText(words, left, bbox.top + 22 * devicePixelRatio);
-    ctx.fillText(words, left, bbox.top + 22 * devicePixelRatio);
+    ctx.strokeStyle = readColor("surface");
+    ctx.strokeText(label, left, bbox.top + 22 * devicePixelRatio);
+    ctx.fillText(label, left, bbox.top + 22 * devicePixelRatio);
   }
 
-  /* The pair nearest to the pointer, -1 if none is near. */
+  /* Returns the pair nearest to the pointer, -1 if none is near. */
   nearest(event) {
     const box = this.plot.over.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
@@ -221,7 +221,7 @@ class Network {
     this.tip.style.top = y > clientHeight / 2 ? `${y - this.tip.offsetHeight - 14}px` : `${y + 14}px`;
   }
 
-  /* Puts a ring around a pair, and the pair into view. */
+  /* Draws a ring around a pair, and zooms out if the pair is not visible. */
   select(row) {
     this.selected = row;
     if (row >= 0) {

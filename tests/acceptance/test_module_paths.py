@@ -6,7 +6,7 @@ import pytest
 
 from dumpdiff import read
 from dumpdiff.graph import build_flow
-from dumpdiff.graph.layers import locate_ops
+from dumpdiff.graph.module_paths import locate_ops
 from dumpdiff.rulebook import load_rules
 
 LAYERS, LINEARS = 4, 7  # of the first model; q, k, v, o, w1, w3, w2 in the order of their calls

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from traces import find_op, load_shipped_rules
 
-from dumpdiff.graph.layers import locate_ops
+from dumpdiff.graph.module_paths import locate_ops
 
 
 @pytest.fixture(scope="module")
