@@ -69,12 +69,12 @@ def suggest(
         If a rule file is wrong.
     """
     from ..model.result import Result
-    from ..rulebook.suggestions import infer_rule_file
+    from ..rulebook.inference import infer_rule_text
     from .dumps import align
 
     book = load_rules(rules)
     if isinstance(target, Result):
-        return infer_rule_file(target, book)
+        return infer_rule_text(target, book)
     if reference is None:
         raise TypeError("suggest needs two dumps, or a result")
-    return infer_rule_file(align(target, reference, rules=rules, progress=progress), book)
+    return infer_rule_text(align(target, reference, rules=rules, progress=progress), book)

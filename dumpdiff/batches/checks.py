@@ -208,7 +208,7 @@ def _check_positions(batch: Batch) -> Iterator[_Result]:
     elif (is_jump & ~is_zero).any():
         yield _Result("positions", "warning", "do not count up by one")
     elif n_restarts:
-        yield _Result("positions", "agree", f"restart at 0 {n_restarts} times within samples")
+        yield _Result("positions", "agree", f"restart {n_restarts} times within samples")
     else:
         yield _Result("positions", "agree", "0, 1, 2, ... in all samples")
 

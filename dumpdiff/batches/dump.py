@@ -214,10 +214,18 @@ class _ForwardPass:
 
     def _find_mask_factor(self, rows: Sequence[int]) -> AnyArray | None:
         """Return the factor of zeros and ones if exactly one of two factors is such."""
-        loaded_arrays = [self._load(row) for row in rows]
-        arrays = [array for array in loaded_arrays if array is not None]
-        masks = [array for array in arrays if np.isin(array, (0, 1)).all()]
-        return masks[0] if len(arrays) == 2 and len(masks) == 1 else None
+        arrays = []
+        masks = []
+        for row in rows:
+            array = self._load(row)
+            if array is None:
+                continue
+            arrays.append(array)
+            if np.isin(array, (0, 1)).all():
+                masks.append(array)
+        if len(arrays) == 2 and len(masks) == 1:
+            return masks[0]
+        return None
 
     def find_positions(self, micro_batches: Sequence[AnyArray]) -> AnyArray | None:
         """Return integers that count, as long as a sample; one row may serve all samples."""
@@ -242,14 +250,17 @@ class _ForwardPass:
 
     def collect_statistics(self) -> dict[str, TensorStatistics]:
         """Return the statistics of the tokens and labels, if they are comparable."""
-        input_rows = [row for row in self._integer_rows if self._role[row] == "input"]
-        label_rows = [row for row in input_rows if self._is_loss[self._op[row]]]
+        rows_by_field = {
+            "tokens": self._list_lookup_inputs(),
+            "labels": self._list_loss_inputs(),
+        }
         statistics = {}
-        for name, rows in (("tokens", self._list_lookup_inputs()), ("labels", label_rows)):
-            if rows:
-                values = self._get_statistics(rows[0])
-                if values.is_comparable:
-                    statistics[name] = values
+        for name, rows in rows_by_field.items():
+            if not rows:
+                continue
+            values = self._get_statistics(rows[0])
+            if values.is_comparable:
+                statistics[name] = values
         return statistics
 
     def _list_lookup_inputs(self) -> list[int]:
@@ -257,14 +268,19 @@ class _ForwardPass:
         input_rows = [row for row in self._integer_rows if self._role[row] == "input"]
         return [row for row in input_rows if self._kinds[self._op[row]] == _LOOKUP]
 
+    def _list_loss_inputs(self) -> list[int]:
+        """Return the rows of integers that losses read."""
+        input_rows = [row for row in self._integer_rows if self._role[row] == "input"]
+        return [row for row in input_rows if self._is_loss[self._op[row]]]
+
     def _count_table_rows(self, op: int) -> int | None:
         """Return the number of rows of the matrix from which an operator gathers."""
         for row in np.flatnonzero(self._op == op).tolist():
-            shape = self._shape[row] or ()
-            is_input = self._role[row] != "output"
-            is_matrix = is_floating(self._dtype[row]) and len(shape) == 2
-            if is_input and is_matrix:
-                return int(shape[0])
+            if self._role[row] == "output" or not is_floating(self._dtype[row]):
+                continue
+            n_rows, *other_extents = self._shape[row] or (0,)
+            if len(other_extents) == 1:
+                return int(n_rows)
         return None
 
     def _reshape_ids(self, array: AnyArray) -> AnyArray:

@@ -125,18 +125,18 @@ def _decide_by_place(
     place_settings = select_settings(evidence, *places)
     settings = [setting for setting in early_settings if setting in place_settings]
     cause: Cause = first.place
-    reason = first.said
+    reason = first.message
     if settings:
         cause = _classify_settings(settings)
-        reason = f"{settings[0].reason}; it shows at {_PLACE_NAMES[first.place]}: {first.said}"
+        reason = f"{settings[0].reason}; it shows at {_PLACE_NAMES[first.place]}: {first.message}"
     elif low_precision := _explain_by_precision(evidence, first.place):
         cause = "precision"
         reason = low_precision
     lines = [setting.reason for setting in settings]
     if first.place in ("schedule", "optimizer"):
         lines += [setting.reason for setting in select_settings(evidence, first.place)]
-    lines.append(f"{first.by or first.place}: {first.said}")
-    lines += [line for line in first.evidence if line != first.said]
+    lines.append(f"{first.by or first.place}: {first.message}")
+    lines += [line for line in first.evidence if line != first.message]
     return Decision(
         verdict="differ",
         symptom=symptom,
@@ -144,7 +144,7 @@ def _decide_by_place(
         candidates=(),
         headline=f"{_CAUSE_HEADLINES[cause]}: {reason}",
         evidence=tuple(dict.fromkeys(lines)),
-        also=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.said}" for answer in later_answers),
+        also=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers),
         ruled_out=_list_ruled_out(answers, first.place),
         missing=_list_missing(evidence, answers, first.place),
     )
@@ -265,7 +265,7 @@ def _list_answers(answers: Mapping[Place, PlaceAnswer], last: Place) -> list[Pla
 def _list_ruled_out(answers: Mapping[Place, PlaceAnswer], last: Place) -> tuple[RuledOut, ...]:
     """Return the places up to ``last`` that agree."""
     return tuple(
-        RuledOut(answer.place, answer.by, answer.said)
+        RuledOut(answer.place, answer.by, answer.message)
         for answer in _list_answers(answers, last)
         if answer.verdict == "agree"
     )
@@ -280,7 +280,7 @@ def _list_missing(
         if answer.verdict == "unseen":
             lines.append(f"{_PLACE_NAMES[answer.place]}: not looked at")
         elif answer.verdict == "inconclusive":
-            lines.append(f"{_PLACE_NAMES[answer.place]}: {answer.said}")
+            lines.append(f"{_PLACE_NAMES[answer.place]}: {answer.message}")
     lines += [f"{name}: {reason}" for name, reason in evidence.skipped.items()]
     return tuple(lines)
 

@@ -41,7 +41,7 @@ class PlaceAnswer:
 
     place: Place
     verdict: Verdict | Literal["unseen"]  #: unseen: no stage examined it
-    said: str = ""  #: what the verdict rests on, in one line
+    message: str = ""  #: what the verdict rests on, in one line
     evidence: tuple[str, ...] = ()
     by: str = ""  #: the stage that says so
 
@@ -89,7 +89,7 @@ def _merge_answers(place: Place, answers: list[PlaceAnswer]) -> PlaceAnswer:
         first = matching_answers[0]
         lines = list(first.evidence)
         for answer in matching_answers[1:]:
-            lines += [f"{answer.by}: {answer.said}", *answer.evidence]
+            lines += [f"{answer.by}: {answer.message}", *answer.evidence]
         return replace(first, evidence=tuple(lines))
     return PlaceAnswer(place, "unseen")
 

@@ -63,6 +63,7 @@ def read_result(file: Path) -> Result:
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror or error})") from error
     except (
+        EOFError,
         ValueError,
         KeyError,
         TypeError,

@@ -1,8 +1,8 @@
-"""Adam in its kinds: bias correction or none, decay decoupled or in the gradient, epsilon in one of three places.
+"""Adam and its variants: bias correction, kind of decay, and where epsilon is added.
 
-Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1 and the remark below it; Loshchilov and Hutter, arXiv:1711.05101,
-algorithm 2; the documentation of torch.optim.Adam and AdamW, mindspore.nn.Adam and AdamWeightDecay. docs/optimizer.md
-lists which framework does what.
+Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1 and the remark below it; Loshchilov and
+Hutter, arXiv:1711.05101, algorithm 2; the documentation of torch.optim.Adam and AdamW,
+mindspore.nn.Adam and AdamWeightDecay. docs/optimizer.md lists which framework does what.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .rule import (
     L2,
     NO_DECAY,
     UNCORRECTED,
-    UpdateTerms,
     HyperparameterValues,
+    UpdateTerms,
 )
 
-#: Where epsilon is added: to the root of the corrected second moment; to the root before that is corrected; under it.
+#: Where epsilon is added: to the root of the corrected second moment, to the root before the
+#: correction, or to the second moment under the root.
 OUTSIDE, EARLY, INSIDE = "outside the root", "before the correction", "inside the root"
 
 _NAMES = {
@@ -40,11 +41,17 @@ _NAMES = {
     (False, DECOUPLED, OUTSIDE): "MindSpore AdamWeightDecay",
     (False, NO_DECAY, OUTSIDE): "MindSpore AdamWeightDecay without decay",
 }
+_DECAY_DESCRIPTIONS = {NO_DECAY: "", L2: ", L2 decay", DECOUPLED: ", decoupled decay"}
+_UNNAMED_COMPLEXITY = 2  #: added to the complexity of a variant that no framework has
+
+#: Rounding of an update in float32, in units of its unit roundoff: a few operations each round
+#: once.
+_ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
 class Adam:
-    """m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;  moves along m / (sqrt(v) + epsilon)."""
+    """m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2; w moves along m / sqrt(v)."""
 
     corrected: bool = True
     decay: str = NO_DECAY
@@ -56,84 +63,109 @@ class Adam:
 
     @property
     def name(self) -> str:
-        """As a framework calls it, or described."""
-        described = f"Adam {'with' if self.corrected else 'without'} bias correction"
-        described += {NO_DECAY: "", L2: ", L2 decay", DECOUPLED: ", decoupled decay"}[self.decay]
-        described += "" if self.epsilon == OUTSIDE else f", epsilon {self.epsilon}"
-        return _NAMES.get((self.corrected, self.decay, self.epsilon), described)
+        """Name in a framework, else a description."""
+        name = _NAMES.get((self.corrected, self.decay, self.epsilon))
+        if name is not None:
+            return name
+        description = f"Adam {'with' if self.corrected else 'without'} bias correction"
+        description += _DECAY_DESCRIPTIONS[self.decay]
+        if self.epsilon != OUTSIDE:
+            description += f", epsilon {self.epsilon}"
+        return description
 
     @property
     def aspects(self) -> Mapping[str, str]:
-        """Correction, place of epsilon, kind of decay."""
-        decays = {} if self.decay == NO_DECAY else {DECAY_KIND: f"{self.decay} decay"}
-        correction = "with bias correction" if self.corrected else UNCORRECTED
-        return {CORRECTION: correction, EPSILON_PLACE: f"epsilon {self.epsilon}", **decays}
+        """Bias correction, place of epsilon, kind of decay."""
+        aspects = {
+            CORRECTION: "with bias correction" if self.corrected else UNCORRECTED,
+            EPSILON_PLACE: f"epsilon {self.epsilon}",
+        }
+        if self.decay != NO_DECAY:
+            aspects[DECAY_KIND] = f"{self.decay} decay"
+        return aspects
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """Decay inside the gradient bends the direction: it is no linear number."""
-        return ("beta1", "beta2", "epsilon", *(("decay",) if self.decay == L2 else ()))
+        """An L2 decay is one of them, because it enters the moments and is not linear."""
+        names = ("beta1", "beta2", "epsilon")
+        return (*names, "decay") if self.decay == L2 else names
 
     @property
     def complexity(self) -> int:
-        """A framework's own rule before one that none of them has."""
-        known = (self.corrected, self.decay, self.epsilon) in _NAMES
-        return (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE) + (0 if known else 2)
+        """A variant of a framework is simpler than one that no framework has."""
+        complexity = (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE)
+        if (self.corrected, self.decay, self.epsilon) not in _NAMES:
+            complexity += _UNNAMED_COMPLEXITY
+        return complexity
 
     @property
     def essence(self) -> Adam:
-        """Where epsilon is added shows in tiny gradients alone."""
+        """The place of epsilon matters for tiny gradients only."""
         return replace(self, epsilon=OUTSIDE)
 
     @property
     def without_decay(self) -> Adam:
-        """The same without its decay."""
+        """The same rule without its decay."""
         return replace(self, decay=NO_DECAY)
 
     @property
     def reductions(self) -> tuple[Adam, ...]:
-        """Without decay."""
+        """The rule without decay."""
         return (self.without_decay,) if self.decay != NO_DECAY else ()
 
-    def compute_terms(self, history: History, factors: Floats, numbers: HyperparameterValues) -> UpdateTerms:
-        """m_hat / (sqrt(v_hat) + epsilon), and the weights for a decoupled decay."""
-        beta1, beta2, epsilon = numbers["beta1"], numbers["beta2"], numbers["epsilon"]
-        nothing = np.zeros(history.gradients.shape[1])
-        first = nothing if history.first_moment is None else history.first_moment
-        second = nothing if history.second_moment is None else history.second_moment
-        made = np.empty_like(history.gradients)
-        for t, recorded in enumerate(history.gradients):
-            gradient = factors[t] * recorded
+    def compute_terms(
+        self, history: History, factors: Floats, values: HyperparameterValues
+    ) -> UpdateTerms:
+        """Return m_hat / (sqrt(v_hat) + epsilon), and the weights for a decoupled decay."""
+        beta1, beta2, epsilon = values["beta1"], values["beta2"], values["epsilon"]
+        zeros = np.zeros(history.gradients.shape[1])
+        first = zeros if history.first_moment is None else history.first_moment
+        second = zeros if history.second_moment is None else history.second_moment
+        directions = np.empty_like(history.gradients)
+        for index, recorded_gradient in enumerate(history.gradients):
+            gradient = factors[index] * recorded_gradient
             if self.decay == L2:
-                gradient = gradient + numbers["decay"] * history.weights[t]
+                gradient = gradient + values["decay"] * history.weights[index]
             first = beta1 * first + (1 - beta1) * gradient
             second = beta2 * second + (1 - beta2) * gradient**2
-            made[t] = self._direction(first, second, beta1, beta2, epsilon, history.previous_steps + t + 1)
-        return UpdateTerms(made, history.weights[:-1] if self.decay == DECOUPLED else None)
+            step = history.previous_steps + index + 1
+            directions[index] = self._compute_direction(first, second, beta1, beta2, epsilon, step)
+        return UpdateTerms(directions, history.weights[:-1] if self.decay == DECOUPLED else None)
 
-    def _direction(
-        self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, t: int
+    def _compute_direction(
+        self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, step: int
     ) -> Floats:
-        short1, short2 = (1 - beta1**t, 1 - beta2**t) if self.corrected else (1.0, 1.0)
-        below: Floats
+        correction1, correction2 = 1.0, 1.0
+        if self.corrected:
+            correction1, correction2 = 1 - beta1**step, 1 - beta2**step
+        denominator: Floats
         if self.epsilon == INSIDE:
-            below = np.sqrt(second / short2 + epsilon)
+            denominator = np.sqrt(second / correction2 + epsilon)
         elif self.epsilon == EARLY:
-            below = (np.sqrt(second) + epsilon) / np.sqrt(short2)
+            denominator = (np.sqrt(second) + epsilon) / np.sqrt(correction2)
         else:
-            below = np.sqrt(second / short2) + epsilon
+            denominator = np.sqrt(second / correction2) + epsilon
         direction: Floats = np.divide(
-            first / short1, below, out=np.zeros_like(first), where=below > 0
+            first / correction1, denominator, out=np.zeros_like(first), where=denominator > 0
         )
         return direction
 
-    def estimate_precision(self, numbers: HyperparameterValues) -> float:
-        """1 - beta2 of a beta2 in float32 is off by half its spacing near one; so is the second moment."""
+    def estimate_precision(self, values: HyperparameterValues) -> float:
+        """Return the relative rounding of an update in float32.
+
+        A beta2 in float32 is rounded by half its spacing near one. This changes 1 - beta2, and
+        the second moment, by a larger relative amount; likewise beta1.
+        """
         u = UNIT_ROUNDOFF["float32"]
-        return 16 * u + u / (1 - numbers["beta2"]) + u / (1 - numbers["beta1"])
+        return _ROUNDINGS * u + u / (1 - values["beta2"]) + u / (1 - values["beta1"])
 
 
 def list_variants() -> tuple[Adam, ...]:
-    """Every combination; without correction epsilon has no 'before'."""
-    choices = product((True, False), (NO_DECAY, DECOUPLED, L2), (OUTSIDE, EARLY, INSIDE))
-    return tuple(Adam(*choice) for choice in choices if choice[0] or choice[2] != EARLY)
+    """Return all variants. Without correction, epsilon has no place before the correction."""
+    variants = []
+    for corrected, decay, epsilon in product(
+        (True, False), (NO_DECAY, DECOUPLED, L2), (OUTSIDE, EARLY, INSIDE)
+    ):
+        if corrected or epsilon != EARLY:
+            variants.append(Adam(corrected, decay, epsilon))
+    return tuple(variants)

@@ -1,8 +1,8 @@
-"""Two runs: did the same rule with the same numbers move both, and if not, what is different."""
+"""Comparison of the update rules of two runs, with their hyperparameters."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -10,25 +10,41 @@ import numpy as np
 
 from ..model.verdict import Verdict
 from ..rulebook import load_rules
-from .gradient_scaling import STEP_FACTORS, UNSCALED
 from .fit import Fit
-from .groups import AMBIGUOUS, UNMOVED, UNEXPLAINED, ParameterGroup, apply_fit
+from .gradient_scaling import STEP_FACTORS, UNSCALED
+from .groups import AMBIGUOUS, UNEXPLAINED, UNMOVED, ParameterGroup, apply_fit
 from .history import History
-from .rule import CORRECTION, DECAY, EPSILON_PLACE, MOMENTUM_KIND, HYPERPARAMETERS, UNCORRECTED
-from .update_analysis import UpdateAnalysis
+from .rule import CORRECTION, DECAY, EPSILON_PLACE, HYPERPARAMETERS, MOMENTUM_KIND, UNCORRECTED
 from .search import is_applicable
+from .update_analysis import UpdateAnalysis
 
-#: Names of differences, what moves the weights furthest first; the rest after them.
-_WEIGHTY = ("rule", "frozen", CORRECTION, "learning-rate", "gradient-scaling", MOMENTUM_KIND, "momentum", "decay-kind",
-            "weight-decay")  # fmt: skip
+#: Names of differences in the order of their effect on the weights; all others come after them.
+_NAMES_BY_EFFECT = (
+    "rule",
+    "frozen",
+    CORRECTION,
+    "learning-rate",
+    "gradient-scaling",
+    MOMENTUM_KIND,
+    "momentum",
+    "decay-kind",
+    "weight-decay",
+)
 
-_NEAR = 2e-3  #: relative; two runs' numbers nearer than this are the same number solved for twice
-_COMPARED = 256  #: first elements by which weights of two runs are known to be the same parameter
+#: Relative difference up to which the hyperparameters of two runs are the same value, solved for
+#: twice.
+_TOLERANCE = 2e-3
+#: The same for a decay, which is known less precisely.
+_DECAY_TOLERANCE = 10 * _TOLERANCE
+#: First elements that are compared to identify a parameter by its initial weights.
+_COMPARED_ELEMENTS = 256
+#: Tolerances of that comparison.
+_WEIGHT_RTOL, _WEIGHT_ATOL = 1e-2, 1e-8
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is different, and for which parameters (as the target calls them)."""
+    """One difference, and the parameters (names in the target) that have it."""
 
     name: str  #: bias-correction, weight-decay, learning-rate, ...
     target: str
@@ -39,93 +55,122 @@ class Difference:
 
 @dataclass(frozen=True)
 class UpdateComparison:
-    """What two runs did, side by side."""
+    """The update analyses of two runs, and their differences."""
 
     target: UpdateAnalysis
     reference: UpdateAnalysis
     verdict: Verdict
     differences: tuple[Difference, ...]
-    n_paired: int  #: parameters of the target that the reference has too
+    n_paired: int  #: parameters of the target that are paired with one of the reference
 
 
 def compare_updates(target: UpdateAnalysis, reference: UpdateAnalysis) -> UpdateComparison:
-    """Parameters are paired by name or by what they held at first; groups are compared where they share some."""
-    partners = _partners(target.data.histories, reference.data.histories)
-    cells: dict[tuple[int, int], list[str]] = {}
-    ours, theirs = _places(target), _places(reference)
-    for name, partner in partners.items():
-        cells.setdefault((ours[name], theirs[partner]), []).append(name)
-    found: list[Difference] = []
-    sure = bool(partners)
-    for (i, j), names in cells.items():
-        one, other = target.groups[i], reference.groups[j]
-        if UNEXPLAINED in (one.state, other.state):
-            sure = False
+    """Compare the groups that have parameters in common.
+
+    Parameters are paired by name, by canonical name, or by their initial weights.
+    """
+    pairs = _pair_parameters(target.data.histories, reference.data.histories)
+    target_groups, reference_groups = _index_groups(target), _index_groups(reference)
+    names_by_groups: dict[tuple[int, int], list[str]] = {}
+    for target_name, reference_name in pairs.items():
+        group_pair = (target_groups[target_name], reference_groups[reference_name])
+        names_by_groups.setdefault(group_pair, []).append(target_name)
+    differences: list[Difference] = []
+    is_certain = bool(pairs)
+    for (target_index, reference_index), names in names_by_groups.items():
+        target_group = target.groups[target_index]
+        reference_group = reference.groups[reference_index]
+        states = (target_group.state, reference_group.state)
+        if UNEXPLAINED in states:
+            is_certain = False
             continue
-        if _alike(one, other, target, reference, names, [partners[name] for name in names]):
-            sure = sure and AMBIGUOUS not in (one.state, other.state)
+        reference_names = [pairs[name] for name in names]
+        if _groups_agree(target_group, reference_group, target, reference, names, reference_names):
+            is_certain = is_certain and AMBIGUOUS not in states
             continue
-        found += [
-            replace(difference, parameters=tuple(names)) for difference in _fewest(one, other)
+        group_differences = _find_fewest_differences(target_group, reference_group)
+        differences += [
+            replace(difference, parameters=tuple(names)) for difference in group_differences
         ]
-    found += _copies(target, reference)
-    merged = _merged(found)
-    verdict: Verdict = "agree" if sure else "inconclusive"
-    if merged:
+    differences += _compare_master_copies(target, reference)
+    merged_differences = _merge_differences(differences)
+    verdict: Verdict = "agree" if is_certain else "inconclusive"
+    if merged_differences:
         verdict = "differ"
-    return UpdateComparison(target, reference, verdict, merged, len(partners))
+    return UpdateComparison(target, reference, verdict, merged_differences, len(pairs))
 
 
-def _partners(ours: Sequence[History], theirs: Sequence[History]) -> dict[str, str]:
+def _pair_parameters(
+    target_histories: Sequence[History], reference_histories: Sequence[History]
+) -> dict[str, str]:
+    """Return target name -> reference name."""
+    references = {history.name: history for history in reference_histories}
+    names = _pair_names([history.name for history in target_histories], references)
+    pairs = {}
+    for history in target_histories:
+        name = names.get(history.name)
+        if name is not None and np.prod(references[name].shape) == np.prod(history.shape):
+            pairs[history.name] = name
+    paired_names = set(pairs.values())
+    unpaired = [history for history in reference_histories if history.name not in paired_names]
+    for history in target_histories:
+        if history.name in pairs:
+            continue
+        matches = [other for other in unpaired if _have_equal_weights(history, other)]
+        if len(matches) == 1:
+            pairs[history.name] = matches[0].name
+            unpaired.remove(matches[0])
+    return pairs
+
+
+def _pair_names(target_names: Sequence[str], reference_names: Collection[str]) -> dict[str, str]:
+    """Return target name -> reference name, where the names or the canonical names are equal."""
     rules = load_rules()
-    canonical = {path: name for name, path in rules.resolve_parameters(h.name for h in theirs).items()}
-    own = {history.name: history for history in theirs}
-    paths = rules.resolve_parameters(h.name for h in ours)
-    found = {}
-    for history in ours:
-        partner = (
-            history.name if history.name in own else canonical.get(paths.get(history.name, ""), "")
-        )
-        if partner and np.prod(own[partner].shape) == np.prod(history.shape):
-            found[history.name] = partner
-    free = [h for h in theirs if h.name not in found.values()]
-    for history in ours:
-        if history.name not in found:
-            alike = [
-                h
-                for h in free
-                if h.weights.shape[1] == history.weights.shape[1] and _equal(history, h)
-            ]
-            if len(alike) == 1:
-                found[history.name] = alike[0].name
-                free.remove(alike[0])
-    return found
+    target_paths = rules.resolve_parameters(target_names)
+    reference_paths = rules.resolve_parameters(reference_names)
+    names_by_path = {path: name for name, path in reference_paths.items()}
+    pairs = {}
+    for name in target_names:
+        path = target_paths.get(name, "")
+        if name in reference_names:
+            pairs[name] = name
+        elif path in names_by_path:
+            pairs[name] = names_by_path[path]
+    return pairs
 
 
-def _equal(one: History, other: History) -> bool:
-    first, second = (h.weights[0, :_COMPARED] for h in (one, other))
-    return bool(np.ptp(first) > 0 and np.allclose(first, second, rtol=1e-2, atol=1e-8))
+def _have_equal_weights(target: History, reference: History) -> bool:
+    """Return whether the first weights are equal, and not all the same number."""
+    if target.weights.shape[1] != reference.weights.shape[1]:
+        return False
+    target_weights = target.weights[0, :_COMPARED_ELEMENTS]
+    reference_weights = reference.weights[0, :_COMPARED_ELEMENTS]
+    are_close = np.allclose(target_weights, reference_weights, rtol=_WEIGHT_RTOL, atol=_WEIGHT_ATOL)
+    return bool(np.ptp(target_weights) > 0) and are_close
 
 
-def _places(run: UpdateAnalysis) -> dict[str, int]:
-    return {name: at for at, group in enumerate(run.groups) for name in group.parameters}
+def _index_groups(run: UpdateAnalysis) -> dict[str, int]:
+    """Return parameter name -> index of its group."""
+    return {name: index for index, group in enumerate(run.groups) for name in group.parameters}
 
 
-def _alike(
-    one: ParameterGroup,
-    other: ParameterGroup,
+def _groups_agree(
+    target_group: ParameterGroup,
+    reference_group: ParameterGroup,
     target: UpdateAnalysis,
     reference: UpdateAnalysis,
-    ours: Sequence[str],
-    theirs: Sequence[str],
+    target_names: Sequence[str],
+    reference_names: Sequence[str],
 ) -> bool:
-    """One side's rule with its numbers explains what the other did: they cannot be told apart."""
-    if UNMOVED in (one.state, other.state):
-        return one.state == other.state
-    return _explains(other.fit, target, ours) or _explains(one.fit, reference, theirs)
+    """Return whether the fit of one side explains the updates of the other."""
+    if UNMOVED in (target_group.state, reference_group.state):
+        return target_group.state == reference_group.state
+    if _explains_run(reference_group.fit, target, target_names):
+        return True
+    return _explains_run(target_group.fit, reference, reference_names)
 
 
-def _explains(fit: Fit | None, run: UpdateAnalysis, names: Sequence[str]) -> bool:
+def _explains_run(fit: Fit | None, run: UpdateAnalysis, names: Sequence[str]) -> bool:
     if fit is None:
         return False
     if len(fit.rates) != run.n_steps:
@@ -136,146 +181,199 @@ def _explains(fit: Fit | None, run: UpdateAnalysis, names: Sequence[str]) -> boo
     return is_applicable(fit.rule, data) and apply_fit(fit, data).explains
 
 
-def _fewest(one: ParameterGroup, other: ParameterGroup) -> list[Difference]:
-    """What is different between two groups; where several rules explain one, the readings that differ least."""
-    if UNMOVED in (one.state, other.state):
-        said = ["did not move" if group.state == UNMOVED else "moved" for group in (one, other)]
-        return [
-            Difference(
-                "frozen",
-                said[0],
-                said[1],
-                f"{said[0]} in the target, {said[1]} in the reference",
-                (),
-            )
-        ]
-    readings = product((one.fit, *one.equivalent_fits), (other.fit, *other.equivalent_fits))
-    unseen = {*one.undetermined, *other.undetermined}
-    all_told = [_told(a, b, unseen) for a, b in readings if a is not None and b is not None]
-    return min(all_told, key=len)
+def _find_fewest_differences(target: ParameterGroup, reference: ParameterGroup) -> list[Difference]:
+    """Return the differences of two groups.
 
-
-def _told(one: Fit, other: Fit, unseen: set[str]) -> list[Difference]:
-    """Rule first, then its numbers."""
-    if one.rule.family != other.rule.family:
-        return [_said("rule", one.rule.name, other.rule.name)]
-    found = []
-    aspects, others = one.rule.aspects, other.rule.aspects
-    for aspect in [name for name in aspects if name in others and aspects[name] != others[name]]:
-        if aspect == CORRECTION:
-            found.append(_correction(one, other))
-        elif aspect != EPSILON_PLACE or "epsilon" not in unseen:
-            effect = (
-                "; shows only where gradients are near epsilon" if aspect == EPSILON_PLACE else ""
-            )
-            found.append(_said(aspect, aspects[aspect], others[aspect], effect))
-    for name in dict.fromkeys((*one.rule.hyperparameters, *other.rule.hyperparameters)):
-        pair = one.values.get(name), other.values.get(name)
-        if name != DECAY.name and name not in unseen and None not in pair and not _near(*pair):  # type: ignore[arg-type]
-            found.append(_said(name, *(f"{HYPERPARAMETERS[name].label} {value:.4g}" for value in pair)))
-    decays_by = one.values["decay"], other.values["decay"]
-    if not _near(*decays_by, 10 * _NEAR):
-        found.append(_said("weight-decay", *(f"weight decay {value:.3g}" if value else "no weight decay"
-                                             for value in decays_by)))  # fmt: skip
-    return [*found, *_scaling(one, other, unseen)]
-
-
-def _correction(one: Fit, other: Fit) -> Difference:
-    """How much longer the steps without correction are: (1 - beta1^t) / sqrt(1 - beta2^t) of those with it."""
-    bare = one if one.rule.aspects[CORRECTION] == UNCORRECTED else other
-    beta1, beta2 = bare.values["beta1"], bare.values["beta2"]
-    lengths = [(1 - beta1**t) / np.sqrt(1 - beta2**t) for t in range(1, len(bare.rates) + 1)]
-    said = [
-        "no bias correction (as MindSpore AdamWeightDecay)"
-        if fit is bare
-        else "bias correction (as AdamW)"
-        for fit in (one, other)
+    If several rules explain a group, the pair of rules with the fewest differences is used.
+    """
+    if UNMOVED in (target.state, reference.state):
+        target_text = "did not move" if target.state == UNMOVED else "moved"
+        reference_text = "did not move" if reference.state == UNMOVED else "moved"
+        text = f"{target_text} in the target, {reference_text} in the reference"
+        return [Difference("frozen", target_text, reference_text, text, ())]
+    undetermined = {*target.undetermined, *reference.undetermined}
+    target_fits = [fit for fit in (target.fit, *target.equivalent_fits) if fit is not None]
+    reference_fits = [fit for fit in (reference.fit, *reference.equivalent_fits) if fit is not None]
+    candidates = [
+        _list_differences(*fits, undetermined) for fits in product(target_fits, reference_fits)
     ]
-    times = ", ".join(f"{length:.3g}" for length in lengths)
-    text = (
-        f"{said[0]} against {said[1]}: without it the steps are {times} times as long; "
-        "losses agree at step 1, before any update, and part from step 2 on"
+    return min(candidates, key=len)
+
+
+def _list_differences(
+    target: Fit, reference: Fit, undetermined: Collection[str]
+) -> list[Difference]:
+    """Return the differences of two fits: the rule, then its hyperparameters."""
+    if target.rule.family != reference.rule.family:
+        return [_make_difference("rule", target.rule.name, reference.rule.name)]
+    return [
+        *_compare_aspects(target, reference, undetermined),
+        *_compare_hyperparameters(target, reference, undetermined),
+        *_compare_decay(target, reference),
+        *_compare_rates(target, reference),
+        *_compare_scaling(target, reference, undetermined),
+    ]
+
+
+def _compare_aspects(
+    target: Fit, reference: Fit, undetermined: Collection[str]
+) -> list[Difference]:
+    differences = []
+    reference_aspects = reference.rule.aspects
+    for aspect, description in target.rule.aspects.items():
+        other_description = reference_aspects.get(aspect, description)
+        if description == other_description:
+            continue
+        if aspect == CORRECTION:
+            differences.append(_describe_correction(target, reference))
+        elif aspect != EPSILON_PLACE:
+            differences.append(_make_difference(aspect, description, other_description))
+        elif "epsilon" not in undetermined:
+            effect = "; this matters only where gradients are near epsilon"
+            differences.append(_make_difference(aspect, description, other_description, effect))
+    return differences
+
+
+def _compare_hyperparameters(
+    target: Fit, reference: Fit, undetermined: Collection[str]
+) -> list[Difference]:
+    differences = []
+    names = dict.fromkeys((*target.rule.hyperparameters, *reference.rule.hyperparameters))
+    for name in names:
+        if name == DECAY.name or name in undetermined:
+            continue
+        values = (target.values.get(name), reference.values.get(name))
+        if values[0] is None or values[1] is None or _are_close(values[0], values[1]):
+            continue
+        label = HYPERPARAMETERS[name].label
+        texts = [f"{label} {value:.4g}" for value in values]
+        differences.append(_make_difference(name, *texts))
+    return differences
+
+
+def _compare_decay(target: Fit, reference: Fit) -> list[Difference]:
+    decays = (target.values["decay"], reference.values["decay"])
+    if _are_close(*decays, _DECAY_TOLERANCE):
+        return []
+    texts = [f"weight decay {decay:.3g}" if decay else "no weight decay" for decay in decays]
+    return [_make_difference("weight-decay", *texts)]
+
+
+def _describe_correction(target: Fit, reference: Fit) -> Difference:
+    """Return the difference between a rule with bias correction and one without.
+
+    Without it, step t is (1 - beta1^t) / sqrt(1 - beta2^t) times as long.
+    """
+    is_target_uncorrected = target.rule.aspects[CORRECTION] == UNCORRECTED
+    uncorrected = target if is_target_uncorrected else reference
+    beta1, beta2 = uncorrected.values["beta1"], uncorrected.values["beta2"]
+    texts = [
+        "no bias correction (as MindSpore AdamWeightDecay)",
+        "bias correction (as AdamW)",
+    ]
+    if not is_target_uncorrected:
+        texts.reverse()
+    steps = np.arange(1, len(uncorrected.rates) + 1)
+    ratios = (1 - beta1**steps) / np.sqrt(1 - beta2**steps)
+    ratio_texts = [f"{ratio:.3g}" for ratio in ratios]
+    effect = (
+        f": without it the steps are {', '.join(ratio_texts)} times as long; losses agree at "
+        "step 1, before any update, and diverge from step 2 on"
     )
-    return Difference(CORRECTION, said[0], said[1], text, ())
+    return _make_difference(CORRECTION, texts[0], texts[1], effect)
 
 
-def _scaling(one: Fit, other: Fit, unseen: Collection[str]) -> list[Difference]:
-    """Learning rates, and what was done to the gradients."""
-    found = []
-    shared = min(len(one.rates), len(other.rates))
-    if any(not _near(a, b) for a, b in zip(one.rates[:shared], other.rates[:shared], strict=True)):
-        found.append(
-            _said("learning-rate", *(f"learning rate {format_rates(fit)}" for fit in (one, other)))
-        )
-    kinds = one.scaling.kind, other.scaling.kind
-    if kinds != (UNSCALED, UNSCALED):
-        limits = [fit.values.get("clip", 0.0) for fit in (one, other)]
-        if kinds[0] != kinds[1] or ("clip" not in unseen and not _near(*limits)):
-            found.append(_said("gradient-scaling", *(format_scaling(fit, unseen) for fit in (one, other))))
-    return found
+def _compare_rates(target: Fit, reference: Fit) -> list[Difference]:
+    """Compare the learning rates of the steps that both runs have."""
+    n_shared = min(len(target.rates), len(reference.rates))
+    rate_pairs = zip(target.rates[:n_shared], reference.rates[:n_shared], strict=True)
+    if all(_are_close(*rates) for rates in rate_pairs):
+        return []
+    texts = [f"learning rate {format_rates(fit)}" for fit in (target, reference)]
+    return [_make_difference("learning-rate", *texts)]
+
+
+def _compare_scaling(
+    target: Fit, reference: Fit, undetermined: Collection[str]
+) -> list[Difference]:
+    """Compare how gradients were scaled."""
+    kinds = (target.scaling.kind, reference.scaling.kind)
+    if kinds == (UNSCALED, UNSCALED):
+        return []
+    limits = (target.values.get("clip", 0.0), reference.values.get("clip", 0.0))
+    is_same_limit = "clip" in undetermined or _are_close(*limits)
+    if kinds[0] == kinds[1] and is_same_limit:
+        return []
+    texts = [format_scaling(fit, undetermined) for fit in (target, reference)]
+    return [_make_difference("gradient-scaling", *texts)]
 
 
 def format_rates(fit: Fit) -> str:
-    """One learning rate, or all of them."""
-    return ", ".join(
-        f"{rate:.4g}" for rate in (fit.rates[:1] if len(set(fit.rates)) == 1 else fit.rates)
-    )
+    """Return one learning rate if all are equal, else all of them."""
+    rates = fit.rates[:1] if len(set(fit.rates)) == 1 else fit.rates
+    return ", ".join(f"{rate:.4g}" for rate in rates)
 
 
-def format_scaling(fit: Fit, unseen: Collection[str] = ()) -> str:
-    """What was done to the gradients after they were recorded."""
+def format_scaling(fit: Fit, undetermined: Collection[str] = ()) -> str:
+    """Return how the gradients were scaled after they were recorded."""
     kind = fit.scaling.kind
     if kind == UNSCALED:
         return "gradients as recorded"
-    if "clip" in unseen:
-        return f"gradients clipped by {kind} at every step, to a limit that does not show"
+    if "clip" in undetermined:
+        return f"gradients clipped by {kind} at every step, to an unknown limit"
     if "clip" in fit.values:
         return f"gradients clipped by {kind} to {fit.values['clip']:.4g}"
     factors = [value for name, value in fit.values.items() if name.startswith("factor")]
     if kind == STEP_FACTORS:
-        return f"gradients times factors in the ratio 1 : {' : '.join(f'{factor:.4g}' for factor in factors)}"
-    other = (
-        f" (or the learning rate was {fit.rates[0] * factors[0]:.4g})"
-        if fit.rule.family == "SGD"
-        else ""
-    )
-    return f"gradients times {factors[0]:.4g}{other}"
+        ratio = " : ".join(f"{factor:.4g}" for factor in factors)
+        return f"gradients times factors in the ratio 1 : {ratio}"
+    text = f"gradients times {factors[0]:.4g}"
+    if fit.rule.family == "SGD":
+        text += f" (or the learning rate was {fit.rates[0] * factors[0]:.4g})"
+    return text
 
 
-def _said(name: str, one: str, other: str, effect: str = "") -> Difference:
-    return Difference(name, one, other, f"{one} against {other}{effect}", ())
+def _make_difference(name: str, target: str, reference: str, effect: str = "") -> Difference:
+    return Difference(name, target, reference, f"{target} against {reference}{effect}", ())
 
 
-def _near(one: float, other: float, tolerance: float = _NEAR) -> bool:
-    return bool(abs(one - other) <= tolerance * max(abs(one), abs(other)))
+def _are_close(first: float, second: float, tolerance: float = _TOLERANCE) -> bool:
+    return bool(abs(first - second) <= tolerance * max(abs(first), abs(second)))
 
 
-def _copies(target: UpdateAnalysis, reference: UpdateAnalysis) -> list[Difference]:
-    """A master copy on one side alone."""
-
-    def masters(run: UpdateAnalysis) -> Mapping[bool, int]:
-        told = [found.has_master for found in run.master_copies.values() if found.has_master is not None]
-        return {has: told.count(has) for has in set(told)}
-
-    ours, theirs = masters(target), masters(reference)
-    if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
-        said = [
-            "a float32 master copy" if True in has else "no master copy" for has in (ours, theirs)
-        ]
-        return [_said("master-weights", *said)]
-    return []
+def _compare_master_copies(target: UpdateAnalysis, reference: UpdateAnalysis) -> list[Difference]:
+    """Return the difference if only one side has a float32 master copy."""
+    target_answers = _collect_master_answers(target)
+    reference_answers = _collect_master_answers(reference)
+    is_unanimous = len(target_answers) == len(reference_answers) == 1
+    if not is_unanimous or target_answers == reference_answers:
+        return []
+    texts = ["a float32 master copy", "no master copy"]
+    if True not in target_answers:
+        texts.reverse()
+    return [_make_difference("master-weights", *texts)]
 
 
-def _merged(found: Sequence[Difference]) -> tuple[Difference, ...]:
-    """The same said of several groups is said once."""
-    together: dict[str, Difference] = {}
-    for difference in found:
-        known = together.get(difference.text)
-        names = (*known.parameters, *difference.parameters) if known else difference.parameters
-        together[difference.text] = replace(difference, parameters=names)
-    return tuple(sorted(together.values(), key=lambda difference: _order(difference.name)))
+def _collect_master_answers(run: UpdateAnalysis) -> set[bool]:
+    """Return whether groups have a master copy; groups whose data cannot tell are skipped."""
+    answers = {shares.has_master for shares in run.master_copies.values()}
+    return {answer for answer in answers if answer is not None}
 
 
-def _order(name: str) -> int:
-    """What moves weights furthest first."""
-    return _WEIGHTY.index(name) if name in _WEIGHTY else len(_WEIGHTY)
+def _merge_differences(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Merge differences with the same text, and sort them by their effect."""
+    merged: dict[str, Difference] = {}
+    for difference in differences:
+        earlier = merged.get(difference.text)
+        if earlier is None:
+            merged[difference.text] = difference
+        else:
+            names = (*earlier.parameters, *difference.parameters)
+            merged[difference.text] = replace(difference, parameters=names)
+    return tuple(sorted(merged.values(), key=_rank_difference))
+
+
+def _rank_difference(difference: Difference) -> int:
+    if difference.name in _NAMES_BY_EFFECT:
+        return _NAMES_BY_EFFECT.index(difference.name)
+    return len(_NAMES_BY_EFFECT)

@@ -1,4 +1,4 @@
-"""One rule, held against what the weights did: learning rate and decay solved for, and what is left over."""
+"""The fit of one rule to the observed updates: learning rate, decay, and the residual."""
 
 from __future__ import annotations
 
@@ -10,65 +10,71 @@ import numpy as np
 from ..model.arrays import Floats
 from .gradient_scaling import GradientScaling
 from .history import History
-from .rule import UpdateTerms, HyperparameterValues, Rule
+from .rule import HyperparameterValues, Rule, UpdateTerms
 
-#: Of a step's rounding noise (standard deviation): what may be left over. Judgement call: a sum of squares over many
-#: elements strays by per cents; the frameworks round once or twice more than is counted here.
+#: Allowed residual, in standard deviations of a step's rounding noise. Judgement call: a sum of
+#: squares over many elements varies by a few percent, and the frameworks round once or twice more
+#: than is counted here.
 ALLOWED_NOISE = 4.0
 
-LARGEST_RATE = 100.0  #: learning rates beyond are other rules in disguise
-_EDGE = 0.05  #: of half a unit in the last place: how sharp the border is of what rounding to a narrow type hides
-_ROUNDS, _GAIN = (
-    40,
-    0.99,
-)  #: of narrowing down to what rounding to a narrow type hides: how many, and while it helps
+LARGEST_RATE = 100.0  #: with a larger learning rate a rule imitates another one
+#: Width of the border between what rounding to a narrow type hides and what it does not, as a
+#: share of half a unit in the last place.
+_BORDER = 0.05
+#: Rounds of approaching what rounding to a narrow type hides, and the factor by which the
+#: residual must shrink in each of them to continue.
+_ROUNDS, _GAIN = 40, 0.99
+_SMALLEST_VARIANCE = 1e-60  #: avoids a division by zero where weights have no noise
 
 
 @dataclass(frozen=True)
 class UpdateData:
-    """Parameters that are explained together, and the norm (n,) of all gradients of the model at each step."""
+    """Parameters that are explained together, and the norms (n,) of all gradients of the model."""
 
     histories: tuple[History, ...]
     norms: Floats
 
     @property
     def n_steps(self) -> int:
-        """How many updates are known."""
+        """Number of updates."""
         return len(self.norms)
 
     def select(self, names: Sequence[str]) -> UpdateData:
-        """These parameters of it."""
-        wanted = set(names)
-        return replace(
-            self, histories=tuple(history for history in self.histories if history.name in wanted)
-        )
+        """Return the data of these parameters."""
+        selected = set(names)
+        histories = tuple(history for history in self.histories if history.name in selected)
+        return replace(self, histories=histories)
 
     def take_search_sample(self) -> UpdateData:
-        """A sample of the elements, for searches."""
-        return replace(self, histories=tuple(history.take_search_sample() for history in self.histories))
+        """Return a sample of the elements, for searches."""
+        histories = tuple(history.take_search_sample() for history in self.histories)
+        return replace(self, histories=histories)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A rule with all its numbers, and how well it says what happened."""
+    """A rule with all its hyperparameters, and how well it reproduces the updates."""
 
     rule: Rule
     scaling: GradientScaling
-    values: HyperparameterValues  #: every number of rule and clipping, and ``decay``
+    values: HyperparameterValues  #: of rule and scaling, and ``decay``
     rates: tuple[float, ...]  #: learning rate of each step
     residual: float  #: ||observed - recomputed|| / ||observed|| over all updates
-    excess: float  #: the same for the parameter and step where it is worst, as a share of what noise allows
+    excess: float  #: residual of the worst parameter and step, as a share of what noise allows
     n_elements: int
 
     @property
     def explains(self) -> bool:
-        """Nothing but noise is left, for every parameter and every step."""
+        """Whether the residual of every parameter and every step is only noise."""
         return self.excess <= 1
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A rule with its numbers, to be held against data; what is None of rates and decay is solved for."""
+    """A rule with its hyperparameters, to be fitted.
+
+    Rates and decay are solved for if they are None.
+    """
 
     rule: Rule
     scaling: GradientScaling
@@ -76,169 +82,229 @@ class Attempt:
     values: HyperparameterValues
     rates: Sequence[float] | None = None  #: learning rates, one for each step
     decay: float | None = None  #: one that enters linearly
-    by_step: bool = False  #: solve for a learning rate of each step, not for one
+    by_step: bool = False  #: solve for one learning rate per step instead of one for all
 
 
 def fit_rule(attempt: Attempt) -> Fit:
-    """The rule with these numbers, and what is solved for as it leaves least."""
-    rule, numbers = attempt.rule, attempt.values
-    each, found, linear = _equations(attempt)
-    left = [piece.left(found, linear) for piece in each]
-    precision = rule.estimate_precision(numbers)
-    total = _length([piece.moved for piece in each])
-    forward = found.min() >= 0 and found.max() <= LARGEST_RATE  # no optimizer goes up the slope
-    worst = max(piece.excess(part, precision) for piece, part in zip(each, left, strict=True))
+    """Return the fit with the smallest residual."""
+    rule, values = attempt.rule, attempt.values
+    equations, rates, linear_decay = _solve_attempt(attempt)
+    residuals = [equation.compute_residual(rates, linear_decay) for equation in equations]
+    precision = rule.estimate_precision(values)
+    total = _compute_length([equation.updates for equation in equations])
+    excesses = [
+        equation.compute_excess(residual, precision)
+        for equation, residual in zip(equations, residuals, strict=True)
+    ]
+    # No optimizer moves up the slope.
+    is_valid_rate = rates.min() >= 0 and rates.max() <= LARGEST_RATE
+    decay = values["decay"] if "decay" in rule.hyperparameters else linear_decay
     return Fit(
         rule,
         attempt.scaling,
-        {**numbers, "decay": numbers["decay"] if "decay" in rule.hyperparameters else linear},
-        tuple(float(rate) for rate in found),
-        _length(left) / total if total else 0.0,
-        worst if forward else float("inf"),
-        sum(piece.history.weights.shape[1] for piece in each),
+        {**values, "decay": decay},
+        tuple(float(rate) for rate in rates),
+        _compute_length(residuals) / total if total else 0.0,
+        max(excesses) if is_valid_rate else float("inf"),
+        sum(equation.history.weights.shape[1] for equation in equations),
     )
 
 
 def compute_residuals(attempt: Attempt) -> Floats:
-    """What :func:`fit` leaves, element by element, as a share of all movement: its length is the residual."""
-    each, found, linear = _equations(attempt)
-    left = np.concatenate([piece.left(found, linear).reshape(-1) for piece in each])
-    total = _length([piece.moved for piece in each])
-    share: Floats = left / total if total else left
-    return share
+    """Return what :func:`fit_rule` leaves, per element and as a share of all updates.
+
+    Its L2 norm is the residual.
+    """
+    equations, rates, decay = _solve_attempt(attempt)
+    residuals = [equation.compute_residual(rates, decay).reshape(-1) for equation in equations]
+    total = _compute_length([equation.updates for equation in equations])
+    joined = np.concatenate(residuals)
+    shares: Floats = joined / total if total else joined
+    return shares
 
 
-def _equations(attempt: Attempt) -> tuple[list[_Piece], Floats, float]:
-    """The equations of every parameter, learning rate of each step, and the decay that enters linearly."""
+def _solve_attempt(attempt: Attempt) -> tuple[list[_Equations], Floats, float]:
+    """Return the equations of all parameters, the rate of each step, and the linear decay."""
     rule, data, rates, decay = attempt.rule, attempt.data, attempt.rates, attempt.decay
-    each = []
-    for history in (known.sample if rule.elementwise else known for known in data.histories):
+    equations = []
+    for full_history in data.histories:
+        history = full_history.sample if rule.elementwise else full_history
         factors = attempt.scaling.compute_factors(history, data.norms, attempt.values)
-        each.append(_Piece(history, rule.compute_terms(history, factors, attempt.values)))
-    if all(piece.decayed is None for piece in each):
+        terms = rule.compute_terms(history, factors, attempt.values)
+        equations.append(_Equations(history, terms))
+    if all(equation.decayed is None for equation in equations):
         decay = 0.0
     if rates is None or decay is None:
-        found, decay = _solved(each, rates, decay, attempt.by_step)
+        solved_rates, decay = _solve_with_rounding(equations, rates, decay, attempt.by_step)
     else:
-        found = np.asarray(rates, dtype=np.float64)
-    return each, found, decay
+        solved_rates = np.asarray(rates, dtype=np.float64)
+    return equations, solved_rates, decay
 
 
-def _length(parts: Sequence[Floats]) -> float:
-    return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
+def _compute_length(arrays: Sequence[Floats]) -> float:
+    """Return the L2 norm of all arrays together."""
+    square_sum = sum(float(np.vdot(array, array)) for array in arrays)
+    return float(np.sqrt(square_sum))
 
 
-class _Piece:
-    """One parameter's side of the equations moved = rate (move + decay decayed)."""
+class _Equations:
+    """The equations of one parameter: updates = rate (direction + decay decayed)."""
 
-    def __init__(self, history: History, moves: UpdateTerms) -> None:
-        self.history, self.moved = history, history.updates
-        self.move = moves.direction
-        self.decayed = moves.decayed
+    def __init__(self, history: History, terms: UpdateTerms) -> None:
+        self.history = history
+        self.updates = history.updates
+        self.direction = terms.direction
+        self.decayed = terms.decayed
 
-    def whole(self, decay: float) -> Floats:
-        """(n, N) what the learning rate stands before."""
-        return self.move if self.decayed is None or decay == 0 else self.move + decay * self.decayed
+    def combine_terms(self, decay: float) -> Floats:
+        """Return (n, N) direction + decay decayed, which the learning rate multiplies."""
+        if self.decayed is None or decay == 0:
+            return self.direction
+        return self.direction + decay * self.decayed
 
-    def made(self, rates: Floats, decay: float) -> Floats:
-        made: Floats = rates[:, None] * self.whole(decay)
-        return made
+    def predict_updates(self, rates: Floats, decay: float) -> Floats:
+        """Return (n, N) updates by the rule."""
+        predicted: Floats = rates[:, None] * self.combine_terms(decay)
+        return predicted
 
-    def left(self, rates: Floats, decay: float) -> Floats:
-        """(n, N) what is not explained; in a narrow type only what is beyond its rounding."""
-        left = self.moved - self.made(rates, decay)
-        return subtract_hidden(left, self.hidden) if self.history.is_narrow else left
+    def compute_residual(self, rates: Floats, decay: float) -> Floats:
+        """Return (n, N) observed minus predicted; in a narrow type what exceeds its rounding."""
+        residual = self.updates - self.predict_updates(rates, decay)
+        return subtract_hidden(residual, self.hidden) if self.history.is_narrow else residual
 
     @property
     def hidden(self) -> Floats:
         """What rounding of the weight after, and of a master copy before, can hide."""
         return 2.0 * self.history.half_ulp
 
-    def excess(self, left: Floats, precision: float) -> float:
-        noise = _EDGE * self.history.half_ulp if self.history.is_narrow else self.history.noise
-        sums = _products(left, left)
-        allowed = ALLOWED_NOISE**2 * _products(noise, noise) + precision**2 * _products(
-            self.moved, self.moved
-        )
-        ratios = np.divide(sums, allowed, out=np.where(sums > 0, np.inf, 0.0), where=allowed > 0)
+    def compute_excess(self, residual: Floats, precision: float) -> float:
+        """Return the residual of the worst step, as a share of what noise and precision allow."""
+        noise = self.history.noise
+        if self.history.is_narrow:
+            noise = _BORDER * self.history.half_ulp
+        squares = _multiply_steps(residual, residual)
+        allowed_noise = ALLOWED_NOISE**2 * _multiply_steps(noise, noise)
+        allowed_rounding = precision**2 * _multiply_steps(self.updates, self.updates)
+        allowed = allowed_noise + allowed_rounding
+        ratios = np.where(squares > 0, np.inf, 0.0)
+        np.divide(squares, allowed, out=ratios, where=allowed > 0)
         return float(np.sqrt(np.max(ratios)))
 
 
 def subtract_hidden(values: Floats, hidden: Floats) -> Floats:
-    """Values moved towards zero by as much as is hidden: zero where rounding alone may have made them."""
-    rest: Floats = values - np.clip(values, -hidden, hidden)
-    return rest
+    """Move values towards zero by ``hidden``: zero where rounding alone may have caused them."""
+    visible: Floats = values - np.clip(values, -hidden, hidden)
+    return visible
 
 
-def _solved(
-    each: Sequence[_Piece], rates: Sequence[float] | None, decay: float | None, by_step: bool
+def _solve_with_rounding(
+    equations: Sequence[_Equations],
+    rates: Sequence[float] | None,
+    decay: float | None,
+    by_step: bool,
 ) -> tuple[Floats, float]:
-    """Least squares, every element weighed by its noise."""
-    goals = [piece.moved for piece in each]
-    found = _least(each, goals, rates, decay, by_step)
-    if not any(piece.history.is_narrow for piece in each):
-        return found
-    before = np.inf
-    for _ in range(
-        _ROUNDS
-    ):  # what rounding hides is no error: aim at the nearest value that it allows
-        lefts = [piece.left(*found) for piece in each]
-        now = _length(lefts)
-        if now == 0 or now > _GAIN * before:
+    """Solve by least squares, also where rounding to a narrow type hides parts of the updates.
+
+    What rounding hides is no error, so each round aims at the nearest updates that it allows.
+    """
+    goals = [equation.updates for equation in equations]
+    solution = _solve_least_squares(equations, goals, rates, decay, by_step)
+    if not any(equation.history.is_narrow for equation in equations):
+        return solution
+    previous_length = np.inf
+    for _ in range(_ROUNDS):
+        residuals = [equation.compute_residual(*solution) for equation in equations]
+        length = _compute_length(residuals)
+        if length == 0 or length > _GAIN * previous_length:
             break
-        before = now
-        goals = [piece.made(*found) + left for piece, left in zip(each, lefts, strict=True)]
-        found = _least(each, goals, rates, decay, by_step)
-    return found
+        previous_length = length
+        goals = [
+            equation.predict_updates(*solution) + residual
+            for equation, residual in zip(equations, residuals, strict=True)
+        ]
+        solution = _solve_least_squares(equations, goals, rates, decay, by_step)
+    return solution
 
 
-def _least(
-    each: Sequence[_Piece],
+def _solve_least_squares(
+    equations: Sequence[_Equations],
     goals: Sequence[Floats],
     rates: Sequence[float] | None,
     decay: float | None,
     by_step: bool,
 ) -> tuple[Floats, float]:
-    steps = len(goals[0])
-    sums = np.zeros((steps, 2, 2))
-    sides = np.zeros((steps, 2))
-    for piece, goal in zip(each, goals, strict=True):
-        weight = 1 / np.maximum(np.mean(piece.history.noise**2, axis=1), 1e-60)
-        bases = [piece.move] if piece.decayed is None else [piece.move, piece.decayed]
-        if decay is not None:
-            bases = [piece.whole(decay)]
-        for i, left in enumerate(bases):
-            sides[:, i] += weight * _products(left, goal)
-            for j, right in enumerate(bases[: i + 1]):
-                sums[:, i, j] += weight * _products(left, right)
-    sums[:, 0, 1] = sums[:, 1, 0]
-    if rates is not None:  # rate decay decayed = goal - rate move
-        given = np.asarray(rates, dtype=np.float64)
-        above = float(np.sum(given * (sides[:, 1] - given * sums[:, 0, 1])))
-        below = float(np.sum(given**2 * sums[:, 1, 1]))
-        return given, above / below if below > 0 else 0.0
+    """Return rates (n,) and decay for which the rule is nearest to the goals.
+
+    Each parameter and step is weighted by its noise. Unknowns are ``rate`` and ``rate * decay``.
+    """
+    matrices, sides = _sum_normal_equations(equations, goals, decay)
+    if rates is not None:
+        return _solve_decay(matrices, sides, np.asarray(rates, dtype=np.float64))
     if by_step:
-        pairs = np.stack([_two(s, side) for s, side in zip(sums, sides, strict=True)])
-        common = _ratio(np.sum(pairs[:, 1]), np.sum(pairs[:, 0])) if decay is None else decay
-        return pairs[:, 0], float(common)
-    rate, product = _two(sums.sum(axis=0), sides.sum(axis=0))
-    return np.full(steps, rate), float(_ratio(product, rate)) if decay is None else decay
+        unknowns = np.stack(
+            [
+                _solve_two_unknowns(matrix, side)
+                for matrix, side in zip(matrices, sides, strict=True)
+            ]
+        )
+        step_rates, products = unknowns[:, 0], unknowns[:, 1]
+        if decay is None:
+            decay = _divide_or_zero(np.sum(products), np.sum(step_rates))
+        return step_rates, float(decay)
+    rate, product = _solve_two_unknowns(matrices.sum(axis=0), sides.sum(axis=0))
+    if decay is None:
+        decay = float(_divide_or_zero(product, rate))
+    return np.full(len(sides), rate), decay
 
 
-def _products(left: Floats, right: Floats) -> Floats:
-    """(n,) inner product of each step."""
-    products: Floats = np.einsum("ij,ij->i", left, right)
+def _sum_normal_equations(
+    equations: Sequence[_Equations], goals: Sequence[Floats], decay: float | None
+) -> tuple[Floats, Floats]:
+    """Return the normal equations of each step: (n, 2, 2) matrices and (n, 2) right-hand sides."""
+    n_steps = len(goals[0])
+    matrices = np.zeros((n_steps, 2, 2))
+    sides = np.zeros((n_steps, 2))
+    for equation, goal in zip(equations, goals, strict=True):
+        variance = np.mean(equation.history.noise**2, axis=1)
+        weight = 1 / np.maximum(variance, _SMALLEST_VARIANCE)
+        if decay is not None:
+            terms = [equation.combine_terms(decay)]
+        elif equation.decayed is None:
+            terms = [equation.direction]
+        else:
+            terms = [equation.direction, equation.decayed]
+        for row, row_term in enumerate(terms):
+            sides[:, row] += weight * _multiply_steps(row_term, goal)
+            for column, column_term in enumerate(terms[: row + 1]):
+                matrices[:, row, column] += weight * _multiply_steps(row_term, column_term)
+    matrices[:, 0, 1] = matrices[:, 1, 0]
+    return matrices, sides
+
+
+def _solve_decay(matrices: Floats, sides: Floats, rates: Floats) -> tuple[Floats, float]:
+    """Solve rate decay decayed = goal - rate direction for the decay, with known rates."""
+    numerator = float(np.sum(rates * (sides[:, 1] - rates * matrices[:, 0, 1])))
+    denominator = float(np.sum(rates**2 * matrices[:, 1, 1]))
+    return rates, numerator / denominator if denominator > 0 else 0.0
+
+
+def _multiply_steps(first: Floats, second: Floats) -> Floats:
+    """Return (n,) the inner product of each step."""
+    products: Floats = np.einsum("ij,ij->i", first, second)
     return products
 
 
-def _two(sums: Floats, side: Floats) -> Floats:
-    """Two unknowns, of which one or both may not appear at all; scaled, so that neither is lost."""
-    scale = np.sqrt(np.diag(sums))
+def _solve_two_unknowns(matrix: Floats, side: Floats) -> Floats:
+    """Solve for two unknowns; one or both may be absent.
+
+    They are scaled, so that neither is lost.
+    """
+    scale = np.sqrt(np.diag(matrix))
     scale[scale == 0] = 1.0
-    solution, *_ = np.linalg.lstsq(sums / np.outer(scale, scale), side / scale, rcond=1e-12)
-    result: Floats = solution / scale
-    return result
+    solution, *_ = np.linalg.lstsq(matrix / np.outer(scale, scale), side / scale, rcond=1e-12)
+    unknowns: Floats = solution / scale
+    return unknowns
 
 
-def _ratio(above: float, below: float) -> float:
-    return above / below if below else 0.0
+def _divide_or_zero(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0

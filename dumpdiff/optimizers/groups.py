@@ -1,4 +1,4 @@
-"""Parameters that were moved by the same rule with the same numbers, and what can be said of each such group."""
+"""Groups of parameters: those that one rule with one set of hyperparameters explains."""
 
 from __future__ import annotations
 
@@ -7,339 +7,492 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .fit import Attempt, Fit, UpdateData, fit_rule
 from .gradient_scaling import GLOBAL_NORM, GradientScaling
-from .fit import Attempt, UpdateData, Fit, fit_rule
 from .history import SEARCH_SAMPLE_SIZE, History
-from .rule import NO_DECAY, HYPERPARAMETERS, Rule
-from .search import FINE, RULES, KnownSettings, is_applicable, find_candidates
-from .search import find_best_fit as best_of
+from .rule import HYPERPARAMETERS, NO_DECAY, Rule
+from .search import (
+    ROUNDED_EXCESS,
+    RULES,
+    KnownSettings,
+    find_best_fit,
+    find_candidates,
+    is_applicable,
+)
 
 EXPLAINED, AMBIGUOUS, UNEXPLAINED, UNMOVED = "explained", "ambiguous", "unexplained", "did not move"
 
-#: Of two rules that explain the data, the one that leaves so many times more is no rival; with a floor, since
-#: what both leave may be no more than the framework's own rounding of its constants.
-_RIVAL, _FLOOR = 3.0, 2e-6
+#: Of two rules that explain the data, one with a residual this many times larger is no rival.
+_RIVAL_RATIO = 3.0
+#: Smallest residual that is used for that comparison: below it, both residuals may be only the
+#: framework's rounding of its constants.
+_RESIDUAL_FLOOR = 2e-6
 
-_MOST = 32  #: groups that are searched for; a run has two or three, with a learning rate for each layer one each
-_OTHERS = 8  #: other rules that are fitted to all of a group, to name the next best
-_LOST = 2  #: parameters that no rule explains after which the search is given up for those that are left
+_MOST_GROUPS = 32  #: groups that are searched for; a run has two or three, or one per layer
+_MOST_OTHERS = 8  #: other rules that are fitted to the full group, to find the runner-up
+_MOST_UNEXPLAINED = 2  #: unexplained parameters after which the search is given up for the others
+_EXTRA_CHOICES = 1  #: choices that a rival may need in addition to the cheapest fit
+_RATE_DIGITS = 4  #: digits up to which learning rates are rounded
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters moved alike."""
+    """Parameters with the same rule and the same hyperparameters."""
 
     parameters: tuple[str, ...]
-    state: str  #: EXPLAINED, AMBIGUOUS, UNEXPLAINED or STILL
-    fit: Fit | None  #: the rule; the nearest where none explains; None where nothing moved
+    state: str  #: EXPLAINED, AMBIGUOUS, UNEXPLAINED or UNMOVED
+    fit: Fit | None  #: the nearest one if none explains; None if nothing moved
     runner_up: Fit | None = None  #: the best of the other rules
     equivalent_fits: tuple[Fit, ...] = ()  #: other rules that explain these data as well
-    undetermined: tuple[str, ...] = ()  #: numbers of the rule of which these data say nothing
+    undetermined: tuple[str, ...] = ()  #: hyperparameters that these data do not determine
 
 
-def group_parameters(data: UpdateData, known: KnownSettings, rules: Sequence[Rule] = RULES) -> tuple[ParameterGroup, ...]:
-    """Groups of all parameters, the largest first; every parameter is in one."""
-    rest = [history for history in data.histories if history.sample.updates.any()]
-    still = tuple(history.name for history in data.histories if not history.sample.updates.any())
+def group_parameters(
+    data: UpdateData, settings: KnownSettings, rules: Sequence[Rule] = RULES
+) -> tuple[ParameterGroup, ...]:
+    """Return groups of all parameters, the largest first; every parameter is in one group."""
+    remaining: list[History] = []
+    unmoved: list[str] = []
+    for history in data.histories:
+        if history.sample.updates.any():
+            remaining.append(history)
+        else:
+            unmoved.append(history.name)
     groups: list[ParameterGroup] = []
-    lost: list[tuple[History, Fit]] = []
+    unexplained: list[tuple[History, Fit]] = []
     hint: Fit | None = None
-    while rest:
-        rest.sort(key=_telling, reverse=True)
-        seed = rest[0]
-        searched = len(groups) < _MOST and len(lost) < _LOST
-        found = _found(replace(data, histories=(seed,)), known, rules, hint) if searched else []
-        if not found or not found[0].explains:
-            nearest = found[0] if found else lost[-1][1] if lost else hint
+    while remaining:
+        remaining.sort(key=_rank_history, reverse=True)
+        seed = remaining[0]
+        fits: list[Fit] = []
+        if len(groups) < _MOST_GROUPS and len(unexplained) < _MOST_UNEXPLAINED:
+            fits = _search_fits(replace(data, histories=(seed,)), settings, rules, hint)
+        if not fits or not fits[0].explains:
+            nearest = _find_nearest(fits, unexplained, hint)
             if nearest is not None:
-                lost.append((seed, nearest))
-            rest.remove(seed)
+                unexplained.append((seed, nearest))
+            remaining.remove(seed)
             continue
-        group, members = _grown(found, rest, data, known)
-        rest = [history for history in rest if history not in members]
+        group, members = _grow_group(fits, remaining, data, settings)
+        remaining = [history for history in remaining if history not in members]
         hint = hint or group.fit
-        decayed, bare = _undecayed(group, found, members, rest, data, known)
-        groups += [decayed] if bare is None else [decayed, bare]
-        rest = [history for history in rest if bare is None or history.name not in bare.parameters]
-    groups = [*_merged(groups, data), *_unexplained(lost)]
+        group, group_without_decay = _split_off_undecayed(
+            group, fits, members, remaining, data, settings
+        )
+        groups.append(group)
+        if group_without_decay is not None:
+            groups.append(group_without_decay)
+            names = set(group_without_decay.parameters)
+            remaining = [history for history in remaining if history.name not in names]
+    groups = [*_merge_groups(groups, data), *_build_unexplained_group(unexplained)]
     groups.sort(key=lambda group: -len(group.parameters))
-    return (*groups, ParameterGroup(still, UNMOVED, None)) if still else tuple(groups)
+    if unmoved:
+        groups.append(ParameterGroup(tuple(unmoved), UNMOVED, None))
+    return tuple(groups)
 
 
-def apply_fit(known: Fit, data: UpdateData) -> Fit:
-    """The same rule with the same numbers, nothing solved for, on other data."""
-    decay = known.values["decay"]
-    return fit_rule(Attempt(known.rule, known.scaling, data, known.values, known.rates, decay))
+def _find_nearest(
+    fits: Sequence[Fit], unexplained: Sequence[tuple[History, Fit]], hint: Fit | None
+) -> Fit | None:
+    """Return the nearest fit for an unexplained parameter, or that of the previous one."""
+    if fits:
+        return fits[0]
+    return unexplained[-1][1] if unexplained else hint
 
 
-def _merged(groups: Sequence[ParameterGroup], data: UpdateData) -> list[ParameterGroup]:
-    """A group whose numbers explain another of the same rule too takes its parameters."""
-    kept: list[ParameterGroup] = []
+def apply_fit(fit: Fit, data: UpdateData) -> Fit:
+    """Return the same rule with the same values on other data; nothing is solved for."""
+    attempt = Attempt(fit.rule, fit.scaling, data, fit.values, fit.rates, fit.values["decay"])
+    return fit_rule(attempt)
+
+
+def _merge_groups(groups: Sequence[ParameterGroup], data: UpdateData) -> list[ParameterGroup]:
+    """Join groups of one rule whose values explain both."""
+    merged: list[ParameterGroup] = []
     for group in groups:
-        for at, other in enumerate(kept):
-            if (
-                group.fit is None
-                or other.fit is None
-                or group.fit.rule.essence != other.fit.rule.essence
-            ):
-                continue
-            together = data.select(other.parameters + group.parameters)
-            fits = [
-                one
-                for one in (apply_fit(other.fit, together), apply_fit(group.fit, together))
-                if one.explains
-            ]
-            if fits:
-                kept[at] = replace(
-                    other, parameters=other.parameters + group.parameters, fit=fits[0]
-                )
+        for index, other in enumerate(merged):
+            joint_fit = _find_joint_fit(other, group, data)
+            if joint_fit is not None:
+                names = other.parameters + group.parameters
+                merged[index] = replace(other, parameters=names, fit=joint_fit)
                 break
         else:
-            kept.append(group)
-    return kept
+            merged.append(group)
+    return merged
 
 
-def _telling(history: History) -> tuple[int, float]:
-    """Prefer many elements that moved, then those that moved far beyond rounding."""
-    few = history.sample
-    moving = int(np.count_nonzero(few.updates.any(axis=0)))
-    noise = float(np.linalg.norm(few.noise))
-    return min(moving, SEARCH_SAMPLE_SIZE), float(np.linalg.norm(few.updates)) / noise if noise else np.inf
+def _find_joint_fit(first: ParameterGroup, second: ParameterGroup, data: UpdateData) -> Fit | None:
+    """Return the fit of one group that explains both groups; None if there is none."""
+    if first.fit is None or second.fit is None:
+        return None
+    if first.fit.rule.essence != second.fit.rule.essence:
+        return None
+    joint_data = data.select(first.parameters + second.parameters)
+    for fit in (first.fit, second.fit):
+        joint_fit = apply_fit(fit, joint_data)
+        if joint_fit.explains:
+            return joint_fit
+    return None
 
 
-def _found(data: UpdateData, known: KnownSettings, rules: Sequence[Rule], hint: Fit | None) -> list[Fit]:
-    """Candidates for one parameter; the numbers of a group that is already known are tried first."""
+def _rank_history(history: History) -> tuple[int, float]:
+    """Return a sort key: number of moved elements, then their movement relative to rounding."""
+    sample = history.sample
+    n_moved = int(np.count_nonzero(sample.updates.any(axis=0)))
+    noise = float(np.linalg.norm(sample.noise))
+    movement = float(np.linalg.norm(sample.updates))
+    return min(n_moved, SEARCH_SAMPLE_SIZE), movement / noise if noise else np.inf
+
+
+def _search_fits(
+    data: UpdateData, settings: KnownSettings, rules: Sequence[Rule], hint: Fit | None
+) -> list[Fit]:
+    """Return the fits for one parameter; the values of the first group are tried first."""
     if hint is not None:
-        kept = {name: value for name, value in hint.values.items() if name != "decay"}
-        found = find_candidates(data, replace(known, values={**kept, **known.values}), rules)
-        if found[0].explains:
-            return found
-    return find_candidates(data, known, rules)
+        hint_values = {name: value for name, value in hint.values.items() if name != "decay"}
+        hinted = replace(settings, values={**hint_values, **settings.values})
+        fits = find_candidates(data, hinted, rules)
+        if fits[0].explains:
+            return fits
+    return find_candidates(data, settings, rules)
 
 
-def _grown(
-    found: Sequence[Fit], rest: Sequence[History], data: UpdateData, known: KnownSettings
+def _grow_group(
+    fits: Sequence[Fit], remaining: Sequence[History], data: UpdateData, settings: KnownSettings
 ) -> tuple[ParameterGroup, list[History]]:
-    """The group of the rules that explain most of the other parameters too."""
-    seed, others = rest[0], rest[1:]
-    good = select_equivalent_fits(found)
-    members = [_joined(one, seed, others, data, known) for one in _minimal(good, data)]
-    most = max(len(histories) for _, histories in members)
-    # A rule that explains fewer parameters with the same numbers than another is no rival of it
-    (best, histories), *rivals = [
-        (one, histories) for one, histories in members if len(histories) == most
+    """Return the group of the rule that explains most other parameters too, and its histories.
+
+    The first of ``remaining`` is the parameter that was fitted.
+    """
+    seed, other_histories = remaining[0], remaining[1:]
+    equivalent_fits = select_equivalent_fits(fits)
+    grown = [
+        _find_members(fit, seed, other_histories, data, settings)
+        for fit in _select_minimal_fits(equivalent_fits, data)
     ]
-    together = replace(data, histories=tuple(histories))
-    final = _again(best, together, known)
-    named = {one.rule.essence for one in good}
+    largest = max(len(histories) for _, histories in grown)
+    # A rule that explains fewer parameters with the same values than another is no rival of it.
+    (best_fit, histories), *rivals = [
+        (fit, histories) for fit, histories in grown if len(histories) == largest
+    ]
+    group_data = replace(data, histories=tuple(histories))
+    final_fit = _refit(best_fit, group_data, settings)
+    state = EXPLAINED if final_fit.explains else UNEXPLAINED
+    if rivals:
+        state = AMBIGUOUS
+    equivalent_rules = {fit.rule.essence for fit in equivalent_fits}
+    other_fits = [fit for fit in fits if fit.rule.essence not in equivalent_rules]
     group = ParameterGroup(
         tuple(history.name for history in histories),
-        AMBIGUOUS if rivals else EXPLAINED if final.explains else UNEXPLAINED,
-        final,
-        _runner_up([one for one in found if one.rule.essence not in named], together, known),
-        tuple(_again(one, together, known) for one, _ in rivals),
-        _unseen(final, together, known),
+        state,
+        final_fit,
+        _find_runner_up(other_fits, group_data, settings),
+        tuple(_refit(fit, group_data, settings) for fit, _ in rivals),
+        _find_undetermined(final_fit, group_data, settings),
     )
     return group, histories
 
 
-def _joined(
-    one: Fit, seed: History, others: Sequence[History], data: UpdateData, known: KnownSettings
+def _find_members(
+    fit: Fit,
+    seed: History,
+    other_histories: Sequence[History],
+    data: UpdateData,
+    settings: KnownSettings,
 ) -> tuple[Fit, list[History]]:
-    """The parameters that are explained together with ``seed``, learning rate and linear decay solved for on both.
+    """Return the parameters that the rule explains together with ``seed``, and the fit.
 
-    Where one is not, the other numbers may be too coarse (a weight decay that hardly shows in small weights): they
+    Learning rate and linear decay are solved for on both. If a parameter is not explained, the
+    other values may be too imprecise (a weight decay has little effect on small weights), so they
     are searched for once more, on both.
     """
+    seed_sample = seed.take_search_sample() if fit.rule.elementwise else seed
 
-    def alike(fitted: Fit) -> list[History]:
-        pairs = [(h, replace(data, histories=(thin, h))) for h in others]
-        return [
-            h
-            for h, pair in pairs
-            if is_applicable(one.rule, pair) and _again(fitted, pair, known).explains
-        ]
+    def select_explained(candidate: Fit) -> list[History]:
+        explained = []
+        for history in other_histories:
+            pair = replace(data, histories=(seed_sample, history))
+            if is_applicable(fit.rule, pair) and _refit(candidate, pair, settings).explains:
+                explained.append(history)
+        return explained
 
-    thin = seed.take_search_sample() if one.rule.elementwise else seed
-    members = alike(one)
-    apart = next((h for h in others if h not in members), None)
-    if apart is not None and one.rule.hyperparameters and one.rule.elementwise:
-        by_step = len(set(one.rates)) > 1
-        again = best_of(
-            one.rule, one.scaling, by_step, replace(data, histories=(thin, apart)).take_search_sample(), known
+    members = select_explained(fit)
+    outsider = next((history for history in other_histories if history not in members), None)
+    can_search = fit.rule.hyperparameters and fit.rule.elementwise
+    if outsider is None or not can_search:
+        return fit, [seed, *members]
+    by_step = len(set(fit.rates)) > 1
+    pair = replace(data, histories=(seed_sample, outsider)).take_search_sample()
+    new_fit = find_best_fit(fit.rule, fit.scaling, by_step, pair, settings)
+    # Common values are not replaced by unusual ones that explain one more parameter.
+    if new_fit.explains and _count_choices(new_fit) <= _count_choices(fit):
+        new_members = select_explained(new_fit)
+        if len(new_members) > len(members):
+            fit, members = new_fit, new_members
+    return fit, [seed, *members]
+
+
+def select_equivalent_fits(fits: Sequence[Fit]) -> list[Fit]:
+    """Return the fits that explain the data almost as well as the best, by plausibility."""
+    explaining_fits = [fit for fit in fits if fit.explains]
+    smallest_residual = min(map(_get_residual, explaining_fits))
+    limit = _RIVAL_RATIO * max(smallest_residual, _RESIDUAL_FLOOR)
+    equivalent_fits = [fit for fit in explaining_fits if fit.residual <= limit]
+    return sorted(equivalent_fits, key=_rank_plausibility)
+
+
+def _get_residual(fit: Fit) -> float:
+    return fit.residual
+
+
+def _rank_plausibility(fit: Fit) -> tuple[int, float]:
+    return _count_choices(fit) + fit.rule.complexity, fit.residual
+
+
+def _count_choices(fit: Fit) -> int:
+    """Return how many values of a fit were chosen: learning rates, and all that is no default."""
+    n_choices = len(set(fit.rates))
+    for name, value in fit.values.items():
+        if name in HYPERPARAMETERS and value != HYPERPARAMETERS[name].default:
+            n_choices += 1
+    if fit.scaling != GradientScaling():
+        n_choices += 1
+    return n_choices
+
+
+def _select_minimal_fits(fits: Sequence[Fit], data: UpdateData) -> list[Fit]:
+    """Return one fit per essence, without those that reduce to a simpler one."""
+    fits_by_essence: dict[Rule, Fit] = {}
+    for fit in fits:
+        fits_by_essence.setdefault(fit.rule.essence, fit)
+    fewest_choices = min(map(_count_choices, fits_by_essence.values()))
+    n_steps = data.n_steps
+    if data.histories[0].first_moment is not None:
+        n_steps += 1
+    minimal_fits = []
+    for essence, fit in fits_by_essence.items():
+        has_simpler = any(
+            simpler in fits_by_essence for simpler in _list_simpler_rules(essence, n_steps)
         )
-        # Usual numbers are not given up for odd ones that make one more parameter fit
-        if (
-            again.explains
-            and _cost(again) <= _cost(one)
-            and len(better := alike(again)) > len(members)
-        ):
-            one, members = again, better
-    return one, [seed, *members]
+        is_cheap = _count_choices(fit) <= fewest_choices + _EXTRA_CHOICES
+        if is_cheap and not has_simpler:
+            minimal_fits.append(fit)
+    return minimal_fits
 
 
-def select_equivalent_fits(found: Sequence[Fit]) -> list[Fit]:
-    """All that explain the data and leave hardly more than the one that leaves least; the most believable first."""
-    explaining = [one for one in found if one.explains]
-    least = min(one.residual for one in explaining)
-    good = [one for one in explaining if one.residual <= _RIVAL * max(least, _FLOOR)]
-    return sorted(good, key=lambda one: (_cost(one) + one.rule.complexity, one.residual))
-
-
-def _cost(one: Fit) -> int:
-    """How many numbers had to be chosen for it: learning rates, and what is not as usual."""
-    unusual = sum(
-        name in HYPERPARAMETERS and value != HYPERPARAMETERS[name].default for name, value in one.values.items()
-    )
-    return unusual + len(set(one.rates)) + (one.scaling != GradientScaling())
-
-
-def _minimal(good: Sequence[Fit], data: UpdateData) -> list[Fit]:
-    """One fit for each essentially different rule; none that is another with a decay or momentum of zero."""
-    first: dict[Rule, Fit] = {}
-    for one in good:
-        first.setdefault(one.rule.essence, one)
-    cheapest = min(_cost(one) for one in first.values())
-    shown = data.n_steps if data.histories[0].first_moment is None else data.n_steps + 1
-    kept = []
-    for essence, one in first.items():
-        simpler = [
-            rule.essence
-            for rule in _ancestors(essence)
-            if essence.steps_to_identify <= shown or rule.steps_to_identify > shown
+def _list_simpler_rules(rule: Rule, n_steps: int) -> list[Rule]:
+    """Return the essences of simpler rules that ``n_steps`` can tell from the rule."""
+    simpler_rules = _iterate_reductions(rule)
+    if rule.steps_to_identify > n_steps:
+        simpler_rules = [
+            simpler for simpler in simpler_rules if simpler.steps_to_identify > n_steps
         ]
-        if not any(rule in first for rule in simpler) and _cost(one) <= cheapest + 1:
-            kept.append(one)
-    return kept
+    return [simpler.essence for simpler in simpler_rules]
 
 
-def _ancestors(rule: Rule) -> Iterable[Rule]:
+def _iterate_reductions(rule: Rule) -> Iterable[Rule]:
     for simpler in rule.reductions:
         yield simpler
-        yield from _ancestors(simpler)
+        yield from _iterate_reductions(simpler)
 
 
-def _again(one: Fit, data: UpdateData, known: KnownSettings) -> Fit:
-    """Learning rate and linear decay solved for on all of the group; as it was if that explains less."""
-    by_step = len(set(one.rates)) > 1
-    decay = known.values.get("decay")
-    again = fit_rule(Attempt(one.rule, one.scaling, data, one.values, known.rates, decay, by_step))
-    best = min((apply_fit(one, data), again), key=lambda fitted: fitted.excess)
-    return _rounded(best, data) if any(history.is_narrow for history in data.histories) else best
+def _refit(fit: Fit, data: UpdateData, settings: KnownSettings) -> Fit:
+    """Solve for learning rate and linear decay on these data; keep the old ones if better."""
+    by_step = len(set(fit.rates)) > 1
+    decay = settings.values.get("decay")
+    attempt = Attempt(fit.rule, fit.scaling, data, fit.values, settings.rates, decay, by_step)
+    best_fit = min((apply_fit(fit, data), fit_rule(attempt)), key=_get_excess)
+    if any(history.is_narrow for history in data.histories):
+        return _round_rates(best_fit, data)
+    return best_fit
 
 
-def _rounded(one: Fit, data: UpdateData) -> Fit:
-    """Rounding to a narrow type hides a range of learning rates: of those that explain as well, the roundest."""
-    for digits in range(4):
-        rates = tuple(float(f"{rate:.{digits}e}") for rate in one.rates)
-        rounded = apply_fit(replace(one, rates=rates), data)
-        if rounded.excess <= max(one.excess, FINE):
-            return rounded
-    return one
+def _get_excess(fit: Fit) -> float:
+    return fit.excess
 
 
-def _runner_up(others: Sequence[Fit], data: UpdateData, known: KnownSettings) -> Fit | None:
-    """The best of the other rules, on all parameters of the group (of large ones, a sample)."""
-    fitting = [one for one in others if is_applicable(one.rule, data)][:_OTHERS]
-    thin = data.take_search_sample()
-    again = (_again(one, thin if one.rule.elementwise else data, known) for one in fitting)
-    return min(again, key=lambda one: one.residual, default=None)
+def _round_rates(fit: Fit, data: UpdateData) -> Fit:
+    """Use the learning rates with the fewest digits that explain the data as well.
 
-
-def _undecayed(
-    group: ParameterGroup,
-    found: Sequence[Fit],
-    members: Sequence[History],
-    rest: Sequence[History],
-    data: UpdateData,
-    known: KnownSettings,
-) -> tuple[ParameterGroup, ParameterGroup | None]:
-    """The group, and the parameters that its rule moved without its decay, as is usual for biases and norms.
-
-    Weights near zero hardly decay: those of the group that show none go with the others of as many dimensions.
+    Rounding to a narrow type allows a range of learning rates.
     """
-    best = group.fit
-    if best is None or best.rule.decay == NO_DECAY:
-        return group, None
-    plain = replace(best, rule=best.rule.without_decay, values={**best.values, "decay": 0.0})
+    for digits in range(_RATE_DIGITS):
+        rates = tuple(float(f"{rate:.{digits}e}") for rate in fit.rates)
+        rounded = apply_fit(replace(fit, rates=rates), data)
+        if rounded.excess <= max(fit.excess, ROUNDED_EXCESS):
+            return rounded
+    return fit
 
-    def bare(histories: Sequence[History]) -> list[History]:
-        alone = [(h, replace(data, histories=(h,))) for h in histories]
-        return [h for h, one in alone if is_applicable(plain.rule, one) and apply_fit(plain, one).explains]
 
-    undecayed, either = bare(rest), bare(members)
-    shown = {len(history.shape) for history in members if history not in either}
-    moved_on = [
-        h
-        for h in either
-        if len(h.shape) not in shown and len(h.shape) in {len(u.shape) for u in undecayed}
+def _find_runner_up(
+    other_fits: Sequence[Fit], data: UpdateData, settings: KnownSettings
+) -> Fit | None:
+    """Return the best of the other rules on the group's parameters (on samples of large ones)."""
+    applicable_fits = [fit for fit in other_fits if is_applicable(fit.rule, data)]
+    search_sample = data.take_search_sample()
+    refits = [
+        _refit(fit, search_sample if fit.rule.elementwise else data, settings)
+        for fit in applicable_fits[:_MOST_OTHERS]
     ]
+    return min(refits, key=_get_residual, default=None)
+
+
+def _split_off_undecayed(
+    group: ParameterGroup,
+    fits: Sequence[Fit],
+    members: Sequence[History],
+    remaining: Sequence[History],
+    data: UpdateData,
+    settings: KnownSettings,
+) -> tuple[ParameterGroup, ParameterGroup | None]:
+    """Return the group, and the parameters that its rule moved without its decay.
+
+    This is common for biases and norms. Weights near zero hardly decay, so members of the group
+    that both variants explain go with the other parameters of as many dimensions.
+    """
+    best_fit = group.fit
+    if best_fit is None or best_fit.rule.decay == NO_DECAY:
+        return group, None
+    undecayed_fit = replace(
+        best_fit, rule=best_fit.rule.without_decay, values={**best_fit.values, "decay": 0.0}
+    )
+    undecayed = _select_explained(undecayed_fit, remaining, data)
     if not undecayed:
         return group, None
-    moved_on = [] if len(moved_on) == len(members) else moved_on
-    together = replace(data, histories=(*undecayed, *moved_on))
-    own = plain.rule.essence
-    others = [
-        one
-        for one in found
-        if own not in (one.rule.essence, *_ancestors(one.rule.essence)) and not one.explains
+    moved_members = _select_undecayed_members(undecayed_fit, members, undecayed, data)
+    undecayed_data = replace(data, histories=(*undecayed, *moved_members))
+    names = tuple(history.name for history in undecayed_data.histories)
+    undecayed_group = ParameterGroup(
+        names,
+        group.state,
+        apply_fit(undecayed_fit, undecayed_data),
+        _find_undecayed_runner_up(best_fit, undecayed_fit.rule, fits, undecayed_data, settings),
+        (),
+        _find_undetermined(undecayed_fit, undecayed_data, settings),
+    )
+    decayed_names = tuple(name for name in group.parameters if name not in names)
+    return replace(group, parameters=decayed_names), undecayed_group
+
+
+def _select_explained(fit: Fit, histories: Sequence[History], data: UpdateData) -> list[History]:
+    """Return the histories that a fit explains as it is."""
+    explained_histories = []
+    for history in histories:
+        single = replace(data, histories=(history,))
+        if is_applicable(fit.rule, single):
+            result = apply_fit(fit, single)
+            explained_histories += [history] if result.explains else []
+    return explained_histories
+
+
+def _select_undecayed_members(
+    undecayed_fit: Fit,
+    members: Sequence[History],
+    undecayed: Sequence[History],
+    data: UpdateData,
+) -> list[History]:
+    """Return the members that go with the undecayed parameters.
+
+    They need no decay, and have as many dimensions as an undecayed parameter. A number of
+    dimensions for which a member needs the decay stays in the group. If all members would leave,
+    none does.
+    """
+    explained_members = _select_explained(undecayed_fit, members, data)
+    decayed_members = [history for history in members if history not in explained_members]
+    undecayed_dims = _collect_dims(undecayed) - _collect_dims(decayed_members)
+    moved_members = [
+        history for history in explained_members if len(history.shape) in undecayed_dims
     ]
-    bare_known = replace(
-        known, values={name: value for name, value in known.values.items() if name != "decay"}
+    return [] if len(moved_members) == len(members) else moved_members
+
+
+def _collect_dims(histories: Sequence[History]) -> set[int]:
+    """Return the numbers of dimensions of the parameters."""
+    return {len(history.shape) for history in histories}
+
+
+def _find_undecayed_runner_up(
+    decayed_fit: Fit,
+    undecayed_rule: Rule,
+    fits: Sequence[Fit],
+    data: UpdateData,
+    settings: KnownSettings,
+) -> Fit:
+    """Return the best other rule for the undecayed parameters, or the rule with its decay."""
+    other_fits = []
+    for fit in fits:
+        related_rules = (fit.rule.essence, *_iterate_reductions(fit.rule.essence))
+        if undecayed_rule.essence not in related_rules and not fit.explains:
+            other_fits.append(fit)
+    values = {name: value for name, value in settings.values.items() if name != "decay"}
+    runner_up = _find_runner_up(other_fits, data, replace(settings, values=values))
+    decayed = apply_fit(decayed_fit, data)
+    if runner_up is None or decayed.residual <= runner_up.residual:
+        return decayed
+    return runner_up
+
+
+def _find_undetermined(fit: Fit, data: UpdateData, settings: KnownSettings) -> tuple[str, ...]:
+    """Return hyperparameters that can be changed without a larger residual.
+
+    Examples: beta2 in a single step, epsilon with large gradients.
+    """
+    names = (*fit.rule.hyperparameters, *fit.scaling.list_hyperparameters(data.n_steps))
+    return tuple(name for name in names if _is_undetermined(name, fit, data, settings))
+
+
+def _is_undetermined(name: str, fit: Fit, data: UpdateData, settings: KnownSettings) -> bool:
+    if name not in HYPERPARAMETERS:
+        return False
+    if name == "clip" and _is_limit_hidden(fit, data, settings):
+        return True
+    return all(
+        _is_as_good_with(fit, name, value, data, settings)
+        for value in _list_other_values(name, fit)
     )
-    rivals = [apply_fit(best, together), _runner_up(others, together, bare_known)]
-    runner_up = min((one for one in rivals if one is not None), key=lambda one: one.residual)
-    names = tuple(history.name for history in together.histories)
-    left = tuple(name for name in group.parameters if name not in names)
-    cousins = ParameterGroup(
-        names, group.state, apply_fit(plain, together), runner_up, (), _unseen(plain, together, known)
-    )
-    return replace(group, parameters=left), cousins
 
 
-def _unseen(best: Fit, data: UpdateData, known: KnownSettings) -> tuple[str, ...]:
-    """Numbers of the rule that may be another and leave no more: a beta2 in one step, an epsilon beside large ones."""
-    names = [
-        name for name in (*best.rule.hyperparameters, *best.scaling.list_hyperparameters(data.n_steps)) if name in HYPERPARAMETERS
-    ]
-    return tuple(
-        name
-        for name in names
-        if _hidden(name, best, data, known)
-        or all(_leaves_no_more(best, name, value, data, known) for value in _others(name, best))
-    )
+def _is_limit_hidden(fit: Fit, data: UpdateData, settings: KnownSettings) -> bool:
+    """Return whether a norm limit is below the norms of all steps, and so only a factor.
+
+    The factor is part of SGD's learning rate, unless that is known; other rules do not depend on
+    it.
+    """
+    if fit.rule.family == "SGD" and settings.rates is not None:
+        return False
+    if fit.scaling.kind != GLOBAL_NORM:
+        return False
+    return bool(fit.values["clip"] < data.norms.min())
 
 
-def _hidden(name: str, best: Fit, data: UpdateData, known: KnownSettings) -> bool:
-    """A limit below the norms of all steps is part of SGD's learning rate, and nothing at all to the other rules."""
-    rated = best.rule.family == "SGD" and known.rates is not None
-    return (
-        name == "clip"
-        and best.scaling.kind == GLOBAL_NORM
-        and best.values[name] < data.norms.min()
-        and not rated
-    )
+def _list_other_values(name: str, fit: Fit) -> tuple[float, ...]:
+    """Return the values with which the fit is repeated: half and double, or the first alternative."""
+    hyperparameter = HYPERPARAMETERS[name]
+    value = fit.values[name]
+    if hyperparameter.search_scale == "share":
+        return 0.5 * value, 1 - 0.5 * (1 - value)
+    return (0.5 * value, 2.0 * value) if value else (hyperparameter.alternatives[0],)
 
 
-def _others(name: str, best: Fit) -> tuple[float, ...]:
-    number = HYPERPARAMETERS[name]
-    now = best.values[name]
-    if number.search_scale == "share":
-        return 0.5 * now, 1 - 0.5 * (1 - now)
-    return (0.5 * now, 2.0 * now) if now else (number.alternatives[0],)
+def _is_as_good_with(
+    fit: Fit, name: str, value: float, data: UpdateData, settings: KnownSettings
+) -> bool:
+    """Return whether the fit with another value of one hyperparameter has no larger residual."""
+    by_step = len(set(fit.rates)) > 1
+    values, decay = {**fit.values, name: value}, fit.values["decay"]
+    changed = fit_rule(Attempt(fit.rule, fit.scaling, data, values, settings.rates, decay, by_step))
+    limit = _RIVAL_RATIO * max(fit.residual, _RESIDUAL_FLOOR)
+    return changed.explains and changed.residual <= limit
 
 
-def _leaves_no_more(best: Fit, name: str, value: float, data: UpdateData, known: KnownSettings) -> bool:
-    by_step = len(set(best.rates)) > 1
-    numbers, decay = {**best.values, name: value}, best.values["decay"]
-    other = fit_rule(Attempt(best.rule, best.scaling, data, numbers, known.rates, decay, by_step))
-    return other.explains and other.residual <= _RIVAL * max(best.residual, _FLOOR)
-
-
-def _unexplained(lost: Sequence[tuple[History, Fit]]) -> list[ParameterGroup]:
-    """One group for all that no rule explains, with the rule that is nearest for most of them."""
-    if not lost:
+def _build_unexplained_group(
+    unexplained: Sequence[tuple[History, Fit]],
+) -> list[ParameterGroup]:
+    """Return one group of all unexplained parameters, with the rule nearest for most of them."""
+    if not unexplained:
         return []
-    rules = [nearest.rule for _, nearest in lost]
-    nearest = next(one for _, one in lost if one.rule == max(rules, key=rules.count))
-    return [ParameterGroup(tuple(history.name for history, _ in lost), UNEXPLAINED, nearest)]
+    rules = [fit.rule for _, fit in unexplained]
+    most_common_rule = max(rules, key=rules.count)
+    nearest = next(fit for _, fit in unexplained if fit.rule == most_common_rule)
+    names = tuple(history.name for history, _ in unexplained)
+    return [ParameterGroup(names, UNEXPLAINED, nearest)]

@@ -1,6 +1,7 @@
-"""What one parameter did: its weights before and after each step, and the gradients it was moved by.
+"""The record of one parameter: weights before and after each step, and the gradients of the steps.
 
-Everything here is flat and in float64. A large parameter is known by a sample of its elements, drawn once.
+All arrays are flat and in float64. Of a large parameter only a sample of the elements is kept,
+drawn once.
 """
 
 from __future__ import annotations
@@ -14,48 +15,52 @@ import numpy as np
 from ..model.arrays import AnyArray, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF
 
-#: Elements of a parameter that are looked at: 1 MB of a parameter in three steps, so that a model of a thousand
-#: parameters fits. The search for unknown numbers takes THIN of them.
-SAMPLE_SIZE, SEARCH_SAMPLE_SIZE = 1 << 14, 1 << 11
-#: A matrix of at most so many elements is kept whole, since an update that orthogonalises needs all of them.
+#: Elements of a parameter that are used: 1 MB per parameter and three steps, so that a model of a
+#: thousand parameters fits into memory.
+SAMPLE_SIZE = 1 << 14
+#: Elements of a parameter that the search for hyperparameters uses.
+SEARCH_SAMPLE_SIZE = 1 << 11
+#: A matrix of at most this many elements is kept completely, because an update that
+#: orthogonalizes needs all of them.
 LARGEST_MATRIX = 1 << 20
 
-_MANY, _SEVERAL = 1000, 8  #: of so many weights so many must differ, or their type cannot be seen
+#: The stored dtype is detected if the first _CHECKED_VALUES values have _DISTINCT_VALUES
+#: different ones. Fewer may be in a narrow dtype by coincidence.
+_CHECKED_VALUES, _DISTINCT_VALUES = 1000, 8
 
-#: A uniform rounding error of at most h has a standard deviation of h / sqrt(3); two of them are made when a weight
-#: is first decayed and then moved.
+#: A uniform rounding error of at most h has a standard deviation of h / sqrt(3). Two of them
+#: occur if a weight is first decayed and then moved.
 _ROUNDINGS = np.sqrt(2 / 3)
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """One parameter through n steps; N elements of it."""
+    """One parameter in n steps, with N of its elements."""
 
     name: str
-    shape: tuple[int, ...]  #: of the whole parameter
-    weights: Floats  #: (n + 1, N): before the first step, after each
-    gradients: Floats  #: (n, N): what the run recorded for each step
-    first_moment: Floats | None = (
-        None  #: (N,): first moment, or momentum buffer, before the first step; None for zeros
-    )
-    second_moment: Floats | None = None  #: (N,): second moment before the first step; None for zeros
-    previous_steps: int = 0  #: steps that the optimizer had made before the first of these
-    stored_dtype: str = "float32"  #: the type that the weights are kept in
-    full_norms: Floats | None = None  #: (n,): L2 norm of the whole gradient of each step
+    shape: tuple[int, ...]  #: of the full parameter
+    weights: Floats  #: (n + 1, N): before the first step, then after each
+    gradients: Floats  #: (n, N): as the run recorded them
+    #: (N,): first moment, or momentum buffer, before the first step; None for zeros.
+    first_moment: Floats | None = None
+    second_moment: Floats | None = None  #: (N,): before the first step; None for zeros
+    previous_steps: int = 0  #: steps of the optimizer before the first of these
+    stored_dtype: str = "float32"  #: the type in which the weights are kept
+    full_norms: Floats | None = None  #: (n,): L2 norm of the full gradient of each step
 
     @property
     def n_steps(self) -> int:
-        """How many updates are known."""
+        """Number of updates."""
         return len(self.gradients)
 
     @property
     def is_complete(self) -> bool:
-        """All elements are here, in order."""
+        """Whether it has all elements, in order."""
         return self.weights.shape[1] == int(np.prod(self.shape))
 
     @property
     def is_narrow(self) -> bool:
-        """The weights are kept in fewer bits than an optimizer computes in."""
+        """Whether the weights are kept in fewer bits than an optimizer computes in."""
         return UNIT_ROUNDOFF[self.stored_dtype] > UNIT_ROUNDOFF["float32"]
 
     @cached_property
@@ -65,46 +70,49 @@ class History:
 
     @cached_property
     def half_ulp(self) -> Floats:
-        """(n, N): half the distance of the weight after to its neighbour in the type that it is kept in."""
+        """(n, N): half the spacing at the weight after each step, in the stored dtype."""
         return compute_half_ulp(self.weights[1:], self.stored_dtype)
 
     @cached_property
     def noise(self) -> Floats:
-        """(n, N): standard deviation of what rounding adds to :attr:`moved`."""
-        noise: Floats = _ROUNDINGS * self.half_ulp + UNIT_ROUNDOFF["float32"] * np.abs(self.updates)
+        """(n, N): standard deviation of the rounding errors in :attr:`updates`."""
+        update_rounding = UNIT_ROUNDOFF["float32"] * np.abs(self.updates)
+        noise: Floats = _ROUNDINGS * self.half_ulp + update_rounding
         return noise
 
     @cached_property
     def norms(self) -> Floats:
-        """(n,): L2 norm of each step's gradient, of all elements where known."""
-        norms: Floats = (
-            np.linalg.norm(self.gradients, axis=1) if self.full_norms is None else self.full_norms
-        )
+        """(n,): L2 norm of each step's gradient, of all elements if known."""
+        if self.full_norms is not None:
+            return self.full_norms
+        norms: Floats = np.linalg.norm(self.gradients, axis=1)
         return norms
 
     @cached_property
     def sample(self) -> History:
-        """At most SAMPLE elements of it, which is all that a rule for single elements has to see."""
+        """At most SAMPLE_SIZE elements of it, which is enough for an elementwise rule."""
         size = self.weights.shape[1]
-        return self if size <= SAMPLE_SIZE else self.select(draw_sample(np.arange(size), SAMPLE_SIZE))
+        if size <= SAMPLE_SIZE:
+            return self
+        return self.select(draw_sample(np.arange(size), SAMPLE_SIZE))
 
     def take_search_sample(self) -> History:
-        """At most THIN elements of it, evenly spread over those that moved."""
-        few = self.sample
-        return (
-            few
-            if few.weights.shape[1] <= SEARCH_SAMPLE_SIZE
-            else few.select(draw_sample(np.flatnonzero(few.updates.any(axis=0)), SEARCH_SAMPLE_SIZE))
-        )
+        """Return at most SEARCH_SAMPLE_SIZE elements, drawn from those that moved."""
+        sample = self.sample
+        if sample.weights.shape[1] <= SEARCH_SAMPLE_SIZE:
+            return sample
+        moving = np.flatnonzero(sample.updates.any(axis=0))
+        return sample.select(draw_sample(moving, SEARCH_SAMPLE_SIZE))
 
     def select(self, elements: Ints) -> History:
-        """These elements of it."""
+        """Return these elements of it."""
+        first, second = self.first_moment, self.second_moment
         return replace(
             self,
             weights=self.weights[:, elements],
             gradients=self.gradients[:, elements],
-            first_moment=None if self.first_moment is None else self.first_moment[elements],
-            second_moment=None if self.second_moment is None else self.second_moment[elements],
+            first_moment=None if first is None else first[elements],
+            second_moment=None if second is None else second[elements],
             full_norms=self.norms,
         )
 
@@ -113,83 +121,89 @@ def build_history(
     name: str,
     weights: Sequence[AnyArray],
     gradients: Sequence[AnyArray],
-    first: AnyArray | None = None,
-    second: AnyArray | None = None,
-    done: int = 0,
-    whole: bool = True,
+    first_moment: AnyArray | None = None,
+    second_moment: AnyArray | None = None,
+    previous_steps: int = 0,
+    keep_matrix: bool = True,
 ) -> History:
-    """A history from whole arrays; n + 1 weights and n gradients, all of one size (raises ValueError if not).
+    """Return a history of full arrays: n + 1 weights and n gradients, all of one size.
 
-    Unless ``whole``, also of a small matrix only a sample is kept.
+    A matrix of at most LARGEST_MATRIX elements is kept completely if ``keep_matrix``. Raises
+    ValueError if the numbers or sizes of the arrays do not fit.
     """
-    sizes = {
-        array.size
-        for array in (*weights, *gradients, *(m for m in (first, second) if m is not None))
-    }
+    moments = [moment for moment in (first_moment, second_moment) if moment is not None]
+    sizes = {array.size for array in (*weights, *gradients, *moments)}
     if len(sizes) != 1 or len(weights) != len(gradients) + 1 or not gradients:
         raise ValueError(
-            f"{name}: {len(weights)} weights and {len(gradients)} gradients of {sorted(sizes)} elements"
+            f"{name}: {len(weights)} weights and {len(gradients)} gradients of "
+            f"{sorted(sizes)} elements"
         )
     shape = tuple(weights[0].shape)
     size = sizes.pop()
-    keep = LARGEST_MATRIX if whole and len(shape) == 2 else SAMPLE_SIZE
-    at = np.arange(size) if size <= keep else draw_sample(np.arange(size), SAMPLE_SIZE)
-    taken = [_take(array, at) for array in weights]
+    limit = LARGEST_MATRIX if keep_matrix and len(shape) == 2 else SAMPLE_SIZE
+    elements = np.arange(size)
+    if size > limit:
+        elements = draw_sample(elements, SAMPLE_SIZE)
+    sampled_weights = np.stack([_take_elements(array, elements) for array in weights])
+    sampled_gradients = np.stack([_take_elements(array, elements) for array in gradients])
     return History(
         name,
         shape,
-        np.stack(taken),
-        np.stack([_take(array, at) for array in gradients]),
-        None if first is None else _take(first, at),
-        None if second is None else _take(second, at),
-        done,
-        detect_stored_dtype(np.stack(taken[1:]), weights[-1].dtype.name),
+        sampled_weights,
+        sampled_gradients,
+        None if first_moment is None else _take_elements(first_moment, elements),
+        None if second_moment is None else _take_elements(second_moment, elements),
+        previous_steps,
+        detect_stored_dtype(sampled_weights[1:], weights[-1].dtype.name),
         np.array([compute_norm(array) for array in gradients]),
     )
 
 
 def compute_half_ulp(values: Floats, dtype: str) -> Floats:
-    """Half the distance of each value to its neighbour in a type; 0 of zero."""
+    """Return half the spacing of a type at each value; 0 at zero."""
     _, exponent = np.frexp(values)
     half: Floats = np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1) * (values != 0)
     return half
 
 
-def draw_sample(elements: Ints, most: int) -> Ints:
-    """At most so many of these, drawn without pattern and the same each time, in order."""
-    if len(elements) <= most:
+def draw_sample(elements: Ints, size: int) -> Ints:
+    """Return at most ``size`` of these, in order: drawn at random, the same ones each time."""
+    if len(elements) <= size:
         return elements
-    places = np.unique(
-        np.random.default_rng(0).integers(0, len(elements), most)
-    )  # a few fall together
-    drawn: Ints = elements[places]
-    return drawn
+    positions = np.random.default_rng(0).integers(0, len(elements), size)
+    sample: Ints = elements[np.unique(positions)]  # a few positions occur twice
+    return sample
 
 
 def detect_stored_dtype(weights: Floats, dtype: str) -> str:
-    """The narrowest type that holds all of these values, if that can be no coincidence; else ``dtype``.
+    """Return the narrowest type that holds all values, or ``dtype`` if that may be coincidence.
 
     Weights in bfloat16 are often saved, and always loaded, in a wider type.
     """
     if dtype not in UNIT_ROUNDOFF:
         return "float32"
     values = weights[weights != 0]
-    if dtype != "float16" and len(np.unique(values[:_MANY])) >= _SEVERAL:
-        single = values.astype(np.float32)
-        if np.array_equal(single, values) and not (single.view(np.uint32) & 0xFFFF).any():
-            return "bfloat16"
-        with np.errstate(over="ignore"):
-            if np.array_equal(values.astype(np.float16), values):
-                return "float16"
-    return dtype
+    n_distinct = len(np.unique(values[:_CHECKED_VALUES]))
+    if dtype == "float16" or n_distinct < _DISTINCT_VALUES:
+        return dtype
+    single = values.astype(np.float32)
+    low_bits = single.view(np.uint32) & 0xFFFF
+    if np.array_equal(single, values) and not low_bits.any():
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        is_float16 = np.array_equal(values.astype(np.float16), values)
+    return "float16" if is_float16 else dtype
 
 
 def compute_norm(array: AnyArray, block: int = 1 << 20) -> float:
-    """L2 norm in float64, block by block: the array may be mapped and large."""
+    """Return the L2 norm in float64, block by block, because the array may be mapped and large."""
     flat = np.ravel(array)
-    parts = (flat[at : at + block].astype(np.float64) for at in range(0, flat.size, block))
-    return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
+    square_sum = 0.0
+    for start in range(0, flat.size, block):
+        values = flat[start : start + block].astype(np.float64)
+        square_sum += float(np.vdot(values, values))
+    return float(np.sqrt(square_sum))
 
 
-def _take(array: AnyArray, at: Ints) -> Floats:
-    return np.asarray(np.ravel(array)[at], dtype=np.float64)
+def _take_elements(array: AnyArray, elements: Ints) -> Floats:
+    return np.asarray(np.ravel(array)[elements], dtype=np.float64)

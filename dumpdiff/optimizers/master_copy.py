@@ -1,4 +1,4 @@
-"""Weights kept in a narrow type: is there a float32 copy behind them that the optimizer moves?"""
+"""Detection of a float32 master copy behind weights that are kept in a narrow type."""
 
 from __future__ import annotations
 
@@ -10,55 +10,84 @@ from ..model.arrays import Flags, Floats
 from .fit import Fit
 from .history import History, compute_half_ulp
 
-#: Difference of the two shares from which one is believed. Judgement call: in three steps the wrong way loses 3 to 45
-#: per cent of the weights; what the fit leaves open of the learning rate costs both alike.
+#: Difference of the two shares from which the larger one is believed. Judgement call: in three
+#: steps the wrong assumption loses 3 to 45 percent of the weights; an imprecise learning rate
+#: costs both alike.
 DECISIVE_SHARE = 0.02
-_EDGE = 1.02  #: times half a unit in the last place: float32 arithmetic blurs where a number is rounded up or down
+#: Width of a rounding interval in units of half an ulp: float32 arithmetic makes the border
+#: between rounding up and down imprecise.
+_INTERVAL = 1.02
 
 
 class MasterCopyShares(NamedTuple):
-    """Share of the weights that moved, from 0 to 1, of which rounding to the narrow type explains every step."""
+    """Shares of the moved weights, from 0 to 1, whose steps are all explained by rounding."""
 
     without_master: float  #: if each step starts from the narrow weight
-    with_master: float  #: if it starts from a copy that is never rounded, and may lie anywhere in what rounds to the first
+    #: If each step starts from a copy that is never rounded; it may be anything that rounds to
+    #: the first weight.
+    with_master: float
 
     @property
     def has_master(self) -> bool | None:
-        """None where these data do not tell, as a single step never does."""
-        return (
-            None if abs(self.with_master - self.without_master) < DECISIVE_SHARE else bool(self.with_master > self.without_master)
-        )
+        """Whether there is a master copy; None if the data cannot tell, as in a single step."""
+        if abs(self.with_master - self.without_master) < DECISIVE_SHARE:
+            return None
+        return bool(self.with_master > self.without_master)
 
 
-def measure_master_copy(fit: Fit, histories: tuple[History, ...], norms: Floats) -> MasterCopyShares | None:
-    """Both ways tried; None if the weights are kept in float32 or wider, or nothing moved."""
-    counted = np.zeros(3, dtype=np.int64)
-    for history in (known.sample if fit.rule.elementwise else known for known in histories):
+def measure_master_copy(
+    fit: Fit, histories: tuple[History, ...], norms: Floats
+) -> MasterCopyShares | None:
+    """Return the shares for both assumptions.
+
+    None if a parameter is kept in float32 or wider, or nothing moved.
+    """
+    n_without = n_with = n_moved = 0
+    for full_history in histories:
+        history = full_history.sample if fit.rule.elementwise else full_history
         if not history.is_narrow:
             return None
-        moves = fit.rule.compute_terms(
-            history, fit.scaling.compute_factors(history, norms, fit.values), fit.values
-        )
-        decay = fit.values["decay"]
-        # The decay's direction is computed from the narrow weights; the difference to the copy's is below noise
-        whole = moves.direction if moves.decayed is None else moves.direction + decay * moves.decayed
-        steps = np.asarray(fit.rates, dtype=np.float64)[:, None] * whole
-        direct = np.all(np.abs(history.updates - steps) <= _EDGE * history.half_ulp, axis=0)
-        moving = np.any(history.updates != 0, axis=0)
-        ways = (direct, _possible(history, steps), moving)
-        counted += [np.count_nonzero(way[moving]) for way in ways]
-    without, master, count = counted.tolist()
-    return MasterCopyShares(without / count, master / count) if count else None
+        steps = _compute_steps(fit, history, norms)
+        errors = np.abs(history.updates - steps)
+        is_direct = np.all(errors <= _INTERVAL * history.half_ulp, axis=0)
+        has_moved = np.any(history.updates != 0, axis=0)
+        n_without += int(np.count_nonzero(is_direct[has_moved]))
+        n_with += int(np.count_nonzero(_find_possible_elements(history, steps)[has_moved]))
+        n_moved += int(np.count_nonzero(has_moved))
+    if not n_moved:
+        return None
+    return MasterCopyShares(n_without / n_moved, n_with / n_moved)
 
 
-def _possible(history: History, steps: Floats) -> Flags:
-    """Elements for which some exact first weight, moved by all steps so far, rounds to what was stored each time."""
-    first, half = history.weights[0], _EDGE * compute_half_ulp(history.weights[0], history.stored_dtype)
-    low, high = first - half, first + half
-    for after, width, gone in zip(
-        history.weights[1:], history.half_ulp, np.cumsum(steps, axis=0), strict=True
+def _compute_steps(fit: Fit, history: History, norms: Floats) -> Floats:
+    """Return (n, N) the updates by the fit.
+
+    The decay is computed from the narrow weights; the difference to that of a master copy is
+    below noise.
+    """
+    factors = fit.scaling.compute_factors(history, norms, fit.values)
+    terms = fit.rule.compute_terms(history, factors, fit.values)
+    direction = terms.direction
+    if terms.decayed is not None:
+        direction = direction + fit.values["decay"] * terms.decayed
+    rates = np.asarray(fit.rates, dtype=np.float64)
+    steps: Floats = rates[:, None] * direction
+    return steps
+
+
+def _find_possible_elements(history: History, steps: Floats) -> Flags:
+    """Return the elements for which a master copy exists.
+
+    It is a first weight that, after all steps so far, rounds to the stored weight each time.
+    """
+    first_weights = history.weights[0]
+    half_width = _INTERVAL * compute_half_ulp(first_weights, history.stored_dtype)
+    low, high = first_weights - half_width, first_weights + half_width
+    movements = np.cumsum(steps, axis=0)
+    for stored, half_ulp, movement in zip(
+        history.weights[1:], history.half_ulp, movements, strict=True
     ):
-        low = np.maximum(low, after - _EDGE * width + gone)
-        high = np.minimum(high, after + _EDGE * width + gone)
+        low = np.maximum(low, stored - _INTERVAL * half_ulp + movement)
+        high = np.minimum(high, stored + _INTERVAL * half_ulp + movement)
     possible: Flags = low <= high
     return possible

@@ -1,4 +1,4 @@
-"""What a rule is: from gradients to the direction in which a weight moves, in float64."""
+"""The interface of an update rule: from gradients to the direction of a weight, in float64."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 from ..model.arrays import Floats
 from .history import History
 
-HyperparameterValues = Mapping[str, float]  #: the numbers of a rule by name: beta1, epsilon, ...
+HyperparameterValues = Mapping[str, float]  #: by name: beta1, epsilon, ...
 
 NO_DECAY, DECOUPLED, L2 = "none", "decoupled", "L2"
 
-#: Names of aspects: what of a rule is said to be different.
+#: Names of aspects. Differences between rules are reported by aspect.
 CORRECTION, DECAY_KIND, EPSILON_PLACE = "bias-correction", "decay-kind", "epsilon-place"
 MOMENTUM_KIND, SCALE = "momentum-kind", "scale"
 UNCORRECTED = "without bias correction"
@@ -21,18 +21,18 @@ UNCORRECTED = "without bias correction"
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """A number that a rule leaves open: what it usually is, and how it is searched for."""
+    """An unknown number of a rule: its default, and how it is searched for."""
 
     name: str
-    default: float  #: the default of PyTorch and MindSpore
-    alternatives: tuple[float, ...]  #: other values in use
+    default: float  #: of PyTorch and MindSpore
+    alternatives: tuple[float, ...]  #: other common values
     lowest: float
     highest: float
-    label: str  #: in words
+    label: str  #: in reports
 
     @property
     def search_scale(self) -> str:
-        """How it is searched: a decay rate of a mean by its distance from one, others by their magnitude."""
+        """``share`` for a decay rate of a mean, searched by its odds; else ``magnitude``."""
         return "share" if self.highest < 1 else "magnitude"
 
 
@@ -48,22 +48,25 @@ DECAY = Hyperparameter(
     "decay", 0.0, (1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.3, 1e-5), 0.0, 10.0, "weight decay"
 )
 CLIP = Hyperparameter("clip", 1.0, (0.5, 0.1, 5.0, 10.0, 0.25, 2.0), 1e-12, 1e12, "norm limit")
-HYPERPARAMETERS = {n.name: n for n in (BETA1, BETA2, EPSILON, MOMENTUM, DAMPENING, DECAY, CLIP)}
+HYPERPARAMETERS = {
+    hyperparameter.name: hyperparameter
+    for hyperparameter in (BETA1, BETA2, EPSILON, MOMENTUM, DAMPENING, DECAY, CLIP)
+}
 
 
 class UpdateTerms(NamedTuple):
-    """w_after = w_before - rate (move + decay decayed), for each step; both (n, N)."""
+    """w_after = w_before - rate (direction + decay decayed), for each step; both (n, N)."""
 
     direction: Floats
-    decayed: Floats | None  #: None where the decay does not enter linearly, or not at all
+    decayed: Floats | None  #: None if there is no decay, or it does not enter linearly
 
 
 class Rule(Protocol):
-    """One way to move weights; an immutable value, equal to another that says the same."""
+    """An update rule; an immutable value, equal to any other with the same fields."""
 
     @property
     def name(self) -> str:
-        """What the frameworks call it, or a description where none has it."""
+        """Name in a framework, else a description."""
 
     @property
     def family(self) -> str:
@@ -71,42 +74,50 @@ class Rule(Protocol):
 
     @property
     def aspects(self) -> Mapping[str, str]:
-        """What tells it from others of its family, in words; two rules are compared by these."""
+        """Aspect -> description. Two rules of a family are compared by these."""
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """What it leaves open, besides the learning rate and a decay that enters linearly."""
+        """Names of its unknowns, except the learning rate and a decay that enters linearly."""
 
     @property
     def decay(self) -> str:
-        """NO_DECAY, DECOUPLED (weight moved towards zero by itself) or L2 (added to the gradient)."""
+        """NO_DECAY, DECOUPLED (the weight itself is reduced) or L2 (added to the gradient)."""
 
     @property
     def elementwise(self) -> bool:
-        """An element moves by its own gradients alone, so that a sample of elements suffices."""
+        """Whether an element's update depends on its own gradients only. Then a sample suffices."""
 
     @property
     def complexity(self) -> int:
-        """How many choices away from plain: of two that explain equally well the simpler is believed."""
+        """Number of choices that are not plain.
+
+        Of two equally good rules the simpler one is preferred.
+        """
 
     @property
     def essence(self) -> Rule:
-        """The rule without what only matters in the last digits: two rules of one essence are the same rule."""
+        """The rule without details that matter in the last digits only.
+
+        Two rules with one essence are treated as the same rule.
+        """
 
     @property
     def steps_to_identify(self) -> int:
-        """In how many steps from zero moments it shows itself: a momentum in two."""
+        """Steps from zero moments until it differs from simpler rules; 2 for a momentum."""
 
     @property
     def without_decay(self) -> Rule:
-        """The same without its decay."""
+        """The same rule without its decay."""
 
     @property
     def reductions(self) -> tuple[Rule, ...]:
-        """What this rule is when one of its numbers (decay, momentum, dampening) is zero; () if it is plain."""
+        """The rules that this one is if decay, momentum or dampening is zero; () if it is plain."""
 
-    def compute_terms(self, history: History, factors: Floats, numbers: HyperparameterValues) -> UpdateTerms:
-        """Direction of every step; ``factors`` (n,) multiply the recorded gradients first."""
+    def compute_terms(
+        self, history: History, factors: Floats, values: HyperparameterValues
+    ) -> UpdateTerms:
+        """Return the direction of every step; ``factors`` (n,) multiply the recorded gradients."""
 
-    def estimate_precision(self, numbers: HyperparameterValues) -> float:
-        """What a framework's float32 arithmetic may do to a move, relatively."""
+    def estimate_precision(self, values: HyperparameterValues) -> float:
+        """Return the relative rounding of an update in a framework's arithmetic."""

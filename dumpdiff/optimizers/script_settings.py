@@ -1,4 +1,4 @@
-"""The numbers that a training script was given, from a small YAML or JSON file."""
+"""The hyperparameters of a training script, from a small YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -12,104 +12,137 @@ from ..model.errors import DumpError
 from .rule import HYPERPARAMETERS, HyperparameterValues
 from .search import KnownSettings
 
-_LARGEST = 1 << 20  #: bytes
+_LARGEST_FILE = 1 << 20  #: bytes; a larger file is refused
+_LARGEST_NUMBER = 1e30  #: of settings that have no bound of their own
 
-#: As PyTorch, MindSpore, Megatron-LM and MindSpore Transformers spell them -> our name.
+#: Spelling of PyTorch, MindSpore, Megatron-LM or MindSpore Transformers -> name here.
 _SPELLINGS = {
-    "lr": "learning_rate", "learning_rate": "learning_rate", "adam_beta1": "beta1", "beta1": "beta1",
-    "adam_beta2": "beta2", "beta2": "beta2", "betas": "betas", "eps": "epsilon", "epsilon": "epsilon",
-    "adam_eps": "epsilon", "weight_decay": "decay", "momentum": "momentum", "sgd_momentum": "momentum",
-    "dampening": "dampening", "clip": "clip", "clip_grad": "clip", "max_norm": "clip", "max_grad_norm": "clip",
-    "loss_scale": "loss_scale", "step": "step",
-}  # fmt: skip
+    "lr": "learning_rate",
+    "learning_rate": "learning_rate",
+    "adam_beta1": "beta1",
+    "beta1": "beta1",
+    "adam_beta2": "beta2",
+    "beta2": "beta2",
+    "betas": "betas",
+    "eps": "epsilon",
+    "epsilon": "epsilon",
+    "adam_eps": "epsilon",
+    "weight_decay": "decay",
+    "momentum": "momentum",
+    "sgd_momentum": "momentum",
+    "dampening": "dampening",
+    "clip": "clip",
+    "clip_grad": "clip",
+    "max_norm": "clip",
+    "max_grad_norm": "clip",
+    "loss_scale": "loss_scale",
+    "step": "step",
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is known of a run beside its tensors."""
+    """What is known of a run in addition to its tensors."""
 
     values: HyperparameterValues = field(default_factory=dict)
     rates: tuple[float, ...] = ()  #: one learning rate for all steps, or one for each
     first_step: int | None = None  #: the number of the first update, counted from 1
 
     def override_with(self, other: Settings) -> Settings:
-        """The same, except for what ``other`` says."""
+        """Return the same settings, except for those that ``other`` has."""
         return Settings(
             {**self.values, **other.values},
             other.rates or self.rates,
             self.first_step if other.first_step is None else other.first_step,
         )
 
-    def to_known(self, steps: int) -> KnownSettings:
-        """For so many updates. Raises DumpError where there are fewer learning rates."""
-        if len(self.rates) > 1 and len(self.rates) < steps:
+    def to_known(self, n_steps: int) -> KnownSettings:
+        """Return the settings of ``n_steps`` updates.
+
+        Raises DumpError for too few learning rates.
+        """
+        if len(self.rates) > 1 and len(self.rates) < n_steps:
             raise DumpError(
-                f"learning_rate: {len(self.rates)} values for {steps} steps; give one for each, or one"
+                f"learning_rate: {len(self.rates)} values for {n_steps} steps; give one for each, "
+                "or one"
             )
-        rates = self.rates[:steps] if len(self.rates) > 1 else self.rates * steps
+        rates = self.rates[:n_steps] if len(self.rates) > 1 else self.rates * n_steps
         return KnownSettings(self.values, rates or None)
 
 
 def read_settings(path: str | Path) -> Settings:
-    """Settings from a file. Raises DumpError if it cannot be read or holds anything else."""
+    """Return the settings in a file. Raises DumpError if it cannot be read or has other content."""
     import yaml
 
     try:
-        if Path(path).stat().st_size > _LARGEST:
+        if Path(path).stat().st_size > _LARGEST_FILE:
             raise DumpError(f"{path}: too large for a file of settings")
-        said = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DumpError(f"{path}: cannot be read ({error})") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise DumpError(f"{path}: neither YAML nor JSON: {' '.join(str(error).split())}") from error
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise DumpError(
             f"{path}: expected lines such as 'learning_rate: 1e-3', found something else"
         )
-    return parse_settings(said, str(path))
+    return parse_settings(content, str(path))
 
 
-def parse_settings(said: Mapping[Any, Any], where: str = "settings") -> Settings:
-    """Settings from names and values; ``where`` is only for what errors say. Raises DumpError for what is unknown."""
-    found: dict[str, Any] = {}
-    for name, value in said.items():
-        ours = _SPELLINGS.get(str(name))
-        if ours is None:
-            raise DumpError(f"{where}: {name} is no setting; those are {', '.join(_SPELLINGS)}")
-        found[ours] = value
-    numbers = {name: _number(found[name], name, where) for name in HYPERPARAMETERS if name in found}
-    if "betas" in found:
-        pair = found["betas"]
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise DumpError(f"{where}: betas: expected two numbers, found {pair!r}")
-        numbers |= {
-            "beta1": _number(pair[0], "betas", where),
-            "beta2": _number(pair[1], "betas", where),
-        }
-    if "loss_scale" in found:
-        scale = _number(found["loss_scale"], "loss_scale", where)
+def parse_settings(content: Mapping[Any, Any], origin: str = "settings") -> Settings:
+    """Return the settings in a mapping. Raises DumpError for an unknown name or a wrong value.
+
+    ``origin`` is used in error messages.
+    """
+    entries: dict[str, Any] = {}
+    for spelling, value in content.items():
+        name = _SPELLINGS.get(str(spelling))
+        if name is None:
+            raise DumpError(
+                f"{origin}: {spelling} is no setting; those are {', '.join(_SPELLINGS)}"
+            )
+        entries[name] = value
+    values = {}
+    for name in HYPERPARAMETERS:
+        if name in entries:
+            values[name] = _parse_number(entries[name], name, origin)
+    if "betas" in entries:
+        values["beta1"], values["beta2"] = _parse_betas(entries["betas"], origin)
+    if "loss_scale" in entries:
+        scale = _parse_number(entries["loss_scale"], "loss_scale", origin)
         if scale <= 0:
-            raise DumpError(f"{where}: loss_scale: expected a number above 0, found {scale:g}")
-        numbers["factor"] = 1 / scale
-    rates = found.get("learning_rate", ())
-    rates = rates if isinstance(rates, (list, tuple)) else [rates]
-    step = found.get("step")
-    if step is not None and (type(step) is not int or step < 1):
+            raise DumpError(f"{origin}: loss_scale: expected a number above 0, found {scale:g}")
+        values["factor"] = 1 / scale
+    rates = entries.get("learning_rate", ())
+    if not isinstance(rates, (list, tuple)):
+        rates = [rates]
+    first_step = entries.get("step")
+    if first_step is not None and (type(first_step) is not int or first_step < 1):
         raise DumpError(
-            f"{where}: step: expected the number of the first update, counted from 1, found {step!r}"
+            f"{origin}: step: expected the number of the first update, counted from 1, "
+            f"found {first_step!r}"
         )
-    return Settings(numbers, tuple(_number(rate, "learning_rate", where) for rate in rates), step)
+    parsed_rates = tuple(_parse_number(rate, "learning_rate", origin) for rate in rates)
+    return Settings(values, parsed_rates, first_step)
 
 
-def _number(value: Any, name: str, where: str) -> float:
-    """A finite number, not negative; YAML reads 1e-3 (no dot) as text."""
+def _parse_betas(betas: Any, origin: str) -> tuple[float, float]:
+    if not isinstance(betas, (list, tuple)) or len(betas) != 2:
+        raise DumpError(f"{origin}: betas: expected two numbers, found {betas!r}")
+    return _parse_number(betas[0], "betas", origin), _parse_number(betas[1], "betas", origin)
+
+
+def _parse_number(value: Any, name: str, origin: str) -> float:
+    """Return a finite number that is not negative; YAML reads 1e-3 (no dot) as text."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    limit = HYPERPARAMETERS[name].highest if name in HYPERPARAMETERS else 1e30
-    if isinstance(value, bool) or not 0 <= number <= max(limit, 1.0):
+    highest = _LARGEST_NUMBER
+    if name in HYPERPARAMETERS:
+        highest = max(HYPERPARAMETERS[name].highest, 1.0)
+    if isinstance(value, bool) or not 0 <= number <= highest:
         raise DumpError(
-            f"{where}: {name}: expected a number from 0 to {max(limit, 1.0):g}, found {value!r}"
+            f"{origin}: {name}: expected a number from 0 to {highest:g}, found {value!r}"
         )
     return number

@@ -1,261 +1,351 @@
-"""The numbers that a rule leaves open: usual values first, then least squares, then the roundest that does as well."""
+"""The search for unknown hyperparameters: common values, then least squares, then rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
 from ..model.arrays import Floats
 from . import adam, muon, sgd
-from .gradient_scaling import TENSOR_NORM, ONE_FACTOR, STEP_FACTORS, GLOBAL_NORM, UNSCALED, GradientScaling
-from .fit import Attempt, UpdateData, Fit, fit_rule, compute_residuals
+from .fit import Attempt, Fit, UpdateData, compute_residuals, fit_rule
+from .gradient_scaling import (
+    GLOBAL_NORM,
+    ONE_FACTOR,
+    STEP_FACTORS,
+    TENSOR_NORM,
+    UNSCALED,
+    GradientScaling,
+)
 from .rule import HYPERPARAMETERS, Hyperparameter, HyperparameterValues, Rule
 
 RULES: tuple[Rule, ...] = (*sgd.list_variants(), *adam.list_variants(), *muon.list_variants())
 
-#: What may have been done to gradients and learning rate, in the order in which it is believed: a level is
-#: tried where no rule explains the data with those before it.
+#: Scalings of the gradients, each with or without one learning rate per step, from likely to
+#: unlikely. A level is tried if no rule explains the data with the levels before it.
 LEVELS: tuple[tuple[tuple[GradientScaling, bool], ...], ...] = (
     ((GradientScaling(UNSCALED), False),),
-    ((GradientScaling(GLOBAL_NORM), False), (GradientScaling(ONE_FACTOR), False), (GradientScaling(UNSCALED), True)),
+    (
+        (GradientScaling(GLOBAL_NORM), False),
+        (GradientScaling(ONE_FACTOR), False),
+        (GradientScaling(UNSCALED), True),
+    ),
     ((GradientScaling(TENSOR_NORM), False), (GradientScaling(STEP_FACTORS), False)),
 )
 
-_GOOD = 0.3  #: share of what noise allows: below it nothing is left to search for
-_HOPEFUL = 3.0  #: times the residual of the best rule: those that leave more are not tried with scaled gradients
-_CLOSE = 0.1  #: residual of a rule below which its variants are tried though it does not explain the data
-FINE = 0.5  #: share of what noise allows: what a rounder number may leave
-_SAME = 1.05  #: or so much more than the best
-#: Residual: with usual numbers further off than this no others will help; with scaled gradients, which mend less.
-_WORTH, _WORTH_SCALED = 0.5, 0.25
+#: Share of what noise allows, below which the search stops.
+_GOOD_EXCESS = 0.3
+#: Multiple of the best rule's residual; rules above it are not tried with scaled gradients.
+_HOPEFUL_RATIO = 3.0
+#: Residual of a rule below which its variants are tried although it does not explain the data.
+_CLOSE_RESIDUAL = 0.1
+#: Share of what noise allows, up to which a rounded hyperparameter is accepted.
+ROUNDED_EXCESS = 0.5
+#: A rounded hyperparameter is also accepted if the residual grows by at most this factor.
+_ROUNDED_GROWTH = 1.05
+#: Residual with default values up to which a search for other values is worth its time. With
+#: scaled gradients it is smaller, because a scaling corrects less.
+_SEARCHED_RESIDUAL, _SEARCHED_RESIDUAL_SCALED = 0.5, 0.25
+_SCAN_ROUNDS = 2  #: how often all hyperparameters are scanned
+_LIMIT_CANDIDATES = 5  #: norm limits tried between the smallest and the largest norm
+_MOST_DIGITS = 5  #: decimal digits of a rounded hyperparameter
+_EXPONENT_LIMIT = 100  #: avoids an overflow in exp
 
 
 @dataclass(frozen=True)
 class KnownSettings:
-    """What need not be solved for."""
+    """Values that are given by the user and not solved for."""
 
     values: HyperparameterValues = field(default_factory=dict)  #: beta1, epsilon, decay, clip, ...
     rates: tuple[float, ...] | None = None  #: learning rate of each step
 
 
-def find_candidates(data: UpdateData, known: KnownSettings, rules: Sequence[Rule] = RULES) -> list[Fit]:
-    """The best fit of every rule, on all levels up to the first where one explains the data. Best first.
+def find_candidates(
+    data: UpdateData, settings: KnownSettings, rules: Sequence[Rule] = RULES
+) -> list[Fit]:
+    """Return the best fit of every rule, best first.
 
-    Rules that are variants of another in what hardly shows are tried after it: beside it if it explains the data,
-    for themselves if nothing else does.
+    Levels are tried until a rule explains the data. A variant that differs from another rule in
+    details only is tried if that rule explains the data, or is close and no rule explains them.
     """
-    thin = data.take_search_sample()
-    fitting = [rule for rule in rules if is_applicable(rule, data)]
-    everything: list[Fit] = []
+    search_sample = data.take_search_sample()
+    candidate_rules = [rule for rule in rules if is_applicable(rule, data)]
+    candidates: list[Fit] = []
     for level in LEVELS:
-        ways = [
-            (clipping, by_step)
-            for clipping, by_step in level
-            if _sensible(clipping, by_step, thin, known)
+        scalings = [
+            (scaling, by_step)
+            for scaling, by_step in level
+            if _is_identifiable(scaling, by_step, search_sample, settings)
         ]
-
-        def tried(some: Iterable[Rule], ways: Sequence[tuple[GradientScaling, bool]] = ways) -> list[Fit]:
-            return [find_best_fit(rule, clipping, by_step, thin if rule.elementwise else data, known)
-                    for rule in some for clipping, by_step in ways]  # fmt: skip
-
-        if (
-            everything and known.rates is None
-        ):  # a scaling mends what is nearly right; one factor, anything
-            limit = _HOPEFUL * min(one.residual for one in everything)
-            hopeful = {one.rule for one in everything if one.residual <= limit}
-            fitting = [rule for rule in fitting if rule in hopeful]
-        found = tried(rule for rule in fitting if rule == rule.essence and rule.elementwise)
-        if not any(
-            one.explains for one in found
-        ):  # whole matrices cost seconds, and never explain as sharply
-            found += tried(rule for rule in fitting if not rule.elementwise)
-        good = {one.rule for one in found if one.explains}
-        close = good or {one.rule for one in found if one.residual < _CLOSE}
-        found += tried(rule for rule in fitting if rule != rule.essence and rule.essence in close)
-        everything += found
-        if any(one.explains for one in found):
+        if candidates and settings.rates is None:
+            candidate_rules = _select_hopeful_rules(candidate_rules, candidates)
+        fits = _fit_level(candidate_rules, scalings, data, search_sample, settings)
+        candidates += fits
+        if any(fit.explains for fit in fits):
             break
-    return sorted(everything, key=rank_fit)
+    return sorted(candidates, key=rank_fit)
+
+
+def _select_hopeful_rules(rules: Sequence[Rule], fits: Sequence[Fit]) -> list[Rule]:
+    """Return the rules with small residuals: a scaling corrects only what is nearly right.
+
+    With known learning rates this does not hold, because one factor can correct any residual.
+    """
+    limit = _HOPEFUL_RATIO * min(map(_get_residual, fits))
+    hopeful_rules = set()
+    for fit in fits:
+        if fit.residual <= limit:
+            hopeful_rules.add(fit.rule)
+    return [rule for rule in rules if rule in hopeful_rules]
+
+
+def _fit_level(
+    rules: Sequence[Rule],
+    scalings: Sequence[tuple[GradientScaling, bool]],
+    data: UpdateData,
+    search_sample: UpdateData,
+    settings: KnownSettings,
+) -> list[Fit]:
+    """Fit elementwise rules, then matrix rules if needed, then the variants of the good rules."""
+
+    def fit_rules(selected_rules: Iterable[Rule]) -> list[Fit]:
+        fits = []
+        for rule, (scaling, by_step) in product(selected_rules, scalings):
+            rule_data = search_sample if rule.elementwise else data
+            fits.append(find_best_fit(rule, scaling, by_step, rule_data, settings))
+        return fits
+
+    matrix_rules = [rule for rule in rules if not rule.elementwise]
+    elementwise_rules = [rule for rule in rules if rule.elementwise]
+    fits = fit_rules(rule for rule in elementwise_rules if rule == rule.essence)
+    # Rules for matrices take seconds, and never explain as precisely.
+    if not any(fit.explains for fit in fits):
+        fits += fit_rules(matrix_rules)
+    close_rules = _find_close_rules(fits)
+    variants = [rule for rule in rules if rule != rule.essence]
+    fits += fit_rules(rule for rule in variants if rule.essence in close_rules)
+    return fits
+
+
+def _find_close_rules(fits: Sequence[Fit]) -> set[Rule]:
+    """Return the rules that explain the data; if there are none, those with small residuals."""
+    explaining_rules = {fit.rule for fit in fits if fit.explains}
+    if explaining_rules:
+        return explaining_rules
+    return {fit.rule for fit in fits if fit.residual < _CLOSE_RESIDUAL}
 
 
 def rank_fit(candidate: Fit) -> tuple[bool, float]:
-    """Sorts what explains before what does not, then by what is left over."""
+    """Return a sort key: fits that explain the data first, then by residual."""
     return not candidate.explains, candidate.residual
 
 
-def find_best_fit(rule: Rule, clipping: GradientScaling, by_step: bool, data: UpdateData, known: KnownSettings) -> Fit:
-    """The rule with the numbers that leave least."""
-    held: tuple[str, ...] = ("epsilon",)
-    if data.n_steps == 1 and data.histories[0].second_moment is None:
-        held = (
-            "epsilon",
-            "beta1",
-            "beta2",
-        )  # in the first step they are part of the learning rate, or of nothing
-    found = _Search(rule, clipping, by_step, data, known, held).best()
-    if (
-        "epsilon" in rule.hyperparameters
-        and "epsilon" not in known.values
-        and not found.explains
-        and found.residual < get_residual_limit(clipping)
-    ):
-        # An epsilon trades with a limit of the norm and with a decay: it is let go only where the usual one fails
-        found = min(
-            (found, _Search(rule, clipping, by_step, data, known, held[1:]).best()),
-            key=lambda one: one.residual,
-        )
-    return found
+def find_best_fit(
+    rule: Rule, scaling: GradientScaling, by_step: bool, data: UpdateData, settings: KnownSettings
+) -> Fit:
+    """Return the fit of a rule with the hyperparameters that leave the smallest residual."""
+    # Without moments, the betas are part of the learning rate in the first step, or have no effect.
+    is_first_step = data.n_steps == 1 and data.histories[0].second_moment is None
+    fixed_betas = ("beta1", "beta2") if is_first_step else ()
+    best_fit = _Search(
+        rule, scaling, by_step, data, settings, ("epsilon", *fixed_betas)
+    ).find_best()
+    needs_epsilon = "epsilon" in rule.hyperparameters and "epsilon" not in settings.values
+    if not needs_epsilon or best_fit.explains:
+        return best_fit
+    # Epsilon is confused with a norm limit or a decay, so it is solved for only if the default
+    # fails.
+    if best_fit.residual < get_residual_limit(scaling):
+        fit = _Search(rule, scaling, by_step, data, settings, fixed_betas).find_best()
+        best_fit = min((best_fit, fit), key=_get_residual)
+    return best_fit
 
 
-def get_residual_limit(clipping: GradientScaling) -> float:
-    """Up to which residual a search for other numbers is worth its time."""
-    if clipping.kind == ONE_FACTOR:  # any residual may come from a factor that is far off
+def _get_residual(fit: Fit) -> float:
+    return fit.residual
+
+
+def get_residual_limit(scaling: GradientScaling) -> float:
+    """Return the residual up to which a search for other hyperparameters is worth its time."""
+    if scaling.kind == ONE_FACTOR:  # a wrong factor can cause any residual
         return np.inf
-    return _WORTH if clipping.kind == UNSCALED else _WORTH_SCALED
+    return _SEARCHED_RESIDUAL if scaling.kind == UNSCALED else _SEARCHED_RESIDUAL_SCALED
 
 
-def _sensible(clipping: GradientScaling, by_step: bool, data: UpdateData, known: KnownSettings) -> bool:
-    """A single step tells no rate by step from one rate; one factor is a learning rate unless that is known."""
+def _is_identifiable(
+    scaling: GradientScaling, by_step: bool, data: UpdateData, settings: KnownSettings
+) -> bool:
+    """Return whether the data can tell a scaling from a learning rate."""
     if by_step:
-        return data.n_steps > 1 and known.rates is None
-    if clipping.kind == ONE_FACTOR:
-        return known.rates is not None or "factor" in known.values
-    return clipping.kind != STEP_FACTORS or data.n_steps > 1
+        return data.n_steps > 1 and settings.rates is None
+    if scaling.kind == ONE_FACTOR:
+        return settings.rates is not None or "factor" in settings.values
+    return scaling.kind != STEP_FACTORS or data.n_steps > 1
 
 
 def is_applicable(rule: Rule, data: UpdateData) -> bool:
-    """A rule that needs whole matrices is given nothing else."""
-    return rule.elementwise or all(
-        h.is_complete and len(h.shape) == 2 and min(h.shape) > 1 for h in data.histories
-    )
+    """Return whether the data suit a rule: one that is not elementwise needs complete matrices."""
+    if rule.elementwise:
+        return True
+    for history in data.histories:
+        is_matrix = len(history.shape) == 2 and min(history.shape) > 1
+        if not is_matrix or not history.is_complete:
+            return False
+    return True
 
 
 class _Search:
+    """The search for the hyperparameters of one rule with one scaling."""
+
     def __init__(
         self,
         rule: Rule,
-        clipping: GradientScaling,
+        scaling: GradientScaling,
         by_step: bool,
         data: UpdateData,
-        known: KnownSettings,
-        held: Sequence[str] = (),  #: numbers that stay as usual
+        settings: KnownSettings,
+        fixed_names: Sequence[str] = (),  #: hyperparameters that keep their defaults
     ) -> None:
-        self.rule, self.clipping, self.by_step, self.data, self.known = (
-            rule,
-            clipping,
-            by_step,
-            data,
-            known,
-        )
-        wanted = (*clipping.list_hyperparameters(data.n_steps), *rule.hyperparameters)
-        numbers = {name: self._number(name) for name in wanted}
-        self.open = [
-            numbers[name] for name in wanted if name not in known.values and name not in held
-        ]
-        self.start = {name: known.values.get(name, numbers[name].default) for name in wanted}
+        self.rule = rule
+        self.scaling = scaling
+        self.by_step = by_step
+        self.data = data
+        self.settings = settings
+        names = (*scaling.list_hyperparameters(data.n_steps), *rule.hyperparameters)
+        self.unknowns: list[Hyperparameter] = []
+        self.start: dict[str, float] = {}
+        for name in names:
+            hyperparameter = self._get_hyperparameter(name)
+            self.start[name] = settings.values.get(name, hyperparameter.default)
+            if name not in settings.values and name not in fixed_names:
+                self.unknowns.append(hyperparameter)
 
-    def _number(self, name: str) -> Hyperparameter:
-        if name == "clip":  # about the norms: all steps clipped, or some
-            norms = (
-                self.data.norms if self.clipping.kind == GLOBAL_NORM else self.data.histories[0].norms
-            )
-            tried = [n for n in HYPERPARAMETERS["clip"].alternatives if n < norms.max()]
-            lows = np.linspace(norms.min(), norms.max(), 6)[:-1]
-            # Far below all norms the limit does not show, but for an epsilon that gradients made tiny come near to
-            return replace(
-                HYPERPARAMETERS["clip"], alternatives=(*tried, *map(float, lows)), lowest=float(0.01 * norms.min())
-            )
+    def _get_hyperparameter(self, name: str) -> Hyperparameter:
+        if name == "clip":
+            return self._describe_limit()
         if name in HYPERPARAMETERS:
             return HYPERPARAMETERS[name]
-        powers = tuple(2.0**-n for n in range(1, 25)) if name == "factor" else (0.5, 0.25, 2.0, 4.0)
-        return Hyperparameter(name, 1.0, powers, 1e-30, 1e30, name)
+        alternatives: tuple[float, ...] = (0.5, 0.25, 2.0, 4.0)
+        if name == "factor":
+            alternatives = tuple(2.0**-exponent for exponent in range(1, 25))
+        return Hyperparameter(name, 1.0, alternatives, 1e-30, 1e30, name)
 
-    def at(self, numbers: HyperparameterValues) -> Fit:
-        return fit_rule(self._attempt(numbers))
+    def _describe_limit(self) -> Hyperparameter:
+        """Return the norm limit with candidates near the norms, which clip all steps or some."""
+        clip = HYPERPARAMETERS["clip"]
+        norms = self.data.norms
+        if self.scaling.kind != GLOBAL_NORM:
+            norms = self.data.histories[0].norms
+        alternatives = [limit for limit in clip.alternatives if limit < norms.max()]
+        grid = np.linspace(norms.min(), norms.max(), _LIMIT_CANDIDATES + 1)
+        alternatives += grid[:-1].tolist()
+        # A limit far below all norms has no effect, except that tiny gradients come close to
+        # epsilon.
+        return replace(clip, alternatives=tuple(alternatives), lowest=float(0.01 * norms.min()))
 
-    def _attempt(self, numbers: HyperparameterValues) -> Attempt:
-        decay = self.known.values.get("decay")
+    def _fit_values(self, values: HyperparameterValues) -> Fit:
+        return fit_rule(self._make_attempt(values))
+
+    def _make_attempt(self, values: HyperparameterValues) -> Attempt:
+        decay = self.settings.values.get("decay")
         return Attempt(
-            self.rule, self.clipping, self.data, numbers, self.known.rates, decay, self.by_step
+            self.rule, self.scaling, self.data, values, self.settings.rates, decay, self.by_step
         )
 
-    def best(self) -> Fit:
-        """Scanned, and refined if that is not good enough and not hopeless."""
-        found = self.scanned()
-        if self.open and found.excess > _GOOD and found.residual < get_residual_limit(self.clipping):
-            found = self.rounded(self.refined(found))
-        return found
+    def find_best(self) -> Fit:
+        """Scan common values; refine the result if it is not good enough and not hopeless."""
+        fit = self._scan()
+        is_hopeful = fit.residual < get_residual_limit(self.scaling)
+        if self.unknowns and fit.excess > _GOOD_EXCESS and is_hopeful:
+            fit = self._round(self._refine(fit))
+        return fit
 
-    def scanned(self) -> Fit:
-        """The usual values; while that does not explain, the others in use, one number at a time, twice round."""
-        found = self.at(self.start)
-        for _ in range(2):
-            before = found.residual
-            for number in self.open:
-                if found.excess <= _GOOD:
-                    return found
-                tries = [
-                    self.at({**found.values, number.name: value})
-                    for value in (number.default, *number.alternatives)
+    def _scan(self) -> Fit:
+        """Try defaults, then common values of one hyperparameter at a time, in two rounds."""
+        best_fit = self._fit_values(self.start)
+        for _ in range(_SCAN_ROUNDS):
+            previous_residual = best_fit.residual
+            for unknown in self.unknowns:
+                if best_fit.excess <= _GOOD_EXCESS:
+                    return best_fit
+                fits = [
+                    self._fit_values({**best_fit.values, unknown.name: value})
+                    for value in (unknown.default, *unknown.alternatives)
                 ]
-                found = min([found, *tries], key=lambda one: one.residual)
-            if found.residual == before:
+                best_fit = min([best_fit, *fits], key=_get_residual)
+            if best_fit.residual == previous_residual:
                 break
-        return found
+        return best_fit
 
-    def refined(self, found: Fit) -> Fit:
-        """Least squares from there; if that does not explain, also from the second usual values."""
-        found = self._descended(found, found.values)
-        if not found.explains:
-            found = self._descended(found, {number.name: number.alternatives[0] for number in self.open})
-        return found
+    def _refine(self, fit: Fit) -> Fit:
+        """Minimize the residual from there; if that fails, also from the first alternatives."""
+        fit = self._minimize(fit, fit.values)
+        if not fit.explains:
+            start = {unknown.name: unknown.alternatives[0] for unknown in self.unknowns}
+            fit = self._minimize(fit, start)
+        return fit
 
-    def _descended(self, found: Fit, start: HyperparameterValues) -> Fit:
+    def _minimize(self, fit: Fit, start: HyperparameterValues) -> Fit:
         from scipy.optimize import least_squares
 
-        def numbers(x: Floats) -> HyperparameterValues:
-            values = zip(self.open, x, strict=True)
-            return {
-                **found.values,
-                **{number.name: _outward(number, float(value)) for number, value in values},
-            }
+        def decode(point: Floats) -> HyperparameterValues:
+            values = dict(fit.values)
+            for unknown, coordinate in zip(self.unknowns, point, strict=True):
+                values[unknown.name] = _from_unbounded(unknown, float(coordinate))
+            return values
 
-        inward = np.array([_inward(number, start[number.name]) for number in self.open])
+        def compute_errors(point: Floats) -> Floats:
+            return compute_residuals(self._make_attempt(decode(point)))
+
+        first_point = [_to_unbounded(unknown, start[unknown.name]) for unknown in self.unknowns]
         solution = least_squares(
-            lambda x: compute_residuals(self._attempt(numbers(x))),
-            inward, diff_step=1e-5, max_nfev=30, xtol=1e-8, ftol=1e-3, gtol=1e-12,
-        )  # fmt: skip
-        return min((found, self.at(numbers(solution.x))), key=lambda one: one.residual)
+            compute_errors,
+            np.array(first_point),
+            diff_step=1e-5,
+            max_nfev=30,
+            xtol=1e-8,
+            ftol=1e-3,
+            gtol=1e-12,
+        )
+        return min((fit, self._fit_values(decode(solution.x))), key=_get_residual)
 
-    def rounded(self, found: Fit) -> Fit:
-        """Every number as usual, or else with as few digits as leave no more."""
-        for number in self.open:
-            for value in _rounder(number, found.values[number.name]):
-                made = self.at({**found.values, number.name: value})
-                if made.excess <= FINE or made.residual <= _SAME * found.residual:
-                    found = made
+    def _round(self, fit: Fit) -> Fit:
+        """Set every hyperparameter to its default, or to as few digits as are good enough."""
+        for unknown in self.unknowns:
+            for value in _list_rounded_values(unknown, fit.values[unknown.name]):
+                rounded = self._fit_values({**fit.values, unknown.name: value})
+                is_small = rounded.residual <= _ROUNDED_GROWTH * fit.residual
+                if rounded.excess <= ROUNDED_EXCESS or is_small:
+                    fit = rounded
                     break
-        return found
+        return fit
 
 
-def _rounder(number: Hyperparameter, value: float) -> Sequence[float]:
-    rounds = [float(f"{value:.{digits}e}") for digits in range(5)]
-    if number.search_scale == "share":
-        rounds += [1 - float(f"{1 - value:.{digits}e}") for digits in range(5)]
-    return (number.default, *(r for r in rounds if number.lowest <= r <= number.highest))
+def _list_rounded_values(unknown: Hyperparameter, value: float) -> list[float]:
+    """Return the default, then the value with 1 to 5 digits; for a share also one minus it."""
+    rounded_values = [float(f"{value:.{digits}e}") for digits in range(_MOST_DIGITS)]
+    if unknown.search_scale == "share":
+        complement = 1 - value
+        rounded_values += [1 - float(f"{complement:.{digits}e}") for digits in range(_MOST_DIGITS)]
+    allowed_values = [
+        rounded for rounded in rounded_values if unknown.lowest <= rounded <= unknown.highest
+    ]
+    return [unknown.default, *allowed_values]
 
 
-def _inward(number: Hyperparameter, value: float) -> float:
-    """ln of a magnitude, or of odds between zero and the highest: least squares without bounds."""
-    if number.search_scale == "share":
-        share = min(max(value / number.highest, 1e-6), 1 - 1e-6)
+def _to_unbounded(unknown: Hyperparameter, value: float) -> float:
+    """Return ln of a magnitude, or of the odds of a share, for least squares without bounds."""
+    if unknown.search_scale == "share":
+        share = min(max(value / unknown.highest, 1e-6), 1 - 1e-6)
         return float(np.log(share / (1 - share)))
     return float(np.log(max(value, 1e-12)))
 
 
-def _outward(number: Hyperparameter, value: float) -> float:
-    if number.search_scale == "share":
-        return float(number.highest / (1 + np.exp(-np.clip(value, -100, 100))))
-    return float(np.clip(np.exp(np.clip(value, -100, 100)), number.lowest, number.highest))
+def _from_unbounded(unknown: Hyperparameter, coordinate: float) -> float:
+    """Invert :func:`_to_unbounded`."""
+    limited = np.clip(coordinate, -_EXPONENT_LIMIT, _EXPONENT_LIMIT)
+    if unknown.search_scale == "share":
+        return float(unknown.highest / (1 + np.exp(-limited)))
+    return float(np.clip(np.exp(limited), unknown.lowest, unknown.highest))

@@ -1,78 +1,99 @@
-"""Which rule moved the weights, in words: the answer in one line, and a rule with its numbers."""
+"""Texts about update rules: the result in one line, and a rule with its hyperparameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..model.formatting import format_number
-from .gradient_scaling import UNSCALED
 from .comparison import UpdateComparison, format_rates, format_scaling
 from .fit import Fit
-from .groups import AMBIGUOUS, EXPLAINED, UNMOVED, UNEXPLAINED
+from .gradient_scaling import UNSCALED
+from .groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, UNMOVED
 from .rule import HYPERPARAMETERS
 from .update_analysis import UpdateAnalysis
 
 
-def format_headline(found: UpdateAnalysis | UpdateComparison) -> str:
-    """The answer in one line."""
-    if isinstance(found, UpdateAnalysis):
-        return _one_side(found)
-    if found.verdict == "agree":
-        return f"same rule: {_one_side(found.target)}"
-    if found.verdict == "differ":
-        more = f" (and {len(found.differences) - 1} more)" if len(found.differences) > 1 else ""
-        return f"different rules: {found.differences[0].text}{more}"
-    if not found.n_paired:
-        return "inconclusive: no parameter of the one run could be paired with one of the other"
-    unsure = [(role, run) for role, run in list_roles(found) if run.state != EXPLAINED]
-    role, run = unsure[0] if unsure else ("target", found.target)
-    return f"inconclusive: {role}: {_one_side(run).removeprefix('inconclusive: ')}"
+def format_headline(result: UpdateAnalysis | UpdateComparison) -> str:
+    """Return the result in one line."""
+    if isinstance(result, UpdateAnalysis):
+        return _format_run(result)
+    if result.verdict == "agree":
+        return f"same rule: {_format_run(result.target)}"
+    if result.verdict == "differ":
+        n_others = len(result.differences) - 1
+        headline = f"different rules: {result.differences[0].text}"
+        return f"{headline} (and {n_others} more)" if n_others else headline
+    if not result.n_paired:
+        return "inconclusive: no parameter of one run could be paired with one of the other"
+    for role, run in list_roles(result):
+        if run.state != EXPLAINED:
+            return _format_inconclusive(role, run)
+    return _format_inconclusive("target", result.target)
 
 
-def _one_side(run: UpdateAnalysis) -> str:
-    """What moved one run's weights, or why nobody can say."""
+def _format_inconclusive(role: str, run: UpdateAnalysis) -> str:
+    return f"inconclusive: {role}: {_format_run(run).removeprefix('inconclusive: ')}"
+
+
+def _format_run(run: UpdateAnalysis) -> str:
+    """Return the rules of one run, or why they are unknown."""
     if run.state == UNMOVED:
         return "inconclusive: no weight moved"
     if run.state == UNEXPLAINED:
-        lost = [group for group in run.groups if group.state == UNEXPLAINED]
-        count = sum(len(group.parameters) for group in lost)
-        nearest = lost[0].fit
-        near = (
-            f"; nearest is {nearest.rule.name}, residual {format_number(nearest.residual)}"
-            if nearest
-            else ""
-        )
-        return f"inconclusive: no rule explains {count} of {run.n_parameters} parameters{near}"
+        return _format_unexplained(run)
     if run.state == AMBIGUOUS:
-        group = next(group for group in run.groups if group.state == AMBIGUOUS)
-        names = [fit.rule.name for fit in (group.fit, *group.equivalent_fits) if fit is not None]
-        advice = (
-            "record a second step" if run.n_steps == 1 else "give the learning rates with --settings"
-        )
-        return f"inconclusive: {join_names(names)} explain these steps equally well; {advice}"
-    return "; ".join(
-        f"{format_fit(group.fit, group.undetermined)} ({len(group.parameters)} of {run.n_parameters} parameters)"
-        for group in run.groups
-        if group.state == EXPLAINED and group.fit is not None
-    )
+        return _format_ambiguous(run)
+    texts = []
+    for group in run.groups:
+        if group.state == EXPLAINED and group.fit is not None:
+            fit = format_fit(group.fit, group.undetermined)
+            texts.append(f"{fit} ({len(group.parameters)} of {run.n_parameters} parameters)")
+    return "; ".join(texts)
 
 
-def format_fit(fit: Fit, unseen: Sequence[str] = ()) -> str:
-    """A rule with its numbers; those in ``unseen`` are left out."""
-    said = [fit.rule.name, f"learning rate {format_rates(fit)}"]
-    said += [f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}" for name in fit.rule.hyperparameters
-             if name != "decay" and name not in unseen]  # fmt: skip
-    said += [f"weight decay {fit.values['decay']:.3g}"] if fit.values["decay"] else []
-    return ", ".join(said + ([format_scaling(fit, unseen)] if fit.scaling.kind != UNSCALED else []))
+def _format_unexplained(run: UpdateAnalysis) -> str:
+    groups = [group for group in run.groups if group.state == UNEXPLAINED]
+    count = sum(len(group.parameters) for group in groups)
+    text = f"inconclusive: no rule explains {count} of {run.n_parameters} parameters"
+    nearest = groups[0].fit
+    if nearest is not None:
+        text += f"; nearest is {nearest.rule.name}, residual {format_number(nearest.residual)}"
+    return text
+
+
+def _format_ambiguous(run: UpdateAnalysis) -> str:
+    group = next(group for group in run.groups if group.state == AMBIGUOUS)
+    names = [fit.rule.name for fit in (group.fit, *group.equivalent_fits) if fit is not None]
+    advice = "give the learning rates with --settings"
+    if run.n_steps == 1:
+        advice = "record a second step"
+    return f"inconclusive: {join_names(names)} explain these steps equally well; {advice}"
+
+
+def format_fit(fit: Fit, undetermined: Sequence[str] = ()) -> str:
+    """Return a rule with its hyperparameters, except those in ``undetermined``."""
+    texts = [fit.rule.name, f"learning rate {format_rates(fit)}"]
+    for name in fit.rule.hyperparameters:
+        if name != "decay" and name not in undetermined:
+            texts.append(f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}")
+    if fit.values["decay"]:
+        texts.append(f"weight decay {fit.values['decay']:.3g}")
+    if fit.scaling.kind != UNSCALED:
+        texts.append(format_scaling(fit, undetermined))
+    return ", ".join(texts)
 
 
 def join_names(names: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+    """Return ``a, b and c``."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def list_roles(found: UpdateAnalysis | UpdateComparison) -> list[tuple[str, UpdateAnalysis]]:
-    """The run or runs, each with what it is."""
-    if isinstance(found, UpdateAnalysis):
-        return [("run", found)]
-    return [("target", found.target), ("reference", found.reference)]
+def list_roles(
+    result: UpdateAnalysis | UpdateComparison,
+) -> list[tuple[str, UpdateAnalysis]]:
+    """Return (role, run) of the run or runs."""
+    if isinstance(result, UpdateAnalysis):
+        return [("run", result)]
+    return [("target", result.target), ("reference", result.reference)]

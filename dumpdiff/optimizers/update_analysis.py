@@ -1,4 +1,4 @@
-"""One run: what moved its weights, group by group, and what its settings say otherwise."""
+"""The update analysis of one run: the rule of each group, and settings that it contradicts."""
 
 from __future__ import annotations
 
@@ -7,49 +7,59 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .fit import UpdateData, Fit
-from .groups import AMBIGUOUS, EXPLAINED, UNMOVED, UNEXPLAINED, ParameterGroup, group_parameters
+from .fit import UpdateData
+from .groups import (
+    AMBIGUOUS,
+    EXPLAINED,
+    UNEXPLAINED,
+    UNMOVED,
+    ParameterGroup,
+    group_parameters,
+)
 from .history import History
+from .master_copy import MasterCopyShares, measure_master_copy
 from .rule import Rule
 from .search import RULES, KnownSettings
-from .master_copy import MasterCopyShares, measure_master_copy
 
-_STEADY = (
-    1e-3  #: relative spread of the norms of gradients that were clipped before they were recorded
-)
+#: Relative spread of the norms of gradients that were clipped before they were recorded.
+_CLIPPED_SPREAD = 1e-3
+#: Relative difference from which a setting contradicts the value that was found.
+_SETTING_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class UpdateAnalysis:
-    """How one run moved its weights."""
+    """How one run updated its weights."""
 
     path: str
     data: UpdateData
     groups: tuple[ParameterGroup, ...]
-    master_copies: Mapping[
-        int, MasterCopyShares
-    ]  #: by number of the group: whether a wider copy stands behind narrow weights
-    contradicted_settings: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  #: setting: as said, as found
+    #: Index of a group -> whether there is a wider copy of its narrow weights.
+    master_copies: Mapping[int, MasterCopyShares]
+    #: Setting -> value in the settings, value that was found.
+    contradicted_settings: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
-        """EXPLAINED if every group that moved is; else the worse of AMBIGUOUS and UNEXPLAINED; STILL if none moved."""
-        states = [group.state for group in self.groups if group.state != UNMOVED]
-        if not states:
-            return UNMOVED
-        return next((state for state in (UNEXPLAINED, AMBIGUOUS) if state in states), EXPLAINED)
+        """EXPLAINED if every moved group is, else the worse of AMBIGUOUS and UNEXPLAINED.
+
+        UNMOVED if no group moved.
+        """
+        states = {group.state for group in self.groups}
+        for state in (UNEXPLAINED, AMBIGUOUS, EXPLAINED):
+            if state in states:
+                return state
+        return UNMOVED
 
     @property
     def n_steps(self) -> int:
-        """How many updates are known."""
+        """Number of updates."""
         return self.data.n_steps
 
     @property
     def n_parameters(self) -> int:
-        """How many there are."""
+        """Number of parameters."""
         return len(self.data.histories)
 
     @property
@@ -59,55 +69,83 @@ class UpdateAnalysis:
 
     @property
     def recorded_norm_limit(self) -> float | None:
-        """The norm that gradients were clipped to before they were recorded, if all steps have the same."""
+        """The norm of the recorded gradients if it is the same at all steps, else None.
+
+        The gradients were then clipped before they were recorded.
+        """
         norms = self.data.norms
-        steady = len(norms) > 1 and np.ptp(norms) <= _STEADY * norms.max() and norms.max() > 0
-        return float(norms.mean()) if steady else None
+        if len(norms) < 2 or norms.max() <= 0:
+            return None
+        is_constant = np.ptp(norms) <= _CLIPPED_SPREAD * norms.max()
+        return float(norms.mean()) if is_constant else None
 
 
 def analyze_updates(
     path: str,
     histories: Sequence[History],
-    known: KnownSettings,
+    settings: KnownSettings,
     rules: Sequence[Rule] = RULES,
     problems: Sequence[str] = (),
 ) -> UpdateAnalysis:
-    """What moved these parameters, which are all of the model that have gradients.
+    """Return which rules updated all parameters of a model that have gradients.
 
-    Where no rule explains them with the numbers that are said to be known, all numbers are solved for, and those that
-    come out otherwise are told.
+    If no rule explains them with the known settings, all values are solved for, and settings that
+    have other values are reported.
     """
-    data = UpdateData(
-        tuple(histories), np.sqrt(np.sum([history.norms**2 for history in histories], axis=0))
+    square_norms = [history.norms**2 for history in histories]
+    data = UpdateData(tuple(histories), np.sqrt(np.sum(square_norms, axis=0)))
+    groups = group_parameters(data, settings, rules)
+    contradicted_settings: dict[str, tuple[float, float]] = {}
+    if settings != KnownSettings() and _count_unexplained(groups):
+        free_groups = group_parameters(data, KnownSettings(), rules)
+        if _count_unexplained(free_groups) < _count_unexplained(groups):
+            groups = free_groups
+            contradicted_settings = _find_contradicted_settings(groups, settings)
+    return UpdateAnalysis(
+        path,
+        data,
+        groups,
+        _measure_master_copies(groups, data),
+        contradicted_settings,
+        tuple(problems),
     )
-    groups = group_parameters(data, known, rules)
-    contradicted: dict[str, tuple[float, float]] = {}
-    if known != KnownSettings() and _unexplained(groups):
-        free = group_parameters(data, KnownSettings(), rules)
-        if _unexplained(free) < _unexplained(groups):
-            groups, contradicted = free, _contradicted(free, known)
-    shares = {
-        number: found
-        for number, group in enumerate(groups)
-        if group.fit is not None and group.state != UNEXPLAINED
-        and (found := measure_master_copy(group.fit, data.select(group.parameters).histories, data.norms)) is not None
-    }  # fmt: skip
-    return UpdateAnalysis(path, data, groups, shares, contradicted, tuple(problems))
 
 
-def _unexplained(groups: Sequence[ParameterGroup]) -> int:
+def _measure_master_copies(
+    groups: Sequence[ParameterGroup], data: UpdateData
+) -> dict[int, MasterCopyShares]:
+    shares_by_group = {}
+    for index, group in enumerate(groups):
+        if group.fit is None or group.state == UNEXPLAINED:
+            continue
+        histories = data.select(group.parameters).histories
+        shares = measure_master_copy(group.fit, histories, data.norms)
+        if shares is not None:
+            shares_by_group[index] = shares
+    return shares_by_group
+
+
+def _count_unexplained(groups: Sequence[ParameterGroup]) -> int:
+    """Return the number of parameters that no rule explains."""
     return sum(len(group.parameters) for group in groups if group.state == UNEXPLAINED)
 
 
-def _contradicted(groups: Sequence[ParameterGroup], known: KnownSettings) -> dict[str, tuple[float, float]]:
-    """Settings that the largest explained group was not moved by."""
-    best: Fit | None = next(
-        (group.fit for group in groups if group.state in (EXPLAINED, AMBIGUOUS)), None
-    )
-    if best is None:
+def _find_contradicted_settings(
+    groups: Sequence[ParameterGroup], settings: KnownSettings
+) -> dict[str, tuple[float, float]]:
+    """Return the settings that differ from the largest explained group."""
+    explained_fits = [group.fit for group in groups if group.state in (EXPLAINED, AMBIGUOUS)]
+    fit = explained_fits[0] if explained_fits else None
+    if fit is None:
         return {}
-    found = {name: (said, best.values[name]) for name, said in known.values.items()
-             if name in best.values and not np.isclose(said, best.values[name], rtol=0.01, atol=0)}  # fmt: skip
-    if known.rates is not None and not np.allclose(known.rates, best.rates, rtol=0.01, atol=0):
-        found["learning_rate"] = (known.rates[0], best.rates[0])
-    return found
+    contradicted = {}
+    for name, value in settings.values.items():
+        if name not in fit.values:
+            continue
+        if not np.isclose(value, fit.values[name], rtol=_SETTING_TOLERANCE, atol=0):
+            contradicted[name] = (value, fit.values[name])
+    if settings.rates is None:
+        return contradicted
+    if not np.allclose(settings.rates, fit.rates, rtol=_SETTING_TOLERANCE, atol=0):
+        contradicted["learning_rate"] = (settings.rates[0], fit.rates[0])
+    return contradicted

@@ -1,12 +1,14 @@
-"""Read dump folders and files into traces. Each format has its own package; no other code knows a format.
+"""Read dump folders and files into traces.
 
-A format is a module with a name, ``FORMAT``, and two functions: ``find_parts(path)`` lists the parts
-(step, rank, graph) that a folder or file holds in that format, recognized by content, and
-``read_part(part)`` returns the :class:`~dumpdiff.model.trace.Trace` of one part.
-To add a format, write one module and add it to ``FORMATS``.
+Each format has its own package; no other code knows a format.
 
-The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and MindSpore)
-and ``ptdbg`` (ptdbg_ascend, PyTorch).
+A format is a module with a name, ``FORMAT``, and two functions: ``find_parts(path)`` lists the
+parts (step, rank, graph) that a folder or file holds in that format, recognized by content, and
+``read_part(part)`` returns the :class:`~dumpdiff.model.trace.Trace` of one part. To add a format,
+write one module and add it to ``FORMATS``.
+
+The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and
+MindSpore) and ``ptdbg`` (ptdbg_ascend, PyTorch).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _EXPECTED_FILES = (
 def find_parts(path: str | Path) -> list[Part]:
     """List every step, rank and graph that the dump at ``path`` (a folder or a file) holds.
 
-    Raises DumpError if the path is missing or unreadable, or holds no dump; the message says what it holds.
+    Raises DumpError if the path is missing or unreadable, or holds no dump; the message says what
+    it holds.
     """
     path = Path(path)
     if not path.exists():

@@ -1,7 +1,7 @@
 """Records of API and module calls, as both ptdbg_ascend and msprobe hook them: phases and trust.
 
-Both tools hook Python calls and record the same tensors wrongly. This module decides which phase a call
-belongs to, which forward calls are recomputed, and which records can be trusted.
+Both tools hook Python calls and record the same tensors wrongly. This module decides which phase a
+call belongs to, which forward calls are recomputed, and which records can be trusted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from .stack_frames import Site
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.
 _IN_PLACE_DUNDERS = {
     "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__",
-    "__ipow__", "__ilshift__", "__irshift__", "__iand__", "__ixor__", "__ior__", "__idiv__", "__setitem__",
+    "__ipow__", "__ilshift__", "__irshift__", "__iand__", "__ixor__", "__ior__", "__idiv__",
+    "__setitem__",
 }  # fmt: skip
 
-#: Relative difference up to which max, min and norm of two float32 records are those of equal values.
-#: Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the dumps seen.
+#: Relative difference up to which max, min and norm of two float32 records are those of equal
+#: values. Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the
+#: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
 
 _MAX_SIZE = (
@@ -97,12 +99,12 @@ def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
 def build_statistic_columns(
     recorded: Iterable[Sequence[Any]], dtypes: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, AnyArray]:
-    """Return the columns max, min, mean, norm and nonfinite from the four columns max to norm as recorded.
+    """Return the columns max, min, mean, norm and nonfinite from the four recorded columns.
 
     - A float64 beyond the range of float32 is recorded as Infinity, because statistics go through
       float32: its value is unknown, not Inf.
-    - A mean or norm that overflowed while max and min are finite is dropped: the overflow happened in
-      the recorder.
+    - A mean or norm that overflowed while max and min are finite is dropped: the overflow happened
+      in the recorder.
     - The mean and norm of a single element are known even if they are not recorded.
     """
     columns = list(recorded)
@@ -126,12 +128,13 @@ def build_statistic_columns(
 def assign_phases(
     kinds: Sequence[str], backward: Sequence[bool], forward: Sequence[int], sites: Sequence[Site]
 ) -> tuple[list[str], Flags]:
-    """Return the phase of every call and whether it is recomputed, from the order of calls and stacks.
+    """Return the phase of every call, and whether it is recomputed.
 
-    ``backward`` marks gradient records; ``forward`` gives the id of the forward call that each belongs
-    to (-1 unknown). A recorded stack decides. Without a stack, a forward call between gradient records is
-    recomputed as long as gradients of calls from before the backward pass still follow; an in-place call or
-    a call without a stack after the last gradient record belongs to the optimizer.
+    ``backward`` marks gradient records; ``forward`` gives the id of the forward call that each
+    belongs to (-1 unknown). A recorded stack decides. Without a stack, a forward call between
+    gradient records is recomputed as long as gradients of calls from before the backward pass still
+    follow; an in-place call or a call without a stack after the last gradient record belongs to the
+    optimizer.
     """
     n_calls = len(kinds)
     gradient_calls = [index for index, is_gradient in enumerate(backward) if is_gradient]
@@ -172,14 +175,17 @@ def find_trusted_rows(
     gradients_complete: bool,
     modules: bool,
 ) -> Flags:
-    """Return which tensor rows hold what their slot says; False where a hook is known to write another tensor.
+    """Return which tensor rows hold what their slot says.
+
+    False where a hook is known to write another tensor.
 
     - Inputs of in-place calls recorded after the call hold the result. If the recorder takes inputs
       before the call (``inputs_before``), such an input is distrusted only if it equals the output.
-    - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It is
-      often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it has the
-      shape of the forward input and differs from the incoming gradient. With ``gradients_complete``
-      (MindSpore) the shape is enough; ``modules`` says whether gradients of module calls are trusted.
+    - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It
+      is often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it
+      has the shape of the forward input and differs from the incoming gradient. With
+      ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether gradients of
+      module calls are trusted.
     """
     trusted = np.ones(len(tensors), dtype=bool)
     rows = _index_rows_by_slot(tensors)
@@ -214,8 +220,8 @@ def find_trusted_rows(
 def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
     """Whether ``backward input`` holds gradients of inputs and ``output`` those of outputs.
 
-    The recorders wrote them that way before 2023-02-27. Decided by a vote of the calls whose shapes tell
-    the two apart: the gradient of an output has the output's shape.
+    The recorders wrote them that way before 2023-02-27. Decided by a vote of the calls whose shapes
+    tell the two apart: the gradient of an output has the output's shape.
     """
     rows = _index_rows_by_slot(tensors)
     shapes, forward = tensors["shape"].tolist(), ops["forward"].tolist()

@@ -45,13 +45,16 @@ def read_head(path: Path, size: int = 65536) -> bytes:
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether a file is a binary pickle (protocol 2 to 5), by its first two bytes; nothing is loaded."""
+    """Whether a file is a binary pickle (protocol 2 to 5), by its first two bytes.
+
+    Nothing is loaded.
+    """
     start = read_head(path, 2)
     return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
 
 
 def find_folder_number(path: Path, prefix: str) -> int | None:
-    """Return N of the nearest folder ``{prefix}N`` above the file, such as ``step0`` or ``rank1``."""
+    """Return N of the nearest folder ``{prefix}N`` above the file, such as ``step0``."""
     folders = path.absolute().parts[:-1]
     for folder in reversed(folders[-_MAX_LEVELS_UP:]):
         digits = folder.removeprefix(prefix)
@@ -70,7 +73,8 @@ def is_plain_name(name: str) -> bool:
 def load_tensor(root: Path, name: str) -> AnyArray:
     """Load the whole tensor in ``root / name``, memory-mapped where possible, bfloat16 as float32.
 
-    Raises DumpError if the file lies outside ``root``, is missing, or is neither a NumPy nor a torch file.
+    Raises DumpError if the file lies outside ``root``, is missing, or is neither a NumPy nor a
+    torch file.
     """
     path = resolve_inside(root, name)
     if not path.is_file():

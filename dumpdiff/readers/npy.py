@@ -1,8 +1,8 @@
 """NumPy .npy files from untrusted folders: the header alone, or the array, memory-mapped if large.
 
-Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to 3.0).
-MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; it is decoded to
-float32 here.
+Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to
+3.0). MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; it is
+decoded to float32 here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is 
 _BFLOAT16 = "<E2"
 _MAX_ELEMENTS = 2**53  #: of a shape that is believed; no memory holds so many
 
-#: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping it.
+#: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping
+#: it.
 MEMORY_MAP_BYTES = 1 << 20
 
 #: Folders whose resolved path is remembered. A dump has thousands of files in a handful of folders.
@@ -67,7 +68,10 @@ def read_header(path: str | Path) -> Header:
 
 
 def read_open_header(file: BinaryIO, length: int, path: str) -> Header:
-    """Return the header of an open .npy file of ``length`` bytes; ``path`` is its name in errors."""
+    """Return the header of an open .npy file of ``length`` bytes.
+
+    ``path`` is its name in errors.
+    """
     start = file.read(_FIRST_READ)
     if not start:
         raise DumpError(f"{path}: empty file, expected .npy")
@@ -134,7 +138,7 @@ def open_array(path: str | Path) -> NDArray[Any]:
 
 
 def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
-    """Return a recorded shape as a tuple, None if it is dynamic (negative) or too large for memory."""
+    """Return a shape as a tuple, None if it is dynamic (negative) or too large for memory."""
     shape = tuple(extents)
     if all(extent >= 0 for extent in shape) and math.prod(shape) < _MAX_ELEMENTS:
         return shape
@@ -142,7 +146,7 @@ def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
 
 
 def decode_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:
-    """Return float32 from the 16-bit patterns of bfloat16, which are the upper half of a float32: exact."""
+    """Return float32 from the bits of bfloat16 (uint16), the upper half of a float32; exact."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -160,7 +164,10 @@ def make_loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
 
 
 def resolve_inside(folder: Path, name: str) -> Path:
-    """Return ``folder / name`` with links resolved. Raises DumpError if it is outside ``folder``."""
+    """Return ``folder / name`` with links resolved.
+
+    Raises DumpError if it is outside ``folder``.
+    """
     root = _resolve_folder(folder)
     subfolder, _, file_name = name.rpartition("/")
     path = _resolve_folder(root / subfolder) / file_name

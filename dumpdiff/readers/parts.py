@@ -32,7 +32,7 @@ class Part:
 
     @property
     def rank_or_process(self) -> int | None:
-        """The number that selects the part with ``--rank``: its rank, else the id of its process."""
+        """The number that selects the part with ``--rank``: its rank, else its process id."""
         return self.process if self.rank is None else self.rank
 
     def __str__(self) -> str:
@@ -58,10 +58,11 @@ def choose_parts(
     """Choose the two parts to compare: the requested ones, or by default the first common step and
     rank and the first graph.
 
-    A part without a step (or rank) matches any; ``rank`` may also be the id of a process without a rank.
-    Of several dumps of one step and rank, the one with whole tensors is chosen. Raises DumpError if the
-    two dumps have no step or rank in common, if the graph is in neither, or if several dumps remain; the
-    message lists what each side has and calls the sides by their ``roles``.
+    A part without a step (or rank) matches any; ``rank`` may also be the id of a process without a
+    rank. Of several dumps of one step and rank, the one with whole tensors is chosen. Raises
+    DumpError if the two dumps have no step or rank in common, if the graph is in neither, or if
+    several dumps remain; the message lists what each side has and calls the sides by their
+    ``roles``.
     """
     sides = dict(zip(roles, (list(target), list(reference)), strict=True))
     for side, parts in sides.items():
@@ -138,9 +139,9 @@ def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
     first_rank = _find_minimum(common_ranks)
     selected = {}
     for side, parts in sides.items():
-        if ranks[side]:
-            parts = [part for part in parts if part.rank == first_rank]
         selected[side] = parts
+        if ranks[side]:
+            selected[side] = [part for part in parts if part.rank == first_rank]
     return selected
 
 
@@ -172,11 +173,11 @@ def _select_graph(sides: _Sides, graph: int) -> _Sides:
         raise DumpError(f"graph {graph} is in neither dump: {_format_sides('graph', graphs)}")
     selected = {}
     for side, parts in sides.items():
+        selected[side] = parts
         if graph in graphs[side]:
-            parts = [part for part in parts if part.graph == graph]
+            selected[side] = [part for part in parts if part.graph == graph]
         elif graphs[side] != {None}:
             raise DumpError(f"graph {graph} is not in the {side}: {_format_sides('graph', graphs)}")
-        selected[side] = parts
     return selected
 
 

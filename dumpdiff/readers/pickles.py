@@ -1,9 +1,9 @@
 """Read the pickle of a ``torch.save`` file as data, without unpickling it.
 
-The pickle is only disassembled (:func:`pickletools.genops` executes nothing). Containers and constants
-are returned as they are, a class or function as its :class:`Global` name, and a call that unpickling
-would make as a :class:`PickledCall` with the function and its arguments.
-Opcodes: https://github.com/python/cpython/blob/main/Lib/pickletools.py
+The pickle is only disassembled (:func:`pickletools.genops` executes nothing). Containers and
+constants are returned as they are, a class or function as its :class:`Global` name, and a call that
+unpickling would make as a :class:`PickledCall` with the function and its arguments. Opcodes:
+https://github.com/python/cpython/blob/main/Lib/pickletools.py
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MARK = object()
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 #: Opcodes that push their argument as it is.
 _PUSH_OPCODES = frozenset({
-    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BININT", "BININT1", "BININT2", "INT",
-    "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
+    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BININT", "BININT1", "BININT2",
+    "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
     "BYTEARRAY8", "STRING", "BINSTRING", "SHORT_BINSTRING",
 })  # fmt: skip
 

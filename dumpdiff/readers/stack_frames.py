@@ -1,7 +1,7 @@
-"""Python call stacks as msprobe and ptdbg_ascend record them: the user's own lines, and what was running.
+"""Python call stacks as msprobe and ptdbg_ascend (all versions) record them.
 
-Both tools write the innermost frame first. Whether the backward pass or an optimizer was running is read
-off the functions and files of the frames.
+Both tools write the innermost frame first. Whether the backward pass or an optimizer was running is
+read off the functions and files of the frames.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 class Site(NamedTuple):
-    """The call site of an op: the user's lines, and whether backward or an optimizer was running."""
+    """The call site of an op: the user's lines, and whether backward or optimizer was running."""
 
     source: str = ""  #: innermost user line: ``model.py:57``
     stack: str = ""  #: all user lines, innermost first
@@ -67,7 +67,9 @@ def build_site(frames: Iterable[Frame]) -> Site:
 
 
 def parse_site(frames: Iterable[object]) -> Site:
-    """Return the call site of frames that msprobe printed as ``File F, line N, in FUNCTION, \\n CODE``.
+    """Return the call site of frames that msprobe printed.
+
+    Their form is ``File F, line N, in FUNCTION, \\n CODE``.
 
     Frames of another form are ignored.
     """
@@ -90,5 +92,8 @@ def _parse_frame(text: str) -> Frame | None:
 
 @lru_cache(maxsize=1 << 14)
 def _get_user_file(file: str) -> str:
-    """Return the base name of a user's file, '' for a file of the recorder, framework or interpreter."""
+    """Return the base name of a user's file.
+
+    '' for a file of the recorder, the framework or the interpreter.
+    """
     return "" if _LIBRARY.search(file) else file.rpartition("/")[2]

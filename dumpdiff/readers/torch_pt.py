@@ -1,9 +1,9 @@
-"""One tensor from a ``torch.save`` file (.pt of msprobe and ptdbg_ascend), without torch or unpickling.
+"""Read one tensor from a ``torch.save`` file (.pt of msprobe), without torch or unpickling.
 
-The file is a zip archive whose entries are stored uncompressed. ``*/data.pkl`` gives storage, offset,
-size and strides (https://github.com/pytorch/pytorch/blob/main/torch/serialization.py), ``*/data/0`` holds
-the bytes. The pickle is only disassembled (:mod:`.pickles`; nothing is executed). A file of any other
-content is left to torch.
+The file is a zip archive whose entries are stored uncompressed. ``*/data.pkl`` gives storage,
+offset, size and strides (https://github.com/pytorch/pytorch/blob/main/torch/serialization.py),
+``*/data/0`` holds the bytes. The pickle is only disassembled (:mod:`.pickles`; nothing is
+executed). A file of any other content is left to torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..model.errors import DumpError
 from .npy import MEMORY_MAP_BYTES, decode_bfloat16
 from .pickles import Persistent, PickledCall, UnknownPickle, disassemble
 
-#: Storage classes of torch and the NumPy dtype of their elements. bfloat16 is read as uint16, then widened.
+#: Storage classes of torch and the NumPy dtype of their elements. bfloat16 is read as uint16, then
+#: widened.
 _STORAGES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "|i1",
@@ -50,8 +51,8 @@ class _UnsupportedFile(Exception):
 def load_torch_tensor(path: Path) -> AnyArray:
     """Load the tensor, memory-mapped if it is large; bfloat16 as float32 in memory.
 
-    Anything but one plain dense tensor is left to ``torch.load(weights_only=True)``. Raises DumpError
-    if the file is damaged, or if it needs torch and torch is missing or refuses it.
+    Anything but one plain dense tensor is left to ``torch.load(weights_only=True)``. Raises
+    DumpError if the file is damaged, or if it needs torch and torch is missing or refuses it.
     """
     try:
         return _map_tensor(path)
@@ -119,7 +120,7 @@ def find_entry_start(path: Path, entry: zipfile.ZipInfo, header_offset: int | No
 
 @lru_cache(maxsize=1024)  # a dump has thousands of tensors and a few dozen shapes
 def _parse_layout(pickled: bytes) -> _Layout:
-    """Return the layout in a pickle of ``_rebuild_tensor_v2(storage, offset, size, stride, ...)``."""
+    """Return the layout in a pickle of ``_rebuild_tensor_v2(storage, offset, size, ...)``."""
     try:
         value = disassemble(pickled)
     except UnknownPickle as reason:

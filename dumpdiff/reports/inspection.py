@@ -91,7 +91,15 @@ def _write_items(title: str, items: Sequence[object], console: Console, verbose:
 
 
 def _convert_part(part: Part) -> dict[str, Any]:
-    return {**vars(part), "path": str(part.path), "rank": part.rank_or_process}
+    return {
+        "format": part.format,
+        "path": str(part.path),
+        "step": part.step,
+        "rank": part.rank_or_process,
+        "process": part.process,
+        "graph": part.graph,
+        "whole": part.has_tensors,
+    }
 
 
 def _list_facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""Canonical names of modules, parameters and operators, decompositions and tolerances, from YAML files.
+"""Rules of YAML files: canonical names, kinds of operators, decompositions and tolerances.
 
-The files are those of the folder ``rules/`` and any that the user gives. :class:`Rules` answers what a name
-means. It knows neither dumps nor alignment. See ``docs/rules.md``.
+The files are those of the folder ``rules/`` and any that the user gives. :class:`Rules` answers
+what a name means. It knows neither dumps nor alignment. See ``docs/rules.md``.
 """
 
 from .book import Rules

@@ -15,7 +15,10 @@ from .tolerances import ToleranceRules
 
 
 class Rules:
-    """Compiled rules, created by :func:`dumpdiff.rulebook.load_rules`. Every answer is computed once."""
+    """Compiled rules, created by :func:`dumpdiff.rulebook.load_rules`.
+
+    Every answer is computed once.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class Rules:
         self._kind_of: dict[str, str] = {}
 
     def resolve_scope(self, name: str) -> str:
-        """Return the canonical module path of a recorded scope or full name, '' if no rule matches."""
+        """Return the canonical module path of a scope or full name, '' if no rule matches."""
         if name not in self._scope_of:
             self._scope_of[name] = self._scopes.resolve_scope(name).path
         return self._scope_of[name]
@@ -45,7 +48,8 @@ class Rules:
         """Return the canonical name of a parameter, '' if no rule matches.
 
         ``n.n.layers.0.attention.wq.weight`` and ``model.layers.0.self_attn.q_proj.weight`` are both
-        ``layers.0.attention.q.weight``. Optimizer states keep their prefix (``exp_avg.layers.0...``).
+        ``layers.0.attention.q.weight``. Optimizer states keep their prefix
+        (``exp_avg.layers.0...``).
         """
         if name not in self._parameter_of:
             self._parameter_of[name] = self._scopes.resolve_parameter(name).path
@@ -65,22 +69,28 @@ class Rules:
         return {name: path for name, path in canonical_names.items() if counts[path] == 1}
 
     def resolve_kind(self, name: str) -> str:
-        """Return the canonical operator kind; of an unknown operator its name in lower case. Never ''."""
+        """Return the canonical operator kind; of an unknown operator its name in lower case.
+
+        Never ''.
+        """
         if name not in self._kind_of:
             self._kind_of[name] = self._operators.find_kind(name)[0] or OTHER
         return self._kind_of[name]
 
     def has_kind(self, kind: str) -> bool:
-        """Whether a rule names this canonical kind, or for a gradient the operator of the gradient."""
+        """Whether a rule names this canonical kind, or for a gradient kind its operator."""
         return self._operators.find_rule(kind) is not None
 
     def get_kind_class(self, kind: str) -> str:
-        """Return the class of a canonical kind, 'other' if unknown. A gradient has that of its operator."""
+        """Return the class of a canonical kind, 'other' if unknown.
+
+        A gradient has that of its operator.
+        """
         rule = self._operators.find_rule(kind)
         return rule.kind_class if rule else OTHER
 
     def get_layout(self, kind: str) -> str:
-        """Return 'identity' if the output holds exactly the input's values, 'selecting' if some, else ''."""
+        """Return 'identity' if the output holds all values of the input, 'selecting' if some, or ''."""
         return self._operators.get_layout(kind)
 
     def get_conditioning(self, kind_or_class: str) -> float:
@@ -92,14 +102,20 @@ class Rules:
         return tolerance.conditioning
 
     def compute_growth(self, kind: str, reduction_length: int) -> float:
-        """Return the allowed error of a sum of ``reduction_length`` terms, in unit roundoffs of the accumulator."""
+        """Return the allowed error of a sum of ``reduction_length`` terms.
+
+        The unit is the unit roundoff of the accumulator.
+        """
         rule = self._tolerances.get_tolerance(kind, self.get_kind_class(kind))
         return self._tolerances.compute_growth(rule, reduction_length)
 
     def compute_tolerance(
         self, dtype_a: str, dtype_b: str, kind: str, reduction_length: int = 1
     ) -> float:
-        """Return how far an agreeing pair may differ, relative to the tensor's scale; 0 for exact dtypes."""
+        """Return how far an agreeing pair may differ, relative to the tensor's scale.
+
+        0 for exact dtypes.
+        """
         rule = self._tolerances.get_tolerance(kind, self.get_kind_class(kind))
         return self._tolerances.compute_tolerance(rule, dtype_a, dtype_b, reduction_length)
 
@@ -113,7 +129,7 @@ class Rules:
 
     @property
     def parameter_parts(self) -> Mapping[str, Sequences]:
-        """Canonical path below a block -> the paths that it may consist of: ``attention.qkv`` -> q, k, v."""
+        """Canonical path below a block -> paths that it may consist of: ``attention.qkv`` -> q, k, v."""
         return self._decompositions.parts
 
     def split_path(self, path: str) -> Sequences:

@@ -12,8 +12,8 @@ Sequences = tuple[tuple[str, ...], ...]
 class DecompositionRules:
     """Decompositions of operators and of parameters.
 
-    ``operators`` maps a kind to sequences of kinds, ``parts`` a canonical path below a block to several
-    paths.
+    ``operators`` maps a kind to sequences of kinds, ``parts`` a canonical path below a block to
+    several paths.
     """
 
     def __init__(self, sources: Sequence[Sequence[Entry]], kinds: Collection[str]) -> None:
@@ -37,10 +37,13 @@ class DecompositionRules:
         _refuse_cycles(operators, places)
 
     def split_path(self, path: str) -> Sequences:
-        """Return the canonical parameters or modules that ``path`` may consist of; () if none is known.
+        """Return the canonical parameters or modules that ``path`` may consist of.
 
-        ``layers.0.attention.qkv.weight`` gives q, k and v of layer 0 as one of its sequences. The first
-        section of the path that has a rule is split, of several with the same start the longest.
+        () if none is known.
+
+        ``layers.0.attention.qkv.weight`` gives q, k and v of layer 0 as one of its sequences. The
+        first section of the path that has a rule is split, of several with the same start the
+        longest.
         """
         segments = path.split(".")
         for start in range(len(segments)):
@@ -81,7 +84,7 @@ def _check_kind(entry: Entry, kinds: Collection[str]) -> None:
 
 
 def _refuse_cycles(operators: Mapping[str, Sequences], places: Mapping[str, Place]) -> None:
-    """Raise RuleError if a kind decomposes into itself, at the rule of the cycle that was read last."""
+    """Raise RuleError if a kind decomposes into itself, at the last rule of the cycle."""
     checked_kinds: set[str] = set()
 
     def visit(kind: str, ancestors: tuple[str, ...]) -> None:

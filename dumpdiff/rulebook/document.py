@@ -1,4 +1,4 @@
-"""Values of a YAML file that know their place, so that every error message has a file and a line."""
+"""Values of a YAML file with their places, so that every error message has file and line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class RuleError(DumpError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One YAML value and its file. Every reader raises :class:`RuleError` if the value has another type."""
+    """One YAML value and its file.
+
+    Every reader raises :class:`RuleError` if the value has another type.
+    """
 
     file: str
     node: Any  #: yaml.Node
@@ -132,7 +135,9 @@ class Entry:
 
 
 def read_document(path: Path, file: str) -> Entry | None:
-    """Return the top-level value of a YAML file, None if it is empty; ``file`` is its name in messages.
+    """Return the top-level value of a YAML file, None if it is empty.
+
+    ``file`` is its name in messages.
 
     Raises RuleError if the file is unreadable, not UTF-8 or not YAML.
     """

@@ -13,7 +13,8 @@ from .operators import GRADIENT, OTHER, OperatorRules
 from .patterns import Rule
 from .scopes import Reading, ScopeRules
 
-#: Share of equal characters from which a scope rule is shown as similar: mean of the whole and last segment.
+#: Share of equal characters from which a scope rule is shown as similar: mean of the whole and last
+#: segment.
 _MIN_SCOPE_SIMILARITY = 0.6
 #: The same for spellings of operators, which are short.
 _MIN_OPERATOR_SIMILARITY = 0.7
@@ -63,8 +64,8 @@ def _explain_operator(
         notes.append(f"layout {operators.get_layout(kind)}")
     if kind.startswith(GRADIENT):
         notes.append(f"gradient of {member.kind}")
-    for sequence in decompositions.operators.get(kind, ()):
-        notes.append(f"may be {', '.join(sequence)}")
+    sequences = decompositions.operators.get(kind, ())
+    notes += [f"may be {', '.join(sequence)}" for sequence in sequences]
     rule = f"{member.place}: {member.text} -> {member.kind}"
     return Explanation("operator", kind, (rule,), tuple(notes))
 

@@ -36,16 +36,15 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     """Load the shipped rules and those of ``extra`` files, which add to them and override them.
 
     Later files override earlier ones. An extra file may also be one of msprobe's mappings, see
-    :mod:`dumpdiff.rulebook.mappings`. Raises RuleError with file, line and reason at the first rule that
-    cannot be used.
+    :mod:`dumpdiff.rulebook.mappings`. Raises RuleError with file, line and reason at the first rule
+    that cannot be used.
     """
     shipped_files = list_shipped_files()
     root = shipped_files[-1].parent
     shown_names = {path: path.relative_to(root).as_posix() for path in shipped_files}
     named_pairs = NamedPairs()
     sources = [_read_sections(shown_names, named_pairs)]
-    for file in extra:
-        sources.append(_read_sections({Path(file): str(file)}, named_pairs))
+    sources += [_read_sections({Path(file): str(file)}, named_pairs) for file in extra]
     scopes, operators, decompositions, tolerances = (
         [source[name] for source in sources] for name in SECTIONS
     )

@@ -1,4 +1,4 @@
-"""Read mapping files of msprobe's comparer (data, cell and API mappings): pairs of names given by the user.
+"""Read mapping files of msprobe's comparer (data, cell and API mappings): pairs of names.
 
 They are recognized by content, so they can be given wherever rule files can. Formats as read in
 mindstudio-probe 26.2, core/compare/acc_compare.py.
@@ -58,7 +58,7 @@ class NamedPairs:
 
 
 def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
-    """Whether a YAML document is one of msprobe's mappings and not a rule file, which has ``sections``.
+    """Whether a YAML document is one of msprobe's mappings. A rule file has ``sections``.
 
     The first row decides: it must name a tensor, an API, or the path and class of a module.
     """
@@ -78,7 +78,10 @@ def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
 
 
 def add_mapping(document: Entry, named_pairs: NamedPairs) -> None:
-    """Add the pairs of a mapping file. Raises RuleError at the first line that does not fit the file's kind."""
+    """Add the pairs of a mapping file.
+
+    Raises RuleError at the first line that does not fit the file's kind.
+    """
     if isinstance(document.node, yaml.SequenceNode):
         _add_apis(document, named_pairs)
         return

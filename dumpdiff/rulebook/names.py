@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: ``Module.model.norm.LayerNorm.forward.0`` (msprobe), ``norm.RMSNorm.0.forward`` (ptdbg_ascend 6.0)
+#: ``Module.model.norm.LayerNorm.forward.0`` (msprobe), ``norm.RMSNorm.0.forward`` (ptdbg_ascend
+#: 6.0)
 _CALL = re.compile(
     r"\.\w+\.(?:(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?"
     r"|(?:\d+|abnormal)\.(?:forward|backward))(?:\.|$).*"
@@ -16,7 +17,7 @@ _ROOTS = frozenset({"Default", "Gradients", "recompute_Default"})
 def split_segments(name: str) -> tuple[str, ...]:
     """Return the attribute names from the outermost module inward; () if the name has none.
 
-    >>> split_segments("Default/net-WithLoss/model-Llama/layers-CellList/0-Block/norm-RMSNorm/Add-op0")
+    >>> split_segments("Default/net-WithLoss/model-Llama/layers-CellList/0-Block/norm-RMSNorm")
     ('net', 'model', 'layers', '0', 'norm')
     >>> split_segments("Gradients/Default/net-Llama/lm_head-Dense/Grad_MatMul/MatMul-op3")
     ('net', 'lm_head')

@@ -1,7 +1,8 @@
 """Canonical kinds of operators, each in one class, from the names that frameworks give them.
 
 A spelling is folded before it is looked up: case and underscores are ignored, and API prefixes
-(``Functional.``, ``Torch.``), in-place endings (``add_``) and the underscores of dunder names are removed.
+(``Functional.``, ``Torch.``), in-place endings (``add_``) and the underscores of dunder names are
+removed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Kind:
 
     name: str
     kind_class: str
-    layout: str  #: 'identity': all values are kept; 'selecting': some are kept or repeated; '': neither
+    layout: (
+        str  #: 'identity': all values are kept; 'selecting': some are kept or repeated; '': neither
+    )
     place: Place
 
 
@@ -88,7 +91,10 @@ class OperatorRules:
         return folded, None
 
     def find_rule(self, kind: str) -> Kind | None:
-        """Return the rule of a canonical kind; for a gradient without a rule, that of its operator."""
+        """Return the rule of a canonical kind.
+
+        For a gradient without a rule, that of its operator.
+        """
         return self.kinds.get(kind) or self.kinds.get(kind.removeprefix(GRADIENT))
 
     def get_layout(self, kind: str) -> str:
@@ -100,7 +106,7 @@ class OperatorRules:
         return rule.layout if rule else ""
 
     def _split_api(self, name: str) -> tuple[str, str]:
-        """Return the API and the rest of a name: ('torch', 'linalg.norm') for ``Torch.linalg.norm``."""
+        """Return the API and the rest of a name: 'torch', 'linalg.norm' of ``Torch.linalg.norm``."""
         parts = name.strip().split(".")
         api = parts[0].lower()
         if len(parts) == 1 or api not in self._apis:

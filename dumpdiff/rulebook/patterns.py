@@ -1,7 +1,8 @@
 """Patterns of dotted names, and a table that finds the longest pattern that matches a name.
 
-A pattern is a dotted path. ``{layer}`` stands for a number, as a whole segment (``layers.{layer}.mlp``) or
-as a part of one (``weight{expert}``); all other text is literal. A canonical path uses the same captures.
+A pattern is a dotted path. ``{layer}`` stands for a number, as a whole segment
+(``layers.{layer}.mlp``) or as a part of one (``weight{expert}``); all other text is literal. A
+canonical path uses the same captures.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Match:
 
 @dataclass
 class _Node:
-    """A node of the tree of segments; ``captured`` maps a segment with '#' for numbers to a child."""
+    """A node of the tree of segments.
+
+    ``captured`` maps a segment with '#' for numbers to a child.
+    """
 
     literal: dict[str, _Node] = field(default_factory=dict)
     captured: dict[str, tuple[re.Pattern[str], _Node]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Canonical module paths and parameter names, from the names of every naming family.
 
-Names are matched from the first repeated block on (``layers.{layer}``, ``h.{layer}``, ...), so wrappers in
-front of it are ignored. Below the block, the longest pattern wins, and what follows it is kept:
-``layers.0.self_attn.something`` becomes ``layers.0.attention.something``.
+Names are matched from the first repeated block on (``layers.{layer}``, ``h.{layer}``, ...), so
+wrappers in front of it are ignored. Below the block, the longest pattern wins, and what follows it
+is kept: ``layers.0.self_attn.something`` becomes ``layers.0.attention.something``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The patterns of one source of rules: the shipped files, or one file given with ``--rules``."""
+    """The patterns of one source of rules: the shipped files, or one file of ``--rules``."""
 
     layers: PatternTable = field(default_factory=PatternTable)
     block_modules: PatternTable = field(default_factory=PatternTable)
@@ -69,7 +69,7 @@ class ScopeRules:
         return [rule for tables in groups for table in tables for rule in table.rules]
 
     def resolve_scope(self, name: str) -> Reading:
-        """Return the canonical path of a module, from its path or an operator's full name in graph mode."""
+        """Return the canonical path of a module, from its path or the full name of an operator."""
         path = self._split_without_wrappers(name)
         for start in range(len(path)):
             match = find_first_match(self._model_modules, path, start, exact=True)
@@ -114,7 +114,7 @@ class ScopeRules:
         return (*module, self._get_leaf(path[-1])), rules
 
     def _rewrite_module(self, path: tuple[str, ...]) -> _BlockPath:
-        """Return the canonical form of a module's path below a block, computed once for all layers."""
+        """Return the canonical form of a module's path below a block; computed once for all layers."""
         if path not in self._rewritten_paths:
             self._rewritten_paths[path] = self._rewrite_until_stable(path)
         return self._rewritten_paths[path]
@@ -135,9 +135,7 @@ class ScopeRules:
             path = rewritten
         return path, tuple(rules)
 
-    def _make_reading(
-        self, front: Iterable[str], path: str, rules: tuple[Rule, ...]
-    ) -> Reading:
+    def _make_reading(self, front: Iterable[str], path: str, rules: tuple[Rule, ...]) -> Reading:
         """Return a reading whose path begins with the known prefixes in front of the block."""
         prefixes = dict.fromkeys(
             self._prefixes[segment] for segment in front if segment in self._prefixes
@@ -145,9 +143,7 @@ class ScopeRules:
         return Reading(_join(*prefixes, path), rules)
 
     def _split_without_wrappers(self, name: str) -> tuple[str, ...]:
-        return tuple(
-            segment for segment in split_segments(name) if segment not in self._wrappers
-        )
+        return tuple(segment for segment in split_segments(name) if segment not in self._wrappers)
 
     def _get_leaf(self, leaf: str) -> str:
         return self._leaves.get(leaf, leaf)
@@ -160,7 +156,9 @@ class ScopeRules:
                 ("wrappers", "prefixes", "leaves", "layers", "block", "model")
             )
             if "wrappers" in fields:
-                self._wrappers.update(entry.read_text() for entry in fields["wrappers"].read_texts())
+                self._wrappers.update(
+                    entry.read_text() for entry in fields["wrappers"].read_texts()
+                )
             if "prefixes" in fields:
                 _read_words(fields["prefixes"], self._prefixes, words)
             if "leaves" in fields:

@@ -1,9 +1,9 @@
 """Tolerances: how far two correct runs may differ, by dtype, operator and reduction length.
 
 tolerance = units * u + spread * sqrt(n) * u_sum, relative to the scale of the tensor. u is the unit
-roundoff of the coarser dtype, n the reduction length, u_sum the unit roundoff of the sums inside the
-operator. Types shorter than the accumulator have fewer units. Values, reasons and sources are in
-``rules/tolerances.yaml``.
+roundoff of the coarser dtype, n the reduction length, u_sum the unit roundoff of the sums inside
+the operator. Types shorter than the accumulator have fewer units. Values, reasons and sources are
+in ``rules/tolerances.yaml``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class ToleranceRules:
         return self.kinds.get(kind) or self.classes[kind_class]
 
     def compute_growth(self, rule: ClassTolerance, reduction_length: int) -> float:
-        """Return the allowed error of a sum of so many terms, in unit roundoffs of the accumulator."""
+        """Return the allowed error of a sum of ``reduction_length`` terms.
+
+        The unit is the unit roundoff of the accumulator.
+        """
         if rule.growth == "none" or reduction_length <= 1:
             return 0.0
         return self.units.spread * math.sqrt(reduction_length)
@@ -84,7 +87,10 @@ class ToleranceRules:
     def compute_tolerance(
         self, rule: ClassTolerance, dtype_a: str, dtype_b: str, reduction_length: int
     ) -> float:
-        """Return the relative tolerance of a pair of dtypes; 0 if both are exact (integers, bools)."""
+        """Return the relative tolerance of a pair of dtypes.
+
+        0 if both are exact (integers, bools).
+        """
         roundoff = max(unit_roundoff(dtype_a), unit_roundoff(dtype_b))
         sum_roundoff = min(roundoff, self.units.sum_roundoff)
         is_short = roundoff > sum_roundoff

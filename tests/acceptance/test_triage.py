@@ -22,7 +22,7 @@ EXPECTED = {
     "setting": (11, "rotary base: 500000"),
     "weights": (13, "mlp.gate_proj.weight: the reference's layers.*.mlp.up_proj.weight"),
     "batch": (12, "token ids: another batch"),
-    "label-shift": (12, "labels: the target's are the reference's moved on by 1"),
+    "label-shift": (12, "labels: the target's are the reference's, shifted forward by 1"),
     "forward": (14, "layers.1.attention"),
     "backward": (15, "layers.1.mlp"),
     "optimizer": (

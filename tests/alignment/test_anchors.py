@@ -1,47 +1,64 @@
-"""Pairs that stand on their own: by value, by checksum, by name, by nearness, by a common factor."""
+"""Pairs that need no structure: by value, by checksum, by name, by near value, by a common factor."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import edit_tensors, find_tensors_like, start_matching, find_op, find_outputs, scale_result, load_shipped_rules, find_tensor, find_value, add_noise
+from traces import (
+    add_noise,
+    edit_tensors,
+    find_op,
+    find_outputs,
+    find_tensor,
+    find_tensors_like,
+    find_value,
+    load_shipped_rules,
+    scale_result,
+    start_matching,
+)
 
 from dumpdiff.alignment import anchors
 
 RESIDUAL = "Tensor.__add__.4.forward"
 
 
-def partner(pairs, name, slot="output.0"):
+def find_partner(pairs, name, slot="output.0"):
     """Class of the reference that the target's value was paired with, -1 if none."""
     return int(pairs.classes_t[find_value(pairs.target, name, slot)])
 
 
 class TestByValue:
-    def test_what_only_one_value_of_each_side_is_near_to_is_the_same(self, trace):
-        whole = trace("pt_none")
-        pairs = start_matching(whole, whole)
+    def test_only_candidates_of_each_other_are_paired(self, trace):
+        clean_trace = trace("pt_none")
+        pairs = start_matching(clean_trace, clean_trace)
         anchors.pair_by_value(pairs)
         paired = np.flatnonzero(pairs.classes_t >= 0)
         assert len(paired) > 0.9 * len(pairs.classes_t)
         assert (pairs.classes_t[paired] == paired).all()
 
-    def test_a_value_that_differs_beyond_the_tolerance_stays_alone(self, trace):
-        whole = trace("pt_none")
-        pairs = start_matching(scale_result(whole, RESIDUAL, 1.001), whole)
+    def test_a_value_that_differs_beyond_the_tolerance_stays_unpaired(self, trace):
+        clean_trace = trace("pt_none")
+        pairs = start_matching(scale_result(clean_trace, RESIDUAL, 1.001), clean_trace)
         anchors.pair_by_value(pairs)
-        assert partner(pairs, RESIDUAL) == -1
+        assert find_partner(pairs, RESIDUAL) == -1
 
-    def test_two_values_that_could_be_the_same_both_stay_alone(self, trace):
+    def test_two_values_that_could_be_the_same_both_stay_unpaired(self, trace):
         """As when two layers start from equal weights."""
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         weights = [
-            find_value(start_matching(whole, whole).target, f"Functional.linear.{n}.forward", "input.1")
+            find_value(
+                start_matching(clean_trace, clean_trace).target,
+                f"Functional.linear.{n}.forward",
+                "input.1",
+            )
             for n in (0, 7)
         ]
-        first = whole.tensors.iloc[find_tensor(whole, "Functional.linear.0.forward", "input.1")]
-        other = find_tensors_like(whole, "Functional.linear.7.forward", "input.1")
+        first = clean_trace.tensors.iloc[
+            find_tensor(clean_trace, "Functional.linear.0.forward", "input.1")
+        ]
+        other = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")
         twins = edit_tensors(
-            whole,
+            clean_trace,
             other,
             **{name: first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
         )
@@ -51,13 +68,13 @@ class TestByValue:
         choices = set(zip(found.target.tolist(), found.reference.tolist(), strict=True))
         assert {(a, b) for a in weights for b in weights} <= choices, "a later stage has to choose"
 
-    def test_all_ones_say_nothing(self, trace):
-        whole = trace("pt_none")
-        norm = find_tensors_like(whole, "Functional.layer_norm.3.forward", "input.2")
-        ones = edit_tensors(whole, norm, max=1.0, min=1.0, mean=1.0, norm=8.0)
-        pairs = start_matching(ones, ones)
+    def test_tensors_of_ones_carry_no_information(self, trace):
+        clean_trace = trace("pt_none")
+        norm = find_tensors_like(clean_trace, "Functional.layer_norm.3.forward", "input.2")
+        ones_trace = edit_tensors(clean_trace, norm, max=1.0, min=1.0, mean=1.0, norm=8.0)
+        pairs = start_matching(ones_trace, ones_trace)
         anchors.pair_by_value(pairs)
-        assert partner(pairs, "Functional.layer_norm.3.forward", "input.2") == -1
+        assert find_partner(pairs, "Functional.layer_norm.3.forward", "input.2") == -1
 
 
 class TestByChecksum:
@@ -77,7 +94,7 @@ class TestByChecksum:
 
 
 class TestByParameterName:
-    def test_parameters_of_one_canonical_name_are_one_across_frameworks(self, trace):
+    def test_parameters_of_one_canonical_name_are_paired_across_frameworks(self, trace):
         pairs = start_matching(trace("ms_mf_none"), trace("pt_none"))
         anchors.pair_by_parameter_name(pairs, load_shipped_rules())
         names_t, names_r = (
@@ -94,37 +111,41 @@ class TestByParameterName:
         assert len(found) == sum(names_r != "")
 
     def test_their_values_do_not_matter(self, trace):
-        whole = trace("pt_none")
-        weight = find_tensors_like(whole, "Functional.linear.7.forward", "input.1")
-        pairs = start_matching(edit_tensors(whole, weight, max=9.0, norm=300.0), whole)
+        clean_trace = trace("pt_none")
+        weight = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")
+        pairs = start_matching(edit_tensors(clean_trace, weight, max=9.0, norm=300.0), clean_trace)
         anchors.pair_by_parameter_name(pairs, load_shipped_rules())
-        assert partner(pairs, "Functional.linear.7.forward", "input.1") == find_value(
+        assert find_partner(pairs, "Functional.linear.7.forward", "input.1") == find_value(
             pairs.reference, "Functional.linear.7.forward", "input.1"
         )
 
     def test_gradients_are_paired_by_the_name_of_their_parameter(self, trace):
         gradient = "Module.model.layers.1.mlp.up_proj.Linear.parameters_grad.0"
-        whole = trace("pt_none")
-        pairs = start_matching(edit_tensors(whole, find_outputs(whole, gradient), norm=1.0), whole)
+        clean_trace = trace("pt_none")
+        pairs = start_matching(
+            edit_tensors(clean_trace, find_outputs(clean_trace, gradient), norm=1.0), clean_trace
+        )
         anchors.pair_by_parameter_name(pairs, load_shipped_rules())
-        assert partner(pairs, gradient, "output.weight") == find_value(
+        assert find_partner(pairs, gradient, "output.weight") == find_value(
             pairs.reference, gradient, "output.weight"
         )
 
     def test_parameters_of_other_sizes_are_not_paired(self, trace):
-        whole = trace("pt_none")
-        weight = find_tensors_like(whole, "Functional.linear.7.forward", "input.1")
-        pairs = start_matching(edit_tensors(whole, weight, size=8192), whole)
+        clean_trace = trace("pt_none")
+        weight = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")
+        pairs = start_matching(edit_tensors(clean_trace, weight, size=8192), clean_trace)
         anchors.pair_by_parameter_name(pairs, load_shipped_rules())
-        assert partner(pairs, "Functional.linear.7.forward", "input.1") == -1
+        assert find_partner(pairs, "Functional.linear.7.forward", "input.1") == -1
 
 
 class TestBySupport:
-    def test_of_two_that_look_the_same_the_one_among_paired_neighbours_is_taken(self, trace):
-        whole = trace("pt_none")
-        twins = whole
-        like_first = whole.tensors.iloc[find_tensor(whole, "Functional.linear.4.forward", "output.0")]
-        rows = find_tensors_like(whole, "Functional.linear.11.forward", "output.0")
+    def test_of_two_equal_candidates_the_one_with_paired_neighbors_is_paired(self, trace):
+        clean_trace = trace("pt_none")
+        twins = clean_trace
+        like_first = clean_trace.tensors.iloc[
+            find_tensor(clean_trace, "Functional.linear.4.forward", "output.0")
+        ]
+        rows = find_tensors_like(clean_trace, "Functional.linear.11.forward", "output.0")
         twins = edit_tensors(
             twins,
             rows,
@@ -132,12 +153,12 @@ class TestBySupport:
         )
         pairs = start_matching(twins, twins)
         found = anchors.pair_by_value(pairs)
-        assert partner(pairs, "Functional.linear.11.forward") == -1
+        assert find_partner(pairs, "Functional.linear.11.forward") == -1
         assert anchors.pair_by_support(pairs, found)
         for name in ("Functional.linear.4.forward", "Functional.linear.11.forward"):
-            assert partner(pairs, name) == find_value(pairs.reference, name, "output.0")
+            assert find_partner(pairs, name) == find_value(pairs.reference, name, "output.0")
 
-    def test_nothing_is_done_twice(self, trace):
+    def test_a_second_run_adds_nothing(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         found = anchors.pair_by_value(pairs)
         while anchors.pair_by_support(pairs, found):
@@ -147,45 +168,47 @@ class TestBySupport:
 
 class TestByNearness:
     @pytest.mark.parametrize("factor", [1.001, 1.04])
-    def test_a_small_divergence_is_paired_with_what_it_is_nearest_to(self, trace, factor):
-        whole = trace("pt_none")
-        pairs = start_matching(scale_result(whole, RESIDUAL, factor), whole)
+    def test_a_small_divergence_is_paired_with_its_nearest_value(self, trace, factor):
+        clean_trace = trace("pt_none")
+        pairs = start_matching(scale_result(clean_trace, RESIDUAL, factor), clean_trace)
         anchors.pair_by_value(pairs)
         assert anchors.pair_by_near_value(pairs, True)
-        assert partner(pairs, RESIDUAL) == find_value(pairs.reference, RESIDUAL, "output.0")
+        assert find_partner(pairs, RESIDUAL) == find_value(pairs.reference, RESIDUAL, "output.0")
         assert pairs.evidence[find_value(pairs.target, RESIDUAL, "output.0")] == "near value"
 
     def test_a_large_one_is_not(self, trace):
-        whole = trace("pt_none")
-        pairs = start_matching(scale_result(whole, RESIDUAL, 1.3), whole)
+        clean_trace = trace("pt_none")
+        pairs = start_matching(scale_result(clean_trace, RESIDUAL, 1.3), clean_trace)
         anchors.pair_by_value(pairs)
         anchors.pair_by_near_value(pairs, True)
-        assert partner(pairs, RESIDUAL) == -1
+        assert find_partner(pairs, RESIDUAL) == -1
 
 
 class TestByACommonFactor:
-    def gradients_scaled(self, trace, factor, least=0):
+    def scale_gradients(self, trace, factor, least=0):
         flow = start_matching(trace, trace).target
-        made = (flow.classes["phase"] == "backward").to_numpy()
-        rows = np.flatnonzero((flow.tensor_class >= least) & made[np.maximum(flow.tensor_class, 0)])
+        output = (flow.classes["phase"] == "backward").to_numpy()
+        rows = np.flatnonzero(
+            (flow.tensor_class >= least) & output[np.maximum(flow.tensor_class, 0)]
+        )
         tensors = trace.tensors.copy()
         numbers = ["max", "min", "mean", "norm"]
         tensors.loc[rows, numbers] = tensors.loc[rows, numbers] * factor
         return replace(trace, tensors=tensors), len(set(flow.tensor_class[rows].tolist()))
 
     def test_gradients_of_a_loss_that_was_scaled_are_paired(self, trace):
-        whole = trace("pt_none")
-        loss_scaled, gradients = self.gradients_scaled(whole, 1024.0)
-        pairs = start_matching(loss_scaled, whole)
+        clean_trace = trace("pt_none")
+        loss_scaled, gradients = self.scale_gradients(clean_trace, 1024.0)
+        pairs = start_matching(loss_scaled, clean_trace)
         anchors.pair_by_value(pairs)
         assert anchors.pair_by_scaled_value(pairs)
-        paired = [t for t, why in pairs.evidence.items() if why == "scaled value"]
+        paired = [t for t, evidence in pairs.evidence.items() if evidence == "scaled value"]
         assert len(paired) > 0.5 * gradients
         assert all(pairs.classes_t[t] == t for t in paired)
 
-    def test_a_factor_of_a_few_is_chance(self, trace):
-        whole = trace("pt_none")
-        pairs = start_matching(scale_result(whole, RESIDUAL, 2.0), whole)
+    def test_a_factor_that_few_values_share_is_ignored(self, trace):
+        clean_trace = trace("pt_none")
+        pairs = start_matching(scale_result(clean_trace, RESIDUAL, 2.0), clean_trace)
         anchors.pair_by_value(pairs)
         assert not anchors.pair_by_scaled_value(pairs)
 
@@ -194,39 +217,45 @@ class TestByTheLastValue:
     def test_a_loss_that_several_ops_return_is_the_last_of_them(self, trace):
         pairs = start_matching(trace("ms_mf_none"), trace("pt_none"))
         anchors.pair_by_last_value(pairs)
-        scalars = [t for t, why in pairs.evidence.items() if pairs.prints_t.size[t] == 1]
+        scalars = [t for t, evidence in pairs.evidence.items() if pairs.prints_t.size[t] == 1]
         assert scalars
         assert len(scalars) == len(pairs.evidence), "nothing but scalars"
 
 
-class TestContradiction:
-    def test_makers_that_read_the_same_do_not_contradict(self, trace):
+class TestConflict:
+    def test_producers_that_read_the_same_do_not_conflict(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         anchors.pair_by_value(pairs)
-        made = find_value(pairs.target, RESIDUAL, "output.0")
-        assert not anchors.has_conflicting_inputs(pairs, made, made)
+        output = find_value(pairs.target, RESIDUAL, "output.0")
+        assert not anchors.has_conflicting_inputs(pairs, output, output)
 
-    def test_makers_that_read_nothing_in_common_do(self, trace):
+    def test_producers_that_read_nothing_in_common_conflict(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         anchors.pair_by_value(pairs)
         other = find_value(pairs.reference, "Tensor.__add__.1.forward", "output.0")
-        assert anchors.has_conflicting_inputs(pairs, find_value(pairs.target, RESIDUAL, "output.0"), other)
+        assert anchors.has_conflicting_inputs(
+            pairs, find_value(pairs.target, RESIDUAL, "output.0"), other
+        )
 
-    def test_so_does_a_value_that_only_one_side_made(self, trace):
+    def test_a_value_that_only_one_side_produced_conflicts(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         weight = find_value(pairs.reference, "Functional.linear.7.forward", "input.1")
-        assert anchors.has_conflicting_inputs(pairs, find_value(pairs.target, RESIDUAL, "output.0"), weight)
+        assert anchors.has_conflicting_inputs(
+            pairs, find_value(pairs.target, RESIDUAL, "output.0"), weight
+        )
 
-    def test_before_anything_is_paired_nothing_contradicts(self, trace):
+    def test_without_any_pairs_nothing_conflicts(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         other = find_value(pairs.reference, "Tensor.__add__.1.forward", "output.0")
-        assert not anchors.has_conflicting_inputs(pairs, find_value(pairs.target, RESIDUAL, "output.0"), other)
+        assert not anchors.has_conflicting_inputs(
+            pairs, find_value(pairs.target, RESIDUAL, "output.0"), other
+        )
 
 
-def test_noise_does_not_unsettle_them(trace):
-    whole = trace("pt_none")
-    pairs = start_matching(add_noise(whole, 1e-6), whole)
+def test_pairs_by_value_tolerate_noise(trace):
+    clean_trace = trace("pt_none")
+    pairs = start_matching(add_noise(clean_trace, 1e-6), clean_trace)
     anchors.pair_by_value(pairs)
     paired = np.flatnonzero(pairs.classes_t >= 0)
     assert (pairs.classes_t[paired] == paired).all()
-    assert find_op(whole, RESIDUAL) in pairs.producer_t[paired]
+    assert find_op(clean_trace, RESIDUAL) in pairs.producer_t[paired]

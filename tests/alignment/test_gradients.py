@@ -4,46 +4,54 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import align_traces, add_noise
+from traces import add_noise, align_traces
 
 from dumpdiff import read
 from dumpdiff.graph import build_flow
 from dumpdiff.model.trace import BACKWARD, FORWARD
 
 
-def right_and_wrong(found, clean, phase):
-    """How many pairs of a phase are those of the clean alignment, and how many are others."""
-    known = dict(
-        zip(clean.classes["target"].tolist(), clean.classes["reference"].tolist(), strict=True)
+def count_right_and_wrong(alignment, clean_alignment, phase):
+    """Return how many pairs of a phase are those of the clean alignment, and how many are not."""
+    known_pairs = dict(
+        zip(
+            clean_alignment.classes["target"].tolist(),
+            clean_alignment.classes["reference"].tolist(),
+            strict=True,
+        )
     )
-    phases = found.target.list_column("phase")
+    phases = alignment.target.list_column("phase")
     pairs = [
-        (t, r) for t, r in found.classes[["target", "reference"]].itertuples(index=False)
-        if phases[t] == phase and t in known and found.target.producers[t] >= 0
+        (t, r) for t, r in alignment.classes[["target", "reference"]].itertuples(index=False)
+        if phases[t] == phase and t in known_pairs and alignment.target.producers[t] >= 0
     ]  # fmt: skip
-    right = sum(known[t] == r for t, r in pairs)
-    return right, len(pairs) - right
+    n_right = sum(known_pairs[t] == r for t, r in pairs)
+    return n_right, len(pairs) - n_right
 
 
 @pytest.fixture(scope="module")
 def pairs(recorded):
-    """Two frameworks that agree; and the same with every computed value of the target off by a third, at random."""
+    """Two frameworks that agree; and the same with random relative errors of a third in all computed values of the target."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
-    known = replace(target, tensors=build_flow(target).tensors)  # statistics of the whole tensors
-    return align_traces(target, reference), align_traces(add_noise(known, 0.3), reference)
+    known_pairs = replace(
+        target, tensors=build_flow(target).tensors
+    )  # statistics of the whole tensors
+    return align_traces(target, reference), align_traces(add_noise(known_pairs, 0.3), reference)
 
 
 @pytest.mark.record
 class TestByGradient:
     def test_without_a_value_that_agrees_most_gradients_find_their_partner(self, pairs):
-        clean, noisy = pairs
-        right, wrong = right_and_wrong(noisy, clean, BACKWARD)
-        assert right > 60
-        assert wrong == 0
+        clean_alignment, noisy_alignment = pairs
+        n_right, n_wrong = count_right_and_wrong(noisy_alignment, clean_alignment, BACKWARD)
+        assert n_right > 60
+        assert n_wrong == 0
 
-    def test_it_says_that_this_is_why(self, pairs):
-        _, noisy = pairs
-        phases = np.array(noisy.target.list_column("phase"), dtype=object)[noisy.classes["target"]]
-        evidence = noisy.classes["evidence"].to_numpy()
+    def test_their_evidence_is_gradient(self, pairs):
+        _, noisy_alignment = pairs
+        phases = np.array(noisy_alignment.target.list_column("phase"), dtype=object)[
+            noisy_alignment.classes["target"]
+        ]
+        evidence = noisy_alignment.classes["evidence"].to_numpy()
         assert (evidence[phases == BACKWARD] == "gradient").mean() > 0.5
         assert not (evidence[phases == FORWARD] == "gradient").any()

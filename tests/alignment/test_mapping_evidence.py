@@ -17,50 +17,65 @@ Flows = Callable[[str], Flow]
 
 
 @pytest.fixture
-def clean(flow: Flows) -> MsprobeMapping:
+def clean_mapping(flow: Flows) -> MsprobeMapping:
     """What the two runs without fault taught."""
     return build_mapping(
-        align(flow("ms_mf_none"), flow("pt_none"), load_shipped_rules()), load_shipped_rules(), "data", (8, 3)
+        align(flow("ms_mf_none"), flow("pt_none"), load_shipped_rules()),
+        load_shipped_rules(),
+        "data",
+        (8, 3),
     )
 
 
-def with_mapping(tmp_path: Path, pairs: dict[str, str]) -> Rules:
+def load_rules_with_mapping(tmp_path: Path, list_pairs: dict[str, str]) -> Rules:
     file = tmp_path / "mapping.yaml"
-    file.write_text("".join(f"{name}: {other}\n" for name, other in pairs.items()))
+    file.write_text("".join(f"{name}: {other}\n" for name, second_flow in list_pairs.items()))
     return load_rules([file])
 
 
-def pairs(alignment: Alignment, evidence: str = "") -> set[tuple[int, int]]:
+def list_pairs(alignment: Alignment, evidence: str = "") -> set[tuple[int, int]]:
     table = alignment.classes
-    chosen = table if not evidence else table[table["evidence"] == evidence]
-    return set(zip(chosen["target"].tolist(), chosen["reference"].tolist(), strict=True))
+    chosen_rows = table if not evidence else table[table["evidence"] == evidence]
+    return set(zip(chosen_rows["target"].tolist(), chosen_rows["reference"].tolist(), strict=True))
 
 
 def test_names_from_a_clean_pair_add_pairs_beyond_a_fault(
-    flow: Flows, clean: MsprobeMapping, tmp_path: Path
+    flow: Flows, clean_mapping: MsprobeMapping, tmp_path: Path
 ) -> None:
     faulty, reference = flow("ms_mf_attn_scale"), flow("pt_none")
-    forward = {name: other for name, other in clean.pairs.items() if ".forward." in name}
-    plain = align(faulty, reference, load_shipped_rules())
-    helped = align(faulty, reference, with_mapping(tmp_path, forward))
-    assert len(pairs(helped)) > len(pairs(plain))
-    assert pairs(plain, "value") <= pairs(helped, "value") | pairs(helped, "name")
-    truth = pairs(align(flow("ms_mf_none"), reference, load_shipped_rules()))
-    number = _same_slots(flow("ms_mf_none"), faulty)
-    assert pairs(helped, "name") <= {(number[t], r) for t, r in truth if t in number}
+    forward = {
+        name: second_flow
+        for name, second_flow in clean_mapping.pairs.items()
+        if ".forward." in name
+    }
+    plain_alignment = align(faulty, reference, load_shipped_rules())
+    helped_alignment = align(faulty, reference, load_rules_with_mapping(tmp_path, forward))
+    assert len(list_pairs(helped_alignment)) > len(list_pairs(plain_alignment))
+    assert list_pairs(plain_alignment, "value") <= list_pairs(
+        helped_alignment, "value"
+    ) | list_pairs(helped_alignment, "name")
+    true_pairs = list_pairs(align(flow("ms_mf_none"), reference, load_shipped_rules()))
+    target_numbers = _match_slots(flow("ms_mf_none"), faulty)
+    assert list_pairs(helped_alignment, "name") <= {
+        (target_numbers[t], r) for t, r in true_pairs if t in target_numbers
+    }
 
 
-def _same_slots(one: Flow, other: Flow) -> dict[int, int]:
+def _match_slots(first_flow: Flow, second_flow: Flow) -> dict[int, int]:
     """Class of one run -> class of another run of the same program, by the slot of the tensor that stands for it."""
-    names = one.trace.ops["name"].tolist(), other.trace.ops["name"].tolist()
+    names = first_flow.trace.ops["name"].tolist(), second_flow.trace.ops["name"].tolist()
     slots = {
         (names[1][op], slot): value
         for op, slot, value in zip(
-            other.tensors["op"], other.tensors["slot"], other.tensor_class, strict=True
+            second_flow.tensors["op"],
+            second_flow.tensors["slot"],
+            second_flow.tensor_class,
+            strict=True,
         )
     }
     keys = (
-        (value, one.tensors.iloc[row]) for value, row in enumerate(one.classes["tensor"].tolist())
+        (value, first_flow.tensors.iloc[row])
+        for value, row in enumerate(first_flow.classes["tensor"].tolist())
     )
     return {
         value: int(slots[key])
@@ -70,19 +85,22 @@ def _same_slots(one: Flow, other: Flow) -> dict[int, int]:
 
 
 def test_wrong_names_change_nothing_where_values_speak(
-    flow: Flows, clean: MsprobeMapping, tmp_path: Path
+    flow: Flows, clean_mapping: MsprobeMapping, tmp_path: Path
 ) -> None:
     target, reference = flow("ms_mf_none"), flow("pt_none")
-    names = list(clean.pairs)
-    wrong = dict(zip(names, [clean.pairs[name] for name in names[7:] + names[:7]], strict=True))
-    plain, misled = (
-        align(target, reference, rules) for rules in (load_shipped_rules(), with_mapping(tmp_path, wrong))
+    names = list(clean_mapping.pairs)
+    wrong_names = dict(
+        zip(names, [clean_mapping.pairs[name] for name in names[7:] + names[:7]], strict=True)
     )
-    assert pairs(misled) == pairs(plain)
+    plain_alignment, misled_alignment = (
+        align(target, reference, rules)
+        for rules in (load_shipped_rules(), load_rules_with_mapping(tmp_path, wrong_names))
+    )
+    assert list_pairs(misled_alignment) == list_pairs(plain_alignment)
 
 
 def test_an_api_that_a_mapping_names_has_the_kind_of_the_other(flow: Flows, tmp_path: Path) -> None:
-    rules = with_mapping(tmp_path, {"Functional.softmax": "Functional.silu"})
+    rules = load_rules_with_mapping(tmp_path, {"Functional.softmax": "Functional.silu"})
     alignment = align(flow("ms_mf_none"), flow("pt_none"), rules)
     kinds = alignment.target.trace.ops["kind"].tolist()
     assert {

@@ -1,9 +1,19 @@
-"""Ops of one kind that read the same are the same, whatever came out of them."""
+"""Ops of equal kind that read the same values are the same op, whatever they produce."""
 
 from dataclasses import replace
 
 import numpy as np
-from traces import edit_tensors, find_tensors_like, start_matching, find_op, scale_result, select_ops, find_tensor, find_value, remove_ops
+from traces import (
+    edit_tensors,
+    find_op,
+    find_tensor,
+    find_tensors_like,
+    find_value,
+    remove_ops,
+    scale_result,
+    select_ops,
+    start_matching,
+)
 
 from dumpdiff.alignment import anchors, structure
 
@@ -15,152 +25,177 @@ Q, K, V = (
 )  #: ops that project to queries, keys and values in layer 1, each followed by its module call
 
 
-def closed(target, reference):
-    pairs = start_matching(target, reference)
-    anchors.pair_by_value(pairs)
-    structure.pair_by_structure(pairs)
-    return pairs
+def close_matching(target, reference):
+    matching = start_matching(target, reference)
+    anchors.pair_by_value(matching)
+    structure.pair_by_structure(matching)
+    return matching
 
 
-def ops_by_name(pairs):
+def map_ops_by_name(matching):
     names_t, names_r = (
-        flow.trace.ops["name"].to_numpy() for flow in (pairs.target, pairs.reference)
+        flow.trace.ops["name"].to_numpy() for flow in (matching.target, matching.reference)
     )
-    return {names_t[t]: names_r[r] for t, r in enumerate(pairs.ops_t.tolist()) if r >= 0}
+    return {names_t[t]: names_r[r] for t, r in enumerate(matching.ops_t.tolist()) if r >= 0}
 
 
-def computing(trace, first):
-    """Forward ops from the first on that make a value; module calls left out."""
-    chosen = (trace.ops["phase"] == "forward") & (trace.ops["level"] == "op")
-    return [o for o in np.flatnonzero(chosen).tolist() if o >= find_op(trace, first)]
+def list_computing_ops(trace, first):
+    """Return the forward ops from the first on that compute a value, without module calls."""
+    is_chosen = (trace.ops["phase"] == "forward") & (trace.ops["level"] == "op")
+    return [o for o in np.flatnonzero(is_chosen).tolist() if o >= find_op(trace, first)]
 
 
-def wrong(pairs):
-    return {ours: theirs for ours, theirs in ops_by_name(pairs).items() if ours != theirs}
+def find_wrong_ops(matching):
+    return {
+        name_t: name_r for name_t, name_r in map_ops_by_name(matching).items() if name_t != name_r
+    }
 
 
 class TestAcrossADivergence:
     def test_everything_computed_from_it_is_still_paired(self, trace):
-        whole = trace("pt_none")
-        pairs = closed(scale_result(whole, FIRST, 1.07, and_after=True), whole)
-        after = computing(whole, FIRST)
-        assert len(after) > 50
-        assert (pairs.ops_t[after] == after).all()
-        assert not wrong(pairs)
+        clean_trace = trace("pt_none")
+        matching = close_matching(
+            scale_result(clean_trace, FIRST, 1.07, and_after=True), clean_trace
+        )
+        later_ops = list_computing_ops(clean_trace, FIRST)
+        assert len(later_ops) > 50
+        assert (matching.ops_t[later_ops] == later_ops).all()
+        assert not find_wrong_ops(matching)
 
     def test_the_order_of_independent_ops_does_not_matter(self, trace):
-        whole = trace("pt_none")
-        values_first = [*range(Q), V, V + 1, K, K + 1, Q, Q + 1, *range(V + 2, len(whole.ops))]
-        pairs = closed(select_ops(scale_result(whole, FIRST, 1.07, and_after=True), values_first), whole)
-        assert not wrong(pairs)
-        assert ops_by_name(pairs)["Functional.linear.9.forward"] == "Functional.linear.9.forward"
+        clean_trace = trace("pt_none")
+        values_first = [
+            *range(Q),
+            V,
+            V + 1,
+            K,
+            K + 1,
+            Q,
+            Q + 1,
+            *range(V + 2, len(clean_trace.ops)),
+        ]
+        matching = close_matching(
+            select_ops(scale_result(clean_trace, FIRST, 1.07, and_after=True), values_first),
+            clean_trace,
+        )
+        assert not find_wrong_ops(matching)
+        assert (
+            map_ops_by_name(matching)["Functional.linear.9.forward"]
+            == "Functional.linear.9.forward"
+        )
 
     def test_values_of_the_wrong_size_stop_it(self, trace):
-        whole = trace("pt_none")
-        apart = scale_result(whole, FIRST, 1.07, and_after=True)
-        rows = find_tensors_like(apart, "Functional.silu.1.forward", "output.0")
-        pairs = closed(edit_tensors(apart, rows, size=9999), whole)
-        silu = find_value(pairs.target, "Functional.silu.1.forward", "output.0")
-        assert pairs.classes_t[silu] == -1
+        clean_trace = trace("pt_none")
+        diverged_trace = scale_result(clean_trace, FIRST, 1.07, and_after=True)
+        rows = find_tensors_like(diverged_trace, "Functional.silu.1.forward", "output.0")
+        matching = close_matching(edit_tensors(diverged_trace, rows, size=9999), clean_trace)
+        silu = find_value(matching.target, "Functional.silu.1.forward", "output.0")
+        assert matching.classes_t[silu] == -1
 
     def test_an_op_that_only_one_side_has_leaves_the_rest_paired(self, trace):
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         scale = "Tensor.__truediv__.1.forward"
-        pairs = closed(remove_ops(scale_result(whole, FIRST, 1.07, and_after=True), scale), whole)
-        assert not wrong(pairs)
-        open_ops = [o for o in computing(whole, FIRST) if pairs.ops_r[o] < 0]
-        assert [whole.ops["name"].iat[o] for o in open_ops] == [scale]
+        matching = close_matching(
+            remove_ops(scale_result(clean_trace, FIRST, 1.07, and_after=True), scale), clean_trace
+        )
+        assert not find_wrong_ops(matching)
+        open_ops = [o for o in list_computing_ops(clean_trace, FIRST) if matching.ops_r[o] < 0]
+        assert [clean_trace.ops["name"].iat[o] for o in open_ops] == [scale]
 
 
 class TestUpward:
-    def test_a_weight_that_differs_is_what_paired_ops_read_beside_what_agrees(self, trace):
-        """No record names it: its reader's other input is paired, and so is the operator."""
-        whole = trace("v6.0_api_stack_summary")
-        weight = find_tensors_like(whole, "Functional.linear.18.forward", "input.1")
-        output = find_tensors_like(whole, "Functional.linear.18.forward", "output.0")
-        faulty = edit_tensors(edit_tensors(whole, weight, max=0.7, norm=20.0), output, max=7.0, norm=99.0)
-        pairs = closed(faulty, whole)
-        ours = find_value(pairs.target, "Functional.linear.18.forward", "input.1")
-        assert pairs.classes_t[ours] == find_value(
-            pairs.reference, "Functional.linear.18.forward", "input.1"
+    def test_a_weight_that_differs_is_the_remaining_input_of_paired_ops(self, trace):
+        """No record names it: its consumer's other input is paired, and so is the operator."""
+        clean_trace = trace("v6.0_api_stack_summary")
+        weight = find_tensors_like(clean_trace, "Functional.linear.18.forward", "input.1")
+        output = find_tensors_like(clean_trace, "Functional.linear.18.forward", "output.0")
+        faulty = edit_tensors(
+            edit_tensors(clean_trace, weight, max=0.7, norm=20.0), output, max=7.0, norm=99.0
         )
-        assert pairs.evidence[ours] == "structure"
+        matching = close_matching(faulty, clean_trace)
+        name_t = find_value(matching.target, "Functional.linear.18.forward", "input.1")
+        assert matching.classes_t[name_t] == find_value(
+            matching.reference, "Functional.linear.18.forward", "input.1"
+        )
+        assert matching.evidence[name_t] == "structure"
 
-    def test_scales_that_are_all_ones_are_told_apart_by_what_reads_them(self, trace):
-        whole = trace("pt_none")
+    def test_scales_of_ones_are_distinguished_by_their_consumers(self, trace):
+        clean_trace = trace("pt_none")
         scales = [f"Functional.layer_norm.{number}.forward" for number in range(9)]
-        ones = edit_tensors(whole, range(len(whole.tensors)), parameter="")
+        ones_trace = edit_tensors(clean_trace, range(len(clean_trace.tensors)), parameter="")
         for name in scales:
-            ones = edit_tensors(
-                ones,
-                find_tensors_like(whole, name, "input.2"),
+            ones_trace = edit_tensors(
+                ones_trace,
+                find_tensors_like(clean_trace, name, "input.2"),
                 max=1.0,
                 min=1.0,
                 mean=1.0,
                 norm=8.0,
                 parameter="",
             )
-        pairs = closed(ones, ones)
-        found = [find_value(pairs.target, name, "input.2") for name in scales]
-        assert (pairs.classes_t[found] == found).all()
+        matching = close_matching(ones_trace, ones_trace)
+        found = [find_value(matching.target, name, "input.2") for name in scales]
+        assert (matching.classes_t[found] == found).all()
 
 
 class TestEquivalentKinds:
-    def renamed(self, trace, kind, other):
+    def rename_kind(self, trace, kind, other):
         ops = trace.ops.copy()
         ops["kind"] = ops["kind"].replace(kind, other)
         return replace(trace, ops=ops)
 
     def test_kinds_that_made_the_same_values_are_equal_where_values_differ(self, trace):
         """An operator that no rule knows: layer 0 shows what it is, and layers 1 to 3 disagree."""
-        whole = trace("pt_none")
-        unknown = self.renamed(whole, "Functional.silu", "Custom.npu_gelu_like")
-        pairs = start_matching(unknown, whole)
-        anchors.pair_by_value(pairs)
-        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
-        silu = find_op(whole, "Functional.silu.1.forward")
+        clean_trace = trace("pt_none")
+        unknown = self.rename_kind(clean_trace, "Functional.silu", "Custom.npu_gelu_like")
+        matching = start_matching(unknown, clean_trace)
+        anchors.pair_by_value(matching)
+        kinds_t, kinds_r = structure.find_equivalent_kinds(matching)
+        silu = find_op(clean_trace, "Functional.silu.1.forward")
         assert kinds_t[silu] == kinds_r[silu]
 
     def test_kinds_seen_once_are_not(self, trace):
-        whole = trace("pt_none")
-        ops = whole.ops.copy()
-        once = find_op(whole, "Functional.silu.1.forward")
+        clean_trace = trace("pt_none")
+        ops = clean_trace.ops.copy()
+        once = find_op(clean_trace, "Functional.silu.1.forward")
         ops.loc[once, "kind"] = "Custom.npu_gelu_like"
-        pairs = start_matching(replace(whole, ops=ops), whole)
-        anchors.pair_by_value(pairs)
-        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
+        matching = start_matching(replace(clean_trace, ops=ops), clean_trace)
+        anchors.pair_by_value(matching)
+        kinds_t, kinds_r = structure.find_equivalent_kinds(matching)
         assert kinds_t[once] != kinds_r[once]
 
     def test_kinds_are_equal_to_themselves(self, trace):
-        pairs = start_matching(trace("pt_none"), trace("pt_none"))
-        kinds_t, kinds_r = structure.find_equivalent_kinds(pairs)
+        matching = start_matching(trace("pt_none"), trace("pt_none"))
+        kinds_t, kinds_r = structure.find_equivalent_kinds(matching)
         assert kinds_t == kinds_r
-        assert len(set(kinds_t)) == len(set(pairs.kinds_t))
+        assert len(set(kinds_t)) == len(set(matching.kinds_t))
 
 
 class TestIdleOps:
     def test_backward_records_that_make_nothing_belong_to_paired_calls(self, trace):
-        whole = trace("pt_none")
-        pairs = closed(whole, whole)
-        backward = find_op(whole, "Functional.linear.12.backward")
-        assert pairs.ops_t[backward] == -1
-        structure.pair_idle_ops(pairs)
-        assert pairs.ops_t[backward] == backward
+        clean_trace = trace("pt_none")
+        matching = close_matching(clean_trace, clean_trace)
+        backward = find_op(clean_trace, "Functional.linear.12.backward")
+        assert matching.ops_t[backward] == -1
+        structure.pair_idle_ops(matching)
+        assert matching.ops_t[backward] == backward
 
     def test_layout_ops_that_read_the_same_are_paired(self, trace):
-        whole = trace("ms_graph")
-        pairs = closed(whole, whole)
-        structure.pair_idle_ops(pairs)
-        kinds = whole.ops["kind"].to_numpy()
-        layouts = np.flatnonzero(pairs.target.is_layout & np.isin(kinds, ["Reshape", "Transpose"]))
+        clean_trace = trace("ms_graph")
+        matching = close_matching(clean_trace, clean_trace)
+        structure.pair_idle_ops(matching)
+        kinds = clean_trace.ops["kind"].to_numpy()
+        layouts = np.flatnonzero(
+            matching.target.is_layout & np.isin(kinds, ["Reshape", "Transpose"])
+        )
         assert len(layouts) == 162
-        assert (kinds[pairs.ops_t[layouts]] == kinds[layouts]).all()
+        assert (kinds[matching.ops_t[layouts]] == kinds[layouts]).all()
 
 
 def test_nothing_follows_from_nothing(trace):
     """Without an anchor no op reads anything known."""
-    whole = trace("pt_none")
-    pairs = start_matching(whole, whole)
-    structure.pair_by_structure(pairs)
-    assert (pairs.classes_t < 0).all()
-    assert find_tensor(whole, FIRST, "output.0") > 0
+    clean_trace = trace("pt_none")
+    matching = start_matching(clean_trace, clean_trace)
+    structure.pair_by_structure(matching)
+    assert (matching.classes_t < 0).all()
+    assert find_tensor(clean_trace, FIRST, "output.0") > 0

@@ -1,6 +1,7 @@
-"""Dumps a small PyTorch network with learned positions and a masked loss, two micro-batches: ``record_masked.py OUT``.
+"""Dump a small PyTorch network with learned positions, a masked loss and two micro-batches.
 
-OUT/dump is msprobe's, OUT/given.npz what the network was given in step 0; in step 1 the labels are shifted twice.
+Usage: ``record_masked.py OUT``. OUT/dump is a dump of msprobe, OUT/given.npz contains the inputs of
+step 0. In step 1 the labels are shifted twice.
 """
 
 from __future__ import annotations

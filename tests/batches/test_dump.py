@@ -1,4 +1,4 @@
-"""What a network was given is found in real dumps of both frameworks, by who reads it."""
+"""The batch that a network read is found in real dumps of both frameworks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Dump = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("name", ["demo_mindspore", "demo_pytorch"])
-def test_tokens_and_labels_are_those_that_the_script_gave(dump: Dump, name: str) -> None:
+def test_tokens_and_labels_are_those_of_the_script(dump: Dump, name: str) -> None:
     tokens, labels = model_spec.clean(model_spec.Size(layers=3, hidden=32, ffn=88)).batch()
     batch = read_batches(dump(name))
     np.testing.assert_array_equal(batch.tokens, tokens)
@@ -32,37 +32,38 @@ def test_tokens_and_labels_are_those_that_the_script_gave(dump: Dump, name: str)
 
 
 @pytest.mark.parametrize("name", ["ms_graph_bug_w1", "v6.0_api_stack", "v4.0.T2_api_stack"])
-def test_all_dumps_of_one_model_hold_one_batch(dump: Dump, name: str) -> None:
+def test_all_dumps_of_one_model_contain_the_same_batch(dump: Dump, name: str) -> None:
     comparison = compare(read_batches(dump("ms_graph")), read_batches(dump(name)))
-    said = {(finding.name, finding.state) for finding in comparison.findings if not finding.side}
-    assert (comparison.verdict, said) == ("agree", {("token ids", "agree"), ("labels", "agree")})
+    common_findings = [finding for finding in comparison.findings if not finding.side]
+    states = {(finding.name, finding.state) for finding in common_findings}
+    assert (comparison.verdict, states) == ("agree", {("token ids", "agree"), ("labels", "agree")})
 
 
-def test_a_recorder_without_integers_tells_the_ids_by_the_rows_that_it_looked_up(
+def test_ids_are_recovered_from_embeddings_if_integers_were_not_recorded(
     dump: Dump,
 ) -> None:
     batch = read_batches(dump("v1.0_api_stack"))
     np.testing.assert_array_equal(batch.tokens, read_batches(dump("v6.0_api_stack")).tokens)
     assert batch.notes == (
-        "no ids were recorded: they are the rows of the table that the embedding gave out",
+        "no ids were recorded: they were recovered from the rows that the embedding returned",
     )
     assert compare(batch, read_batches(dump("ms_graph"))).missing == (
         "labels: not found in the target",
     )
 
 
-def test_statistics_that_agree_prove_nothing(dump: Dump) -> None:
+def test_equal_statistics_are_inconclusive(dump: Dump) -> None:
     comparison = compare(
         read_batches(dump("ms_graph")), read_batches(dump("v6.0_api_stack_summary"))
     )
     assert comparison.verdict == "inconclusive"
     assert (
         comparison.findings[0].summary
-        == "max 121, min 5 on both sides; statistics say no more, dump whole tensors"
+        == "max 121, min 5 on both sides; this is no proof, dump whole tensors"
     )
 
 
-def test_statistics_that_differ_are_another_batch(dump: Dump) -> None:
+def test_different_statistics_differ(dump: Dump) -> None:
     comparison = compare(
         read_batches(dump("demo_mindspore")), read_batches(dump("v6.0_api_stack_summary"))
     )
@@ -70,18 +71,18 @@ def test_statistics_that_differ_are_another_batch(dump: Dump) -> None:
     assert comparison.findings[0].summary == "max 127 against 121, min 1 against 5"
 
 
-def test_equal_checksums_are_the_same_batch(dump: Dump) -> None:
+def test_equal_checksums_agree(dump: Dump) -> None:
     checksums = read_batches(dump("v6.0_api_stack_md5"))
     assert compare(checksums, checksums).verdict == "agree"
     whole = compare(checksums, read_batches(dump("v6.0_api_stack")))
     assert (whole.verdict, whole.findings[0].summary) == (
         "inconclusive",
-        "what the two dumps recorded of them cannot be compared",
+        "the two dumps recorded different statistics of them, which cannot be compared",
     )
 
 
-def test_a_dump_in_which_no_embedding_reads_integers_is_refused(dump: Dump) -> None:
-    with pytest.raises(DumpError, match="no embedding reads integers in it"):
+def test_a_dump_without_integer_inputs_of_embeddings_is_rejected(dump: Dump) -> None:
+    with pytest.raises(DumpError, match="no embedding in it reads integers"):
         read_batches(dump("edge_v6.0_all_filterOFF"))
 
 
@@ -96,7 +97,7 @@ def test_a_dump_in_which_no_embedding_reads_integers_is_refused(dump: Dump) -> N
         ([[7]], False),
     ],
 )
-def test_positions_are_known_by_their_counting(ids: list[list[int]], counts: bool) -> None:
+def test_positions_are_recognized_by_counting(ids: list[list[int]], counts: bool) -> None:
     assert is_counting(np.array(ids)) == counts
 
 
@@ -110,33 +111,30 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.record
-def test_masks_positions_and_micro_batches_are_found_where_a_network_has_them(masked: Path) -> None:
-    given = np.load(masked / "given.npz")
+def test_masks_positions_and_micro_batches_are_found(masked: Path) -> None:
+    expected = np.load(masked / "given.npz")
     batch = read_batches(masked / "dump")
     assert set(batch.arrays) == {"tokens", "labels", "loss_mask", "positions"}
     for name in batch.arrays:
-        np.testing.assert_array_equal(batch.arrays[name], given[name])
+        np.testing.assert_array_equal(batch.arrays[name], expected[name])
     assert compare(batch, read_batches(masked / "given.npz")).verdict == "agree"
 
 
 @pytest.mark.record
-def test_labels_that_are_shifted_twice_are_found(masked: Path) -> None:
+def test_labels_that_are_shifted_twice_differ(masked: Path) -> None:
     comparison = compare(
         read_batches(masked / "dump", step=1), read_batches(masked / "dump", step=0)
     )
     assert comparison.verdict == "differ"
     assert comparison.to_stage().headline == (
-        "labels: the target's are the reference's moved on by 1 (2 ahead of the inputs, against 1)"
+        "labels: the target's are the reference's, shifted forward by 1 (2 ahead of the inputs,"
+        " against 1)"
     )
 
 
-def test_of_two_dumps_one_must_be_chosen_whichever_side_they_are_of(
-    dump: Dump, tmp_path: Path
-) -> None:
+def test_one_of_two_dumps_must_be_selected(dump: Dump, tmp_path: Path) -> None:
     (process,) = (dump("demo_pytorch") / "step0").iterdir()
     for name in ("proc1", "proc2"):
         shutil.copytree(process, tmp_path / "step0" / name)
-    with pytest.raises(
-        DumpError, match="the dump holds 2 matching dumps; give the folder of one"
-    ):
+    with pytest.raises(DumpError, match="the dump holds 2 matching dumps; give the folder of one"):
         read_batches(tmp_path)

@@ -1,4 +1,4 @@
-"""The first batch of token files is, bit for bit, what Megatron's own dataset gives; so are the ranks."""
+"""The first batch of token files equals that of Megatron's own dataset bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dumpdiff.batches import Packing, read_batches
 from dumpdiff.batches.first_step import assign_ranks
 from dumpdiff.model.errors import DumpError
 
-from .written import drawn, token_files
+from .input_files import draw_samples, write_token_files
 
 COUNT = 6
 
@@ -20,9 +20,9 @@ COUNT = 6
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("datasets")
     return {
-        "a": token_files(folder / "a"),
-        "b": token_files(folder / "b", documents=25, seed=2, dtype=np.int32),
-        "many": token_files(folder / "many", documents=1500, seed=3, longest=12),
+        "a": write_token_files(folder / "a"),
+        "b": write_token_files(folder / "b", documents=25, seed=2, dtype=np.int32),
+        "many": write_token_files(folder / "many", documents=1500, seed=3, longest=12),
     }
 
 
@@ -31,13 +31,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("length", [16, 33])
 @pytest.mark.parametrize(
     "samples", [8, 30, 137, 300]
-)  # within an epoch, and with a last epoch shuffled on its own or not
-def test_one_dataset_is_cut_as_megatron_cuts_it(
+)  # within an epoch, and with a last epoch shuffled separately or not
+def test_one_dataset_is_packed_as_by_megatron(
     files: dict[str, Path], seed: int, split: str, length: int, samples: int
 ) -> None:
     packing = Packing(length, COUNT, seed=seed, split=split, samples=samples)
     batch = read_batches(files["a"], packing)
-    tokens, labels = drawn(
+    tokens, labels = draw_samples(
         ([str(files["a"])], None), COUNT, length=length, samples=samples, split=split, seed=seed
     )
     assert batch.tokens is not None
@@ -47,7 +47,9 @@ def test_one_dataset_is_cut_as_megatron_cuts_it(
 
 
 def test_the_default_split_is_that_of_megatron(files: dict[str, Path]) -> None:
-    tokens, _ = drawn(([str(files["many"])], None), COUNT, length=64, samples=50, split="969,30,1")
+    tokens, _ = draw_samples(
+        ([str(files["many"])], None), COUNT, length=64, samples=50, split="969,30,1"
+    )
     np.testing.assert_array_equal(
         read_batches(files["many"], Packing(64, COUNT, samples=50)).tokens, tokens
     )
@@ -57,7 +59,7 @@ def test_the_default_split_is_that_of_megatron(files: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("names", "weights"), [("a", [1.0]), ("ab", [0.3, 0.7]), ("ab", None), ("aab", [3, 2, 5])]
 )
-def test_datasets_are_blended_as_megatron_blends_them(
+def test_datasets_are_blended_as_by_megatron(
     files: dict[str, Path], names: str, weights: list[float] | None, samples: int
 ) -> None:
     prefixes = [str(files[name]) for name in names]
@@ -66,39 +68,39 @@ def test_datasets_are_blended_as_megatron_blends_them(
         if weights
         else " ".join(prefixes)
     )
-    tokens, _ = drawn((prefixes, weights), COUNT, length=16, samples=samples, split="1,0,0")
+    tokens, _ = draw_samples((prefixes, weights), COUNT, length=16, samples=samples, split="1,0,0")
     batch = read_batches(path, Packing(16, COUNT, split="1,0,0", samples=samples))
     np.testing.assert_array_equal(batch.tokens, tokens)
 
 
 def test_pad_tokens_become_zero_unless_they_end_documents(files: dict[str, Path]) -> None:
-    tokens, _ = drawn(
+    tokens, _ = draw_samples(
         ([str(files["a"])], None), COUNT, length=16, samples=30, split="1,0,0", pad=17
     )
     padded = Packing(16, COUNT, split="1,0,0", samples=30, pad=17)
-    plain = Packing(16, COUNT, split="1,0,0", samples=30, pad=17, eod=17)
-    raw = Packing(16, COUNT, split="1,0,0", samples=30)
+    end_of_document = Packing(16, COUNT, split="1,0,0", samples=30, pad=17, eod=17)
+    unpadded = Packing(16, COUNT, split="1,0,0", samples=30)
     np.testing.assert_array_equal(read_batches(files["a"], padded).tokens, tokens)
     np.testing.assert_array_equal(
-        read_batches(files["a"], plain).tokens, read_batches(files["a"], raw).tokens
+        read_batches(files["a"], end_of_document).tokens, read_batches(files["a"], unpadded).tokens
     )
 
 
-def test_both_loaders_pack_alike_but_deal_out_samples_in_their_own_way(
+def test_loaders_pack_the_same_samples_but_distribute_them_differently(
     files: dict[str, Path],
 ) -> None:
-    both = [
+    batches = [
         read_batches(files["a"], Packing(16, 8, 2, 2, split="1,0,0", samples=30, loader=loader))
         for loader in ("megatron", "mindformers")
     ]
-    np.testing.assert_array_equal(both[0].tokens, both[1].tokens)
-    assert [batch.ranks.tolist() for batch in both if batch.ranks is not None] == [
+    np.testing.assert_array_equal(batches[0].tokens, batches[1].tokens)
+    assert [batch.ranks.tolist() for batch in batches if batch.ranks is not None] == [
         [0, 0, 1, 1, 0, 0, 1, 1],  # micro-batches in turn
         [0, 1, 0, 1, 0, 1, 0, 1],
     ]
 
 
-def test_mindspore_deals_out_single_samples() -> None:
+def test_mindspore_distributes_single_samples() -> None:
     import mindspore.dataset as ds
 
     class Numbers:
@@ -120,29 +122,32 @@ def test_mindspore_deals_out_single_samples() -> None:
     )
 
 
-def test_a_rank_of_a_dataset_is_its_samples_alone(files: dict[str, Path]) -> None:
+def test_a_rank_of_a_dataset_has_only_its_samples(files: dict[str, Path]) -> None:
     packing = Packing(16, 8, 2, 2, split="1,0,0", samples=30)
-    whole, second = read_batches(files["a"], packing), read_batches(files["a"], packing, rank=1)
-    assert whole.tokens is not None
-    np.testing.assert_array_equal(second.tokens, whole.tokens[[2, 3, 6, 7]])
+    all_ranks, second_rank = (
+        read_batches(files["a"], packing),
+        read_batches(files["a"], packing, rank=1),
+    )
+    assert all_ranks.tokens is not None
+    np.testing.assert_array_equal(second_rank.tokens, all_ranks.tokens[[2, 3, 6, 7]])
     with pytest.raises(DumpError, match="rank 2 of 2 data-parallel ranks"):
         read_batches(files["a"], packing, rank=2)
 
 
 @pytest.mark.parametrize(
-    ("packing", "said"),
+    ("packing", "message"),
     [
-        (Packing(), "say how long with --seq-length"),
+        (Packing(), "set their length with --seq-length"),
         (Packing(100_000), "a sample takes 100,001"),
-        (Packing(16, 1000), "say with --samples how many the training takes"),
+        (Packing(16, 1000), "set the samples of the whole training with --samples"),
         (Packing(16, split="0,1,1"), "split '0,1,1': expected up to three weights"),
         (Packing(16, split="x"), "split 'x'"),
         (Packing(16, samples=10**15), "more than Megatron can number"),
     ],
 )
-def test_what_cannot_be_cut_is_said_in_one_line(
-    files: dict[str, Path], packing: Packing, said: str
+def test_datasets_that_cannot_be_packed_are_rejected_in_one_line(
+    files: dict[str, Path], packing: Packing, message: str
 ) -> None:
-    with pytest.raises(DumpError, match=said) as caught:
+    with pytest.raises(DumpError, match=message) as error:
         read_batches(files["a"], packing)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""What settings say of how token files are cut."""
+"""The packing of token files, derived from settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dumpdiff.batches import Packing, derive_packings
 from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.run_settings import compare, read_settings
 
-from .written import token_files
+from .input_files import write_token_files
 
 YAML = """
 seed: 0
@@ -32,34 +32,36 @@ torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 2 --seq-length 64 --mic
 """
 
 
-def written(tmp_path: Path, script: str = SCRIPT) -> tuple[str, str]:
+def write_settings(tmp_path: Path, script: str = SCRIPT) -> tuple[str, str]:
     (tmp_path / "pretrain.yaml").write_text(YAML)
     (tmp_path / "train.sh").write_text(script)
     return str(tmp_path / "pretrain.yaml"), str(tmp_path / "train.sh")
 
 
-def test_both_frameworks_say_how_they_cut(tmp_path: Path) -> None:
-    target, reference = derive_packings(compare(*map(read_settings, written(tmp_path))))
+def test_the_packing_is_derived_from_the_settings_of_both_frameworks(tmp_path: Path) -> None:
+    target, reference = derive_packings(compare(*map(read_settings, write_settings(tmp_path))))
     split = "1.0,0.0,0.0"
     assert target == Packing(64, 8, 2, 4, 77, split, 800, "mindformers")
     assert reference == Packing(64, 8, 2, 4, 77, split, 800, "megatron")
 
 
-def test_what_is_not_said_is_as_megatron_has_it(tmp_path: Path) -> None:
-    _, script = written(tmp_path, "torchrun pretrain_gpt.py --num-layers 2 --seq-length 32\n")
+def test_missing_settings_are_megatrons_defaults(tmp_path: Path) -> None:
+    _, script = write_settings(
+        tmp_path, "torchrun pretrain_gpt.py --num-layers 2 --seq-length 32\n"
+    )
     packing = derive_packings(compare(read_settings(script), read_settings(script)))[0]
     assert (packing.sequence_length, packing.micro_batch, packing.samples) == (32, 1, None)
 
 
-def test_a_triage_cuts_the_datasets_of_a_case_by_its_settings(tmp_path: Path) -> None:
-    corpus = str(token_files(tmp_path / "corpus", documents=200))
+def test_a_triage_packs_the_datasets_of_a_case_by_its_settings(tmp_path: Path) -> None:
+    corpus = str(write_token_files(tmp_path / "corpus", documents=200))
     stages = []
     for script in (SCRIPT, SCRIPT.replace("--seed 77", "--seed 78")):
-        yaml, launch = written(tmp_path, script)
+        yaml, launch = write_settings(tmp_path, script)
         case = Case(Run(settings=yaml, data=corpus), Run(settings=launch, data=corpus))
         stages += [stage for stage in triage(case).evidence.stages if stage.name == "data"]
     assert [stage.verdict for stage in stages] == ["agree", "differ"]
     assert (
-        "8 samples go to another rank" in stages[0].headline
-    )  # the same samples, dealt out in another way
+        "8 samples go to a different rank" in stages[0].headline
+    )  # the same samples, distributed differently
     assert "another batch" in stages[1].headline

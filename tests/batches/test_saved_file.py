@@ -20,21 +20,21 @@ MEGATRON = {
     "labels": TEXT[:, 1:],
     "loss_mask": np.ones((4, 16), np.float32),
 }
-FACE = {
+TRANSFORMERS = {
     "input_ids": TEXT[:, :-1],
     "labels": TEXT[:, :-1],
     "attention_mask": np.ones((4, 16), np.int64),
 }
 
 
-def saved_torch(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def save_torch(path: Path, arrays: dict[str, np.ndarray]) -> None:
     torch.save(
         {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()},
         path,
     )
 
 
-def saved_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def save_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
 
 
@@ -42,12 +42,12 @@ def saved_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
     ("name", "save"),
     [
         ("batch.npz", lambda path, arrays: np.savez(path, **arrays)),
-        ("batch.pt", saved_torch),
-        ("batch.safetensors", saved_safetensors),
+        ("batch.pt", save_torch),
+        ("batch.safetensors", save_safetensors),
     ],
 )
-@pytest.mark.parametrize("arrays", [MEGATRON, FACE])
-def test_fields_are_known_by_the_names_that_frameworks_use(
+@pytest.mark.parametrize("arrays", [MEGATRON, TRANSFORMERS])
+def test_fields_are_recognized_by_the_names_that_frameworks_use(
     tmp_path: Path, name: str, save: Callable[[Path, Any], None], arrays: dict[str, np.ndarray]
 ) -> None:
     save(tmp_path / name, arrays)
@@ -68,7 +68,7 @@ def test_a_folder_of_arrays_is_a_batch(tmp_path: Path) -> None:
     assert set(read_batches(tmp_path).arrays) == set(MEGATRON)
 
 
-def test_megatrons_text_holds_inputs_and_labels(tmp_path: Path) -> None:
+def test_megatrons_text_contains_tokens_and_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", text=TEXT)
     batch = read_batches(tmp_path / "x.npz")
     np.testing.assert_array_equal(batch.tokens, TEXT[:, :-1])
@@ -88,7 +88,7 @@ def test_one_row_of_positions_serves_all_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"x": TEXT, "y": TEXT}, "no token ids among x, y; expected one of tokens, input_ids"),
         ({"x": TEXT + 0.5}, "no token ids among x"),
@@ -102,16 +102,16 @@ def test_one_row_of_positions_serves_all_samples(tmp_path: Path) -> None:
         ({"a.tokens": TEXT, "b.tokens": TEXT[:, 1:]}, "a.tokens and b.tokens differ in length"),
     ],
 )
-def test_what_is_no_batch_is_refused_in_one_line(
-    tmp_path: Path, arrays: dict[str, np.ndarray], said: str
+def test_arrays_that_are_no_batch_are_rejected(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(DumpError, match=said):
+    with pytest.raises(DumpError, match=message):
         read_batches(tmp_path / "x.npz")
 
 
-def test_a_path_that_is_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match=r"no such file or folder, and no gone\.idx beside it"):
+def test_paths_without_a_batch_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match=r"no such file or folder, and no gone\.idx next to it"):
         read_batches(tmp_path / "gone")
     (tmp_path / "x.txt").write_text("hello")
     with pytest.raises(DumpError, match=r"x\.txt: expected a checkpoint"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches.written import drawn, token_files, tokenizer_file
+from batches.input_files import draw_samples, write_token_files, write_tokenizer
 from schemas import check
 
 from .conftest import Run
@@ -18,7 +18,7 @@ Dump = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return token_files(tmp_path_factory.mktemp("corpus") / "text_document")
+    return write_token_files(tmp_path_factory.mktemp("corpus") / "text_document")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
 def test_a_batch_that_megatron_drew_is_found_in_its_files(
     run: Run, corpus: Path, tmp_path: Path
 ) -> None:
-    tokens, labels = drawn(([str(corpus)], None), 4, length=16, samples=30, split="1,0,0")
+    tokens, labels = draw_samples(([str(corpus)], None), 4, length=16, samples=30, split="1,0,0")
     np.savez(tmp_path / "batch.npz", tokens=tokens, labels=labels)
     cut = ("--seq-length", 16, "--global-batch-size", 4, "--samples", 30, "--split", "1,0,0")
     result = run("data", tmp_path / "batch.npz", corpus, *cut, "-v")
@@ -87,7 +87,7 @@ def test_two_values_are_those_of_either_side(run: Run, corpus: Path) -> None:
     )
     assert dealt.exit_code == 0
     assert (
-        "4 of 8 samples go to another rank, first sample 1: rank 0 against rank 1" in dealt.stdout
+        "4 of 8 samples go to a different rank, first sample 1: rank 0 against rank 1" in dealt.stdout
     )
 
 
@@ -97,7 +97,7 @@ def test_two_values_are_those_of_either_side(run: Run, corpus: Path) -> None:
         (("--seed", "1:2:3"), "is no value and no TARGET:REFERENCE"),
         (("--seed", "x"), "'x' is not a valid integer"),
         (("--loader", "megatron:torch"), "'torch' is not one of"),
-        ((), "say how long with --seq-length"),
+        ((), "set their length with --seq-length"),
     ],
 )
 def test_wrong_options_are_exit_code_2(
@@ -134,7 +134,7 @@ def test_the_json_holds_findings_order_and_first_place(run: Run, tmp_path: Path)
 def test_the_sample_that_differs_is_printed_as_text(run: Run, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
-    file = tokenizer_file(tmp_path)
+    file = write_tokenizer(tmp_path)
     ids = np.array(
         [Tokenizer.from_file(str(file)).encode(text).ids for text in ("same batch", "same batch")]
     )

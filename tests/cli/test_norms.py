@@ -116,7 +116,7 @@ def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> 
     ("write", "said"),
     [
         (lambda path: None, "no such file or folder"),
-        (lambda path: path.write_text("nothing\n"), "no gradient norms are in it"),
+        (lambda path: path.write_text("nothing\n"), "contains no gradient norms"),
         (lambda path: path.mkdir(), "holds no logs, gradients or dump"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(50)), "expected a checkpoint"),
     ],

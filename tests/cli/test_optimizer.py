@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from optimizers.saved import train
+from optimizers.sgd_run import save_sgd_run
 from schemas import check
 
 from .conftest import Run
 
 
 def test_one_run(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a", momentum=0.9))
+    told = run("optimizer", save_sgd_run(tmp_path / "a", momentum=0.9))
     assert told.exit_code == 0
     assert told.stdout.startswith(
         "SGD with momentum, learning rate 0.1, momentum 0.9 (2 of 2 parameters)\n"
@@ -22,7 +22,7 @@ def test_one_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_rule(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a"), train(tmp_path / "b"), "-q")
+    told = run("optimizer", save_sgd_run(tmp_path / "a"), save_sgd_run(tmp_path / "b"), "-q")
     assert (told.exit_code, told.stdout) == (
         0,
         "same rule: SGD, learning rate 0.1 (2 of 2 parameters)\n",
@@ -32,8 +32,8 @@ def test_two_runs_of_one_rule(run: Run, tmp_path: Path) -> None:
 def test_two_rules(run: Run, tmp_path: Path) -> None:
     told = run(
         "optimizer",
-        train(tmp_path / "a"),
-        train(tmp_path / "b", rate=0.2),
+        save_sgd_run(tmp_path / "a"),
+        save_sgd_run(tmp_path / "b", rate=0.2),
         "--json",
         tmp_path / "o.json",
     )
@@ -51,7 +51,7 @@ def test_two_rules(run: Run, tmp_path: Path) -> None:
 
 
 def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a", steps=1), "-q")
+    told = run("optimizer", save_sgd_run(tmp_path / "a", steps=1), "-q")
     assert told.exit_code == 3
     assert told.stdout == (
         "inconclusive: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps equally well; "
@@ -60,7 +60,7 @@ def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
 
 
 def test_no_rule(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a", lost=True))
+    told = run("optimizer", save_sgd_run(tmp_path / "a", with_other_gradients=True))
     assert told.exit_code == 3
     assert told.stdout.startswith("inconclusive: no rule explains 2 of 2 parameters; nearest is ")
     assert "no rule explains this; nearest: " in told.stdout
@@ -70,7 +70,7 @@ def test_settings_that_are_wrong_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("momentum: 0.5")
     told = run(
         "optimizer",
-        train(tmp_path / "a", momentum=0.9, steps=3),
+        save_sgd_run(tmp_path / "a", momentum=0.9, steps=3),
         "--settings",
         tmp_path / "settings.yaml",
     )
@@ -80,12 +80,12 @@ def test_settings_that_are_wrong_are_told(run: Run, tmp_path: Path) -> None:
 
 def test_a_learning_rate_that_is_wrong_may_be_a_scale(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("lr: 0.2")
-    told = run("optimizer", train(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
+    told = run("optimizer", save_sgd_run(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
     assert "learning rate 0.2, gradients times 0.5 (or the learning rate was 0.1)" in told.stdout
 
 
 def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", train(tmp_path / "a"), "--json", "-")
+    told = run("optimizer", save_sgd_run(tmp_path / "a"), "--json", "-")
     document = json.loads(told.stdout)
     check(document, "optimizer")
     assert (document["verdict"], document["reference"]) == ("explained", None)
@@ -105,7 +105,7 @@ def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_pat
 def test_wrong_input_is_2_and_one_line(
     run: Run, tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
-    folder = train(tmp_path / "a")
+    folder = save_sgd_run(tmp_path / "a")
     told = run("optimizer", *(part.replace("{run}", str(folder)) for part in arguments))
     assert told.exit_code == 2
     assert complaint in told.stderr

@@ -14,9 +14,9 @@ import click
 import numpy as np
 import pytest
 from batches.test_packing_settings import SCRIPT, YAML
-from batches.written import token_files
+from batches.input_files import write_token_files
 from click.testing import CliRunner
-from optimizers.saved import train
+from optimizers.sgd_run import save_sgd_run
 from traces import find_dependents, find_tensors_like, locate_divergence, scale_tensors
 from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
@@ -41,8 +41,8 @@ def triage_result(
 ) -> TriageResult:
     """Triage two runs with every input, in folders whose names need quotes in a shell."""
     folder = tmp_path_factory.mktemp("a run of 'mine'")
-    token_files(folder / "ours")
-    token_files(folder / "theirs", seed=2)
+    write_token_files(folder / "ours")
+    write_token_files(folder / "theirs", seed=2)
     (folder / "run.yaml").write_text(YAML.replace("seed: 77", "seed: 78"))
     (folder / "run.sh").write_text(SCRIPT)
     (folder / "run.log").write_text(
@@ -50,18 +50,23 @@ def triage_result(
     )
     (folder / "reference.log").write_text(format_megatron_log(LOSS))
     (folder / "rules.yaml").write_text("{}\n")
-    steps = [train(folder / side, rate=rate) for side, rate in (("ms", 0.1), ("pt", 0.2))]
+    steps = [save_sgd_run(folder / side, rate=rate) for side, rate in (("ms", 0.1), ("pt", 0.2))]
     runs = (
         Run(
-            settings=str(folder / settings), data=str(folder / data), log=str(folder / log),
-            norms=str(of / "gradients_1.npz"), weights=str(of / f"weights_{step}.npz"), steps=str(of),
-            dump=str(dump(name)), version=version,
+            settings=str(folder / settings),
+            data=str(folder / data),
+            log=str(folder / log),
+            norms=str(of / "gradients_1.npz"),
+            weights=str(of / f"weights_{step}.npz"),
+            steps=str(of),
+            dump=str(dump(name)),
+            version=version,
         )
         for settings, data, log, of, step, name, version in (
             ("run.yaml", "ours", "run.log", steps[0], 0, "ms_mf_attn_scale", "1.7"),
             ("run.sh", "theirs", "reference.log", steps[1], 1, "pt_none", "0.12"),
         )
-    )  # fmt: skip
+    )
     return dumpdiff.triage(Case(*runs, rules=(str(folder / "rules.yaml"),), min_steps=40))
 
 
@@ -155,9 +160,20 @@ def test_every_advised_command_is_taken(
     advice = [item for case, evidence in cases for item in advise_everything(case, evidence)]
     calls = parse_commands(*advice)
     assert {find_command(arguments) for arguments in calls} >= {
-        "settings", "data", "compare", "convert", "align", "narrow", "explain", "logs", "optimizer", "mindspore",
-        "msprobe", "env", "snippet",
-    }  # fmt: skip
+        "settings",
+        "data",
+        "compare",
+        "convert",
+        "align",
+        "narrow",
+        "explain",
+        "logs",
+        "optimizer",
+        "mindspore",
+        "msprobe",
+        "env",
+        "snippet",
+    }
 
 
 def test_the_check_of_commands_sees_a_wrong_one() -> None:

@@ -23,7 +23,7 @@ Logs = Callable[..., LogComparison]
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    """``logs(loss)`` compares a log of MindSpore Transformers with these losses to one with ``LOSS``."""
+    """``logs(loss)`` compares a log with these losses to a log with ``LOSS``."""
 
     def compare_logs(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
         (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))

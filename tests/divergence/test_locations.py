@@ -1,4 +1,4 @@
-"""Which ops a finding names: those from the last agreement on, and the op after which an addition is left out."""
+"""Which ops a finding names: those after the last agreement, and the op after which an addition is omitted."""
 
 from traces import locate_divergence, scale_result, skip_op
 
@@ -7,28 +7,30 @@ MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
 
 
 class TestABiasThatIsNotAdded:
-    """The product agrees with the other side's; what is wrong with it is that nothing follows."""
+    """The product agrees with the other side's; what is wrong is that no addition follows."""
 
     def test_the_product_is_named_and_what_reads_it(self, trace):
-        (found,) = locate_divergence(trace("ms_gpt2"), trace("pt_gpt2_no_bias")).findings
-        assert found.reference_ops == (PROJECTION, SCORES)
-        assert [name.rpartition("/")[2] for name in found.target_ops] == [
+        (finding,) = locate_divergence(trace("ms_gpt2"), trace("pt_gpt2_no_bias")).findings
+        assert finding.reference_ops == (PROJECTION, SCORES)
+        assert [name.rpartition("/")[2] for name in finding.target_ops] == [
             "BiasAdd-op0",
             "BatchMatMul-op2",
         ]
-        assert found.scope == "layers.1.attention.q"
+        assert finding.scope == "layers.1.attention.q"
 
-    def test_whichever_side_leaves_it_out(self, trace):
-        (found,) = locate_divergence(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
-        assert found.target_ops == (PROJECTION, SCORES)
+    def test_whichever_side_omits_it(self, trace):
+        (finding,) = locate_divergence(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
+        assert finding.target_ops == (PROJECTION, SCORES)
 
-    def test_a_linear_call_that_adds_it_itself_leaves_nothing_out(self, trace):
+    def test_a_linear_call_that_adds_it_itself_omits_nothing(self, trace):
         assert locate_divergence(trace("ms_gpt2"), trace("pt_gpt2")).findings == ()
 
 
 def test_a_sum_with_what_is_no_parameter_is_named_on_its_own_side_alone(trace):
     """A mask is not there where it is not added: nothing says after which op it is missing."""
-    whole = trace("pt_none")
-    parted = scale_result(scale_result(whole, MASKED, 3.0), SOFTMAX, 1.07, and_after=True)
-    found = locate_divergence(skip_op(parted, MASKED), whole).findings[0]
-    assert (found.target_ops, found.reference_ops) == ((SOFTMAX,), (MASKED, SOFTMAX))
+    clean_trace = trace("pt_none")
+    diverged_trace = scale_result(
+        scale_result(clean_trace, MASKED, 3.0), SOFTMAX, 1.07, and_after=True
+    )
+    finding = locate_divergence(skip_op(diverged_trace, MASKED), clean_trace).findings[0]
+    assert (finding.target_ops, finding.reference_ops) == ((SOFTMAX,), (MASKED, SOFTMAX))

@@ -1,8 +1,16 @@
-"""An operator run again in float64: what it makes of errors, and which side is nearer to the exact result."""
+"""An operator run again in float64: how it enlarges errors, and which side is more exact."""
 
 import numpy as np
 import pytest
-from traces import classify_traces, compare_traces, edit_tensors, find_tensors_like, replace_arrays, find_tensor, find_value
+from traces import (
+    classify_traces,
+    compare_traces,
+    edit_tensors,
+    find_tensor,
+    find_tensors_like,
+    find_value,
+    replace_arrays,
+)
 
 from dumpdiff.divergence.joint_graph import build_joint_graph
 from dumpdiff.divergence.recomputation import Recomputation, recompute_op
@@ -17,110 +25,127 @@ RESIDUAL, RSQRT, MEAN = "Tensor.__add__.4.forward", "Torch.rsqrt.2.forward", "Te
 
 
 @pytest.fixture(scope="module")
-def whole(trace):
+def clean_trace(trace):
     """Whole tensors of a real run."""
     return trace("v6.0_api_stack")
 
 
-def array(trace, name, slot="output.0"):
+def load_array(trace, name, slot="output.0"):
     return trace.array(find_tensor(trace, name, slot))
 
 
-def with_array(trace, name, slot, made):
-    """The trace with another array for one value, wherever it is: in the files and in the statistics."""
+def set_array(trace, name, slot, output):
+    """Return the trace with another array for one value, in the files and in the statistics."""
     rows = find_tensors_like(trace, name, slot)
-    made = np.asarray(made, dtype=np.float32)
-    figures = dict(zip(STATISTICS, compute_statistics(made)[:4], strict=True))
-    return edit_tensors(replace_arrays(trace, name, slot, lambda old: made.reshape(old.shape)), rows, **figures)
+    output = np.asarray(output, dtype=np.float32)
+    figures = dict(zip(STATISTICS, compute_statistics(output)[:4], strict=True))
+    return edit_tensors(
+        replace_arrays(trace, name, slot, lambda old: output.reshape(old.shape)), rows, **figures
+    )
 
 
-def noise(array, size, seed=0):
-    return array * (1 + size * np.random.default_rng(seed).standard_normal(array.shape))
+def add_array_noise(load_array, size, seed=0):
+    return load_array * (1 + size * np.random.default_rng(seed).standard_normal(load_array.shape))
 
 
-def off(trace, name, slot, size=1e-6):
-    """The trace with relative errors of this size in one value, too small to be a disagreement."""
-    return with_array(trace, name, slot, noise(array(trace, name, slot), size))
+def perturb(trace, name, slot, size=1e-6):
+    """Return the trace with relative errors of this size in one value."""
+    return set_array(trace, name, slot, add_array_noise(load_array(trace, name, slot), size))
 
 
-def again(target, reference, name):
+def recompute(target, reference, name):
     graph = build_joint_graph(compare_traces(target, reference))
     return recompute_op(
-        graph, int(graph.reference_nodes[find_value(graph.comparison.alignment.reference, name, "output.0")])
+        graph,
+        int(
+            graph.reference_nodes[
+                find_value(graph.comparison.alignment.reference, name, "output.0")
+            ]
+        ),
     )
 
 
 class TestError:
     @pytest.mark.parametrize("name", [LINEAR, SILU, SOFTMAX, RESIDUAL, RSQRT, MEAN])
-    def test_of_what_was_recorded_is_rounding(self, whole, name):
-        found = again(whole, whole, name)
-        assert 0 < found.reference_error < 1e-6
-        assert found.target_error == found.reference_error
-        assert found.ratio == 1
+    def test_of_what_was_recorded_is_rounding(self, clean_trace, name):
+        recomputation = recompute(clean_trace, clean_trace, name)
+        assert 0 < recomputation.reference_error < 1e-6
+        assert recomputation.target_error == recomputation.reference_error
+        assert recomputation.ratio == 1
 
-    def test_of_a_target_that_is_off_is_how_far_it_is_off(self, whole):
-        found = again(off(whole, LINEAR, "output.0", 1e-4), whole, LINEAR)
-        assert found.target_error == pytest.approx(1e-4, rel=0.1)
-        assert found.ratio > 100
+    def test_of_a_target_with_errors_is_their_size(self, clean_trace):
+        recomputation = recompute(
+            perturb(clean_trace, LINEAR, "output.0", 1e-4), clean_trace, LINEAR
+        )
+        assert recomputation.target_error == pytest.approx(1e-4, rel=0.1)
+        assert recomputation.ratio > 100
 
     def test_cannot_be_told_from_statistics(self, trace):
         summary = trace("v6.0_api_stack_summary")
-        assert again(summary, summary, LINEAR) is None
+        assert recompute(summary, summary, LINEAR) is None
 
 
 class TestAmplification:
-    def test_equal_inputs_have_nothing_to_enlarge(self, whole):
-        assert np.isnan(again(whole, whole, SILU).amplification)
+    def test_equal_inputs_have_nothing_to_enlarge(self, clean_trace):
+        assert np.isnan(recompute(clean_trace, clean_trace, SILU).amplification)
 
     @pytest.mark.parametrize(
-        ("name", "least", "most"), [(LINEAR, 0.5, 2), (SILU, 0.5, 3), (RSQRT, 0.4, 0.6)]
+        ("name", "smallest", "largest"), [(LINEAR, 0.5, 2), (SILU, 0.5, 3), (RSQRT, 0.4, 0.6)]
     )
-    def test_is_three_times_the_condition_number(self, whole, name, least, most):
+    def test_is_three_times_the_condition_number(self, clean_trace, name, smallest, largest):
         """rsqrt halves a relative error; a product of random vectors keeps it."""
-        found = again(off(whole, name, "input.0"), whole, name)
-        assert 3 * least < found.amplification < 3 * most
+        recomputation = recompute(perturb(clean_trace, name, "input.0"), clean_trace, name)
+        assert 3 * smallest < recomputation.amplification < 3 * largest
 
-    def test_of_a_sum_that_cancels_is_how_much_smaller_it_is_than_its_terms(self, whole):
-        first = array(whole, RESIDUAL, "input.0")
-        close = with_array(whole, RESIDUAL, "input.1", -0.999 * first)
-        close = with_array(close, RESIDUAL, "output.0", first + array(close, RESIDUAL, "input.1"))
-        found = again(off(close, RESIDUAL, "input.0"), close, RESIDUAL)
-        assert found.amplification == pytest.approx(3 * 1000, rel=0.1)
+    def test_of_a_sum_that_cancels_is_how_much_smaller_it_is_than_its_terms(self, clean_trace):
+        first = load_array(clean_trace, RESIDUAL, "input.0")
+        close = set_array(clean_trace, RESIDUAL, "input.1", -0.999 * first)
+        close = set_array(
+            close, RESIDUAL, "output.0", first + load_array(close, RESIDUAL, "input.1")
+        )
+        recomputation = recompute(perturb(close, RESIDUAL, "input.0"), close, RESIDUAL)
+        assert recomputation.amplification == pytest.approx(3 * 1000, rel=0.1)
 
-    def test_is_the_same_every_time(self, whole):
-        target = off(whole, SILU, "input.0")
-        assert again(target, whole, SILU) == again(target, whole, SILU)
+    def test_is_the_same_every_time(self, clean_trace):
+        target = perturb(clean_trace, SILU, "input.0")
+        assert recompute(target, clean_trace, SILU) == recompute(target, clean_trace, SILU)
 
 
-class TestEquallyRight:
-    def right(self, *, target, reference=1e-7, amplification=np.nan, factor=2.0, given=0.0):
-        return Recomputation(amplification, reference, target, factor).is_equally_accurate(2e-6, given)
+class TestEquallyAccurate:
+    def is_equally_accurate(
+        self, *, target, reference=1e-7, amplification=np.nan, factor=2.0, input_error=0.0
+    ):
+        return Recomputation(amplification, reference, target, factor).is_equally_accurate(
+            2e-6, input_error
+        )
 
     def test_within_twice_the_reference_s_error(self):
-        assert self.right(target=1.9e-7)
-        assert not self.right(target=2.1e-7)
+        assert self.is_equally_accurate(target=1.9e-7)
+        assert not self.is_equally_accurate(target=2.1e-7)
 
     def test_three_times_where_types_are_narrow_or_elements_few(self):
-        assert self.right(target=2.9e-7, factor=3.0)
+        assert self.is_equally_accurate(target=2.9e-7, factor=3.0)
 
-    def test_what_the_inputs_are_off_by_is_carried(self):
-        assert self.right(target=3e-6, amplification=4.0, given=1e-6)
-        assert not self.right(target=5e-6, amplification=4.0, given=1e-6)
+    def test_the_error_of_the_inputs_is_carried(self):
+        assert self.is_equally_accurate(target=3e-6, amplification=4.0, input_error=1e-6)
+        assert not self.is_equally_accurate(target=5e-6, amplification=4.0, input_error=1e-6)
 
     def test_not_if_the_reference_is_not_explained_either(self):
-        assert not self.right(target=1e-3, reference=1e-3)
+        assert not self.is_equally_accurate(target=1e-3, reference=1e-3)
 
-    def test_the_factor_follows_dtype_and_size(self, whole):
-        assert again(whole, whole, LINEAR).factor == 2.0
-        assert again(whole, whole, RSQRT).factor == 3.0
+    def test_the_factor_follows_dtype_and_size(self, clean_trace):
+        assert recompute(clean_trace, clean_trace, LINEAR).factor == 2.0
+        assert recompute(clean_trace, clean_trace, RSQRT).factor == 3.0
 
 
 class TestStates:
-    def test_a_pair_within_tolerance_is_never_run_again(self, whole):
-        _, states = classify_traces(whole, whole)
+    def test_a_pair_within_tolerance_is_never_run_again(self, clean_trace):
+        _, states = classify_traces(clean_trace, clean_trace)
         assert not states.recomputations
 
-    def test_a_fault_is_introduced_and_its_ratio_known(self, whole):
-        graph, states = classify_traces(off(whole, SILU, "output.0", 1e-2), whole)
-        node = int(graph.target_nodes[find_value(graph.comparison.alignment.target, SILU, "output.0")])
+    def test_a_fault_is_introduced_and_its_ratio_known(self, clean_trace):
+        graph, states = classify_traces(perturb(clean_trace, SILU, "output.0", 1e-2), clean_trace)
+        node = int(
+            graph.target_nodes[find_value(graph.comparison.alignment.target, SILU, "output.0")]
+        )
         assert states.recomputations[node].ratio > 1000

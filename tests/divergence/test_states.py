@@ -1,20 +1,20 @@
-"""What became of every value."""
+"""The state of every value."""
 
 import numpy as np
 import pytest
 from traces import (
-    find_dependents,
+    add_noise,
     classify_traces,
     edit_tensors,
-    find_tensors_like,
+    find_dependents,
     find_op,
     find_outputs,
     find_result,
+    find_tensors_like,
+    find_value,
+    remove_tensors,
     scale_result,
     scale_tensors,
-    find_value,
-    add_noise,
-    remove_tensors,
 )
 
 FIRST, SILU, SOFTMAX = (
@@ -26,16 +26,20 @@ GATE, DOWN = "Functional.linear.11.forward", "Functional.linear.13.forward"
 PRODUCT, RESIDUAL = "Tensor.__mul__.1.forward", "Tensor.__add__.5.forward"
 
 
-def state(target, reference, name, slot="output.0"):
+def find_state(target, reference, name, slot="output.0"):
     graph, states = classify_traces(target, reference)
-    return states.state[graph.target_nodes[find_value(graph.comparison.alignment.target, name, slot)]]
+    return states.state[
+        graph.target_nodes[find_value(graph.comparison.alignment.target, name, slot)]
+    ]
 
 
 @pytest.fixture(scope="module")
-def parted(trace):
+def diverged_states(trace):
     """Everything computed from the activation of layer 1 differs: (graph, states, target's flow)."""
-    whole = trace("pt_none")
-    graph, states = classify_traces(scale_result(whole, SILU, 1.05, and_after=True), whole)
+    clean_trace = trace("pt_none")
+    graph, states = classify_traces(
+        scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
+    )
     return graph, states, graph.comparison.alignment.target
 
 
@@ -52,143 +56,177 @@ class TestTwoEqualRuns:
 
 
 class TestADivergence:
-    def test_is_introduced_once(self, parted):
-        graph, states, flow = parted
+    def test_is_introduced_once(self, diverged_states):
+        graph, states, flow = diverged_states
         introduced = np.flatnonzero(states.state == "introduced")
         assert introduced.tolist() == [graph.target_nodes[find_value(flow, SILU, "output.0")]]
 
-    def test_is_propagated_to_what_is_computed_from_it(self, parted, trace):
-        graph, states, flow = parted
+    def test_is_propagated_to_what_is_computed_from_it(self, diverged_states, trace):
+        graph, states, flow = diverged_states
         changed = {flow.tensor_class[row] for row in find_dependents(trace("pt_none"), SILU)}
         changed -= {find_value(flow, SILU, "output.0")}
         assert {states.state[graph.target_nodes[v]] for v in changed} == {"propagated"}
 
-    def test_leaves_the_rest_agreeing(self, parted, trace):
-        graph, states, flow = parted
+    def test_leaves_the_rest_agreeing(self, diverged_states, trace):
+        graph, states, flow = diverged_states
         changed = {flow.tensor_class[row] for row in find_dependents(trace("pt_none"), SILU)}
-        rest = [graph.target_nodes[v] for v in range(len(flow.classes)) if v not in changed]
-        assert {states.state[n] for n in rest} == {"agreeing"}
+        other_nodes = [graph.target_nodes[v] for v in range(len(flow.classes)) if v not in changed]
+        assert {states.state[n] for n in other_nodes} == {"agreeing"}
 
-    def test_remembers_the_agreement_above_it(self, parted):
-        graph, states, flow = parted
-        above = states.ancestry[graph.target_nodes[find_value(flow, SILU, "output.0")]]
-        assert above.ancestors == (graph.target_nodes[find_value(flow, GATE, "output.0")],)
-        assert above.worst_agreeing_error == 0
-        assert not above.has_diverged
-        assert above.unpaired_nodes == ()
+    def test_remembers_the_agreement_above_it(self, diverged_states):
+        graph, states, flow = diverged_states
+        ancestry = states.ancestry[graph.target_nodes[find_value(flow, SILU, "output.0")]]
+        assert ancestry.ancestors == (graph.target_nodes[find_value(flow, GATE, "output.0")],)
+        assert ancestry.worst_agreeing_error == 0
+        assert not ancestry.has_diverged
+        assert ancestry.unpaired_nodes == ()
 
-    def test_says_how_far_apart_what_it_was_computed_from_is(self, parted):
-        graph, states, flow = parted
-        below = states.ancestry[graph.target_nodes[find_value(flow, DOWN, "output.0")]]
-        assert below.has_diverged
-        assert below.worst_diverged_error == pytest.approx(0.05, rel=0.01)
+    def test_says_how_far_apart_what_it_was_computed_from_is(self, diverged_states):
+        graph, states, flow = diverged_states
+        descendant = states.ancestry[graph.target_nodes[find_value(flow, DOWN, "output.0")]]
+        assert descendant.has_diverged
+        assert descendant.worst_diverged_error == pytest.approx(0.05, rel=0.01)
 
 
 def test_an_error_that_grows_beyond_conditioning_is_amplified(trace):
-    whole = trace("pt_none")
-    target = scale_result(scale_result(whole, FIRST, 1.0005, and_after=True), SOFTMAX, 1.5, and_after=True)
-    assert state(target, whole, FIRST) == "introduced"
-    assert state(target, whole, "Torch.matmul.2.forward") == "propagated"
-    assert state(target, whole, SOFTMAX) == "amplified"
+    clean_trace = trace("pt_none")
+    target = scale_result(
+        scale_result(clean_trace, FIRST, 1.0005, and_after=True), SOFTMAX, 1.5, and_after=True
+    )
+    assert find_state(target, clean_trace, FIRST) == "introduced"
+    assert find_state(target, clean_trace, "Torch.matmul.2.forward") == "propagated"
+    assert find_state(target, clean_trace, SOFTMAX) == "amplified"
 
 
 def test_after_a_divergence_of_the_forward_pass_no_gradient_is_introduced(trace):
     """Every gradient depends on the whole forward pass, though no recorder wrote that edge down."""
-    whole = trace("pt_none")
+    clean_trace = trace("pt_none")
     gradient = "Functional.silu.3.backward"
-    later = np.flatnonzero(whole.tensors["op"] > find_op(whole, gradient))  # gradients add up unrecorded
-    wrong = {*find_result(whole, gradient), *later}
+    later = np.flatnonzero(
+        clean_trace.tensors["op"] > find_op(clean_trace, gradient)
+    )  # gradients add up unrecorded
+    wrong_rows = {*find_result(clean_trace, gradient), *later}
     assert (
-        state(scale_tensors(scale_result(whole, SILU, 1.05, and_after=True), wrong, 1.1), whole, gradient)
+        find_state(
+            scale_tensors(scale_result(clean_trace, SILU, 1.05, and_after=True), wrong_rows, 1.1),
+            clean_trace,
+            gradient,
+        )
         == "propagated"
     )
-    assert state(scale_tensors(whole, wrong, 1.1), whole, gradient) == "introduced"
+    assert (
+        find_state(scale_tensors(clean_trace, wrong_rows, 1.1), clean_trace, gradient)
+        == "introduced"
+    )
 
 
-class TestHealing:
+class TestReconvergence:
     def test_what_differs_but_leads_only_to_agreement_is_another_way_to_compute_the_same(
         self, trace
     ):
-        whole = trace("pt_none")
-        assert state(scale_result(whole, SILU, 1.05), whole, SILU) == "reconverged"
+        clean_trace = trace("pt_none")
+        assert find_state(scale_result(clean_trace, SILU, 1.05), clean_trace, SILU) == "reconverged"
 
     def test_what_leads_nowhere_is_not_reconverged(self, trace):
         """As the loss: nothing in the forward pass is computed from it."""
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         assert (
-            state(scale_result(whole, "Tensor.add_.3.forward", 1.1), whole, "Tensor.add_.3.forward")
+            find_state(
+                scale_result(clean_trace, "Tensor.add_.3.forward", 1.1),
+                clean_trace,
+                "Tensor.add_.3.forward",
+            )
             == "introduced"
         )
 
     def test_what_gradients_alone_show_is_not_reconverged(self, trace):
-        """All that follows in the forward pass looks equal; the backward pass does not, and nothing else is why."""
-        whole = trace("pt_none")
+        """All that follows in the forward pass looks equal, but gradients differ without another cause."""
+        clean_trace = trace("pt_none")
         gradients = np.flatnonzero(
-            (whole.ops["phase"] == "backward").to_numpy()[whole.tensors["op"]]
+            (clean_trace.ops["phase"] == "backward").to_numpy()[clean_trace.tensors["op"]]
         )
-        assert state(scale_tensors(scale_result(whole, SILU, 1.05), gradients, 1.1), whole, SILU) == "introduced"
+        assert (
+            find_state(
+                scale_tensors(scale_result(clean_trace, SILU, 1.05), gradients, 1.1),
+                clean_trace,
+                SILU,
+            )
+            == "introduced"
+        )
 
     def test_a_parameter_that_differs_is_not_reconverged(self, trace):
-        whole = trace("pt_none")
-        target = scale_tensors(whole, find_tensors_like(whole, GATE, "input.1"), 1.01)
-        assert state(target, whole, GATE, "input.1") == "introduced"
+        clean_trace = trace("pt_none")
+        target = scale_tensors(clean_trace, find_tensors_like(clean_trace, GATE, "input.1"), 1.01)
+        assert find_state(target, clean_trace, GATE, "input.1") == "introduced"
 
 
-class TestWhoVouches:
-    """What agrees below heals what is off above it only if it would have noticed."""
+class TestNoticedErrors:
+    """An agreeing value lets a value above it reconverge only if it would have shown the error."""
 
-    @pytest.mark.parametrize(("error", "found"), [(1e-3, "reconverged"), (2e-4, "introduced")])
-    def test_a_sum_notices_a_branch_by_its_share(self, trace, error, found):
+    @pytest.mark.parametrize(("error", "expected"), [(1e-3, "reconverged"), (2e-4, "introduced")])
+    def test_a_sum_shows_a_branch_by_its_share(self, trace, error, expected):
         """The branch is 1/270 of the sum, whose tolerance is 1.9e-6: it shows from 5e-4 on."""
-        whole = scale_result(trace("pt_none"), RESIDUAL, 100)
-        assert state(scale_result(whole, DOWN, 1 + error), whole, DOWN) == found
+        clean_trace = scale_result(trace("pt_none"), RESIDUAL, 100)
+        assert find_state(scale_result(clean_trace, DOWN, 1 + error), clean_trace, DOWN) == expected
 
-    @pytest.mark.parametrize(("off", "below", "found"), [
+    @pytest.mark.parametrize(("off", "descendant", "expected"), [
         (0, 1.07, "reconverged"),
         (6e-6, 1.0, "reconverged"),
         (6e-6, 1.07, "incomparable"),
     ])  # fmt: skip
-    def test_what_agrees_by_its_inputs_errors_alone_vouches_only_if_what_follows_agrees(
-        self, trace, off, below, found
+    def test_agreement_explained_by_input_errors_counts_only_if_what_follows_agrees(
+        self, trace, off, descendant, expected
     ):
         """The gate is within its tolerance, its product three times beyond: allowed, for a product of what is off."""
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         target = scale_result(
-            scale_result(scale_result(whole, GATE, 1 + 1.5e-6), PRODUCT, 1 + off), DOWN, below, and_after=True
+            scale_result(scale_result(clean_trace, GATE, 1 + 1.5e-6), PRODUCT, 1 + off),
+            DOWN,
+            descendant,
+            and_after=True,
         )
-        graph, states = classify_traces(remove_tensors(target, find_tensors_like(whole, SILU, "output.0")), whole)
+        graph, states = classify_traces(
+            remove_tensors(target, find_tensors_like(clean_trace, SILU, "output.0")), clean_trace
+        )
         reference = graph.comparison.alignment.reference
-        at = {name: graph.reference_nodes[find_value(reference, name, "output.0")] for name in (SILU, PRODUCT)}
-        assert (states.state[at[PRODUCT]], states.state[at[SILU]]) == ("agreeing", found)
+        nodes = {
+            name: graph.reference_nodes[find_value(reference, name, "output.0")]
+            for name in (SILU, PRODUCT)
+        }
+        assert (states.state[nodes[PRODUCT]], states.state[nodes[SILU]]) == ("agreeing", expected)
 
 
 class TestNothingToCompare:
-    def test_a_value_that_one_side_lacks_stands_for_what_lies_above_it(self, trace):
-        whole = trace("pt_none")
+    def test_a_value_that_one_side_lacks_is_replaced_by_its_ancestry(self, trace):
+        clean_trace = trace("pt_none")
         division = "Tensor.__truediv__.1.forward"
         masked = "Tensor.__add__.3.forward"
         cut = remove_tensors(
-            scale_result(whole, masked, 1.3, and_after=True), find_tensors_like(whole, division, "output.0")
+            scale_result(clean_trace, masked, 1.3, and_after=True),
+            find_tensors_like(clean_trace, division, "output.0"),
         )
-        graph, states = classify_traces(cut, whole)
-        above = states.ancestry[
+        graph, states = classify_traces(cut, clean_trace)
+        ancestry = states.ancestry[
             graph.target_nodes[find_value(graph.comparison.alignment.target, masked, "output.0")]
         ]
         reference = graph.comparison.alignment.reference
-        assert above.unpaired_nodes == (graph.reference_nodes[find_value(reference, division, "output.0")],)
+        assert ancestry.unpaired_nodes == (
+            graph.reference_nodes[find_value(reference, division, "output.0")],
+        )
         assert (
-            graph.reference_nodes[find_value(reference, "Torch.matmul.2.forward", "output.0")] in above.ancestors
+            graph.reference_nodes[find_value(reference, "Torch.matmul.2.forward", "output.0")]
+            in ancestry.ancestors
         )
 
     def test_a_pair_without_numbers_is_incomparable(self, trace):
-        whole = trace("pt_none")
-        bare = edit_tensors(
-            whole,
-            find_outputs(whole, "Tensor.add_.3.forward"),
+        clean_trace = trace("pt_none")
+        bare_trace = edit_tensors(
+            clean_trace,
+            find_outputs(clean_trace, "Tensor.add_.3.forward"),
             max=np.nan,
             min=np.nan,
             mean=np.nan,
             norm=np.nan,
         )
-        found = state(bare, whole, "Tensor.add_.3.forward")
-        assert found == "incomparable"
+        expected = find_state(bare_trace, clean_trace, "Tensor.add_.3.forward")
+        assert expected == "incomparable"

@@ -1,18 +1,26 @@
-"""The verdict: diverged, aligned or inconclusive, and in words what stands in its way."""
+"""The verdict: diverged, aligned or inconclusive, and why."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import edit_tensors, find_tensors_like, locate_divergence, scale_result, select_ops, find_tensor, add_noise
+from traces import (
+    add_noise,
+    edit_tensors,
+    find_tensor,
+    find_tensors_like,
+    locate_divergence,
+    scale_result,
+    select_ops,
+)
 
 from dumpdiff.model.trace import Problem
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
 
 
-def of_phase(trace, *phases):
+def select_phases(trace, *phases):
     return select_ops(trace, np.flatnonzero(trace.ops["phase"].isin(phases)).tolist())
 
 
@@ -26,24 +34,34 @@ class TestAligned:
         assert result.first_divergence is None
 
     def test_a_backward_pass_that_only_one_side_recorded_is_not_needed(self, trace):
-        whole = trace("pt_none")
-        assert locate_divergence(of_phase(whole, "forward"), whole).verdict == "aligned"
+        clean_trace = trace("pt_none")
+        assert (
+            locate_divergence(select_phases(clean_trace, "forward"), clean_trace).verdict
+            == "aligned"
+        )
 
     def test_noise_is_no_divergence(self, trace):
-        assert locate_divergence(add_noise(trace("pt_none"), 2e-6), trace("pt_none")).verdict == "aligned"
+        assert (
+            locate_divergence(add_noise(trace("pt_none"), 2e-6), trace("pt_none")).verdict
+            == "aligned"
+        )
 
 
 class TestDiverged:
     def test_if_anything_was_introduced(self, trace):
-        whole = trace("pt_none")
-        result = locate_divergence(scale_result(whole, SILU, 1.05, and_after=True), whole)
+        clean_trace = trace("pt_none")
+        result = locate_divergence(
+            scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
+        )
         assert result.verdict == "diverged"
         assert result.first_divergence is result.findings[0]
 
     def test_though_little_was_compared(self, trace):
         """A divergence that was seen is one, whatever was not seen."""
-        whole = trace("pt_none")
-        result = locate_divergence(scale_result(whole, SILU, 1.05, and_after=True), whole, min_coverage=1.01)
+        clean_trace = trace("pt_none")
+        result = locate_divergence(
+            scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace, min_coverage=1.01
+        )
         assert result.verdict == "diverged"
 
 
@@ -54,7 +72,7 @@ class TestInconclusive:
         assert result.notes[0].startswith("only 100% of the target's forward ops could be compared")
 
     def test_if_there_is_no_forward_pass(self, trace):
-        backward = of_phase(trace("pt_none"), "backward")
+        backward = select_phases(trace("pt_none"), "backward")
         result = locate_divergence(backward, backward)
         assert result.verdict == "inconclusive"
         assert any("no forward op" in note for note in result.notes)
@@ -74,20 +92,27 @@ class TestInconclusive:
 class TestNotes:
     def test_a_clean_complete_pair_needs_few(self, trace):
         assert not [
-            note for note in locate_divergence(trace("pt_none"), trace("pt_none")).notes if "only" in note
+            note
+            for note in locate_divergence(trace("pt_none"), trace("pt_none")).notes
+            if "only" in note
         ]
 
-    def test_bridged_holes_are_said(self, trace):
+    def test_bridged_missing_edges_are_reported(self, trace):
         notes = locate_divergence(trace("demo_pytorch"), trace("demo_pytorch")).notes
         assert any(note.startswith("missing edges were bridged: ") for note in notes)
 
-    def test_a_scalar_that_differs_without_effect_is_said(self, trace):
-        """Below the noise, or in a call whose result was not recorded: it may be the fault all the same."""
-        whole = trace("pt_none")
+    def test_a_scalar_that_differs_without_effect_is_reported(self, trace):
+        """Below the noise, or in a call whose result was not recorded: it may still be the fault."""
+        clean_trace = trace("pt_none")
         quiet = edit_tensors(
-            whole, find_tensor(whole, DIVISION, "input.1"), max=16.0, min=16.0, mean=16.0, norm=16.0
+            clean_trace,
+            find_tensor(clean_trace, DIVISION, "input.1"),
+            max=16.0,
+            min=16.0,
+            mean=16.0,
+            norm=16.0,
         )
-        result = locate_divergence(quiet, whole)
+        result = locate_divergence(quiet, clean_trace)
         assert result.verdict == "aligned"
         assert f"scalar argument of {DIVISION} is 16, of {DIVISION} 4" in result.notes
 
@@ -104,7 +129,9 @@ class TestNoiseFloor:
         assert locate_divergence(trace("pt_none"), trace("pt_none")).noise_floor == 0
 
     def test_is_unknown_if_nothing_agrees(self, trace):
-        assert math.isnan(locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5")).noise_floor)
+        assert math.isnan(
+            locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5")).noise_floor
+        )
 
 
 class TestSides:
@@ -115,9 +142,9 @@ class TestSides:
         assert result.reference.tensors == len(trace("pt_none").tensors)
 
     def test_carry_the_problems_of_their_reader(self, trace):
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         problem = Problem("dump.json", "cut off")
-        result = locate_divergence(replace(whole, problems=(problem,)), whole)
+        result = locate_divergence(replace(clean_trace, problems=(problem,)), clean_trace)
         assert problem in result.target.problems
         assert problem not in result.reference.problems
 
@@ -136,6 +163,9 @@ class TestDetails:
 
 
 def test_a_pair_whose_parameters_differ_is_diverged_though_gradients_agree(trace):
-    whole = trace("pt_none")
-    weight = find_tensors_like(whole, "Functional.linear.11.forward", "input.1")
-    assert locate_divergence(edit_tensors(whole, weight, max=2.0), whole).verdict == "diverged"
+    clean_trace = trace("pt_none")
+    weight = find_tensors_like(clean_trace, "Functional.linear.11.forward", "input.1")
+    assert (
+        locate_divergence(edit_tensors(clean_trace, weight, max=2.0), clean_trace).verdict
+        == "diverged"
+    )

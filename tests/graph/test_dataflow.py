@@ -1,4 +1,4 @@
-"""The dataflow of real dumps: who makes a value, who reads it, and what stands for it."""
+"""The dataflow of real dumps: the producer and consumers of a value, and the tensor that represents it."""
 
 import networkx as nx
 import numpy as np
@@ -10,16 +10,16 @@ from dumpdiff.graph import build_flow
 NAMES = ["pt_none", "ms_mf_none", "ms_graph", "v6.0_api_stack_summary", "edge_v6.0_all_filterOFF"]
 
 
-def written(flow, name):
+def list_written(flow, name):
     return flow.writes[find_op(flow.trace, name)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEveryDump:
-    def test_readers_are_the_inverse_of_reads(self, flow, name):
+    def test_consumers_are_the_inverse_of_reads(self, flow, name):
         flow = flow(name)
         assert {(o, v) for o, reads in enumerate(flow.reads) for v in reads} == {
-            (o, v) for v, readers in enumerate(flow.consumers) for o in readers
+            (o, v) for v, consumers in enumerate(flow.consumers) for o in consumers
         }
 
     def test_no_op_writes_what_it_reads(self, flow, name):
@@ -27,16 +27,16 @@ class TestEveryDump:
             not set(r) & set(w) for r, w in zip(flow(name).reads, flow(name).writes, strict=True)
         )
 
-    def test_what_is_written_has_a_maker_that_writes_it(self, flow, name):
+    def test_what_is_written_has_a_producer_that_writes_it(self, flow, name):
         flow = flow(name)
-        for value, maker in enumerate(flow.producers.tolist()):
-            assert maker < 0 or value in flow.writes[maker]
-        written = {value for writes in flow.writes for value in writes}
-        assert written == set(np.flatnonzero(flow.producers >= 0).tolist())
+        for value, producer in enumerate(flow.producers.tolist()):
+            assert producer < 0 or value in flow.writes[producer]
+        list_written = {value for writes in flow.writes for value in writes}
+        assert list_written == set(np.flatnonzero(flow.producers >= 0).tolist())
 
     def test_classes_are_numbered_as_they_appear(self, flow, name):
-        seen = flow(name).tensor_class[flow(name).tensor_class >= 0]
-        values, first = np.unique(seen, return_index=True)
+        classes = flow(name).tensor_class[flow(name).tensor_class >= 0]
+        values, first = np.unique(classes, return_index=True)
         assert values.tolist() == list(range(len(flow(name).classes)))
         assert (np.diff(first) > 0).all()
 
@@ -46,48 +46,55 @@ class TestEveryDump:
         assert sum(len(flow.get_tensor_ids(o)) for o in range(len(flow.trace.ops))) == len(ops)
         assert all((ops[flow.get_tensor_ids(o)] == o).all() for o in range(len(flow.trace.ops)))
 
-    def test_a_tensor_of_the_class_stands_for_it(self, flow, name):
+    def test_a_tensor_of_the_class_represents_it(self, flow, name):
         flow = flow(name)
         assert flow.tensor_class[flow.classes["tensor"]].tolist() == list(range(len(flow.classes)))
 
 
 def test_statistics_are_enough_to_see_which_tensors_are_one_value(flow):
-    whole, summary = flow("v6.0_api_stack"), flow("v6.0_api_stack_summary")
-    assert whole.tensor_class.tolist() == summary.tensor_class.tolist()
+    clean_trace, summary = flow("v6.0_api_stack"), flow("v6.0_api_stack_summary")
+    assert clean_trace.tensor_class.tolist() == summary.tensor_class.tolist()
 
 
 class TestModuleCalls:
-    """A module call repeats what the op inside it read and made."""
+    """A module call repeats what the op inside it read and produced."""
 
     CALL = "Module.model.layers.1.self_attn.q_proj.Linear.forward.0"
     INSIDE = "Functional.linear.7.forward"
 
     def test_it_reads_and_writes_the_same_values(self, flow):
         flow = flow("pt_none")
-        assert written(flow, self.CALL) == written(flow, self.INSIDE)
-        assert flow.reads[find_op(flow.trace, self.CALL)] == flow.reads[find_op(flow.trace, self.INSIDE)]
+        assert list_written(flow, self.CALL) == list_written(flow, self.INSIDE)
+        assert (
+            flow.reads[find_op(flow.trace, self.CALL)]
+            == flow.reads[find_op(flow.trace, self.INSIDE)]
+        )
 
-    def test_the_op_inside_is_the_maker(self, flow):
+    def test_the_op_inside_is_the_producer(self, flow):
         flow = flow("pt_none")
-        (value,) = written(flow, self.CALL)
+        (value,) = list_written(flow, self.CALL)
         assert flow.producers[value] == find_op(flow.trace, self.INSIDE)
 
-    def test_it_is_the_maker_if_nothing_inside_was_recorded(self, trace):
+    def test_it_is_the_producer_if_nothing_inside_was_recorded(self, trace):
         flow = build_flow(remove_ops(trace("pt_none"), self.INSIDE))
-        (value,) = written(flow, self.CALL)
+        (value,) = list_written(flow, self.CALL)
         assert flow.producers[value] == find_op(flow.trace, self.CALL)
 
 
 class TestParameters:
     def test_a_value_that_a_module_calls_a_parameter_has_its_name_wherever_it_is_read(self, flow):
         flow = flow("pt_none")
-        weight = flow.tensor_class[find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
+        weight = flow.tensor_class[
+            find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")
+        ]
         assert flow.classes["parameter"].iat[weight] == "model.layers.1.self_attn.q_proj.weight"
         assert flow.producers[weight] == -1
 
     def test_gradients_name_their_parameter(self, flow):
         flow = flow("pt_none")
-        (gradient,) = written(flow, "Module.model.layers.1.mlp.up_proj.Linear.parameters_grad.0")
+        (gradient,) = list_written(
+            flow, "Module.model.layers.1.mlp.up_proj.Linear.parameters_grad.0"
+        )
         assert flow.classes["gradient_of"].iat[gradient] == "model.layers.1.mlp.up_proj.weight"
         assert flow.classes["phase"].iat[gradient] == "backward"
 
@@ -130,9 +137,9 @@ class TestLayoutOps:
 class TestGradients:
     def test_what_a_backward_record_was_given_is_the_gradient_of_what_its_call_made(self, flow):
         flow = flow("pt_none")
-        (made,) = written(flow, "Functional.linear.12.forward")
-        given = find_tensor(flow.trace, "Functional.linear.12.backward", "input.0")
-        assert flow.recorded_gradients[made] == flow.tensor_class[given]
+        (output,) = list_written(flow, "Functional.linear.12.forward")
+        gradient = find_tensor(flow.trace, "Functional.linear.12.backward", "input.0")
+        assert flow.recorded_gradients[output] == flow.tensor_class[gradient]
 
     def test_every_linear_layer_has_one(self, flow):
         flow = flow("pt_none")
@@ -145,10 +152,10 @@ class TestGradients:
 class TestChecksums:
     def test_a_value_has_the_checksum_of_every_layout_it_was_recorded_in(self, flow):
         flow = flow("v6.0_api_stack_md5")
-        recorded = flow.trace.tensors["hash"].to_numpy()
-        rows = np.flatnonzero((recorded != "") & (flow.tensor_class >= 0))
+        recorded_graph = flow.trace.tensors["hash"].to_numpy()
+        rows = np.flatnonzero((recorded_graph != "") & (flow.tensor_class >= 0))
         assert len(rows) > 500
-        assert all(recorded[row] in flow.checksums[flow.tensor_class[row]] for row in rows)
+        assert all(recorded_graph[row] in flow.checksums[flow.tensor_class[row]] for row in rows)
 
     def test_dumps_without_checksums_have_none(self, flow):
         assert not any(flow("pt_none").checksums)
@@ -156,11 +163,13 @@ class TestChecksums:
 
 def test_a_value_that_changes_between_write_and_read_is_two_values(trace):
     """As when a recorder writes the input of an op after the op updated it in place."""
-    whole = trace("pt_none")
-    row = find_tensor(whole, "Functional.softmax.1.forward", "input.0")
-    flow = build_flow(edit_tensors(whole, row, norm=1.5 * whole.tensors["norm"].iat[row]))
-    (written_value,) = written(flow, "Tensor.__add__.3.forward")
-    assert written_value not in flow.reads[find_op(whole, "Functional.softmax.1.forward")]
+    clean_trace = trace("pt_none")
+    row = find_tensor(clean_trace, "Functional.softmax.1.forward", "input.0")
+    flow = build_flow(
+        edit_tensors(clean_trace, row, norm=1.5 * clean_trace.tensors["norm"].iat[row])
+    )
+    (output_value,) = list_written(flow, "Tensor.__add__.3.forward")
+    assert output_value not in flow.reads[find_op(clean_trace, "Functional.softmax.1.forward")]
 
 
 def test_outputs_of_a_call_are_those_of_the_module_around_it_too(trace):
@@ -171,22 +180,22 @@ def test_outputs_of_a_call_are_those_of_the_module_around_it_too(trace):
 
 class TestDataflowGraph:
     def test_a_compiled_graph_is_recorded_whole(self, trace):
-        recorded = trace("ms_graph").graph
-        assert nx.is_directed_acyclic_graph(recorded)
-        assert recorded.number_of_nodes() == len(trace("ms_graph").ops)
-        (embedding,) = [o for o, kind in recorded.nodes(data="kind") if kind == "Gather"]
-        assert len(nx.descendants(recorded, embedding)) > 600, (
+        recorded_graph = trace("ms_graph").graph
+        assert nx.is_directed_acyclic_graph(recorded_graph)
+        assert recorded_graph.number_of_nodes() == len(trace("ms_graph").ops)
+        (embedding,) = [o for o, kind in recorded_graph.nodes(data="kind") if kind == "Gather"]
+        assert len(nx.descendants(recorded_graph, embedding)) > 600, (
             "nearly everything is computed from the embedding"
         )
 
     def test_of_an_api_dump_equal_values_prove_it(self, trace, flow):
         assert trace("pt_none").graph.number_of_edges() == 0
-        proved = flow("pt_none").graph
-        names = dict(proved.nodes(data="name"))
+        inferred_graph = flow("pt_none").graph
+        names = dict(inferred_graph.nodes(data="name"))
         embedding, head = (
-            next(o for o, name in names.items() if name == wanted) for wanted in CALLS
+            next(o for o, name in names.items() if name == call_name) for call_name in CALLS
         )
-        assert nx.has_path(proved, embedding, head)
+        assert nx.has_path(inferred_graph, embedding, head)
 
 
 CALLS = (

@@ -1,4 +1,4 @@
-"""Holes of the record: which values are holes, and what they are bridged to."""
+"""Missing edges: which values lack a producer, and what they are bridged to."""
 
 import numpy as np
 import pytest
@@ -10,32 +10,33 @@ from dumpdiff.graph.missing_edges import find_bridge, has_missing_producer
 LAYER = ("Functional.softmax.1.forward", "Torch.matmul.2.forward", "Tensor.__truediv__.1.forward")
 
 
-def holes(flow, phase="forward"):
-    found = [value for value in range(len(flow.classes)) if has_missing_producer(flow, value)]
-    return [value for value in found if flow.phases[flow.consumers[value][0]] == phase]
+def list_values_without_producer(flow, phase="forward"):
+    values = [value for value in range(len(flow.classes)) if has_missing_producer(flow, value)]
+    return [value for value in values if flow.phases[flow.consumers[value][0]] == phase]
 
 
-def punched(trace, name):
-    """(flow, hole): the dump as if the results of an op had not been recorded."""
+def remove_result(trace, name):
+    """Return (flow, value) as if the result of an op, the value, had not been recorded."""
     flow = build_flow(remove_tensors(trace, find_outputs(trace, name)))
-    (hole,) = holes(flow)
-    return flow, hole
+    (value,) = list_values_without_producer(flow)
+    return flow, value
 
 
-class TestNoHoles:
+class TestNoMissingProducer:
     @pytest.mark.parametrize("name", ["pt_none", "ms_mf_none"])
     def test_a_complete_forward_record_has_none(self, flow, name):
-        """Its weights, its tokens and its mask are read and not made, and all the same are none."""
-        assert holes(flow(name)) == []
+        """Its weights, its tokens and its mask are read and not produced, but they are inputs."""
+        assert list_values_without_producer(flow(name)) == []
         assert (flow(name).producers < 0).sum() > 30
 
-    def test_what_was_made_is_none(self, flow):
+    def test_a_produced_value_has_none(self, flow):
         flow = flow("v6.0_api_stack")
         assert not any(
-            has_missing_producer(flow, value) for value in np.flatnonzero(flow.producers >= 0).tolist()
+            has_missing_producer(flow, value)
+            for value in np.flatnonzero(flow.producers >= 0).tolist()
         )
 
-    def test_weights_that_no_record_names_are_none(self, flow):
+    def test_weights_without_a_name_have_none(self, flow):
         flow = flow("v6.0_api_stack")
         weights = {
             int(flow.tensor_class[row])
@@ -45,13 +46,14 @@ class TestNoHoles:
         assert len(weights) == 29
         assert not any(has_missing_producer(flow, value) for value in weights)
 
-    def test_a_table_that_every_layer_reads_is_none(self, trace):
+    def test_a_table_that_every_layer_reads_has_none(self, trace):
         """As sines of positions are: here the mask, with the numbers of a table."""
-        whole = trace("pt_none")
+        clean_trace = trace("pt_none")
         reader = "Tensor.__add__.0.forward"
-        mask = whole.tensors.iloc[find_tensor(whole, reader, "input.1")]
+        mask = clean_trace.tensors.iloc[find_tensor(clean_trace, reader, "input.1")]
         reads = np.flatnonzero(
-            (whole.tensors["size"] == mask["size"]) & (whole.tensors["min"] == mask["min"])
+            (clean_trace.tensors["size"] == mask["size"])
+            & (clean_trace.tensors["min"] == mask["min"])
         )
         table = {
             "max": 0.8417,
@@ -60,7 +62,7 @@ class TestNoHoles:
             "norm": 17.321,
             "shape": (1, 32, 32),
         }
-        flow = build_flow(edit_tensors(whole, reads.tolist(), **table))
+        flow = build_flow(edit_tensors(clean_trace, reads.tolist(), **table))
         shared = find_value(flow, reader, "input.1")
         assert flow.classes["evidence"].iat[shared] == 4
         assert len(flow.consumers[shared]) >= 4
@@ -68,73 +70,83 @@ class TestNoHoles:
 
     def test_there_is_no_bridge_to_them(self, flow):
         flow = flow("pt_none")
-        weight = flow.tensor_class[find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")]
+        weight = flow.tensor_class[
+            find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")
+        ]
         assert find_bridge(flow, int(weight)) is None
 
 
 @pytest.mark.parametrize("name", LAYER)
-def test_a_result_that_was_not_recorded_is_a_hole_where_it_is_read(trace, name):
-    flow, hole = punched(trace("pt_none"), name)
-    assert flow.consumers[hole][0] == find_op(flow.trace, name) + 1
+def test_a_result_that_was_not_recorded_has_a_missing_producer(trace, name):
+    flow, value = remove_result(trace("pt_none"), name)
+    assert flow.consumers[value][0] == find_op(flow.trace, name) + 1
 
 
 @pytest.mark.parametrize("name", LAYER)
-def test_it_comes_from_what_the_module_call_around_it_was_given(trace, name):
-    flow, hole = punched(trace("pt_none"), name)
-    found = find_bridge(flow, hole)
-    assert found.evidence == "module call"
+def test_it_comes_from_the_inputs_of_the_module_call_around_it(trace, name):
+    flow, value = remove_result(trace("pt_none"), name)
+    bridge = find_bridge(flow, value)
+    assert bridge.evidence == "module call"
     assert (
-        found.parents
-        == flow.reads[find_op(flow.trace, "Module.model.layers.1.self_attn.LlamaAttention.forward.0")]
+        bridge.parents
+        == flow.reads[
+            find_op(flow.trace, "Module.model.layers.1.self_attn.LlamaAttention.forward.0")
+        ]
     )
 
 
-def test_between_modules_it_comes_from_what_was_made_last(trace):
-    flow, hole = punched(trace("pt_none"), "Functional.layer_norm.2.forward")
-    found = find_bridge(flow, hole)
-    assert found.evidence == "order"
-    assert found.parents == flow.writes[find_op(flow.trace, "Tensor.__add__.2.forward")]
+def test_between_modules_it_comes_from_the_latest_value(trace):
+    flow, value = remove_result(trace("pt_none"), "Functional.layer_norm.2.forward")
+    bridge = find_bridge(flow, value)
+    assert bridge.evidence == "order"
+    assert bridge.parents == flow.writes[find_op(flow.trace, "Tensor.__add__.2.forward")]
 
 
 class TestByValue:
-    """Some functions show in the statistics: the value says itself what it was made from."""
+    """Some functions show in the statistics: they identify what the value was computed from."""
 
-    def seen(self, trace, **statistics):
-        """The bridge of the scores of layer 1, if their statistics were these and their maker not recorded."""
+    def bridge_scores(self, trace, **statistics):
+        """Return the bridge of the scores of layer 1 with these statistics and no recorded producer."""
         name = "Tensor.__truediv__.1.forward"
         rows = find_outputs(trace, name)
         flow = build_flow(trace)
         readers = np.flatnonzero(flow.tensor_class == flow.writes[find_op(trace, name)][0]).tolist()
         changed = edit_tensors(trace, readers, **statistics)
         flow = build_flow(remove_tensors(changed, rows))
-        (hole,) = holes(flow)
-        return flow, find_bridge(flow, hole)
+        (value,) = list_values_without_producer(flow)
+        return flow, find_bridge(flow, value)
 
     def test_halves_rotated_and_negated_have_the_norm_of_the_whole(self, trace):
-        whole = trace("pt_none")
-        scores = find_tensor(whole, "Torch.matmul.2.forward", "output.0")
-        norm = whole.tensors["norm"].iat[scores]
-        flow, found = self.seen(whole, norm=norm * (1 + 1e-7), max=23.668879, min=-25.751286)
-        assert found.evidence == "rearranged"
-        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
+        clean_trace = trace("pt_none")
+        scores = find_tensor(clean_trace, "Torch.matmul.2.forward", "output.0")
+        norm = clean_trace.tensors["norm"].iat[scores]
+        flow, bridge = self.bridge_scores(
+            clean_trace, norm=norm * (1 + 1e-7), max=23.668879, min=-25.751286
+        )
+        assert bridge.evidence == "rearranged"
+        assert bridge.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
     def test_a_cast_has_the_statistics_of_what_was_cast_to_the_roundoff_of_its_type(self, trace):
-        whole = trace("pt_none")
-        scores = whole.tensors.iloc[find_tensor(whole, "Torch.matmul.2.forward", "output.0")]
+        clean_trace = trace("pt_none")
+        scores = clean_trace.tensors.iloc[
+            find_tensor(clean_trace, "Torch.matmul.2.forward", "output.0")
+        ]
         statistics = {name: scores[name] * (1 + 2e-3) for name in ("max", "min", "mean", "norm")}
-        flow, found = self.seen(whole, dtype="bfloat16", **statistics)
-        assert found.evidence == "cast"
-        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
+        flow, bridge = self.bridge_scores(clean_trace, dtype="bfloat16", **statistics)
+        assert bridge.evidence == "cast"
+        assert bridge.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
     def test_a_chunk_shares_an_extreme_with_the_whole(self, trace):
-        whole = trace("pt_none")
-        scores = whole.tensors.iloc[find_tensor(whole, "Torch.matmul.2.forward", "output.0")]
+        clean_trace = trace("pt_none")
+        scores = clean_trace.tensors.iloc[
+            find_tensor(clean_trace, "Torch.matmul.2.forward", "output.0")
+        ]
         size = int(scores["size"]) // 2
-        flow, found = self.seen(
-            whole, size=size, max=scores["max"], min=-20.0, norm=0.7 * scores["norm"]
+        flow, bridge = self.bridge_scores(
+            clean_trace, size=size, max=scores["max"], min=-20.0, norm=0.7 * scores["norm"]
         )
-        assert found.evidence == "part"
-        assert found.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
+        assert bridge.evidence == "part"
+        assert bridge.parents == flow.writes[find_op(flow.trace, "Torch.matmul.2.forward")]
 
 
 def test_rotated_halves_of_a_real_dump_are_found(flow):
@@ -142,27 +154,31 @@ def test_rotated_halves_of_a_real_dump_are_found(flow):
     flow = flow("v6.0_api_stack")
     rotations = [find_op(flow.trace, f"Torch.cat.{number}.forward") for number in range(8)]
     for rotation in rotations:
-        (hole,) = (value for value in flow.reads[rotation] if has_missing_producer(flow, value))
-        found = find_bridge(flow, hole)
-        assert found.evidence == "rearranged"
-        assert {flow.trace.ops["kind"].iat[flow.producers[parent]] for parent in found.parents} == {
-            "Tensor.__getitem__"
-        }
+        (value,) = (value for value in flow.reads[rotation] if has_missing_producer(flow, value))
+        bridge = find_bridge(flow, value)
+        assert bridge.evidence == "rearranged"
+        assert {
+            flow.trace.ops["kind"].iat[flow.producers[parent]] for parent in bridge.parents
+        } == {"Tensor.__getitem__"}
 
 
 class TestBackward:
-    def test_a_gradient_without_a_maker_comes_from_earlier_gradients(self, flow):
+    def test_a_gradient_without_a_producer_comes_from_earlier_gradients(self, flow):
         """A residual adds two gradients: autograd does it, and no recorder sees it."""
         flow = flow("pt_none")
-        hole = int(flow.tensor_class[find_tensor(flow.trace, "Tensor.__add__.7.backward", "input.0")])
-        found = find_bridge(flow, hole)
+        value = int(
+            flow.tensor_class[find_tensor(flow.trace, "Tensor.__add__.7.backward", "input.0")]
+        )
+        bridge = find_bridge(flow, value)
         phases = flow.classes["phase"].to_numpy()
-        assert found.parents
-        assert all(phases[parent] == "backward" for parent in found.parents)
+        assert bridge.parents
+        assert all(phases[parent] == "backward" for parent in bridge.parents)
 
     def test_the_first_gradient_comes_from_nothing(self, flow):
         flow = flow("pt_none")
         seed = int(
-            flow.tensor_class[find_tensor(flow.trace, "Functional.cross_entropy.0.backward", "input.0")]
+            flow.tensor_class[
+                find_tensor(flow.trace, "Functional.cross_entropy.0.backward", "input.0")
+            ]
         )
         assert find_bridge(flow, seed) is None

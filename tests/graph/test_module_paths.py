@@ -8,15 +8,19 @@ from dumpdiff.graph.module_paths import locate_ops
 
 
 @pytest.fixture(scope="module")
-def located(flow):
+def locate(flow):
     """``located("ms_graph")``: op name -> canonical module path."""
 
-    def found(name):
+    def paths(name):
         return dict(
-            zip(flow(name).trace.ops["name"], locate_ops(flow(name), load_shipped_rules()), strict=True)
+            zip(
+                flow(name).trace.ops["name"],
+                locate_ops(flow(name), load_shipped_rules()),
+                strict=True,
+            )
         )
 
-    return found
+    return paths
 
 
 class TestGraphMode:
@@ -24,79 +28,79 @@ class TestGraphMode:
 
     def test_an_op_that_reads_a_parameter_is_in_its_module(self, flow):
         flow = flow("ms_graph")
-        found = locate_ops(flow, load_shipped_rules())
+        paths = locate_ops(flow, load_shipped_rules())
         names = flow.classes["parameter"].to_numpy()
-        readers = [(o, names[v]) for o, reads in enumerate(flow.reads) for v in reads if names[v]]
-        assert len(readers) > 60
-        for reader, name in readers:
-            assert load_shipped_rules().resolve_parameter(name).startswith(f"{found[reader]}.")
+        named_reads = [(o, names[v]) for o, reads in enumerate(flow.reads) for v in reads if names[v]]
+        assert len(named_reads) > 60
+        for consumer, name in named_reads:
+            assert load_shipped_rules().resolve_parameter(name).startswith(f"{paths[consumer]}.")
 
-    def test_the_parameters_around_an_op_are_believed_and_not_its_scope(self, flow):
+    def test_the_parameters_around_an_op_decide_and_not_its_scope(self, flow):
         """Of the scopes that name a layer, a third name another than the parameters around the op do."""
         flow = flow("ms_graph")
-        found = locate_ops(flow, load_shipped_rules())
-        wrong = right = 0
-        for scope, path, phase in zip(flow.trace.ops["scope"], found, flow.phases, strict=True):
+        paths = locate_ops(flow, load_shipped_rules())
+        n_wrong = n_right = 0
+        for scope, path, phase in zip(flow.trace.ops["scope"], paths, flow.phases, strict=True):
             if phase == "forward" and "layers-CellList" in scope and path.startswith("layers."):
                 layer = scope.partition("layers-CellList/")[2].partition("-")[0]
-                right += path.startswith(f"layers.{layer}.")
-                wrong += not path.startswith(f"layers.{layer}.")
-        assert right > 100
-        assert wrong > 30
+                n_right += path.startswith(f"layers.{layer}.")
+                n_wrong += not path.startswith(f"layers.{layer}.")
+        assert n_right > 100
+        assert n_wrong > 30
 
-    def test_the_ops_of_a_norm_are_in_it(self, located):
-        found = located("ms_graph")
+    def test_the_ops_of_a_norm_are_in_it(self, locate):
+        paths = locate("ms_graph")
         norm = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm"
         for name in ("Pow-op0", "Add-op0", "Rsqrt-op0", "Mul-op0", "Mul-op1"):
-            assert found[f"{norm}/{name}"] == "layers.0.input_norm"
-        assert found["Default/ReduceMean-op0"] == "layers.0.input_norm", (
+            assert paths[f"{norm}/{name}"] == "layers.0.input_norm"
+        assert paths["Default/ReduceMean-op0"] == "layers.0.input_norm", (
             "though its scope says nothing"
         )
 
-    def test_an_op_between_modules_of_one_part_is_in_that_part(self, located):
+    def test_an_op_between_modules_of_one_part_is_in_that_part(self, locate):
         attention = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/attention-Attention"
-        assert located("ms_graph")[f"{attention}/Neg-op0"] == "layers.0.attention"
+        assert locate("ms_graph")[f"{attention}/Neg-op0"] == "layers.0.attention"
 
     def test_layers_follow_each_other(self, flow):
         """In the order of execution the layer of the ops that read parameters never goes back."""
         flow = flow("ms_graph")
-        found = locate_ops(flow, load_shipped_rules())
+        paths = locate_ops(flow, load_shipped_rules())
         named = (flow.classes["parameter"] != "").to_numpy()
         reading = [
             int(path.split(".")[1])
-            for path, reads, phase in zip(found, flow.reads, flow.phases, strict=True)
+            for path, reads, phase in zip(paths, flow.reads, flow.phases, strict=True)
             if phase == "forward" and path.startswith("layers.") and any(named[v] for v in reads)
         ]
         assert set(reading) == {0, 1, 2, 3}
         assert (np.diff(reading) >= 0).all()
 
-    def test_a_gradient_op_that_reads_a_weight_is_in_its_module(self, located):
+    def test_a_gradient_op_that_reads_a_weight_is_in_its_module(self, locate):
         gradient = "Gradients/Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/mlp-MLP/w3-Dense/Grad_MatMul/MatMul-op1"
-        assert located("ms_graph")[gradient] == "layers.3.mlp.down_proj", (
+        assert locate("ms_graph")[gradient] == "layers.3.mlp.down_proj", (
             "its scope says layer 0, w3"
         )
 
 
 class TestApiDumps:
-    def test_module_trees_that_the_recorder_kept_are_taken(self, located):
-        found = located("pt_none")
-        assert found["Tensor.__add__.4.forward"] == "layers.1"
-        assert found["Functional.silu.1.forward"] == "layers.1.mlp.activation"
-        assert found["Torch.matmul.2.forward"] == "layers.1.attention"
+    def test_module_trees_of_the_recorder_are_used(self, locate):
+        paths = locate("pt_none")
+        assert paths["Tensor.__add__.4.forward"] == "layers.1"
+        assert paths["Functional.silu.1.forward"] == "layers.1.mlp.activation"
+        assert paths["Torch.matmul.2.forward"] == "layers.1.attention"
 
-    def test_both_frameworks_come_to_the_same_paths(self, located):
-        assert located("pt_none")["Functional.linear.10.forward"] == "layers.1.attention.out"
+    def test_both_frameworks_come_to_the_same_paths(self, locate):
+        assert locate("pt_none")["Functional.linear.10.forward"] == "layers.1.attention.out"
         paths = {
-            path for path in located("ms_mf_none").values() if path.startswith("layers.1.attention")
+            path for path in locate("ms_mf_none").values() if path.startswith("layers.1.attention")
         }
         assert "layers.1.attention.out" in paths
 
     def test_a_gradient_is_where_its_forward_call_is(self, flow):
         flow = flow("pt_none")
-        found = locate_ops(flow, load_shipped_rules())
+        paths = locate_ops(flow, load_shipped_rules())
         for backward, forward in enumerate(flow.trace.ops["forward"].tolist()):
             if forward >= 0:
-                assert found[backward] == found[forward]
+                assert paths[backward] == paths[forward]
 
     def test_nothing_is_guessed_where_nothing_has_a_name(self, flow):
         flow = flow("v6.0_api_stack")

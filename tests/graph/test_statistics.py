@@ -1,4 +1,4 @@
-"""Statistics of whole tensors: NumPy's in double precision, for every type and size, with NaN and infinity."""
+"""Statistics of whole tensors equal NumPy's in double precision, for every type and size."""
 
 import numpy as np
 import pytest
@@ -15,19 +15,19 @@ DTYPES = st.sampled_from(
 )
 
 
-def plain(array):
+def compute_with_numpy(array):
     wide = array.astype(np.float64)
     return wide.max(), wide.min(), wide.mean(), np.sqrt((wide**2).sum())
 
 
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4), elements=FLOATS))
 def test_they_are_what_numpy_says(array):
-    high, low, mean, norm = plain(array)
-    found = compute_statistics(array)
-    assert found[:2] == (high, low)
-    assert found[2] == pytest.approx(mean, abs=1e-6 * max(abs(high), abs(low)))
-    assert found[3] == pytest.approx(norm, rel=1e-6)
-    assert found[4] == 0
+    high, low, mean, norm = compute_with_numpy(array)
+    numbers = compute_statistics(array)
+    assert numbers[:2] == (high, low)
+    assert numbers[2] == pytest.approx(mean, abs=1e-6 * max(abs(high), abs(low)))
+    assert numbers[3] == pytest.approx(norm, rel=1e-6)
+    assert numbers[4] == 0
 
 
 @given(DTYPES, st.data())
@@ -36,28 +36,28 @@ def test_of_any_type(dtype, data):
     elements = hnp.from_dtype(np.dtype(dtype), **finite)
     array = data.draw(hnp.arrays(dtype, st.integers(1, 50), elements=elements))
     with np.errstate(all="ignore"):
-        high, low, mean, norm = plain(array)
-        found = compute_statistics(array)
-    assert found[:2] == (high, low)
+        high, low, mean, norm = compute_with_numpy(array)
+        numbers = compute_statistics(array)
+    assert numbers[:2] == (high, low)
     if np.isfinite(norm):
-        assert found[3] == pytest.approx(norm, rel=1e-5)
-        assert found[2] == pytest.approx(mean, rel=1e-5, abs=1e-5 * max(abs(high), abs(low)))
+        assert numbers[3] == pytest.approx(norm, rel=1e-5)
+        assert numbers[2] == pytest.approx(mean, rel=1e-5, abs=1e-5 * max(abs(high), abs(low)))
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-20, 1e19, 1e30, 3e38])
 def test_of_float32_of_any_magnitude(scale):
     """Sums of squares leave float32 long before the values do."""
     array = (np.linspace(0.5, 1, 100) * scale).astype(np.float32)
-    found = compute_statistics(array)
-    assert found[3] == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-4)
-    assert found[2] == pytest.approx(array.astype(np.float64).mean(), rel=1e-4)
+    numbers = compute_statistics(array)
+    assert numbers[3] == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-4)
+    assert numbers[2] == pytest.approx(array.astype(np.float64).mean(), rel=1e-4)
 
 
 def test_over_many_blocks():
     array = np.random.default_rng(0).standard_normal((7, 300, 100)).astype(np.float32) + np.float32(
         0.1
     )
-    high, low, mean, norm = plain(array)
+    high, low, mean, norm = compute_with_numpy(array)
     assert compute_statistics(array) == (
         high,
         low,
@@ -69,10 +69,12 @@ def test_over_many_blocks():
 
 @given(hnp.arrays(np.float32, (3, 4, 5), elements=FLOATS), st.permutations([0, 1, 2]))
 def test_a_view_has_those_of_what_it_views_but_for_summation_order(array, axes):
-    one, other = compute_statistics(array), compute_statistics(array.transpose(axes))
-    assert one[:2] == other[:2]
-    assert one[2] == pytest.approx(other[2], abs=1e-6 * max(abs(one[0]), abs(one[1])))
-    assert one[3] == pytest.approx(other[3], rel=1e-6)
+    own_numbers, view_numbers = compute_statistics(array), compute_statistics(array.transpose(axes))
+    assert own_numbers[:2] == view_numbers[:2]
+    assert own_numbers[2] == pytest.approx(
+        view_numbers[2], abs=1e-6 * max(abs(own_numbers[0]), abs(own_numbers[1]))
+    )
+    assert own_numbers[3] == pytest.approx(view_numbers[3], rel=1e-6)
 
 
 @pytest.mark.parametrize("place", [0, 70_000, 199_999])

@@ -10,7 +10,7 @@ from dumpdiff.graph.value_classes import assign_classes, count_evidence, flag_im
 from dumpdiff.model.trace import tensor_table
 
 
-def table(arrays, **columns):
+def build_table(arrays, **columns):
     """A tensor table of arrays, all of them inputs of op 0 unless columns say otherwise."""
     rows = [compute_statistics(np.asarray(array)) for array in arrays]
     numbers = dict(
@@ -34,11 +34,11 @@ def table(arrays, **columns):
     )
 
 
-def random(seed, shape=(4, 6, 8)):
+def draw_array(seed, shape=(4, 6, 8)):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def same(classes):
+def compare_classes(classes):
     """Which rows are one class, whatever the classes are called."""
     return (classes[:, None] == classes[None, :]).tolist()
 
@@ -46,45 +46,50 @@ def same(classes):
 class TestSameValues:
     @given(st.permutations([0, 1, 2]), st.integers(0, 100))
     def test_a_transpose_is_what_it_transposes(self, axes, seed):
-        array = random(seed)
+        array = draw_array(seed)
         assert assign_classes(
-            table([array, array.transpose(axes), array.reshape(-1)]), False
+            build_table([array, array.transpose(axes), array.reshape(-1)]), False
         ).tolist() == [0, 0, 0]
 
     @given(st.integers(2, 40))
     def test_different_tensors_of_one_distribution_are_different_classes(self, count):
-        arrays = [random(seed) for seed in range(count)]
-        assert assign_classes(table(arrays), False).tolist() == list(range(count))
+        arrays = [draw_array(seed) for seed in range(count)]
+        assert assign_classes(build_table(arrays), False).tolist() == list(range(count))
 
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
     def test_classes_are_numbered_by_first_appearance(self, seeds):
-        found = assign_classes(table([random(seed) for seed in seeds]), False)
+        classes = assign_classes(build_table([draw_array(seed) for seed in seeds]), False)
         order = list(dict.fromkeys(seeds))
-        assert found.tolist() == [order.index(seed) for seed in seeds]
+        assert classes.tolist() == [order.index(seed) for seed in seeds]
 
     @given(st.permutations(range(8)))
     def test_the_order_of_rows_changes_no_class(self, order):
-        rows = table([random(seed // 2) for seed in range(8)])
-        found = assign_classes(rows, False)
+        rows = build_table([draw_array(seed // 2) for seed in range(8)])
+        classes = assign_classes(rows, False)
         shuffled = assign_classes(rows.iloc[list(order)].reset_index(drop=True), False)
-        assert same(shuffled) == same(found[list(order)])
+        assert compare_classes(shuffled) == compare_classes(classes[list(order)])
 
     def test_a_difference_of_one_part_in_ten_thousand_is_another_value(self):
-        array = random(0)
-        assert assign_classes(table([array, array * np.float32(1.0001)]), False).tolist() == [0, 1]
+        array = draw_array(0)
+        assert assign_classes(build_table([array, array * np.float32(1.0001)]), False).tolist() == [
+            0,
+            1,
+        ]
 
     def test_another_number_of_elements_is_another_value(self):
-        array = random(0)
-        assert assign_classes(table([array, np.concatenate([array, array])]), False).tolist() == [0, 1]
+        array = draw_array(0)
+        assert assign_classes(
+            build_table([array, np.concatenate([array, array])]), False
+        ).tolist() == [0, 1]
 
     def test_norms_summed_in_bfloat16_are_compared_as_exactly_as_that(self):
-        rows = table([random(0), random(0)], dtype=["bfloat16", "bfloat16"])
+        rows = build_table([draw_array(0), draw_array(0)], dtype=["bfloat16", "bfloat16"])
         rows.loc[1, "norm"] *= 1 + 2**-8
         assert assign_classes(rows, True).tolist() == [0, 0]
         assert assign_classes(rows, False).tolist() == [0, 1]
 
     def test_what_was_not_recorded_does_not_part_them(self):
-        rows = table([random(0), random(0)])
+        rows = build_table([draw_array(0), draw_array(0)])
         rows.loc[1, ["mean", "norm"]] = np.nan
         assert assign_classes(rows, False).tolist() == [0, 0]
 
@@ -93,10 +98,10 @@ class TestTensorsThatSayNothing:
     """All ones, zeros, masks: equal by chance, not because one is the other."""
 
     def test_equal_parameters_stay_apart(self):
-        assert assign_classes(table([np.ones(64), np.ones(64)]), False).tolist() == [0, 1]
+        assert assign_classes(build_table([np.ones(64), np.ones(64)]), False).tolist() == [0, 1]
 
     def test_an_input_is_the_latest_output_that_looks_the_same(self):
-        rows = table(
+        rows = build_table(
             [np.zeros(64), np.zeros(64), np.zeros(64)],
             role=["output", "output", "input"],
             op=[0, 1, 2],
@@ -104,53 +109,55 @@ class TestTensorsThatSayNothing:
         assert assign_classes(rows, False).tolist() == [0, 1, 1]
 
     def test_an_input_before_any_output_is_a_value_of_its_own(self):
-        rows = table([np.zeros(64), np.zeros(64)], role=["input", "output"], op=[0, 1])
+        rows = build_table([np.zeros(64), np.zeros(64)], role=["input", "output"], op=[0, 1])
         assert assign_classes(rows, False).tolist() == [0, 1]
 
 
 class TestWhatTheDumpItselfSays:
     def test_a_recorded_edge_joins_whatever_the_numbers(self):
-        rows = table([random(0), random(1)], role=["output", "input"], producer=[-1, 0])
+        rows = build_table(
+            [draw_array(0), draw_array(1)], role=["output", "input"], producer=[-1, 0]
+        )
         assert assign_classes(rows, False).tolist() == [0, 0]
 
     def test_equal_checksums_join_tensors_without_numbers(self):
-        rows = table([random(0), random(1), random(2)], hash=["aa", "bb", "aa"])
+        rows = build_table([draw_array(0), draw_array(1), draw_array(2)], hash=["aa", "bb", "aa"])
         rows[["max", "min", "mean", "norm"]] = np.nan
         assert assign_classes(rows, False).tolist() == [0, 1, 0]
 
     def test_untrusted_tensors_have_no_class(self):
-        rows = table([random(0), random(0)], trusted=[True, False])
+        rows = build_table([draw_array(0), draw_array(0)], trusted=[True, False])
         assert assign_classes(rows, False).tolist() == [0, -1]
 
     def test_shapes_axes_and_scalars_have_no_class(self):
-        rows = table([np.array([2, 3]), random(0)], constant=[True, False])
+        rows = build_table([np.array([2, 3]), draw_array(0)], constant=[True, False])
         assert flag_immediates(rows).tolist() == [True, False]
         assert assign_classes(rows, False).tolist() == [-1, 0]
 
     def test_a_table_of_constants_has_one(self):
-        rows = table([random(0, (64,))], constant=[True])
+        rows = build_table([draw_array(0, (64,))], constant=[True])
         assert assign_classes(rows, False).tolist() == [0]
 
 
 class TestEvidence:
     @given(st.integers(0, 200))
     def test_a_tensor_of_random_numbers_says_all_four(self, seed):
-        assert count_evidence(table([random(seed)])).tolist() == [4]
+        assert count_evidence(build_table([draw_array(seed)])).tolist() == [4]
 
     @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 0.5, 1e-5, 1e-2, -1e9, np.inf, np.nan])
     def test_one_repeated_number_of_those_people_type_says_nothing(self, value):
-        assert count_evidence(table([np.full((4, 4), value)])).tolist() == [0]
+        assert count_evidence(build_table([np.full((4, 4), value)])).tolist() == [0]
 
     def test_one_repeated_computed_number_says_one_thing(self):
-        assert count_evidence(table([np.full((4, 4), 0.123456)])).tolist() == [1]
+        assert count_evidence(build_table([np.full((4, 4), 0.123456)])).tolist() == [1]
 
     def test_a_causal_mask_says_nothing_by_its_extremes(self):
         mask = np.triu(np.full((8, 8), -1e9), 1)
-        assert count_evidence(table([mask])).tolist() == [0]
+        assert count_evidence(build_table([mask])).tolist() == [0]
 
     @given(st.integers(0, 50))
     def test_a_number_that_is_missing_never_says_more(self, seed):
-        rows = table([random(seed)])
+        rows = build_table([draw_array(seed)])
         full = count_evidence(rows)[0]
         for name in ("max", "min", "mean", "norm"):
             less = rows.copy()

@@ -1,4 +1,4 @@
-"""The checklists: settings, environment and logs answer what they can; the rest is left to a person."""
+"""The checklists: what settings, environment and logs answer, and what is left to a person."""
 
 from __future__ import annotations
 

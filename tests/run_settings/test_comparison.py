@@ -229,10 +229,22 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
         ("compute_dtype", {"bf16": True}, "bfloat16"),
         ("gradient_dtype", {"bf16": True}, "float32"),
         ("gradient_dtype", {"bf16": True, "grad_reduce_in_bf16": True}, "bfloat16"),
-        ("global_batch", {"micro_batch_size": 2, "world_size": 16, "tensor_model_parallel_size": 4}, 8),
-        ("data_parallel", {"world_size": 16, "tensor_model_parallel_size": 2, "context_parallel_size": 2}, 4),
+        (
+            "global_batch",
+            {"micro_batch_size": 2, "world_size": 16, "tensor_model_parallel_size": 4},
+            8,
+        ),
+        (
+            "data_parallel",
+            {"world_size": 16, "tensor_model_parallel_size": 2, "context_parallel_size": 2},
+            4,
+        ),
         ("warmup_steps", {"lr_warmup_fraction": 0.05, "lr_decay_iters": 1000}, 50),
-        ("warmup_steps", {"lr_warmup_fraction": 0.1, "train_samples": 800, "global_batch_size": 8}, 10),
+        (
+            "warmup_steps",
+            {"lr_warmup_fraction": 0.1, "train_samples": 800, "global_batch_size": 8},
+            10,
+        ),
         ("decay_steps", {"train_iters": 10}, 10),
         ("train_iterations", {"train_samples": 805, "global_batch_size": 8}, 100),
         ("sequence_parallel", {"sequence_parallel": True}, False),
@@ -245,7 +257,7 @@ def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
         ("topk_normalised", {"num_experts": 2, "moe_router_pre_softmax": True}, False),
         ("router_dtype", {"num_experts": 2, "bf16": True}, "bfloat16"),
     ],
-)  # fmt: skip
+)
 def test_what_follows_from_several_options_of_megatron(
     name: str, megatron: dict[str, Any], value: Any
 ) -> None:
@@ -253,8 +265,12 @@ def test_what_follows_from_several_options_of_megatron(
     assert compare_row(name, side, side).target.value == value
 
 
-YAML = {"use_legacy": False, "model__model_config__num_layers": 4, "model__model_config__hidden_size": 64,
-        "model__model_config__num_heads": 4}  # fmt: skip
+YAML = {
+    "use_legacy": False,
+    "model__model_config__num_layers": 4,
+    "model__model_config__hidden_size": 64,
+    "model__model_config__num_heads": 4,
+}
 PLAIN = {"model__model_config__use_flash_attention": False}
 PIPELINE = {"parallel_config__micro_batch_num": 4, "parallel_config__pipeline_stage": 2}
 ACCUMULATED = {"micro_batch_interleave_num": 2, "runner_config__gradient_accumulation_steps": 3}
@@ -268,10 +284,18 @@ DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
     ("name", "keys", "value"),
     [
         ("global_batch", {"runner_config__batch_size": 2, "parallel_config__data_parallel": 4}, 8),
-        ("global_batch", {"runner_config__batch_size": 2, "parallel_config__micro_batch_num": 4}, 2),
+        (
+            "global_batch",
+            {"runner_config__batch_size": 2, "parallel_config__micro_batch_num": 4},
+            2,
+        ),
         ("global_batch", {"runner_config__batch_size": 2, **PIPELINE}, 8),
         ("global_batch", {"runner_config__batch_size": 1, **ACCUMULATED}, 6),
-        ("train_iterations", {"runner_config__batch_size": 3, "runner_config__epochs": 2, **SIZES}, 66),
+        (
+            "train_iterations",
+            {"runner_config__batch_size": 3, "runner_config__epochs": 2, **SIZES},
+            66,
+        ),
         ("adam_epsilon", {"optimizer__type": "AdamW"}, 1e-8),
         ("adam_epsilon", {"optimizer__type": "FP32StateAdamWeightDecay"}, 1e-6),
         ("betas", {"optimizer__beta1": 0.9, "optimizer__beta2": 0.95}, (0.9, 0.95)),
@@ -291,11 +315,15 @@ DROPPED = {"moe_config__capacity_factor": 1.1, "moe_config__enable_sdrop": True}
         ("recompute", {"recompute_config__recompute": [1, 2]}, True),
         ("residual_fp32", {"model__model_config__fp32_residual_connection": True}, True),
         ("residual_fp32", {"model__model_config__residual_dtype": "float32"}, True),
-        ("softmax_dtype", {**PLAIN, "model__model_config__attention_softmax_in_fp32": False}, "bfloat16"),
+        (
+            "softmax_dtype",
+            {**PLAIN, "model__model_config__attention_softmax_in_fp32": False},
+            "bfloat16",
+        ),
         ("softmax_dtype", PLAIN, "float32"),
         ("topk_normalised", {**EXPERTS, "moe_config__norm_topk_prob": False}, False),
     ],
-)  # fmt: skip
+)
 def test_what_follows_from_several_keys_of_mindspore_transformers(
     name: str, keys: dict[str, Any], value: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""A launch that takes the structure from the model's config.json is compared with that file at hand."""
+"""Launches that take the structure of the model from its config.json."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ def test_what_swift_leaves_open_is_answered_by_the_file() -> None:
     assert comparison.verdict == "agree", comparison.to_stage()
     values = {row.setting: row.target.value for row in comparison.rows}
     expected = {
-        "layers": 28, "query_groups": 4, "head_dim": 128, "norm_epsilon": 1e-6, "activation": "silu",
-        "vocabulary": 152064, "rotary_base": 1e6, "compute_dtype": "bfloat16", "qkv_bias": True,
-        "linear_bias": False, "untied_embeddings": True, "position_embedding": "rope",
-    }  # fmt: skip
+        "layers": 28,
+        "query_groups": 4,
+        "head_dim": 128,
+        "norm_epsilon": 1e-6,
+        "activation": "silu",
+        "vocabulary": 152064,
+        "rotary_base": 1e6,
+        "compute_dtype": "bfloat16",
+        "qkv_bias": True,
+        "linear_bias": False,
+        "untied_embeddings": True,
+        "position_embedding": "rope",
+    }
     assert {name: values[name] for name in expected} == expected
 
 

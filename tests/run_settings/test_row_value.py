@@ -1,4 +1,4 @@
-"""Settings are read from what people have: scripts, YAML, logs, saved arguments; each value with its place."""
+"""Settings are read from scripts, YAML, logs and saved arguments, each value with its place."""
 
 from __future__ import annotations
 
@@ -205,7 +205,10 @@ def test_of_a_restarted_run_the_last_arguments_count(tmp_path: Path) -> None:
 
 
 def test_the_arguments_that_swift_prints_and_saves_are_read(tmp_path: Path) -> None:
-    printed = "[INFO:swift] args: MegatronTrainArguments(\nlr=1e-05,\nno_rope_fusion=True,\nmodel_type='qwen2',\n)\n"
+    printed = (
+        "[INFO:swift] args: MegatronTrainArguments(\n"
+        "lr=1e-05,\nno_rope_fusion=True,\nmodel_type='qwen2',\n)\n"
+    )
     saved = json.dumps({"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2"})
     for settings in (
         read_text(tmp_path, "run.log", printed),
@@ -245,7 +248,11 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
     [
         ("a.sh", "echo hello", "no training is started"),
         ("a.sh", "python convert.py --input x", "no training is started"),
-        ("a.sh", 'bash msrun_launcher.sh "run_mindformer.py --config gone.yaml" 8', "there is no gone.yaml"),
+        (
+            "a.sh",
+            'bash msrun_launcher.sh "run_mindformer.py --config gone.yaml" 8',
+            "there is no gone.yaml",
+        ),
         ("a.sh", "python run_mindformer.py --config $1", "has no --config"),
         ("a.yaml", "- 1\n- 2\n", "expected a YAML mapping"),
         ("a.yaml", "a: [1\nb: 2\n", "a.yaml:2: no valid YAML"),
@@ -254,7 +261,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
         ("a.log", "\0\0", "is binary"),
         ("a.yaml", ALIASES, "more than 20000"),
     ],
-)  # fmt: skip
+)
 def test_what_holds_no_settings_is_refused_in_one_line(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The table of correspondence is complete: every row and every option that the migration guide names is in it."""
+"""The table of settings is complete: it has every row and option of the migration guide."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_every_default_belongs_to_a_row() -> None:
             "",
             Default(
                 None,
-                "the default changed (local from 0.4, transformer_engine from 0.6) and the version is not known",
+                "the default changed (local from 0.4, transformer_engine from 0.6)"
+                " and the version is not known",
             ),
         ),
     ],

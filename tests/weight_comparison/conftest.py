@@ -1,4 +1,4 @@
-"""Real checkpoints, made once per session: tiny models of transformers, and what other frameworks write of them."""
+"""Real checkpoints, created once per session: tiny models, saved by several frameworks."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ RULES = load_rules()
 
 
 def run_script(name: str, *arguments: object) -> None:
-    """Run a script of this folder in a process of its own: frameworks take seconds to import, and share no state."""
-    done = subprocess.run(
+    """Run a script of this folder in a separate process: imports are slow, and share no state."""
+    process = subprocess.run(
         [sys.executable, HERE / name, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with Hugging Face checkpoints of the families of models.py, and NAME.pt of what is in memory."""
+    """A folder with the Hugging Face checkpoints of models.py, and NAME.pt with the memory."""
     folder = tmp_path_factory.mktemp("models")
     run_script("models.py", folder)
     return folder
@@ -62,7 +62,7 @@ def hugging_face(models: Path) -> Callable[[str], tuple[Weights, Mapping[str, ob
 def mindspore_files(
     tmp_path_factory: pytest.TempPathFactory, hugging_face: Callable[..., tuple]
 ) -> Path:
-    """What MindSpore writes of the Llama in the layout of MindSpore Transformers, see mindspore_files.py."""
+    """The Llama written by MindSpore, in the layout of MindSpore Transformers."""
     from .layouts import interleave_rows
 
     folder = tmp_path_factory.mktemp("mindspore")
@@ -81,7 +81,9 @@ def megatron_files(
 
     folder = tmp_path_factory.mktemp("megatron")
     weights, config = hugging_face("llama")
-    for (rank, _), shard in shard_weights(pad_vocabulary(convert_to_mcore(weights, config)), 2, 1).items():
+    for (rank, _), shard in shard_weights(
+        pad_vocabulary(convert_to_mcore(weights, config)), 2, 1
+    ).items():
         tensors = {
             name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in shard.items()
         }
@@ -95,21 +97,23 @@ def megatron_files(
         for rank in (0, 1)
     ]
     for rank in ranks:
-        _, said = rank.communicate(timeout=300)
-        assert rank.returncode == 0, said[-2000:]
+        _, error_output = rank.communicate(timeout=300)
+        assert rank.returncode == 0, error_output[-2000:]
     return folder
 
 
 def pad_vocabulary(weights: Weights, rows: int = 6) -> Weights:
-    """Embedding and head with rows of zeros at the end, as Megatron pads a vocabulary."""
-    made = dict(weights)
+    """Append rows of zeros to embedding and head, as Megatron pads a vocabulary."""
+    padded_weights = dict(weights)
     for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
-        made[name] = np.concatenate([made[name], np.zeros((rows, made[name].shape[1]), np.float32)])
-    return made
+        padded_weights[name] = np.concatenate(
+            [padded_weights[name], np.zeros((rows, padded_weights[name].shape[1]), np.float32)]
+        )
+    return padded_weights
 
 
 def save_weights(file: Path, weights: Weights) -> Path:
-    """A safetensors file, written with the package of that name."""
+    """Write a safetensors file with the package of that name."""
     save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, file)
     return file
 

@@ -1,8 +1,9 @@
-"""Checkpoints as Megatron-core writes them: run as a script, one process for each tensor-parallel rank.
+"""Script: write checkpoints with Megatron-core, one process per tensor-parallel rank.
 
-``python megatron_files.py FOLDER PORT RANK RANKS``: a GPTModel on the CPU takes FOLDER/shard_RANK.pt (strictly, so that
-names and shapes are exactly Megatron's), and saves FOLDER/torch_dist with its own distributed checkpointing, which
-knows by itself what each rank holds, and FOLDER/legacy as Megatron-LM's training script does.
+``python megatron_files.py FOLDER PORT RANK RANKS``: a GPTModel on the CPU takes
+FOLDER/shard_RANK.pt (strictly, so that names and shapes are exactly Megatron's), and saves
+FOLDER/torch_dist with its own distributed checkpointing, which knows by itself what each rank
+holds, and FOLDER/legacy as Megatron-LM's training script does.
 """
 
 from __future__ import annotations
@@ -36,15 +37,27 @@ def main(folder: Path, port: str, rank: int, ranks: int) -> None:
 
     parallel_state.initialize_model_parallel(ranks, 1)
     config = TransformerConfig(
-        **CONFIG, use_cpu_initialization=True, normalization="RMSNorm", gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu, add_bias_linear=False, bias_activation_fusion=False,
-        gradient_accumulation_fusion=False, masked_softmax_fusion=False, tensor_model_parallel_size=ranks,
-        sequence_parallel=False, pipeline_dtype=torch.float32,
-    )  # fmt: skip
+        **CONFIG,
+        use_cpu_initialization=True,
+        normalization="RMSNorm",
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=False,
+        bias_activation_fusion=False,
+        gradient_accumulation_fusion=False,
+        masked_softmax_fusion=False,
+        tensor_model_parallel_size=ranks,
+        sequence_parallel=False,
+        pipeline_dtype=torch.float32,
+    )
     model = GPTModel(
-        config=config, transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=256,
-        max_sequence_length=64, share_embeddings_and_output_weights=False, position_embedding_type="rope",
-    )  # fmt: skip
+        config=config,
+        transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
+        vocab_size=256,
+        max_sequence_length=64,
+        share_embeddings_and_output_weights=False,
+        position_embedding_type="rope",
+    )
     shard = torch.load(folder / f"shard_{rank}.pt", weights_only=True)
     missing, unexpected = model.load_state_dict(shard, strict=False)
     assert not unexpected, unexpected

@@ -1,7 +1,8 @@
-"""Checkpoints as MindSpore writes them: run as a script, since its import takes seconds.
+"""Script: write checkpoints with MindSpore.
 
-``python mindspore_files.py WEIGHTS.npz FOLDER``: FOLDER/model.ckpt and model.safetensors with the arrays of WEIGHTS,
-and FOLDER/ranks: two devices, cut by MindSpore's own transform_checkpoints after a strategy file of its own messages.
+``python mindspore_files.py WEIGHTS.npz FOLDER``: FOLDER/model.ckpt and model.safetensors with the
+arrays of WEIGHTS, and FOLDER/ranks: two devices, cut by MindSpore's own transform_checkpoints after
+a strategy file of its own messages.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def main(weights: Path, folder: Path) -> None:
 
 
 def build_strategy(arrays: dict[str, np.ndarray]) -> bytes:
-    """A strategy for two devices: columns of row-parallel layers cut, rows of the others, norms not."""
+    """Return a strategy for two devices: split all matrices as Megatron does, but not norms."""
     from mindspore.train import node_strategy_pb2 as messages
 
-    made = messages.ParallelStrategyMap(current_stage=0)
+    strategy_map = messages.ParallelStrategyMap(current_stage=0)
     for name, value in arrays.items():
-        item = made.parallel_layout_item.add(param_name=name)
+        item = strategy_map.parallel_layout_item.add(param_name=name)
         layout = item.parallel_layouts
         layout.dev_matrix.add().dim.extend([2])
         axes = [-1] * value.ndim
@@ -55,7 +56,7 @@ def build_strategy(arrays: dict[str, np.ndarray]) -> bytes:
         layout.param_split_shape.add().dim.extend(cut)
         layout.indices_offset.add()
         layout.field, layout.opt_weight_shard_step, layout.opt_weight_shard_size = 0, 0, 0
-    return made.SerializeToString()
+    return strategy_map.SerializeToString()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Parameters of a dump without names get those of a checkpoint; what could be two parameters gets none."""
+"""Unnamed parameters of a dump get names of a checkpoint, if only one name matches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def weights(trace: Callable[[str], Trace]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["v6.0_api_stack", "v6.0_api_stack_summary"])
-def test_weights_of_calls_get_their_names(
+def test_unnamed_weights_get_their_names(
     trace: Callable[[str], Trace], weights: dict[str, np.ndarray], tmp_path: Path, name: str
 ) -> None:
-    """Whole tensors and statistics alike: every matrix that a linear reads."""
+    """With whole tensors and with statistics: every matrix that a linear reads."""
     before = trace(name)
-    after = add_parameter_names(before, checkpoints.open(save_weights(tmp_path / "w.safetensors", weights)))
+    after = add_parameter_names(
+        before, checkpoints.open(save_weights(tmp_path / "w.safetensors", weights))
+    )
 
     linear = after.ops.index[
         after.ops["kind"].str.endswith("linear") & (after.ops["phase"] == "forward")
@@ -48,22 +50,26 @@ def test_weights_of_calls_get_their_names(
         assert read["norm"][row] == pytest.approx(np.linalg.norm(weights[parameter]), rel=1e-5)
 
 
-def test_one_tensor_under_two_names_names_nothing(
+def test_one_tensor_under_two_names_gives_no_name(
     trace: Callable[[str], Trace], weights: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    one = next(name for name in weights if name.endswith("wq.weight"))
-    file = save_weights(tmp_path / "w.safetensors", {**weights, "another.weight": weights[one]})
-    given = set(add_parameter_names(trace("v6.0_api_stack"), checkpoints.open(file)).tensors["parameter"])
-    assert not given & {one, "another.weight"}
-    assert one.replace("wq", "wk") in given
+    parameter = next(name for name in weights if name.endswith("wq.weight"))
+    file = save_weights(
+        tmp_path / "w.safetensors", {**weights, "another.weight": weights[parameter]}
+    )
+    assigned_names = set(
+        add_parameter_names(trace("v6.0_api_stack"), checkpoints.open(file)).tensors["parameter"]
+    )
+    assert not assigned_names & {parameter, "another.weight"}
+    assert parameter.replace("wq", "wk") in assigned_names
 
 
-def test_rules_know_the_names_it_gives(
+def test_rules_match_the_assigned_names(
     trace: Callable[[str], Trace], weights: dict, tmp_path: Path
 ) -> None:
     after = add_parameter_names(
         trace("v6.0_api_stack"), checkpoints.open(save_weights(tmp_path / "w.safetensors", weights))
     )
     rules = load_rules()
-    given = {rules.resolve_parameter(name) for name in after.tensors["parameter"] if name}
-    assert {"layers.3.attention.q.weight", "head.weight"} <= given
+    canonical_names = {rules.resolve_parameter(name) for name in after.tensors["parameter"] if name}
+    assert {"layers.3.attention.q.weight", "head.weight"} <= canonical_names

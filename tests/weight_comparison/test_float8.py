@@ -1,4 +1,4 @@
-"""8-bit weights with scales, as DeepSeek-V3 is published: the same weights if their rounding is all that differs."""
+"""8-bit weights with scales, as DeepSeek-V3 is published, agree if only their rounding differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from hypothesis.extra.numpy import arrays
 from dumpdiff.checkpoints.elements import decode
 from dumpdiff.model.errors import DumpError
 from dumpdiff.weight_comparison import casts
-from dumpdiff.weight_comparison.computed_matrix import apply_block_scales, extract_scales, add_matrices
+from dumpdiff.weight_comparison.computed_matrix import (
+    add_matrices,
+    apply_block_scales,
+    extract_scales,
+)
 from dumpdiff.weight_comparison.matrix import Matrix, stack_rows
 
 from .conftest import compare_files, run_script
@@ -59,7 +63,7 @@ def test_every_element_is_explained_by_one_rounding(
     )
 
 
-def test_rounded_twice_is_within_noise(float8: Path, models: Path) -> None:
+def test_weights_rounded_twice_are_within_noise(float8: Path, models: Path) -> None:
     """float32 to bfloat16 to 8 bits."""
     result = compare_files(float8 / "float8", models / "deepseek")
     assert (result.verdict, result.relation, result.mistakes) == ("agree", "noise", ())
@@ -77,21 +81,27 @@ def write_changed_weights(float8: Path, file: Path, change: Callable[[State], No
 _GATE, _UP = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "up"))
 
 
-def test_one_wrong_scale_is_seen(tmp_path: Path, float8: Path) -> None:
-    def twice(weights: State) -> None:
+def test_one_wrong_scale_is_found(tmp_path: Path, float8: Path) -> None:
+    def double_scale(weights: State) -> None:
         weights[f"{_GATE}_scale_inv"][3, 2] *= 2
 
-    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", twice), float8 / "bfloat16")
+    result = compare_files(
+        write_changed_weights(float8, tmp_path / "t.safetensors", double_scale), float8 / "bfloat16"
+    )
     assert [pair.path for pair in result.mistakes] == ["layers.0.mlp.gate_proj.weight"]
     assert "8 of 176 rows (24 to 31)" in result.mistakes[0].mistake.said
 
 
-def test_gate_and_up_exchanged_with_their_scales(tmp_path: Path, float8: Path) -> None:
+def test_gate_and_up_that_are_exchanged_with_their_scales_are_found(
+    tmp_path: Path, float8: Path
+) -> None:
     def exchange(weights: State) -> None:
         for end in ("", "_scale_inv"):
             weights[_GATE + end], weights[_UP + end] = weights[_UP + end], weights[_GATE + end]
 
-    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16")
+    result = compare_files(
+        write_changed_weights(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16"
+    )
     assert {pair.path: (pair.mistake.kind, pair.mistake.holds) for pair in result.mistakes} == {
         "layers.0.mlp.gate_proj.weight": ("swapped", "layers.0.mlp.up_proj.weight"),
         "layers.0.mlp.up_proj.weight": ("swapped", "layers.0.mlp.gate_proj.weight"),
@@ -99,7 +109,7 @@ def test_gate_and_up_exchanged_with_their_scales(tmp_path: Path, float8: Path) -
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (176,), (176, 1), (2, 1)])
-def test_scales_of_a_whole_weight_of_its_rows_and_of_128_rows(
+def test_scales_may_be_per_weight_per_row_or_per_128_rows(
     tmp_path: Path, float8: Path, shape: tuple[int, ...]
 ) -> None:
     """Also where 128 does not divide: 176 rows are two blocks, 64 columns one."""
@@ -116,12 +126,14 @@ def test_scales_that_do_not_fit_are_a_problem(tmp_path: Path, float8: Path) -> N
     def cut(weights: State) -> None:
         weights[f"{_GATE}_scale_inv"] = weights[f"{_GATE}_scale_inv"][:3].clone()
 
-    result = compare_files(write_changed_weights(float8, tmp_path / "t.safetensors", cut), float8 / "bfloat16")
+    result = compare_files(
+        write_changed_weights(float8, tmp_path / "t.safetensors", cut), float8 / "bfloat16"
+    )
     assert any("(3, 8) scales do not fit" in str(problem) for problem in result.problems)
     assert result.verdict == "differ"
 
 
-def test_a_conversion_is_refused(tmp_path: Path, float8: Path) -> None:
+def test_a_conversion_of_8_bit_weights_is_refused(tmp_path: Path, float8: Path) -> None:
     from dumpdiff import api
     from dumpdiff.conversion import SourceOptions, TargetOptions
 
@@ -133,7 +145,7 @@ def test_a_conversion_is_refused(tmp_path: Path, float8: Path) -> None:
     arrays(np.float32, 64, elements=st.floats(-460, 460, width=32)),
     st.sampled_from([2.0**-12, 1.0, 8.0]),
 )
-def test_rounding_to_8_bits_is_torchs(values: np.ndarray, step: float) -> None:
+def test_rounding_to_8_bits_equals_torch(values: np.ndarray, step: float) -> None:
     scales = np.full_like(values, step)
     values = values * np.float32(step)
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
@@ -143,24 +155,26 @@ def test_rounding_to_8_bits_is_torchs(values: np.ndarray, step: float) -> None:
             np.clip(values, -448 * step, 448 * step), scales, decode(codes, dtype) * scales, dtype
         )
         other = decode(codes ^ 1, dtype) * scales
-        right = (quotient.to(getattr(torch, dtype)).float() - quotient).abs().numpy() * step
-        nearer = np.abs(other - values) < right
+        errors = (quotient.to(getattr(torch, dtype)).float() - quotient).abs().numpy() * step
+        nearer = np.abs(other - values) < errors
         assert not nearer.any()
 
 
 @st.composite
 def draw_computed_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
-    """8-bit weights with scales one below the other, or a sum; and the array that each stands for."""
-    drawn = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    """Draw stacked 8-bit weights with scales, or a sum, with the equal array."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     width = draw(st.integers(1, 9))
     block = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     matrices, arrays_ = [], []
     for _ in range(draw(st.integers(1, 3))):
         height = draw(st.integers(1, 9))
-        codes = drawn.integers(0, 127, (height, width)).astype(np.uint8)
-        grid = drawn.random((-(-height // block[0]), -(-width // block[1]))).astype(np.float32)
+        codes = random.integers(0, 127, (height, width)).astype(np.uint8)
+        grid = random.random((-(-height // block[0]), -(-width // block[1]))).astype(np.float32)
         matrices.append(
-            apply_block_scales(Matrix.from_array(codes, "float8_e4m3fn"), Matrix.from_array(grid, "float32"), block)
+            apply_block_scales(
+                Matrix.from_array(codes, "float8_e4m3fn"), Matrix.from_array(grid, "float32"), block
+            )
         )
         wide = np.repeat(np.repeat(grid, block[0], 0), block[1], 1)[:height, :width]
         arrays_.append(decode(codes, "float8_e4m3fn") * wide)
@@ -172,10 +186,10 @@ def draw_computed_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
 
 
 @given(draw_computed_matrices(), st.data())
-def test_computed_matrices_are_the_arrays_they_stand_for(
-    made: tuple[Matrix, np.ndarray], data: st.DataObject
+def test_computed_matrices_equal_their_arrays(
+    matrix_and_array: tuple[Matrix, np.ndarray], data: st.DataObject
 ) -> None:
-    matrix, array = made
+    matrix, array = matrix_and_array
     assert matrix.shape == array.shape
     assert matrix.precision == "float8_e4m3fn"
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=6)), dtype=np.int64)

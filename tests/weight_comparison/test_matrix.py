@@ -1,4 +1,4 @@
-"""Matrices of pieces: whatever they are put together from, they are the array that those pieces make."""
+"""Matrices of blocks equal the array of the joined blocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.weight_comparison.matrix import Matrix, stack_rows, stack_columns
+from dumpdiff.weight_comparison.matrix import Matrix, stack_columns, stack_rows
 
 
 @st.composite
 def draw_block_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
-    """A matrix of up to two levels of blocks, and the array it stands for."""
+    """Draw a matrix with up to two levels of blocks, with the equal array."""
     widths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     bands, arrays = [], []
     for _ in range(draw(st.integers(1, 3))):
@@ -26,8 +26,10 @@ def draw_block_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
 
 
 @given(draw_block_matrices(), st.data())
-def test_rows_are_those_of_the_whole(made: tuple[Matrix, np.ndarray], data: st.DataObject) -> None:
-    matrix, array = made
+def test_rows_equal_those_of_the_array(
+    matrix_and_array: tuple[Matrix, np.ndarray], data: st.DataObject
+) -> None:
+    matrix, array = matrix_and_array
     assert matrix.shape == array.shape
     start, stop = sorted(data.draw(st.lists(st.integers(0, len(array)), min_size=2, max_size=2)))
     np.testing.assert_array_equal(matrix.read_raw(slice(start, stop)), array[start:stop])
@@ -46,6 +48,6 @@ def test_vectors_are_columns_and_kernels_are_flat() -> None:
     assert Matrix.from_array(np.zeros((0, 3)), "float64").size == 0
 
 
-def test_nothing_is_copied_where_it_need_not_be() -> None:
+def test_a_slice_of_a_transpose_is_a_view() -> None:
     array = np.zeros((6, 4))
     assert np.shares_memory(Matrix.from_array(array, "float64").T.read_raw(slice(1, 3)), array)

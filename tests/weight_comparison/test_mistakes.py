@@ -1,4 +1,4 @@
-"""Deliberate mistakes: each is found, named right, and nothing else is called wrong."""
+"""Deliberate mistakes: each is found and named correctly, and no other parameter is reported."""
 
 from __future__ import annotations
 
@@ -38,32 +38,40 @@ def test_the_mistake_is_named(
         file = save_weights(tmp_path / "target.safetensors", target)
     result = compare_files(file, models / case.model)
 
-    found = {pair.path: pair.mistake for pair in result.mistakes}
+    mistakes = {pair.path: pair.mistake for pair in result.mistakes}
     assert result.verdict == "differ"
-    assert {mistake.kind for mistake in found.values()} == {case.kind}
-    assert all(case.said in mistake.said for mistake in found.values())
-    assert all(any(matches_pattern(path, pattern) for pattern in case.wrong) for path in found)
-    assert all(any(matches_pattern(path, pattern) for path in found) for pattern in case.wrong)
+    assert {mistake.kind for mistake in mistakes.values()} == {case.kind}
+    assert all(case.message_part in mistake.said for mistake in mistakes.values())
+    assert all(
+        any(matches_pattern(path, pattern) for pattern in case.wrong_parameters)
+        for path in mistakes
+    )
+    assert all(
+        any(matches_pattern(path, pattern) for path in mistakes)
+        for pattern in case.wrong_parameters
+    )
     if case.holds:
-        assert case.holds in [mistake.holds for mistake in found.values()]
+        assert case.holds in [mistake.holds for mistake in mistakes.values()]
 
 
-def test_layers_off_by_one_are_said_once(
+def test_layers_off_by_one_are_reported_once(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     case = next(case for case in CASES if case.name == "layers off by one")
     result = compare_files(
-        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("llama"))), models / "llama"
+        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("llama"))),
+        models / "llama",
     )
     assert result.layer_shift == 1
 
 
-def test_mistakes_of_all_layers_are_told_together(
+def test_mistakes_of_all_layers_are_grouped(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     case = next(case for case in CASES if case.name == "two experts exchanged")
     result = compare_files(
-        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("mixtral"))), models / "mixtral"
+        save_weights(tmp_path / "t.safetensors", case.make(*hugging_face("mixtral"))),
+        models / "mixtral",
     )
     lines = group_mistakes(result.mistakes)
     assert {line.parameter for line in lines} == {
@@ -73,18 +81,21 @@ def test_mistakes_of_all_layers_are_told_together(
 
 
 def cut_to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
-    """bfloat16 by leaving the lower half of a float32 away."""
+    """Convert to bfloat16 by cutting off the lower half of a float32."""
     return (tensor.view(torch.int32) & -65536).view(torch.float32).bfloat16()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [(cut_to_bfloat16, "towards zero"), (lambda t: t.half().bfloat16(), "twice: to float16, then to bfloat16"),
-     (lambda t: t.bfloat16().half(), "twice: to bfloat16, then to float16")],
+    ("change", "rounding"),
+    [
+        (cut_to_bfloat16, "towards zero"),
+        (lambda t: t.half().bfloat16(), "twice: to float16, then to bfloat16"),
+        (lambda t: t.bfloat16().half(), "twice: to bfloat16, then to float16"),
+    ],
     ids=["bits cut off", "through float16", "through bfloat16"],
-)  # fmt: skip
+)
 def test_a_wrong_rounding_is_named(
-    tmp_path: Path, models: Path, change: Callable, said: str
+    tmp_path: Path, models: Path, change: Callable, rounding: str
 ) -> None:
     weights = torch.load(models / "llama.pt", weights_only=True)
     torch.save({name: change(value) for name, value in weights.items()}, tmp_path / "t.pt")
@@ -92,7 +103,8 @@ def test_a_wrong_rounding_is_named(
 
     assert len(result.mistakes) == len(result.pairs) == 39
     assert all(
-        pair.mistake.kind == "rounding" and said in pair.mistake.said for pair in result.mistakes
+        pair.mistake.kind == "rounding" and rounding in pair.mistake.said
+        for pair in result.mistakes
     )
 
 
@@ -104,7 +116,7 @@ def write_bfloat16(
     return file
 
 
-def test_bits_cut_off_are_seen_where_both_sides_are_narrow(tmp_path: Path, models: Path) -> None:
+def test_bits_cut_off_are_found_if_both_sides_are_narrow(tmp_path: Path, models: Path) -> None:
     target = write_bfloat16(models, tmp_path / "t.pt", lambda name, t: cut_to_bfloat16(t))
     result = compare_files(target, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
     # by chance a vector of 64 elements can pass for noise
@@ -113,7 +125,7 @@ def test_bits_cut_off_are_seen_where_both_sides_are_narrow(tmp_path: Path, model
 
 
 @pytest.mark.parametrize("factor", [1.01, 1.002])
-def test_a_factor_below_the_noise_of_an_element_is_seen(
+def test_a_factor_below_the_noise_of_an_element_is_found(
     tmp_path: Path, models: Path, factor: float
 ) -> None:
     """0.2 % is half a unit of bfloat16, but in every element the same way."""
@@ -127,12 +139,12 @@ def test_a_factor_below_the_noise_of_an_element_is_seen(
     }
 
 
-def test_noise_of_bfloat16_without_direction_is_none(tmp_path: Path, models: Path) -> None:
-    drawn = torch.Generator().manual_seed(2)
+def test_noise_of_bfloat16_is_no_mistake(tmp_path: Path, models: Path) -> None:
+    generator = torch.Generator().manual_seed(2)
     noisy = write_bfloat16(
         models,
         tmp_path / "t.pt",
-        lambda name, t: t * (1 + 2e-3 * torch.randn(t.shape, generator=drawn)),
+        lambda name, t: t * (1 + 2e-3 * torch.randn(t.shape, generator=generator)),
     )
     result = compare_files(noisy, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
     assert (result.verdict, result.relation) == ("agree", "noise")
@@ -145,7 +157,7 @@ def save_megatron_ranks(folder: Path, ranks: Mapping[tuple[int, int], Weights]) 
     )
 
 
-def test_norms_that_are_not_centred_though_the_run_was_told_so(
+def test_norms_that_are_not_zero_centered_contrary_to_the_settings_are_wrong(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 1, 1)
@@ -160,10 +172,10 @@ def test_norms_that_are_not_centred_though_the_run_was_told_so(
     assert len(result.mistakes) == 9
 
 
-def test_one_norm_in_another_way_than_all_others_is_wrong(
+def test_norms_of_one_model_that_are_stored_differently_are_wrong(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    """Nobody says whether the target's norms are centred: all but the last seem to be, and so that is not the rule."""
+    """No setting says whether the target's norms are zero-centered; all but one seem to be."""
     weights, _ = hugging_face("llama")
     norms = [name for name in weights if name.endswith("norm.weight")]
     target = {
@@ -176,7 +188,9 @@ def test_one_norm_in_another_way_than_all_others_is_wrong(
     assert len(result.mistakes) == len(norms) - 1
 
 
-def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+def test_exchanged_pipeline_stages_are_found(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
     ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 1, 2)
     result = compare_files(
         save_megatron_ranks(tmp_path, {(0, 0): ranks[0, 1], (0, 1): ranks[0, 0]}), models / "llama"
@@ -189,7 +203,7 @@ def test_pipeline_stages_exchanged(tmp_path: Path, models: Path, hugging_face: H
     }
 
 
-def test_tensor_parallel_ranks_exchanged(
+def test_exchanged_tensor_parallel_ranks_are_found(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 2, 1)
@@ -204,7 +218,7 @@ def test_tensor_parallel_ranks_exchanged(
     assert all("the two halves" in pair.mistake.said for pair in result.mistakes)
 
 
-def test_ranks_that_should_be_replicas_and_are_not(
+def test_ranks_that_should_be_replicas_but_differ_are_a_problem(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     ranks = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 2, 1)
@@ -221,14 +235,16 @@ def test_padding_at_the_front_shifts_the_vocabulary(
     weights = pad_vocabulary(layouts.convert_to_mcore(*hugging_face("llama")))
     for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
         weights[name] = np.roll(weights[name], 6, axis=0)
-    result = compare_files(save_megatron_ranks(tmp_path, layouts.shard_weights(weights, 1, 1)), models / "llama")
+    result = compare_files(
+        save_megatron_ranks(tmp_path, layouts.shard_weights(weights, 1, 1)), models / "llama"
+    )
     assert {pair.path: pair.mistake.said for pair in result.mistakes} == {
         "embedding.weight": "rows shifted by 6",
         "head.weight": "rows shifted by 6",
     }
 
 
-def test_missing_and_additional_parameters(
+def test_missing_and_additional_parameters_are_listed(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     weights, _ = hugging_face("llama")
@@ -241,7 +257,7 @@ def test_missing_and_additional_parameters(
     assert (result.verdict, len(result.unknown), result.missing) == ("differ", 9, ())
 
 
-def test_a_bias_of_zeros_on_one_side_is_no_difference(
+def test_a_bias_of_zeros_on_one_side_agrees(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     weights, _ = hugging_face("llama")
@@ -254,7 +270,7 @@ def test_a_bias_of_zeros_on_one_side_is_no_difference(
     assert any("zeros, and the reference has no such bias" in note for note in result.notes)
 
 
-def test_another_model_is_not_the_same(models: Path) -> None:
+def test_another_model_differs(models: Path) -> None:
     result = compare_files(models / "qwen3", models / "mixtral")
     assert result.verdict == "differ"
     assert {pair.mistake.kind for pair in result.mistakes} >= {"shape"}
@@ -267,12 +283,12 @@ def test_another_model_is_not_the_same(models: Path) -> None:
 def test_random_bits_are_compared_without_a_warning(
     tmp_path: Path, target: str, reference: str
 ) -> None:
-    """NaN, infinities, numbers beyond any sum: found, named, never in the way."""
+    """NaN, infinities and numbers whose sum overflows cause no warning."""
     for dtype, file in ((target, "t.pt"), (reference, "r.pt")):
-        drawn = np.random.default_rng(len(dtype)).bytes(32 * 32 * 8)
-        matrix = torch.frombuffer(bytearray(drawn), dtype=getattr(torch, dtype))[: 32 * 32].reshape(
-            32, 32
-        )
+        random_bytes = np.random.default_rng(len(dtype)).bytes(32 * 32 * 8)
+        matrix = torch.frombuffer(bytearray(random_bytes), dtype=getattr(torch, dtype))[
+            : 32 * 32
+        ].reshape(32, 32)
         weights = {
             "model.layers.0.self_attn.q_proj.weight": matrix,
             "model.norm.weight": matrix[0],

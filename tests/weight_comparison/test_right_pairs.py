@@ -1,4 +1,4 @@
-"""Right pairs: the same weights in another format, layout or split are the same, and no mistake is invented."""
+"""The same weights in another format, layout or split agree, and no mistake is reported."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from .layouts import Weights
 torch = pytest.importorskip("torch")
 
 ARGUMENTS = {
-    "num_attention_heads": 8, "num_query_groups": 4, "group_query_attention": True, "hidden_size": 64,
-    "kv_channels": 8, "swiglu": True,
-}  # fmt: skip
+    "num_attention_heads": 8,
+    "num_query_groups": 4,
+    "group_query_attention": True,
+    "hidden_size": 64,
+    "kv_channels": 8,
+    "swiglu": True,
+}
 
 HuggingFace = Callable[[str], tuple[Weights, Mapping[str, object]]]
 
@@ -35,14 +39,14 @@ def assert_same(result: WeightsResult, relation: str = "identical") -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "deepseek", "gpt2"])
-def test_files_of_transformers_and_its_memory(models: Path, name: str) -> None:
+def test_files_of_transformers_equal_its_memory(models: Path, name: str) -> None:
     """Stacked experts against single ones, a tied head against none, one file against several."""
     assert_same(compare_files(models / name, models / f"{name}.pt"))
 
 
 @pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("te", [False, True], ids=["local", "transformer engine"])
-def test_megatron_split(
+def test_megatron_shards_are_joined(
     tmp_path: Path, models: Path, hugging_face: HuggingFace, tensor: int, stages: int, te: bool
 ) -> None:
     weights = layouts.convert_to_mcore(*hugging_face("llama"), te=te)
@@ -56,19 +60,20 @@ def test_megatron_split(
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mixtral", "deepseek"])
-def test_megatron_names_of_other_families(
+def test_megatron_names_of_other_models(
     tmp_path: Path, models: Path, hugging_face: HuggingFace, name: str
 ) -> None:
     assert_same(
         compare_files(
-            save_weights(tmp_path / "m.safetensors", layouts.convert_to_mcore(*hugging_face(name))), models / name
+            save_weights(tmp_path / "m.safetensors", layouts.convert_to_mcore(*hugging_face(name))),
+            models / name,
         )
     )
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek"])
 @pytest.mark.parametrize("axes", [3, 2])
-def test_stacked_and_transposed_experts(
+def test_stacked_and_transposed_experts_agree(
     tmp_path: Path, models: Path, hugging_face: HuggingFace, name: str, axes: int
 ) -> None:
     weights = layouts.convert_to_mcore(*hugging_face(name), grouped_experts=True)
@@ -85,12 +90,16 @@ def test_stacked_and_transposed_experts(
 def test_gpt2_is_transposed_and_by_head(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    ranks = layouts.shard_weights(layouts.convert_gpt2_to_mcore(*hugging_face("gpt2")), 2, 2, gated=False)
+    ranks = layouts.shard_weights(
+        layouts.convert_gpt2_to_mcore(*hugging_face("gpt2")), 2, 2, gated=False
+    )
     arguments = {"num_attention_heads": 4, "hidden_size": 64, "pipeline_model_parallel_size": 2}
     assert_same(compare_files(layouts.save_megatron(tmp_path, ranks, arguments), models / "gpt2"))
 
 
-@pytest.mark.parametrize("gate_up", [layouts.interleave_rows, lambda gate, up: np.concatenate([gate, up])])
+@pytest.mark.parametrize(
+    "gate_up", [layouts.interleave_rows, lambda gate, up: np.concatenate([gate, up])]
+)
 @pytest.mark.parametrize(
     "qkv", [layouts.fuse_qkv_by_group, lambda q, k, v, groups: np.concatenate([q, k, v])]
 )
@@ -104,14 +113,18 @@ def test_both_layouts_of_mindspore_transformers(
 def test_legacy_names_of_mindspore_transformers(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
-    legacy = save_weights(tmp_path / "m.safetensors", layouts.convert_to_mindformers_legacy(*hugging_face("llama")))
+    legacy = save_weights(
+        tmp_path / "m.safetensors", layouts.convert_to_mindformers_legacy(*hugging_face("llama"))
+    )
     assert_same(compare_files(legacy, models / "llama"))
     megatron = layouts.shard_weights(layouts.convert_to_mcore(*hugging_face("llama")), 2, 2)
     arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 2}
-    assert_same(compare_files(legacy, layouts.save_megatron(tmp_path / "megatron", megatron, arguments)))
+    assert_same(
+        compare_files(legacy, layouts.save_megatron(tmp_path / "megatron", megatron, arguments))
+    )
 
 
-def test_metas_rope_pairs_are_right_in_metas_files(
+def test_rope_pairs_are_correct_in_files_of_meta(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     weights = layouts.convert_to_meta(*hugging_face("llama"))
@@ -124,7 +137,9 @@ def test_metas_rope_pairs_are_right_in_metas_files(
 
 def test_fused_projections_of_mla(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
     weights = layouts.convert_to_mindformers_mla(*hugging_face("deepseek"))
-    assert_same(compare_files(save_weights(tmp_path / "m.safetensors", weights), models / "deepseek"))
+    assert_same(
+        compare_files(save_weights(tmp_path / "m.safetensors", weights), models / "deepseek")
+    )
 
 
 def test_mla_in_parts_with_rope_rows_in_halves(tmp_path: Path, hugging_face: HuggingFace) -> None:
@@ -150,7 +165,9 @@ def test_mla_in_parts_with_rope_rows_in_halves(tmp_path: Path, hugging_face: Hug
 def test_fused_projections_of_phi3(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
     assert_same(
         compare_files(
-            save_weights(tmp_path / "m.safetensors", layouts.convert_to_phi3(*hugging_face("llama"))),
+            save_weights(
+                tmp_path / "m.safetensors", layouts.convert_to_phi3(*hugging_face("llama"))
+            ),
             models / "llama",
         )
     )
@@ -185,13 +202,13 @@ def test_expert_parallel_ranks(tmp_path: Path, models: Path, hugging_face: Huggi
     """Two experts on each of two ranks, numbered from 0 on both."""
     ranks: dict[str, dict[str, Weights]] = {f"mp_rank_00_{e:03d}": {"model": {}} for e in (0, 1)}
     for name, value in layouts.convert_to_mcore(*hugging_face("mixtral")).items():
-        found = re.search(r"local_experts\.(\d)", name)
+        match = re.search(r"local_experts\.(\d)", name)
         for rank in (0, 1):
-            if found is None:
+            if match is None:
                 ranks[f"mp_rank_00_{rank:03d}"]["model"][name] = value
-            elif int(found[1]) // 2 == rank:
-                own = name.replace(found[0], f"local_experts.{int(found[1]) % 2}")
-                ranks[f"mp_rank_00_{rank:03d}"]["model"][own] = value
+            elif int(match[1]) // 2 == rank:
+                local_name = name.replace(match[0], f"local_experts.{int(match[1]) % 2}")
+                ranks[f"mp_rank_00_{rank:03d}"]["model"][local_name] = value
     arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1}
     assert_same(compare_files(save_ranks(tmp_path, ranks, arguments), models / "mixtral"))
 
@@ -205,18 +222,18 @@ def test_grouped_experts_split_over_ranks(
     ranks: dict[str, dict[str, Weights]] = {}
     for rank in range(experts):
         for (shard, _), model in layouts.shard_weights(weights, tensor, 1).items():
-            own = dict(model)
+            rank_weights = dict(model)
             for name in [name for name in model if ".experts.weight" in name]:
                 stack = np.split(weights[name], experts)[rank]
                 if name.endswith("weight1"):
                     gate, up = (
                         np.split(half, tensor, axis=2)[shard] for half in np.split(stack, 2, axis=2)
                     )
-                    own[name] = np.concatenate([gate, up], axis=2).reshape(64, -1)
+                    rank_weights[name] = np.concatenate([gate, up], axis=2).reshape(64, -1)
                 else:
-                    own[name] = np.split(stack, tensor, axis=1)[shard].reshape(-1, 64)
+                    rank_weights[name] = np.split(stack, tensor, axis=1)[shard].reshape(-1, 64)
             folder = f"mp_rank_{shard:02d}" + (f"_{rank:03d}" if experts > 1 else "")
-            ranks[folder] = {"model": own}
+            ranks[folder] = {"model": rank_weights}
     arguments = {**ARGUMENTS, "pipeline_model_parallel_size": 1, "num_experts": 4}
     assert_same(compare_files(save_ranks(tmp_path, ranks, arguments), models / "mixtral"))
 
@@ -262,7 +279,9 @@ def test_names_that_no_rule_knows_are_paired_by_value(
     )
 
 
-def test_layers_numbered_otherwise(tmp_path: Path, models: Path, hugging_face: HuggingFace) -> None:
+def test_layers_with_other_numbers_are_paired(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
     weights, _ = hugging_face("llama")
     for layer in reversed(range(4)):
         weights = {
@@ -277,8 +296,8 @@ def test_layers_numbered_otherwise(tmp_path: Path, models: Path, hugging_face: H
 
 @pytest.mark.record
 @pytest.mark.parametrize("file", ["model.ckpt", "model.safetensors", "ranks"])
-def test_what_mindspore_writes(mindspore_files: Path, models: Path, file: str) -> None:
-    """Also two ranks that MindSpore itself has cut, put together by its strategy file."""
+def test_files_of_mindspore_agree(mindspore_files: Path, models: Path, file: str) -> None:
+    """Also two ranks that MindSpore itself has split, joined with its strategy file."""
     result = compare_files(mindspore_files / file, models / "llama")
     assert_same(result)
     assert any("row by row" in note for note in result.notes)
@@ -286,13 +305,13 @@ def test_what_mindspore_writes(mindspore_files: Path, models: Path, file: str) -
 
 @pytest.mark.record
 @pytest.mark.parametrize("folder", ["legacy", "torch_dist"])
-def test_what_megatron_core_writes(megatron_files: Path, models: Path, folder: str) -> None:
-    """Two tensor-parallel ranks: their files as they are, and Megatron's own idea of the whole."""
+def test_files_of_megatron_core_agree(megatron_files: Path, models: Path, folder: str) -> None:
+    """Two tensor-parallel ranks: their files, and Megatron's distributed checkpoint."""
     assert_same(compare_files(megatron_files / folder, models / "llama"))
 
 
 def subtract_one_from_norms(weights: Weights) -> Weights:
-    """Every norm as its distance from one, as Megatron-core keeps it with layernorm_zero_centered_gamma."""
+    """Subtract one from every norm, as Megatron-core does with layernorm_zero_centered_gamma."""
     return {
         name: value - np.float32(1) if name.endswith("norm.weight") else value
         for name, value in weights.items()
@@ -301,9 +320,9 @@ def subtract_one_from_norms(weights: Weights) -> Weights:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "settings", [{"apply_layernorm_1p": True}, {}], ids=["it says so", "values say so"]
+    "settings", [{"apply_layernorm_1p": True}, {}], ids=["from settings", "from values"]
 )
-def test_norms_kept_as_their_distance_from_one(
+def test_zero_centered_norms_agree_with_others(
     tmp_path: Path,
     models: Path,
     hugging_face: HuggingFace,
@@ -326,30 +345,28 @@ def test_norms_kept_as_their_distance_from_one(
     torch.save({"args": Namespace(**arguments), "model": tensors}, place / "model_optim_rng.pt")
     result = compare_files(tmp_path, models / "qwen3")
 
-    # near one, to take one away is exact in float32; the distance in bfloat16 has other bits than a weight rounded once
+    # near one, to take one away is exact in float32; the distance in bfloat16 has other bits than a
+    # weight rounded once
     assert_same(result, "equal" if dtype == torch.float32 else "noise")
     norms = [pair for pair in result.pairs if "norm" in pair.path]
     assert len(norms) == 9  # q_norm and k_norm among them
-    assert all(
-        "plus -1: the target stores norm weights minus one" in pair.layout
-        for pair in norms
-    )
+    assert all("plus -1: the target stores norm weights minus one" in pair.layout for pair in norms)
     assert {pair.dtypes for pair in norms} == {(str(dtype).removeprefix("torch."), "float32")}
     assert any("norms: " in note and "(9 times)" in note for note in result.notes)
 
 
-def test_gemmas_own_norms_are_alike_on_both_sides_and_less_by_one_in_others(
+def test_zero_centered_norms_of_gemma_agree_with_each_other_and_with_others(
     tmp_path: Path, models: Path, hugging_face: HuggingFace
 ) -> None:
     weights, config = hugging_face("llama")
-    for name, kept in (
+    for name, stored_weights in (
         ("llama", weights),
         ("gemma", subtract_one_from_norms(weights)),
         ("gemma2", subtract_one_from_norms(weights)),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": name}))
-        save_weights(tmp_path / name / "model.safetensors", kept)
+        save_weights(tmp_path / name / "model.safetensors", stored_weights)
     assert_same(compare_files(tmp_path / "gemma", tmp_path / "gemma2"))
     assert_same(compare_files(tmp_path / "llama", tmp_path / "gemma"), "equal")
     assert_same(compare_files(tmp_path / "gemma", tmp_path / "llama"), "equal")

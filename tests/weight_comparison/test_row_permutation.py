@@ -1,4 +1,4 @@
-"""Orders of rows: what is built is what is described, for any sizes."""
+"""Orders of rows are described as they were built, for any sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from dumpdiff.weight_comparison.row_permutation import (
     SAME,
-    describe_layout,
     build_fused_order,
+    describe_layout,
+    describe_order,
     invert_order,
     swap_row_axes,
-    describe_order,
 )
 
 NAMES = ["q", "k", "v"]
@@ -21,14 +21,16 @@ NAMES = ["q", "k", "v"]
 
 @st.composite
 def draw_fused_sizes(draw: st.DrawFn) -> tuple[list[int], int]:
-    """Sizes of three parts, and groups that they divide by."""
+    """Draw the sizes of three parts, and a number of groups that divides them."""
     groups = draw(st.integers(1, 6))
     return [groups * draw(st.integers(2, 5)) for _ in NAMES], groups
 
 
 @given(draw_fused_sizes())
-def test_a_grouped_order_is_described_by_its_groups(made: tuple[list[int], int]) -> None:
-    sizes, groups = made
+def test_a_grouped_order_is_described_by_its_groups(
+    sizes_and_groups: tuple[list[int], int],
+) -> None:
+    sizes, groups = sizes_and_groups
     layout = describe_layout(build_fused_order(sizes, groups), sizes, NAMES)
     assert layout.part_arrangement.groups == groups
     assert layout.part_arrangement.kind == ("concatenated" if groups == 1 else "grouped")
@@ -36,49 +38,60 @@ def test_a_grouped_order_is_described_by_its_groups(made: tuple[list[int], int])
 
 
 @given(draw_fused_sizes(), st.permutations(range(3)))
-def test_parts_in_other_turns_are_seen(made: tuple[list[int], int], turn: list[int]) -> None:
-    sizes, groups = made
-    layout = describe_layout(build_fused_order(sizes, groups, turn), sizes, NAMES)
-    assert layout.part_arrangement.description.startswith("[" + "; ".join(NAMES[part] for part in turn))
-    assert ("exchanged" in layout.part_arrangement.kind) == (turn != sorted(turn))
+def test_exchanged_parts_are_described(
+    sizes_and_groups: tuple[list[int], int], sequence: list[int]
+) -> None:
+    sizes, groups = sizes_and_groups
+    layout = describe_layout(build_fused_order(sizes, groups, sequence), sizes, NAMES)
+    assert layout.part_arrangement.description.startswith(
+        "[" + "; ".join(NAMES[part] for part in sequence)
+    )
+    assert ("exchanged" in layout.part_arrangement.kind) == (sequence != sorted(sequence))
 
 
 @given(draw_fused_sizes())
-def test_an_order_is_a_permutation_and_its_inverse_undoes_it(made: tuple[list[int], int]) -> None:
-    order = build_fused_order(*made)
-    assert sorted(order) == list(range(sum(made[0])))
+def test_an_order_is_a_permutation_and_its_inverse_undoes_it(
+    sizes_and_groups: tuple[list[int], int],
+) -> None:
+    order = build_fused_order(*sizes_and_groups)
+    assert sorted(order) == list(range(sum(sizes_and_groups[0])))
     np.testing.assert_array_equal(order[invert_order(order)], np.arange(len(order)))
 
 
 @given(st.integers(1, 12), st.integers(2, 16), st.booleans())
-def test_rope_layouts_of_any_heads(heads: int, half: int, to_pairs: bool) -> None:
+def test_rope_layouts_of_any_heads_are_described(heads: int, half: int, to_pairs: bool) -> None:
     order = swap_row_axes(heads, 2, half) if to_pairs else swap_row_axes(heads, half, 2)
-    found = describe_order(order)
-    assert found.kind == "rope"
-    assert half == 2 or ("in pairs where" in found.description) == to_pairs
-    assert heads == 1 or f"each of {heads} heads" in found.description
+    row_order = describe_order(order)
+    assert row_order.kind == "rope"
+    assert half == 2 or ("in pairs where" in row_order.description) == to_pairs
+    assert heads == 1 or f"each of {heads} heads" in row_order.description
 
 
 @given(st.integers(2, 4), st.integers(1, 8), st.integers(3, 8))
-def test_rope_rows_after_others(heads: int, plain: int, half: int) -> None:
-    """MLA: only the last rows of each head turn."""
-    head = np.concatenate([np.arange(plain), plain + swap_row_axes(1, half, 2)])
+def test_rope_rows_after_others_are_described(heads: int, n_unrotated: int, half: int) -> None:
+    """MLA rotates only the last rows of each head."""
+    head = np.concatenate([np.arange(n_unrotated), n_unrotated + swap_row_axes(1, half, 2)])
     order = (np.arange(heads)[:, None] * len(head) + head).ravel()
-    found = describe_order(order)
-    assert found.kind == "rope"
-    assert found.description.startswith(f"{2 * half} rows of each of {heads} heads in halves")
+    row_order = describe_order(order)
+    assert row_order.kind == "rope"
+    assert row_order.description.startswith(f"{2 * half} rows of each of {heads} heads in halves")
 
 
 @given(st.integers(5, 50), st.integers(1, 4))
-def test_shifts(length: int, step: int) -> None:
+def test_shifts_are_described(length: int, step: int) -> None:
     rows = np.arange(length)
-    assert describe_order(np.where(rows >= step, rows - step, -1)).description == f"rows shifted by {step}"
+    assert (
+        describe_order(np.where(rows >= step, rows - step, -1)).description
+        == f"rows shifted by {step}"
+    )
     if 2 * step < length:
-        assert describe_order(np.roll(rows, step)).description == f"rows shifted by {step}, cyclically"
+        assert (
+            describe_order(np.roll(rows, step)).description == f"rows shifted by {step}, cyclically"
+        )
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "description"),
     [
         ([4, 5, 2, 3, 0, 1], "2 of 3 blocks of 2 rows in other places"),
         ([2, 3, 0, 1], "the two halves of its 4 rows exchanged"),
@@ -90,8 +103,8 @@ def test_shifts(length: int, step: int) -> None:
         ([0, -1, 2, 3], "as they are"),
     ],
 )
-def test_what_orders_are_called(order: list[int], said: str) -> None:
-    assert describe_order(np.array(order)).description == said
+def test_orders_are_described(order: list[int], description: str) -> None:
+    assert describe_order(np.array(order)).description == description
 
 
 def test_a_part_that_does_not_divide_has_no_such_order() -> None:

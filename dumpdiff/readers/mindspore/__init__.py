@@ -1,4 +1,7 @@
-"""Reader of MindSpore framework dumps (``MINDSPORE_DUMP_CONFIG``): npy files, statistic.csv and graphs, joined."""
+"""Reader of MindSpore framework dumps (``MINDSPORE_DUMP_CONFIG``, all versions).
+
+It joins npy files, statistic.csv and graph files.
+"""
 
 from .reader import FORMAT, find_parts, read_part
 

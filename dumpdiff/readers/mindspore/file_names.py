@@ -2,8 +2,9 @@
 
 ``{op type}.{op name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}[.{dtype}].npy``
 
-- ``/`` of the op name becomes ``--`` up to 2.3.0-rc1. From 2.3.0-rc2 on, ``/``, ``\\``, ``.`` and space
-  become ``_``. Names are not decoded, because ``_`` is not reversible; the graph has the full names.
+- ``/`` of the op name becomes ``--`` up to 2.3.0-rc1. From 2.3.0-rc2 on, ``/``, ``\\``, ``.`` and
+  space become ``_``. Names are not decoded, because ``_`` is not reversible; the graph has the full
+  names.
 - The dtype is part of the name from 2.4.0 on.
 - A name of more than 255 characters is replaced by ``{random number}.npy``, and ``mapping.csv`` in
   the same folder has ``random,original`` lines without a header.
@@ -67,12 +68,14 @@ def encode_op_name(name: str) -> str:
 
 
 def strip_op_number(encoded: str) -> str:
-    """Return the op name without its running number, which is the same for ops of one scope and type."""
+    """Return the op name without its number; it is the same for ops of one scope and type."""
     return _OP_NUMBER.sub("", encoded)
 
 
 def read_mapping(folder: Path) -> dict[str, str]:
-    """Return file name -> original long name from the folder's ``mapping.csv``; {} without that file.
+    """Return file name -> original long name from the folder's ``mapping.csv``.
+
+    {} without that file.
 
     Raises DumpError if ``mapping.csv`` cannot be read.
     """

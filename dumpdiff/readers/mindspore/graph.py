@@ -95,9 +95,9 @@ class Dataflow:
 def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
     """Return the (op, output) pairs whose memory was overwritten before it was dumped.
 
-    Everything of an op is dumped after it ran. An op that updates its inputs has stale outputs, and the
-    updated input may be the output of another op (fp16 training casts a weight up, updates the copy, and
-    casts it down).
+    Everything of an op is dumped after it ran. An op that updates its inputs has stale outputs, and
+    the updated input may be the output of another op (fp16 training casts a weight up, updates the
+    copy, and casts it down).
     """
     overwritten: set[tuple[int, int]] = set()
     for number, op in enumerate(flow.ops):
@@ -115,7 +115,10 @@ def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
 
 
 def find_graph_files(folder: Path) -> dict[int, dict[str, Path]]:
-    """Return graph id -> {'pb': path, 'ir': path}, ordered by id; {} if ``folder`` holds no graph file."""
+    """Return graph id -> {'pb': path, 'ir': path}, ordered by id.
+
+    {} if ``folder`` holds no graph file.
+    """
     files: dict[int, dict[str, Path]] = {}
     if folder.is_dir():
         for path in folder.iterdir():
@@ -165,7 +168,8 @@ def _read_graph(paths: Mapping[str, Path]) -> tuple[Graph | None, list[Problem]]
 def merge_graphs(pb: Graph, ir: Graph) -> Graph:
     """Return the nodes of the .pb, completed from the .ir.
 
-    Only the .ir has the values of tensor constants, shapes inside tuples, and which parameters are weights.
+    Only the .ir has the values of tensor constants, shapes inside tuples, and which parameters are
+    weights.
     """
     ir_nodes = {node.name: node for node in ir.nodes}
     nodes = [_complete_node(node, ir_nodes.get(node.name)) for node in pb.nodes]
@@ -225,9 +229,9 @@ def _list_numbered_prefixes(names: Sequence[str]) -> list[str]:
 def _renumber_names(names: Sequence[str], counters: Counter[str]) -> list[str]:
     """Return the names at run time: the n-th node of one scope and type gets ``-op{n}``.
 
-    ``counters`` counts on through all graphs. On CPU and GPU, the graph files are written before MindSpore
-    renumbers its nodes (graph_compiler.cc, ``ResetNodeId``) and the tensors after it. With the printed
-    numbers, 2 to 14 % of the ops would be joined wrongly without any sign of it.
+    ``counters`` counts on through all graphs. On CPU and GPU, the graph files are written before
+    MindSpore renumbers its nodes (graph_compiler.cc, ``ResetNodeId``) and the tensors after it.
+    With the printed numbers, 2 to 14 % of the ops would be joined wrongly without any sign of it.
     """
     runtime_names = []
     for name in names:
@@ -300,7 +304,10 @@ def _get_tuple_item(arguments: Sequence[_Value]) -> _Value:
 
 
 def _flatten_values(arguments: list[_Value]) -> tuple[Slot | None, ...]:
-    """Return the slots of an op. Works without recursion, because tuples may be nested to any depth."""
+    """Return the slots of an op.
+
+    Works without recursion, because tuples may be nested to any depth.
+    """
     flat: list[Slot | None] = []
     pending: list[_Value] = arguments[::-1]
     while pending and len(flat) < _MAX_SLOTS:

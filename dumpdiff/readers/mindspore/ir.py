@@ -1,4 +1,4 @@
-"""Read ``ms_output_trace_code_graph_N.ir``, the printed form of a compiled MindSpore graph (1.6 to 2.10).
+"""Read ``ms_output_trace_code_graph_N.ir``, a printed MindSpore graph (1.6 to 2.10).
 
 It has the nodes of the .pb file, and what the .pb leaves out: the values of tensor constants, the
 shapes inside tuples, and which parameters are weights.
@@ -44,7 +44,10 @@ _CONTAINER_TYPES = {"Tensor", "Tuple", "Ref", "List"}
 
 
 def read_ir(path: Path) -> Graph:
-    """Return the graph in an .ir file. Raises DumpError if the file is unreadable or holds no node."""
+    """Return the graph in an .ir file.
+
+    Raises DumpError if the file is unreadable or holds no node.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -98,7 +101,10 @@ def _parse_nodes(text: str) -> Iterator[Node]:
 
 
 def _parse_name_and_frames(body: str) -> tuple[str, str]:
-    """Return the full name of a node and its stack as text, innermost frame first; '' if not printed."""
+    """Return the full name of a node and its stack as text, innermost frame first.
+
+    '' if not printed.
+    """
     match = _NAME.search(body)
     if match is None:
         return "", ""
@@ -107,7 +113,10 @@ def _parse_name_and_frames(body: str) -> tuple[str, str]:
 
 
 def _split_arguments(text: str, start: int, end: int) -> tuple[list[str], int]:
-    """Return the arguments up to the bracket that closes the one before ``start``, and where it is closed."""
+    """Return the arguments of a node, and the position after its closing bracket.
+
+    ``start`` is the position after the opening bracket.
+    """
     arguments: list[str] = []
     depth, begin, is_quoted = 0, start, False
     for position in range(start, min(end, start + _MAX_ARGUMENTS_LENGTH)):

@@ -1,4 +1,7 @@
-"""Join recorded ops with the ops of the graph, and check it: each input must equal its producer's output."""
+"""Join recorded ops with the ops of the graph, and check the join.
+
+The check compares each recorded input with the recorded output of its producer.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from .file_names import encode_op_name, strip_op_number
 from .graph import Dataflow, Slot, find_overwritten_outputs
 from .records import Place, Record, compute_content
 
-#: Share of edges with equal data at both ends from which a join is accepted, and share of the recorded ops
-#: that it must find. Measured: 1.0 for a correct join, 0.9 for a wrong one.
+#: Share of edges with equal data at both ends from which a join is accepted, and share of the
+#: recorded ops that it must find. Measured: 1.0 for a correct join, 0.9 for a wrong one.
 _MIN_VERIFIED_SHARE = 0.99
 
 
@@ -93,7 +96,10 @@ def _get_content(places: Mapping[Place, Record], name: str, io: str, slot: int) 
 
 
 def _are_comparable(content: Hashable, other_content: Hashable) -> bool:
-    """Whether both are from files or both from a csv, whose statistics do not compare with a file's bytes."""
+    """Whether both are from files or both from a csv.
+
+    The statistics of a csv cannot be compared with the bytes of a file.
+    """
     if not isinstance(content, tuple) or not isinstance(other_content, tuple):
         return False
     return type(content[0]) is type(other_content[0])
@@ -102,10 +108,10 @@ def _are_comparable(content: Hashable, other_content: Hashable) -> bool:
 def _match_names_by_content(
     flow: Dataflow, names: Sequence[str], places: Mapping[Place, Record]
 ) -> tuple[str, ...]:
-    """Return, for each op of the graph, the recorded op whose inputs hold what the op's producers wrote.
+    """Return, for each op of the graph, the recorded op whose inputs equal its producers' outputs.
 
-    Candidates are the recorded ops of the same scope and type. Of equal candidates the earliest is chosen,
-    because time follows the order of the graph, if not strictly.
+    Candidates are the recorded ops of the same scope and type. Of equal candidates the earliest is
+    chosen, because time follows the order of the graph, if not strictly.
     """
     times: defaultdict[str, dict[str, int]] = defaultdict(dict)  # group -> op -> when it ran
     consumers: defaultdict[tuple[str, int, Hashable], list[str]] = defaultdict(list)

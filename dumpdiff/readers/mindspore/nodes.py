@@ -1,4 +1,4 @@
-"""The nodes of a compiled MindSpore graph, as the .pb file and the .ir file (MindSpore 1.6 to 2.10) both describe them."""
+"""The nodes of a compiled MindSpore graph, from its .pb or .ir file (MindSpore 1.6 to 2.10)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Graph(NamedTuple):
 
 
 _FRAME = re.compile(
-    r"In file (?P<file>[^\n]+?)(?::(?P<line>\d+)(?:~\d+)?|\((?P<old>\d+)\))(?:, \d+~\d+)?/(?P<code>.*)/"
+    r"In file (?P<file>[^\n]+?)(?::(?P<line>\d+)(?:~\d+)?|\((?P<old>\d+)\))(?:, \d+~\d+)?"
+    r"/(?P<code>.*)/"
 )
 _LIBRARY_FOLDERS = (
     "/site-packages/mindspore/",
@@ -69,8 +70,8 @@ _DEFINITION = re.compile(r"\s*(?:def|class|async def) .*:\s*$")
 def parse_user_frames(text: str) -> tuple[tuple[str, int, str], ...]:
     """Return (file, line, code) of the user's own calls in a recorded stack, in its order.
 
-    Frames of the framework are dropped. A frame that spans only the enclosing ``def`` is dropped too,
-    because the next frame is more precise.
+    Frames of the framework are dropped. A frame that spans only the enclosing ``def`` is dropped
+    too, because the next frame is more precise.
     """
     frames = []
     for match in _FRAME.finditer(text):

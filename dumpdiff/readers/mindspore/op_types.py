@@ -1,4 +1,4 @@
-"""Properties of MindSpore ops by their type and name: phase, module path, and which tensors are stale."""
+"""Properties of MindSpore ops by type and name: phase, module path, and stale tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import lru_cache
 from ...model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 COMMUNICATIONS = frozenset({
-    "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll", "Send",
-    "Receive", "Broadcast", "Reduce", "CollectiveScatter", "CollectiveGather", "Barrier", "BatchISendIRecv",
-    "MuxSend", "MuxReceive", "NeighborExchange", "NeighborExchangeV2", "AllGatherMatmul",
-    "MatmulReduceScatter", "AlltoAllAllGatherBatchMatMul", "_MirrorOperator", "_MirrorMiniStepOperator",
-    "_MirrorMicroStepOperator", "_VirtualDiv", "_AllSwap", "_HostAllGather", "_HostReduceScatter",
+    "AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "AllToAllv", "AllToAll",
+    "Send", "Receive", "Broadcast", "Reduce", "CollectiveScatter", "CollectiveGather", "Barrier",
+    "BatchISendIRecv", "MuxSend", "MuxReceive", "NeighborExchange", "NeighborExchangeV2",
+    "AllGatherMatmul", "MatmulReduceScatter", "AlltoAllAllGatherBatchMatMul", "_MirrorOperator",
+    "_MirrorMiniStepOperator", "_MirrorMicroStepOperator", "_VirtualDiv", "_AllSwap",
+    "_HostAllGather", "_HostReduceScatter",
 })  # fmt: skip
 _OPTIMIZER = re.compile(
     r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD|Momentum\w*"
@@ -44,8 +45,8 @@ _ROOT_SCOPES = {"Default", "Gradients", "recompute_Default", "Recompute_Default"
 def is_optimizer(kind: str, scope: str = "", parameters: tuple[str, ...] = ()) -> bool:
     """Whether an op belongs to the optimizer.
 
-    Judged by its type, by a scope such as ``optimizer-AdamWeightDecay``, or by an optimizer state among
-    the parameters that it reads.
+    Judged by its type, by a scope such as ``optimizer-AdamWeightDecay``, or by an optimizer state
+    among the parameters that it reads.
     """
     if _OPTIMIZER.match(kind):
         return True
@@ -81,8 +82,9 @@ def find_updated_inputs(kind: str) -> frozenset[int] | None:
 def classify_phase(kind: str, name: str, in_optimizer: bool, follows_backward: bool = False) -> str:
     """Return the phase of an op.
 
-    ``follows_backward`` says whether the op reads, directly or not, the output of a backward op. It is
-    needed because the name of an expanded op (``Expand/_SumExt/ReduceSum-op3``) does not tell its phase.
+    ``follows_backward`` says whether the op reads, directly or not, the output of a backward op. It
+    is needed because the name of an expanded op (``Expand/_SumExt/ReduceSum-op3``) does not tell
+    its phase.
     """
     if kind in COMMUNICATIONS:
         return COMMUNICATION

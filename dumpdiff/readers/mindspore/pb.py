@@ -1,8 +1,7 @@
-"""Read ``ms_output_trace_code_graph_N.pb``, MindSpore's ``debugger.ModelProto`` in protobuf wire format.
+"""Read ``ms_output_trace_code_graph_N.pb``: MindSpore's ``debugger.ModelProto`` as protobuf.
 
-Field numbers are those of ``debug_graph.proto`` (the same from MindSpore 1.6 to 2.10). Only the needed
-fields are decoded.
-Encoding: https://protobuf.dev/programming-guides/encoding/
+Field numbers are those of ``debug_graph.proto`` (the same from MindSpore 1.6 to 2.10). Only the
+needed fields are decoded. Encoding: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ _Field = tuple[int, _Value]
 
 
 def read_pb(path: Path) -> Graph:
-    """Return the graph in a .pb file. Raises DumpError if the file is unreadable or holds no graph."""
+    """Return the graph in a .pb file.
+
+    Raises DumpError if the file is unreadable or holds no graph.
+    """
     try:
         return _parse_graph(_read_graph_message(path))
     except (ValueError, IndexError, StopIteration, RecursionError, struct.error) as error:

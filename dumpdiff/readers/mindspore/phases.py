@@ -8,7 +8,8 @@ from ...model.trace import BACKWARD, OPTIMIZER
 from . import op_types
 from .graph import Dataflow, GraphOp
 
-#: Not decided yet: an expanded op at the end of the backward pass, or inside the clipping of gradients.
+#: Not decided yet: an expanded op at the end of the backward pass, or inside the clipping of
+#: gradients.
 _UNDECIDED = "undecided"
 
 
@@ -16,10 +17,10 @@ def assign_phases(flow: Dataflow) -> list[str]:
     """Return the phase of every op.
 
     - An op that reads the output of a backward op belongs to the backward pass.
-    - An expanded op (whose name does not tell its phase) whose consumers are all backward ops belongs to
-      the backward pass.
-    - An op that no gradient function calls and that feeds only the optimizer belongs to the optimizer,
-      such as clipping and unscaling of gradients.
+    - An expanded op (whose name does not tell its phase) whose consumers are all backward ops
+      belongs to the backward pass.
+    - An op that no gradient function calls and that feeds only the optimizer belongs to the
+      optimizer, such as clipping and unscaling of gradients.
     """
     phases, is_backward_by_inputs = _assign_phases_by_inputs(flow)
     consumer_phases: defaultdict[int, set[str]] = defaultdict(set)
@@ -40,7 +41,10 @@ def assign_phases(flow: Dataflow) -> list[str]:
 
 
 def _is_expanded(op: GraphOp) -> bool:
-    """Whether a compiler pass created the op; its name then does not tell what it was expanded from."""
+    """Whether a compiler pass created the op.
+
+    Its name then does not tell what it was expanded from.
+    """
     return op.name.startswith("Expand/")
 
 

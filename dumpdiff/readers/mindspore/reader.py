@@ -1,8 +1,8 @@
 """Read MindSpore's own dump (``MINDSPORE_DUMP_CONFIG``, all versions).
 
-Folders ``rank_{id}/{net}/{graph}/{iteration}`` hold npy files, a statistic.csv or both. The compiled
-graphs (``rank_{id}/graphs/*.pb`` and ``*.ir``, MindSpore 1.6 to 2.10) give names, order, dataflow and source
-lines. All of it is optional, except that npy files or statistic.csv must exist.
+Folders ``rank_{id}/{net}/{graph}/{iteration}`` hold npy files, a statistic.csv or both. The
+compiled graphs (``rank_{id}/graphs/*.pb`` and ``*.ir``, MindSpore 1.6 to 2.10) give names, order,
+dataflow and source lines. All of it is optional, except that npy files or statistic.csv must exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _MAX_UNVERIFIED_SHARE = 0.01
 
 
 def find_parts(path: Path) -> list[Part]:
-    """List one part for each iteration folder at or below ``path``, or the statistic.csv that ``path`` is."""
+    """List one part for each iteration folder at or below ``path``.
+
+    ``path`` may also be a statistic.csv.
+    """
     if path.is_file():
         folder = path.resolve().parent
         return [_make_part(path, folder, has_tensors=False)] if is_statistic_csv(path) else []

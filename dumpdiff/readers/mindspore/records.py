@@ -1,4 +1,7 @@
-"""Read the records of one iteration folder of a MindSpore dump (all versions): npy files, statistic.csv or both."""
+"""Read the records of one iteration folder of a MindSpore dump (all versions).
+
+The folder holds npy files, a statistic.csv or both.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"
-#: Bytes. The content of files up to this size is compared completely, of larger files by three blocks.
+#: Bytes. The content of files up to this size is compared completely, of larger files by three
+#: blocks.
 _MAX_COMPLETE = 192 * 1024
 _BLOCK = 16 * 1024  #: bytes of one block: at the start, in the middle and at the end
 #: Microseconds. No step pauses so long between two of its files; starting a process takes longer.
@@ -68,7 +72,8 @@ class Records:
 def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
     """Whether the folder is a dump of npy files, judged by content.
 
-    At least one file needs a name of the dumper (or one that mapping.csv translates) and a valid header.
+    At least one file needs a name of the dumper (or one that mapping.csv translates) and a valid
+    header.
     """
     mapping: dict[str, str] = {}
     if MAPPING in names:
@@ -94,7 +99,10 @@ def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
 
 
 def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> Records:
-    """Return the records of ``folder``, joined with those of ``csv``. Raises DumpError if there is none."""
+    """Return the records of ``folder``, joined with those of ``csv``.
+
+    Raises DumpError if there is none.
+    """
     problems: list[Problem] = []
     npy_records = _read_npy_records(folder, problems) if whole_folder else []
     statistics = None
@@ -154,7 +162,10 @@ def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
 
 
 def _list_npy_files(folder: Path) -> dict[str, bool]:
-    """Return the npy files of a folder, and whether each is a link (known without a look at the file)."""
+    """Return the npy files of a folder, and whether each is a link.
+
+    The folder's entries tell links from files, so no file is opened.
+    """
     is_link = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -190,7 +201,7 @@ def _read_npy_record(path: str, name: str, file_name: FileName) -> Record:
 
 
 def _hash_content(file: int, header: npy.Header) -> Hashable:
-    """Return a key that is equal for equal data of any shape: the number of bytes and hashes of bytes.
+    """Return the number of bytes and hashes of them, which are equal for equal data of any shape.
 
     The hash is that of all bytes, or of large files that of three blocks.
     """
@@ -203,7 +214,10 @@ def _hash_content(file: int, header: npy.Header) -> Hashable:
 
 
 def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
-    """Return the content that a file of these values has; None if values or dtype are insufficient."""
+    """Return the content that a file of these values has.
+
+    None if values or dtype are insufficient.
+    """
     is_known_dtype = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
     if values is None or not is_known_dtype:
         return None
@@ -242,7 +256,10 @@ def _index_by_place(records: list[Record]) -> dict[Place, Record]:
 
 
 def _find_reruns(records: list[Record], folder: Path) -> list[Problem]:
-    """Report a second process that wrote into the same folder: after a pause, everything is recorded again."""
+    """Report a second process that wrote into the same folder.
+
+    It records everything again, after a pause.
+    """
     times = np.array([record.time for record in records], dtype=np.int64)
     sorted_times = np.sort(times)
     pauses = np.flatnonzero(np.diff(sorted_times) > _RERUN_PAUSE)

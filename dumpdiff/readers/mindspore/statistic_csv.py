@@ -1,9 +1,9 @@
 """Read ``statistic.csv`` of MindSpore's dumper, of every version.
 
-Columns are found by their names in the header, in any order. Up to 2.2 the statistics are fixed. From
-2.3 on the user chooses them and their order, and rows (not the header) end in a comma. GE writes
-``Input/Output`` instead of ``IO``, and ``MD5 Value``. Numbers are printed by a C++ stream with its default
-of 6 significant digits.
+Columns are found by their names in the header, in any order. Up to 2.2 the statistics are fixed.
+From 2.3 on the user chooses them and their order, and rows (not the header) end in a comma. GE
+writes ``Input/Output`` instead of ``IO``, and ``MD5 Value``. Numbers are printed by a C++ stream
+with its default of 6 significant digits.
 """
 
 from __future__ import annotations
@@ -241,8 +241,9 @@ def _classify_nonfinite(
 ) -> NDArray[Any]:
     """Return 1 for a tensor with NaN or Inf, 0 for one without, -1 where it is unknown.
 
-    Decided by the counts of NaN and Inf, else by max and min, else by the norm. Up to 2.2, max and min
-    ignore NaN and Inf, but the counts are always recorded. Since 2.3, a NaN makes max and min NaN.
+    Decided by the counts of NaN and Inf, else by max and min, else by the norm. Up to 2.2, max and
+    min ignore NaN and Inf, but the counts are always recorded. Since 2.3, a NaN makes max and min
+    NaN.
     """
     high, low, norm = is_finite["max"], is_finite["min"], is_finite["norm"]
     has_nonfinite_limit = (high == 0) | (low == 0)

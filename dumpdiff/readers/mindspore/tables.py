@@ -1,4 +1,4 @@
-"""Build the op and tensor tables of a trace from the records and the dataflow of a MindSpore dump."""
+"""Build the op and tensor tables of a trace from the records and dataflow of a MindSpore dump."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def build_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Return the op table, the tensor table, and the number of records whose op is in the graph.
 
-    Parameters and graph inputs come first, then the ops of the graph in topological order (once for each
-    recorded run), then the ops that are not in the graph, by time.
+    Parameters and graph inputs come first, then the ops of the graph in topological order (once for
+    each recorded run), then the ops that are not in the graph, by time.
     """
     rows = _Rows(records)
     if flow is None or join is None:
@@ -101,7 +101,8 @@ class _Rows:
     ) -> None:
         """Add recorded parameters and graph inputs.
 
-        They were written at the end of the step, so weights are ``trusted`` only without an optimizer.
+        They were written at the end of the step, so weights are ``trusted`` only without an
+        optimizer.
         """
         parameter_keys = [
             key for key, op_records in self.pending.items() if op_records[0].kind == PARAMETER
@@ -154,7 +155,8 @@ class _Rows:
     ) -> _Tensor:
         """Return a row for the last op.
 
-        The graph's shape is used if its size is the recorded one: a reshape is dumped with its input's shape.
+        The graph's shape is used if its size is the recorded one: a reshape is dumped with its
+        input's shape.
         """
         op, slot = len(self.ops) - 1, f"{io}.{index}"
         dtype, shape = output if output is not None else ("", None)
@@ -257,13 +259,10 @@ class _GraphRows:
 
     def _is_stale_input(self, op: GraphOp, phase: str, index: int, slot: Slot) -> bool:
         """Whether an input was updated before it was dumped, or may have been."""
+        if phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten:
+            return True
         updated_inputs = op_types.find_updated_inputs(op.kind)
-        if updated_inputs is None:
-            is_updated = bool(slot.parameter)
-        else:
-            is_updated = index in updated_inputs
-        is_overwritten = (slot.op, slot.output) in self.overwritten
-        return is_updated or (phase == OPTIMIZER and is_overwritten)
+        return bool(slot.parameter) if updated_inputs is None else index in updated_inputs
 
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
@@ -283,8 +282,9 @@ class _GraphRows:
     def _computes_in_float32(self, op: GraphOp, first_output: int) -> bool:
         """Whether the op added last computes in float32.
 
-        Seen on CPU: if such a result has no consumer in the graph, it is dumped as the half precision that
-        the graph says, and the file holds half of the float32 memory under the wrong type.
+        Seen on CPU: if such a result has no consumer in the graph, it is dumped as the half
+        precision that the graph says, and the file holds half of the float32 memory under the wrong
+        type.
         """
         if op.kind == "Cast":
             return False

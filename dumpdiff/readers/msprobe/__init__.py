@@ -1,4 +1,4 @@
-"""Reader of msprobe dumps (the ``mindstudio-probe`` package, 1.0 to 26.2): dump.json and the files next to it.
+"""Reader of msprobe dumps (``mindstudio-probe`` 1.0 to 26.2): dump.json and the files next to it.
 
 Both frameworks, PyTorch and MindSpore, write the same files.
 """

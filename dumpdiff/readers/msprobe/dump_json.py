@@ -78,7 +78,10 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON. The fast parser refuses NaN and Infinity, which msprobe writes; Python's accepts them."""
+    """Parse JSON.
+
+    The fast parser refuses NaN and Infinity, which msprobe writes; Python's accepts them.
+    """
     try:
         return orjson.loads(text)
     except ValueError:
@@ -90,7 +93,8 @@ def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Proble
     start = _DATA.search(text)
     if start is None:
         raise DumpError(
-            f'{path}: msprobe dump.json without entries: damaged before "data" begins; record it again'
+            f'{path}: msprobe dump.json without entries: damaged before "data" begins; '
+            "record it again"
         )
     try:
         content = json.loads(text[: start.start()] + '"data": {}}')

@@ -1,9 +1,9 @@
-"""Names that ``msprobe compare`` gives to the tensors of a dump.json, as a mapping file for it needs them.
+"""Names that ``msprobe compare`` gives to the tensors of a dump.json, for its mapping files.
 
 Read in mindstudio-probe 26.2, core/compare/acc_compare.py and utils.py. A leaf has the name of its
-tensor file, or without a file the name of its entry and its place in the entry. From 26.0 on msprobe
-renumbers the backward calls of the reference before it compares names, in the order of the file. The
-target's names are looked up in a mapping unchanged.
+tensor file, or without a file the name of its entry and its place in the entry. From 26.0 on
+msprobe renumbers the backward calls of the reference before it compares names, in the order of the
+file. The target's names are looked up in a mapping unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_entry_leaves(dump: Path) -> dict[str, tuple[str, ...]]:
 
 
 def list_lookup_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[str, str]:
-    """Return, for each entry of the reference, the name by which msprobe of that version looks it up.
+    """Return, for each entry of the reference, the name by which msprobe looks it up.
 
     >>> list_lookup_names(["Torch.add.7.backward", "Torch.add.6.backward"], (26, 2))
     {'Torch.add.7.backward': 'Torch.add.0.backward', 'Torch.add.6.backward': 'Torch.add.1.backward'}

@@ -34,7 +34,10 @@ def parse_name(name: str) -> Call | None:
 
 
 def _parse_module_name(name: str) -> Call | None:
-    """Parse ``Module.{scope}.{class}.{entry_type}.{n}``; the number is omitted for a single call."""
+    """Parse ``Module.{scope}.{class}.{entry_type}.{n}``.
+
+    The number is omitted for a single call.
+    """
     front, _, entry_type = name.rpartition(".")
     number = "0"
     if entry_type.isdecimal():

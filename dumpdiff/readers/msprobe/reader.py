@@ -1,8 +1,8 @@
-"""Read msprobe dumps (mindstudio-probe 1.0 to 26.2, PyTorch and MindSpore): dump.json and the files next to it.
+"""Read msprobe dumps (mindstudio-probe 1.0 to 26.2, PyTorch and MindSpore).
 
 dump.json holds statistics by call in order of completion, construct.json the module of each call,
-stack.json the user's source lines, and dump_tensor_data/ the whole tensors (.pt or .npy). Absolute paths
-in these files are those of the recording machine and are ignored.
+stack.json the user's source lines, and dump_tensor_data/ the whole tensors (.pt or .npy). Absolute
+paths in these files are those of the recording machine and are ignored.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) ->
 def _order_calls(calls: dict[str, Call]) -> dict[str, Call]:
     """Return the calls in execution order.
 
-    Up to 8.3, parameter gradients are written where their place was reserved, after the forward entry.
-    They are moved behind the backward entry of their module.
+    Up to 8.3, parameter gradients are written where their place was reserved, after the forward
+    entry. They are moved behind the backward entry of their module.
     """
     early_gradients: dict[str, str] = {}  # gradient entry -> forward entry
     for name, call in calls.items():
@@ -127,8 +127,8 @@ def _build_op_table(
 ) -> pd.DataFrame:
     """Build the op table.
 
-    Modules are those of construct.json, source lines those of stack.json. Phases follow from both and
-    from the order of calls.
+    Modules are those of construct.json, source lines those of stack.json. Phases follow from both
+    and from the order of calls.
     """
     names = list(calls)
     ids = {name: index for index, name in enumerate(names)}
@@ -209,7 +209,10 @@ def _has_files(folder: Path) -> bool:
 
 
 def _find_framework(header: dict[str, Any], calls: dict[str, Call]) -> str:
-    """Return the framework in the header; versions before 1.3 do not write it, then judge by the calls."""
+    """Return the framework in the header.
+
+    Versions before 1.3 do not write it, then judge by the calls.
+    """
     framework = header.get("framework")
     if framework in ("pytorch", "mindspore"):
         return str(framework)

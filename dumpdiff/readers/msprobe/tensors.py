@@ -20,7 +20,8 @@ from .names import Call
 
 FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json
 
-#: Keys of an entry -> role of the tensors under them, in the order of the table. grad_* are from 1.0.
+#: Keys of an entry -> role of the tensors under them, in the order of the table. grad_* are from
+#: 1.0.
 _ROLES = {
     "input_args": "input",
     "input_kwargs": "input",
@@ -95,7 +96,7 @@ def build_tensor_table(
 def _correct_swapped_gradients(
     table: pd.DataFrame, columns: dict[str, Any], ops: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the table with inputs and outputs of backward ops swapped, if they were recorded so."""
+    """Return the table with inputs and outputs of backward ops corrected, if they are swapped."""
     if not call_records.has_swapped_gradients(ops, table):
         return table
     is_backward = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()]
@@ -189,8 +190,8 @@ def _name_parameters(
 def _complete_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
     """Return the parameter column, completed for the inputs of ops.
 
-    An input of an op directly inside a module that equals exactly one parameter of the module is that
-    parameter.
+    An input of an op directly inside a module that equals exactly one parameter of the module is
+    that parameter.
     """
     names = table["parameter"].to_numpy().copy()
     op = table["op"].to_numpy()

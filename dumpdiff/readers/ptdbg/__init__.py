@@ -1,4 +1,4 @@
-"""Reader of ptdbg_ascend dumps (0.1 to 6.0): PyTorch calls, one JSON list per line in a ``.pkl`` file."""
+"""Reader of ptdbg_ascend dumps (0.1 to 6.0): PyTorch calls as JSON lines in a ``.pkl`` file."""
 
 from .reader import FORMAT, find_parts, read_part
 

@@ -1,4 +1,4 @@
-"""Group the lines of a ptdbg_ascend dump (0.1 to 6.0) into calls, and find the records that repeat a call."""
+"""Group the lines of a ptdbg_ascend dump (0.1 to 6.0) into calls, and find repeated calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_SHOWN_NAME = 80  #: characters of an unknown name in a message
 
 @dataclass(frozen=True)
 class CallGroups:
-    """Calls in order (a call's index is its op id), and the records of tensors with the call of each."""
+    """Calls in order (a call's index is its op id), and the records of tensors with their calls."""
 
     calls: list[Call]
     names: list[str]  #: names of the calls; '#2' for the second call of one name
@@ -30,9 +30,9 @@ def group_lines(lines: Iterable[Record | StackLine], damage: Damage) -> CallGrou
     """Group the lines into calls; lines whose name is not that of a call are counted in ``damage``.
 
     A process uses a name with a call index once, so the n-th record of such a name is from the n-th
-    process that wrote the file. It belongs to call '#n', which is dropped if it equals the first call.
-    Names without an index (2022) are shared by all calls of an API; a slot that is repeated starts the
-    next call.
+    process that wrote the file. It belongs to call '#n', which is dropped if it equals the first
+    call. Names without an index (2022) are shared by all calls of an API; a slot that is repeated
+    starts the next call.
     """
     collector = _CallCollector()
     for line in lines:

@@ -19,14 +19,16 @@ from ...model.trace import Problem
 from ..call_records import to_float_array
 from ..stack_frames import Frame, Site, build_site
 
-#: Characters; a longer line is skipped. Prototypes wrote whole tensors into a line (49 MB were seen).
+#: Characters; a longer line is skipped. Prototypes wrote whole tensors into a line (49 MB were
+#: seen).
 MAX_LINE_LENGTH = 256 << 20
 _SALVAGE_ATTEMPTS = 32  #: per damaged line; each attempt scans the line
 _MAX_LISTED_LINES = 8  #: line numbers listed in a problem
 
 _decode = json.JSONDecoder().raw_decode
 _START = re.compile(
-    rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)[^"\n]{0,100}", *[\[\d]'
+    rb'(?m)^\s*\["[^"\n]{1,1000}?(?:forward|backward)[._](?:input|output|stack_info)'
+    rb'[^"\n]{0,100}", *[\[\d]'
 )
 
 _NAME = re.compile(r"(?P<call>.+)[._](?P<io>input|output|stack_info)(?P<position>(?:\.\d+)*)")
@@ -102,7 +104,7 @@ def is_dump(head: bytes) -> bool:
 
 
 def parse_name(name: str) -> tuple[Call, str, str] | None:
-    """Return the call, the role (input, output or stack_info) and the position ('.0', '.0.1' or '').
+    """Return the call, the role (input, output, stack_info) and the position ('.0', '.0.1', '').
 
     None if the name has no such form.
     """
@@ -194,7 +196,7 @@ def _find_json_lists(text: str) -> Iterator[Any]:
         position = text.find('["', end)
 
 
-def _parse_record(line: int, item: Any) -> Record | StackLine | None:
+def _parse_record(line: int, item: Any) -> Record | StackLine | None:  # noqa: PLR0911
     """Return the record in a decoded line, recognized by the number and the types of its items."""
     if type(item) is not list or not item or type(item[0]) is not str:
         return None

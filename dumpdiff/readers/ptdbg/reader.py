@@ -1,4 +1,4 @@
-"""Read ptdbg_ascend dumps (0.1 to 6.0): PyTorch API and module calls, one JSON list per line in a ``.pkl`` file.
+"""Read ptdbg_ascend dumps (0.1 to 6.0): PyTorch API and module calls in a ``.pkl`` file.
 
 Every version, from the prototypes of 2022 to 6.0, is recognized by the form of its lines; names of
 version folders are not used. Lines of 8 items (troubleshooter's API dump) are read too. The whole
@@ -67,7 +67,10 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def _find_rank(file: Path) -> tuple[int | None, int | None]:
-    """Return (rank, process). A process without a rank has a folder rankN with the id of the process."""
+    """Return (rank, process).
+
+    A process without a rank has a folder rankN with the id of the process.
+    """
     number = find_folder_number(file, "rank")
     if number is None or number < _MIN_PROCESS:
         return number, None
@@ -75,7 +78,10 @@ def _find_rank(file: Path) -> tuple[int | None, int | None]:
 
 
 def read_part(part: Part) -> Trace:
-    """Return the trace of one file. Raises DumpError if it is a pickle or holds no readable record."""
+    """Return the trace of one file.
+
+    Raises DumpError if it is a pickle or holds no readable record.
+    """
     path = part.path
     if is_pickle(path):
         raise DumpError(
@@ -204,9 +210,10 @@ def _find_files(path: Path, groups: CallGroups) -> tuple[list[str], list[Problem
 
 
 def _find_tensor_folders(path: Path) -> Mapping[str, set[str]]:
-    """Return the folders next to the file that hold its tensors, each with the names of its npy files.
+    """Return the folders next to the file that hold its tensors, with the names of the npy files.
 
-    This is the folder with the name of the file, or else every folder with npy files named after calls.
+    This is the folder with the name of the file, or else every folder with npy files named after
+    calls.
     """
     same_name_folder = path.parent / path.stem
     if same_name_folder.is_dir():
@@ -222,7 +229,10 @@ def _find_tensor_folders(path: Path) -> Mapping[str, set[str]]:
 
 
 def _split_statistics(rows: list[list[Any]]) -> Iterable[list[Any]]:
-    """Return the columns max, min, mean and norm of rows [max, min, mean, norm], [max, min, mean] or []."""
+    """Return the columns max, min, mean and norm.
+
+    Rows are [max, min, mean, norm], [max, min, mean] or [].
+    """
     padded_rows = ((*row, None, None, None, None)[:4] for row in rows)
     return (list(column) for column in zip(*padded_rows, strict=True))
 

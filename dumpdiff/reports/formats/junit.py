@@ -40,8 +40,8 @@ def build_suite(name: str, cases: Sequence[ET.Element]) -> ET.Element:
 
 def build_case(classname: str, name: str, output: Sequence[str]) -> ET.Element:
     """Return a case that passed, with the lines of its output."""
-    attributes = {"classname": escape_control(classname), "name": escape_control(name)}
-    case = ET.Element("testcase", **attributes, time="0")
+    attributes = {"classname": escape_control(classname), "name": escape_control(name), "time": "0"}
+    case = ET.Element("testcase", attributes)
     if output:
         ET.SubElement(case, "system-out").text = _join_lines(output)
     return case

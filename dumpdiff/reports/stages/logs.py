@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ...model.formatting import format_number
 from ...training_logs import Curves, LogComparison
+from ...training_logs.migration_standard import Check
 from ..formats.blocks import Block, ListBlock, TableBlock
 from .stage import build_document, write_stage
 
@@ -94,7 +95,7 @@ def to_json(comparison: LogComparison) -> dict[str, Any]:
         comparison.to_stage(),
         target=_convert_curves(comparison.target),
         reference=_convert_curves(comparison.reference),
-        checks=[vars(check) for check in comparison.checks],
+        checks=[_convert_check(check) for check in comparison.checks],
         begins=comparison.onset,
         departure=comparison.divergence_step,
         wander={**vars(wander), "around_zero": wander.around_zero},
@@ -107,6 +108,16 @@ def to_json(comparison: LogComparison) -> dict[str, Any]:
             "reference": comparison.reference_loss.tolist(),
         },
     )
+
+
+def _convert_check(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "verdict": check.verdict,
+        "said": check.said,
+        "value": check.value,
+        "limit": check.limit,
+    }
 
 
 def _convert_curves(curves: Curves) -> dict[str, Any]:

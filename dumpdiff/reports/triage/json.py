@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from ... import __version__
+from ...diagnosis.decision import Decision
 from ...diagnosis.evidence import Evidence
 from ...diagnosis.outcome import TriageResult
 from ..alignment import json as dumps_json
@@ -25,12 +26,11 @@ def to_json(triaged: TriageResult) -> dict[str, Any]:
 
     ``results`` has each stage in the form of its own command's JSON.
     """
-    decision = triaged.decision
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
         "case": asdict(triaged.case),
-        "conclusion": {**asdict(decision), "outcome": decision.outcome},
+        "conclusion": _convert_decision(triaged.decision),
         "next": [asdict(advice) for advice in triaged.advice],
         "stages": [asdict(stage) for stage in triaged.evidence.stages],
         "skipped": dict(triaged.evidence.skipped),
@@ -41,6 +41,11 @@ def to_json(triaged: TriageResult) -> dict[str, Any]:
 def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     """Write the document as UTF-8; the same triage gives the same bytes."""
     write_document(to_json(triaged), stream)
+
+
+def _convert_decision(decision: Decision) -> dict[str, Any]:
+    ruled_out = [{"place": p.place, "by": p.by, "said": p.said} for p in decision.ruled_out]
+    return {**asdict(decision), "ruled_out": ruled_out, "outcome": decision.outcome}
 
 
 def _convert_results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...rulebook import load_rules
-from ...rulebook.scope_suggestions import infer_scope_lines
-from ...rulebook.suggestions import escape_comment, format_scope_section
+from ...rulebook.inference import escape_comment, format_scope_section, infer_scope_lines
 from ...weight_comparison import WeightsResult
 
 _HEAD = """\

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from optimizers.saved import train
+from optimizers.sgd_run import save_sgd_run
 
 import dumpdiff
 from dumpdiff.diagnosis.case import Case, Run
@@ -25,7 +25,7 @@ def case(tmp_path_factory: pytest.TempPathFactory, dump: Callable[[str], Path]) 
     }
     runs = {}
     for side, (settings, log, rate, name) in inputs.items():
-        steps = train(folder / side, rate=rate)
+        steps = save_sgd_run(folder / side, rate=rate)
         runs[side] = Run(
             settings=str(SAMPLES / settings),
             log=str(SAMPLES / log),

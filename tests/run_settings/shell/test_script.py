@@ -1,4 +1,4 @@
-"""What a script would call is read off it without running it: the shell itself says what is right."""
+"""The words of a script's commands are those that bash passes to them."""
 
 from __future__ import annotations
 
@@ -84,8 +84,16 @@ def test_words_know_the_line_where_they_are_written() -> None:
     script = 'LR=1\nA=(\n  --x 1\n  --lr $LR\n)\nB="--y 2 \\\n  --z 3"\ntrain ${A[@]} $B'
     lines = [(word.text, word.line) for word in read_script(script).calls[-1].words]
     assert lines == [
-        ("train", 8), ("--x", 3), ("1", 3), ("--lr", 4), ("1", 1), ("--y", 6), ("2", 6), ("--z", 7), ("3", 7),
-    ]  # fmt: skip
+        ("train", 8),
+        ("--x", 3),
+        ("1", 3),
+        ("--lr", 4),
+        ("1", 1),
+        ("--y", 6),
+        ("2", 6),
+        ("--z", 7),
+        ("3", 7),
+    ]
 
 
 def test_the_environment_of_a_command_is_what_is_exported_and_what_stands_before_it() -> None:

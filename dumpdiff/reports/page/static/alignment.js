@@ -105,7 +105,7 @@ class Report {
       n: () => stepThrough(findings, 1),
       p: () => stepThrough(findings, -1),
       "/": () => $("search").focus(),
-      ...walking(this.pairs, this.pair, (row) => this.open(row)),
+      ...makeArrowKeys(this.pairs, this.pair, (row) => this.open(row)),
     };
   }
 

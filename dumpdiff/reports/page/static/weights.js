@@ -78,7 +78,7 @@ class Report {
   }
 
   keys() {
-    return { "/": () => $("search").focus(), ...walking(this.table, this.row, (row) => this.open(row)) };
+    return { "/": () => $("search").focus(), ...makeArrowKeys(this.table, this.row, (row) => this.open(row)) };
   }
 }
 

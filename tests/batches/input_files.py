@@ -1,4 +1,4 @@
-"""Real inputs, made on the spot: token files as Megatron writes them, batches as Megatron draws them."""
+"""Inputs of tests: token files that Megatron writes, batches that Megatron draws, a tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Megatron says what is not installed for GPUs
+    warnings.simplefilter("ignore")  # Megatron warns about missing GPU packages
     from megatron.core.datasets.blended_megatron_dataset_builder import (
         BlendedMegatronDatasetBuilder,
     )
@@ -24,7 +24,7 @@ VOCABULARY = 500
 
 
 class Ids:
-    """What Megatron's dataset asks of a tokenizer."""
+    """The attributes that Megatron's dataset requires of a tokenizer."""
 
     vocab_size = VOCABULARY
     eod = eos = 0
@@ -35,10 +35,10 @@ class Ids:
         self.pad = pad
 
 
-def token_files(
+def write_token_files(
     prefix: Path, documents: int = 40, seed: int = 1, dtype: type = np.uint16, longest: int = 60
 ) -> Path:
-    """NAME.bin and NAME.idx; documents of more than eight tokens are two sequences each."""
+    """Write NAME.bin and NAME.idx; documents of more than eight tokens are two sequences each."""
     rng = np.random.default_rng(seed)
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
     for _ in range(documents):
@@ -49,7 +49,7 @@ def token_files(
     return prefix
 
 
-def drawn(
+def draw_samples(
     blend: tuple[Sequence[str], Sequence[float] | None],
     count: int,
     *,
@@ -59,10 +59,11 @@ def drawn(
     seed: int = 1234,
     pad: int = -1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first tokens and labels that Megatron's own dataset gives, (count, length) each."""
+    """Return the first tokens and labels of Megatron's own dataset, (count, length) each."""
     config = GPTDatasetConfig(
         random_seed=seed, sequence_length=length, blend=blend, split=split, tokenizer=Ids(pad),
-        reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False, create_attention_mask=False,
+        reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
+        create_attention_mask=False,
     )  # fmt: skip
     sizes: list[Any] = [samples, 0, 0]
     training = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[0]
@@ -70,7 +71,7 @@ def drawn(
     return tuple(np.stack([item[name].numpy() for item in items]) for name in ("tokens", "labels"))  # type: ignore[return-value]
 
 
-def index(
+def write_index(
     path: Path,
     lengths: Sequence[int] = (4, 5),
     *,
@@ -82,7 +83,7 @@ def index(
     places: Sequence[int] | None = None,
     end: bytes = b"",
 ) -> Path:
-    """An index with one thing wrong, beside a .bin of the right size; the prefix is returned."""
+    """Write an index, possibly invalid, next to a .bin of the correct size; return the prefix."""
     count = len(lengths) if sequences is None else sequences
     documents = list(range(len(lengths) + 1))
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) * 2 if places is None else places
@@ -99,8 +100,8 @@ def index(
     return path
 
 
-def tokenizer_file(folder: Path) -> Path:
-    """A byte-level tokenizer.json, trained on a line; <pad> is 0, </s> is 1."""
+def write_tokenizer(folder: Path) -> Path:
+    """Write a byte-level tokenizer.json, trained on one line; <pad> is 0, </s> is 1."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -7,7 +7,7 @@ from results import make_result
 
 from dumpdiff.model.result import Equivalence
 from dumpdiff.rulebook import Rules, load_rules
-from dumpdiff.rulebook.suggestions import infer_rule_file
+from dumpdiff.rulebook.inference import infer_rule_text
 
 SHIPPED = load_rules([])
 
@@ -16,7 +16,7 @@ def suggested(
     tmp_path: Path, *learned: Equivalence, parameters: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, Rules]:
     """The text, and the shipped rules with it."""
-    text = infer_rule_file(make_result(learned=learned, parameters=parameters), SHIPPED)
+    text = infer_rule_text(make_result(learned=learned, parameters=parameters), SHIPPED)
     file = tmp_path / "suggested.yaml"
     file.write_text(text, encoding="utf-8")
     return text, load_rules([file])
