@@ -86,7 +86,7 @@ def build_page() -> str:
                     (
                         f"`{rule.id}`",
                         rule.severity,
-                        rule.says,
+                        rule.statement,
                         format_code(rule.framework),
                         rule.source,
                     )
@@ -100,10 +100,10 @@ def build_page() -> str:
                     (
                         f"`{variable.name}`",
                         format_code(variable.value) or "from the configuration",
-                        variable.does,
+                        variable.purpose,
                         variable.since,
                         ", ".join(variable.frameworks)
-                        + (", if asked for by `--also`" if variable.asked else ""),
+                        + (", if asked for by `--also`" if variable.is_optional else ""),
                     )
                     for variable in VARIABLES
                 ),

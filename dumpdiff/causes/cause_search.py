@@ -105,4 +105,6 @@ def _format_cause(case: FaultCase, candidate: Candidate, residual: float) -> str
     if not is_target_faulty:
         place = f"{place} of the reference"
     contrast = f"; the {case.faithful_role} {candidate.contrast}" if candidate.contrast else ""
-    return f"{place} behaves as {candidate.description}{contrast}; residual {format_number(residual)}"
+    return (
+        f"{place} behaves as {candidate.description}{contrast}; residual {format_number(residual)}"
+    )

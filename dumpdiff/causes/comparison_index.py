@@ -172,9 +172,12 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
 def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
     """Return (class, tensor) of each input of an op; a class can be read in several layouts."""
     roles = flow.tensors["role"].to_numpy()
-    rows = flow.get_tensor_ids(op).tolist()
-    input_rows = [row for row in rows if roles[row] != "output" and flow.tensor_class[row] >= 0]
-    return [(int(flow.tensor_class[row]), row) for row in input_rows]
+    inputs = []
+    for row in flow.get_tensor_ids(op).tolist():
+        value = int(flow.tensor_class[row])
+        if value >= 0 and roles[row] != "output":
+            inputs.append((value, row))
+    return inputs
 
 
 def find_whole_tensor(flow: Flow, value: int) -> int:

@@ -95,26 +95,30 @@ def recompute_last_ops(cases: Sequence[FaultCase]) -> Mapping[str, float]:
     recomputed. Otherwise an op whose record omits an attribute would be taken for a wrong result.
     """
     calls = [case.call for case in cases if case.call is not None]
-    if len(calls) < 2 or len({call.kind for call in calls}) > 1:
+    kinds = {call.kind for call in calls}
+    if len(calls) < 2 or len(kinds) > 1:
         return {}
     errors = {}
-    for case in cases:
-        call = case.call
-        if call is None:
-            continue
+    for case, call in zip(cases, calls, strict=True):
         output = recompute(call.kind, call.inputs, call.keywords, recorded_output=case.faithful)
-        if output is not None:
-            errors[case.faithful_role] = compute_residual(output, case.faithful)
-    return errors if len(errors) == 2 else {}
+        if output is None:
+            return {}
+        errors[case.faithful_role] = compute_residual(output, case.faithful)
+    return errors
 
 
 def find_faulty_side(errors: Mapping[str, float], tolerance: float) -> str:
     """Return 'target', 'reference' or 'both'; '' if no error exceeds the noise."""
     limit = _FAULTY_SIDE_TOLERANCES * tolerance
-    faulty_sides = [role for role in ("target", "reference") if errors.get(role, 0.0) > limit]
-    if len(faulty_sides) == 2:
+    is_target_faulty = errors.get("target", 0.0) > limit
+    is_reference_faulty = errors.get("reference", 0.0) > limit
+    if is_target_faulty and is_reference_faulty:
         return "both"
-    return faulty_sides[0] if faulty_sides else ""
+    if is_target_faulty:
+        return "target"
+    if is_reference_faulty:
+        return "reference"
+    return ""
 
 
 def _explain_by_statistics(

@@ -115,8 +115,10 @@ class FaultCase:
 
     def find_same_size_operands(self) -> Iterator[Operand]:
         """Yield floating operands of the output's size."""
+        size = self.faithful.size
         for operand in self.operands:
-            if int(np.prod(operand.shape)) == self.faithful.size and operand.is_floating:
+            operand_size = int(np.prod(operand.shape))
+            if operand_size == size and operand.is_floating:
                 yield operand
 
     def find_same_size_arrays(self) -> Iterator[AnyArray]:
@@ -145,7 +147,8 @@ class FaultCase:
     def find_matrix_operands(self) -> Iterator[Operand]:
         """Yield floating operands of two axes."""
         for operand in self.operands:
-            if len(operand.shape) == 2 and operand.is_floating:
+            n_axes = len(operand.shape)
+            if n_axes == 2 and operand.is_floating:
                 yield operand
 
     def matches_faithful(self, array: AnyArray) -> bool:

@@ -149,9 +149,12 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
 
 def _list_ops(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
     """Return the ops of one side that the finding names."""
-    names = finding.target_ops if side == 0 else finding.reference_ops
-    ops_by_name = index.ops_by_name[side]
-    return [ops_by_name[name] for name in names if name in ops_by_name]
+    ops = []
+    for name in (finding.target_ops, finding.reference_ops)[side]:
+        op = index.ops_by_name[side].get(name)
+        if op is not None:
+            ops.append(op)
+    return ops
 
 
 def _collect_operands(
@@ -228,30 +231,45 @@ def _make_loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
 
 def _find_immediate_numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:
     """Yield the finite floating immediate numbers among the inputs of ops."""
-    tensors = flow.tensors
     for op in ops:
         for row in flow.get_tensor_ids(op).tolist():
-            if not tensors["constant"].iat[row] or tensors["size"].iat[row] != 1:
+            if not _is_immediate_number(flow, row):
                 continue
-            value = float(tensors["max"].iat[row])
-            if is_floating(str(tensors["dtype"].iat[row])) and np.isfinite(value):
+            value = float(flow.tensors["max"].iat[row])
+            if np.isfinite(value):
                 yield value
+
+
+def _is_immediate_number(flow: Flow, row: int) -> bool:
+    """Return whether a tensor is one floating number that was passed as an argument."""
+    tensors = flow.tensors
+    is_single = bool(tensors["constant"].iat[row]) and tensors["size"].iat[row] == 1
+    return is_single and is_floating(str(tensors["dtype"].iat[row]))
 
 
 def _collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
     """Return the kinds of the ops that read a value, and of the consumers of their outputs."""
     flow, kinds = index.flows[side], index.kinds[side]
-    levels = flow.trace.ops["level"]
     consumer_kinds: set[str] = set()
     front = {value}
     for _ in range(_CONSUMER_STEPS):
-        consumers = {op for front_value in front for op in flow.consumers[front_value]}
-        consumers = {op for op in consumers if levels.iat[op] == "op"}
-        consumer_kinds |= {kinds[op] for op in consumers}
-        front = {output for op in consumers for output in flow.writes[op]}
+        consumers = _find_consumers(flow, front)
+        front = set()
+        for op in consumers:
+            consumer_kinds.add(kinds[op])
+            front.update(flow.writes[op])
         if len(front) > _MAX_CONSUMED_VALUES:
             break
     return frozenset(consumer_kinds)
+
+
+def _find_consumers(flow: Flow, values: set[int]) -> set[int]:
+    """Return the ops, without module calls, that read one of the values."""
+    levels = flow.trace.ops["level"]
+    consumers: set[int] = set()
+    for value in values:
+        consumers.update(flow.consumers[value])
+    return {op for op in consumers if levels.iat[op] == "op"}
 
 
 def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool:
@@ -266,9 +284,10 @@ def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool
 def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:
     """Yield the forward parameters of one side that have a size."""
     flow = index.flows[side]
-    phases = flow.list_column("phase")
-    for value, parameter in enumerate(flow.list_column("parameter")):
-        if parameter and flow.sizes[value] == size and phases[value] == FORWARD:
-            operand = _make_operand(index, side, value)
-            if operand is not None:
-                yield operand
+    parameters, phases = flow.list_column("parameter"), flow.list_column("phase")
+    for value in np.flatnonzero(flow.sizes == size).tolist():
+        if not parameters[value] or phases[value] != FORWARD:
+            continue
+        operand = _make_operand(index, side, value)
+        if operand is not None:
+            yield operand

@@ -25,8 +25,8 @@ def minimize(cost: Callable[[float], float], grid: AnyArray, n_rounds: int = 40)
     Take the best point of a sorted grid, then search between its neighbors by golden section.
     """
     grid_costs = [cost(float(x)) for x in grid]
-    best = int(np.argmin(grid_costs))
-    low, high = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
+    best_row = int(np.argmin(grid_costs))
+    low, high = float(grid[max(0, best_row - 1)]), float(grid[min(len(grid) - 1, best_row + 1)])
     a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     cost_a, cost_b = cost(a), cost(b)
     for _ in range(n_rounds):
@@ -39,4 +39,4 @@ def minimize(cost: Callable[[float], float], grid: AnyArray, n_rounds: int = 40)
             b = low + _GOLDEN * (high - low)
             cost_b = cost(b)
     middle = 0.5 * (low + high)
-    return middle if cost(middle) <= grid_costs[best] else float(grid[best])
+    return middle if cost(middle) <= grid_costs[best_row] else float(grid[best_row])

@@ -47,5 +47,7 @@ def find_causes_in_statistics(
     limit = _TOLERANCES * tolerance
     if residual > limit or abs(factor - 1) <= limit:
         return ()
-    text = f"{factor:.6g} times the reference's, by its statistics; residual {format_number(residual)}"
+    text = (
+        f"{factor:.6g} times the reference's, by its statistics; residual {format_number(residual)}"
+    )
     return (Cause(factor_cause, text, residual, {"factor": factor}),)

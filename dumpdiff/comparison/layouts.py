@@ -47,13 +47,14 @@ def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _iterate_transposes(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:
     """Yield (axes, view) of every other order of the axes longer than one element."""
-    long_axes = [axis for axis, length in enumerate(array.shape) if length != 1]
+    lengths = np.array(array.shape)
+    long_axes = np.flatnonzero(lengths != 1).tolist()
+    unit_axes = np.flatnonzero(lengths == 1).tolist()
     if not 1 < len(long_axes) <= _MAX_AXES:
         return
-    unit_axes = [axis for axis, length in enumerate(array.shape) if length == 1]
     for order in permutations(long_axes):
+        axes = [*unit_axes, *order]
         if list(order) != long_axes:
-            axes = [*unit_axes, *order]
             yield ",".join(map(str, axes)), array.transpose(axes)
 
 

@@ -59,8 +59,11 @@ def make_call(
     output_shape: tuple[int, ...] | None = None,
 ) -> Call:
     """Return a call with its floating inputs converted to float64."""
-    wide_inputs = tuple(widen_to_float64(value) for value in inputs)
-    wide_keywords = {name: widen_to_float64(value) for name, value in (keywords or {}).items()}
+    wide_keywords = {}
+    if keywords is not None:
+        for name, value in keywords.items():
+            wide_keywords[name] = widen_to_float64(value)
+    wide_inputs = tuple(map(widen_to_float64, inputs))
     return Call(kind, wide_inputs, wide_keywords, output_shape)
 
 
@@ -82,17 +85,28 @@ def find_reduced_axes(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[
     >>> find_reduced_axes((2, 3), ())
     (0, 1)
     """
-    all_axes = range(len(before))
-    if len(before) == len(after):
-        changed = tuple(axis for axis in all_axes if before[axis] != after[axis])
-        is_reduced = all(after[axis] == 1 for axis in changed)
-        return changed if is_reduced else None
     n_removed = len(before) - len(after)
     if n_removed < 0:
         return None
+    if n_removed == 0:
+        return _find_kept_axes(before, after)
     # The last axes are the likelier ones, so they are tried first.
+    all_axes = range(len(before))
     for removed in sorted(combinations(all_axes, n_removed), reverse=True):
-        kept_shape = tuple(before[axis] for axis in all_axes if axis not in removed)
-        if kept_shape == after:
+        remaining_axes = [axis for axis in all_axes if axis not in removed]
+        remaining_shape = tuple(before[axis] for axis in remaining_axes)
+        if remaining_shape == after:
             return removed
     return None
+
+
+def _find_kept_axes(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the axes that were reduced to length 1; None if another axis changed."""
+    reduced_axes = []
+    for axis, (length_before, length_after) in enumerate(zip(before, after, strict=True)):
+        if length_before == length_after:
+            continue
+        if length_after != 1:
+            return None
+        reduced_axes.append(axis)
+    return tuple(reduced_axes)

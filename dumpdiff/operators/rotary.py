@@ -57,10 +57,13 @@ def apply_rotary(x: AnyArray, cos: AnyArray, sin: AnyArray, layout: str = "halve
 
 def compute_rope(call: Call) -> Interpretations:
     """Compute rope(x, cos, sin), in either layout."""
-    if len(call.tensors) >= 3 and call.tensors[0].shape[-1] % 2 == 0:
-        x, cos, sin = call.tensors[:3]
-        for layout in PAIR_LAYOUTS:
-            yield layout, apply_rotary(x, cos, sin, layout)
+    if len(call.tensors) < 3:
+        return
+    x, cos, sin = call.tensors[:3]
+    if x.shape[-1] % 2:
+        return
+    for layout in PAIR_LAYOUTS:
+        yield layout, apply_rotary(x, cos, sin, layout)
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {"rope": compute_rope}

@@ -73,11 +73,12 @@ def concatenate_inputs(call: Call) -> Interpretations:
     if len({part.ndim for part in parts}) != 1:
         return
     for axis in range(parts[0].ndim - 1, -1, -1):
-        common_shapes = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}
-        if len(common_shapes) == 1:
-            joined = np.concatenate(parts, axis=axis).astype(np.float64)
-            if call.output_shape is None or joined.shape == call.output_shape:
-                yield f"axis {axis}", joined
+        other_lengths = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}
+        if len(other_lengths) != 1:
+            continue
+        joined = np.concatenate(parts, axis=axis).astype(np.float64)
+        if call.output_shape is None or joined.shape == call.output_shape:
+            yield f"axis {axis}", joined
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {

@@ -81,19 +81,17 @@ _Numbers = dict[str, set[int | None]]  # side -> the steps, ranks or graphs that
 
 
 def _select_step(sides: _Sides, step: int | None) -> _Sides:
-    steps = {side: {part.step for part in parts} for side, parts in sides.items()}
+    steps = _collect_numbers(sides, "step")
     if step is None:
         step = _find_common_step(steps)
     elif not all(step in side_steps or None in side_steps for side_steps in steps.values()):
         raise DumpError(f"step {step} is not in both dumps: {_format_sides('step', steps)}")
-    if step is None:
-        return {side: _select_first_step(parts) for side, parts in sides.items()}
     selected = {}
     for side, parts in sides.items():
-        matching_parts = [part for part in parts if part.step == step]
-        if not matching_parts:
-            matching_parts = [part for part in parts if part.step is None]
-        selected[side] = matching_parts
+        side_step = step
+        if step is None or step not in steps[side]:
+            side_step = None if None in steps[side] else _find_minimum(steps[side])
+        selected[side] = _filter_parts(parts, "step", side_step)
     return selected
 
 
@@ -112,71 +110,63 @@ def _find_common_step(steps: _Numbers) -> int | None:
     return _find_minimum(common_steps)
 
 
-def _select_first_step(parts: list[Part]) -> list[Part]:
-    """Return the parts without a step, else those of the lowest step."""
-    unnumbered_parts = [part for part in parts if part.step is None]
-    if unnumbered_parts:
-        return unnumbered_parts
-    first_step = _find_minimum(part.step for part in parts)
-    return [part for part in parts if part.step == first_step]
-
-
 def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
-    numbers = {side: {part.rank_or_process for part in parts} for side, parts in sides.items()}
+    numbers = _collect_numbers(sides, "rank_or_process")
     if rank is not None:
         sides, is_process = _select_rank_or_process(sides, rank, numbers)
         if not is_process:
             return sides
-    ranks: _Numbers = {}
-    for side, parts in sides.items():
-        ranks[side] = {part.rank for part in parts if not part.is_unranked}
+    ranks = {side: numbers - {None} for side, numbers in _collect_numbers(sides, "rank").items()}
     ranked_sides = [side_ranks for side_ranks in ranks.values() if side_ranks]
-    common_ranks = set.intersection(*ranked_sides) if ranked_sides else set()
-    if ranked_sides and not common_ranks:
+    if not ranked_sides:
+        return sides
+    common_ranks = set.intersection(*ranked_sides)
+    if not common_ranks:
         raise DumpError(
             f"no rank in common: {_format_sides('rank', numbers)}; give dumps of the same rank"
         )
     first_rank = _find_minimum(common_ranks)
-    selected = {}
-    for side, parts in sides.items():
-        selected[side] = parts
-        if ranks[side]:
-            selected[side] = [part for part in parts if part.rank == first_rank]
+    selected = dict(sides)
+    for side, side_ranks in ranks.items():
+        if side_ranks:
+            selected[side] = _filter_parts(sides[side], "rank", first_rank)
     return selected
 
 
-def _select_rank_or_process(sides: _Sides, rank: int, numbers: _Numbers) -> tuple[_Sides, bool]:
+def _select_rank_or_process(
+    sides: _Sides, rank: int, numbers: _Numbers
+) -> tuple[_Sides, bool]:
     """Select the parts of a rank or process, and return whether ``rank`` is the id of a process.
 
     Only one side may have that process; the other side then keeps all its parts.
     """
     if rank != 0 and not any(rank in side_numbers for side_numbers in numbers.values()):
         raise DumpError(f"rank {rank} is in neither dump: {_format_sides('rank', numbers)}")
-    all_parts = [part for parts in sides.values() for part in parts]
-    ranks = {part.rank for part in all_parts}
-    processes = {part.process for part in all_parts}
+    ranks = set().union(*_collect_numbers(sides, "rank").values())
+    processes = set().union(*_collect_numbers(sides, "process").values())
     is_process = rank in processes and rank not in ranks
     selected = {}
     for side, parts in sides.items():
-        matching_parts = [part for part in parts if part.rank_or_process == rank]
-        if not matching_parts:
-            matching_parts = [part for part in parts if is_process or part.is_unranked]
-        selected[side] = matching_parts
+        if rank in numbers[side]:
+            selected[side] = _filter_parts(parts, "rank_or_process", rank)
+        elif is_process:
+            selected[side] = parts
+        else:
+            selected[side] = _filter_parts(parts, "rank", None)
     if not all(selected.values()):
         raise DumpError(f"rank {rank} is not in both dumps: {_format_sides('rank', numbers)}")
     return selected, is_process
 
 
 def _select_graph(sides: _Sides, graph: int) -> _Sides:
-    graphs = {side: {part.graph for part in parts} for side, parts in sides.items()}
+    graphs = _collect_numbers(sides, "graph")
     if not any(graph in side_graphs for side_graphs in graphs.values()):
         raise DumpError(f"graph {graph} is in neither dump: {_format_sides('graph', graphs)}")
-    selected = {}
-    for side, parts in sides.items():
-        selected[side] = parts
-        if graph in graphs[side]:
-            selected[side] = [part for part in parts if part.graph == graph]
-        elif graphs[side] != {None}:
+    selected = dict(sides)
+    for side, side_graphs in graphs.items():
+        if graph in side_graphs:
+            selected[side] = _filter_parts(sides[side], "graph", graph)
+        elif side_graphs != {None}:
             raise DumpError(f"graph {graph} is not in the {side}: {_format_sides('graph', graphs)}")
     return selected
 
@@ -184,7 +174,7 @@ def _select_graph(sides: _Sides, graph: int) -> _Sides:
 def _select_single_part(side: str, parts: list[Part]) -> Part:
     """Return the part of the first graph; of several dumps of it, the one with whole tensors."""
     first_graph = _find_minimum(part.graph for part in parts)
-    graph_parts = [part for part in parts if part.graph == first_graph]
+    graph_parts = _filter_parts(parts, "graph", first_graph)
     tensor_parts = [part for part in graph_parts if part.has_tensors]
     candidates = tensor_parts or graph_parts
     if len(candidates) > 1:
@@ -196,6 +186,15 @@ def _select_single_part(side: str, parts: list[Part]) -> Part:
             + ", ".join(listed_parts)
         )
     return candidates[0]
+
+
+def _collect_numbers(sides: _Sides, attribute: str) -> _Numbers:
+    """Return the values of an attribute of the parts of each side, such as its steps."""
+    return {side: {getattr(part, attribute) for part in parts} for side, parts in sides.items()}
+
+
+def _filter_parts(parts: list[Part], attribute: str, number: int | None) -> list[Part]:
+    return [part for part in parts if getattr(part, attribute) == number]
 
 
 def _find_minimum(numbers: Iterable[int | None]) -> int | None:

@@ -69,9 +69,9 @@ class Rules:
         return {name: path for name, path in canonical_names.items() if counts[path] == 1}
 
     def resolve_kind(self, name: str) -> str:
-        """Return the canonical operator kind; of an unknown operator its name in lower case.
+        """Return the canonical operator kind, never ''.
 
-        Never ''.
+        For an unknown operator, this is its name in lower case.
         """
         if name not in self._kind_of:
             self._kind_of[name] = self._operators.find_kind(name)[0] or OTHER
@@ -90,7 +90,7 @@ class Rules:
         return rule.kind_class if rule else OTHER
 
     def get_layout(self, kind: str) -> str:
-        """Return 'identity' if the output holds all values of the input, 'selecting' if some, or ''."""
+        """Return 'identity' if the output has all values of the input, 'selecting' if some, ''."""
         return self._operators.get_layout(kind)
 
     def get_conditioning(self, kind_or_class: str) -> float:
@@ -114,7 +114,7 @@ class Rules:
     ) -> float:
         """Return how far an agreeing pair may differ, relative to the tensor's scale.
 
-        0 for exact dtypes.
+        It is 0 for exact dtypes.
         """
         rule = self._tolerances.get_tolerance(kind, self.get_kind_class(kind))
         return self._tolerances.compute_tolerance(rule, dtype_a, dtype_b, reduction_length)
@@ -129,7 +129,7 @@ class Rules:
 
     @property
     def parameter_parts(self) -> Mapping[str, Sequences]:
-        """Canonical path below a block -> paths that it may consist of: ``attention.qkv`` -> q, k, v."""
+        """Canonical path below a block -> its possible parts: ``attention.qkv`` -> q, k, v."""
         return self._decompositions.parts
 
     def split_path(self, path: str) -> Sequences:

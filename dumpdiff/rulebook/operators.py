@@ -106,7 +106,7 @@ class OperatorRules:
         return rule.layout if rule else ""
 
     def _split_api(self, name: str) -> tuple[str, str]:
-        """Return the API and the rest of a name: 'torch', 'linalg.norm' of ``Torch.linalg.norm``."""
+        """Return the API and the rest of a name: 'torch', 'linalg.norm' for Torch.linalg.norm."""
         parts = name.strip().split(".")
         api = parts[0].lower()
         if len(parts) == 1 or api not in self._apis:

@@ -114,7 +114,7 @@ class ScopeRules:
         return (*module, self._get_leaf(path[-1])), rules
 
     def _rewrite_module(self, path: tuple[str, ...]) -> _BlockPath:
-        """Return the canonical form of a module's path below a block; computed once for all layers."""
+        """Return the canonical form of a module's path below a block, computed once per path."""
         if path not in self._rewritten_paths:
             self._rewritten_paths[path] = self._rewrite_until_stable(path)
         return self._rewritten_paths[path]

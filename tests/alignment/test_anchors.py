@@ -1,4 +1,4 @@
-"""Pairs that need no structure: by value, by checksum, by name, by near value, by a common factor."""
+"""Pairs that need no structure: by value, checksum, name, near value, common factor."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Gradients find their partners by the values that they are gradients of, beyond a divergence of everything."""
+"""Gradients are paired by the values they belong to, even if everything diverged."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def count_right_and_wrong(alignment, clean_alignment, phase):
 
 @pytest.fixture(scope="module")
 def pairs(recorded):
-    """Two frameworks that agree; and the same with random relative errors of a third in all computed values of the target."""
+    """Two frameworks that agree; the same with relative errors of a third in the target's values."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
     known_pairs = replace(
         target, tensors=build_flow(target).tensors

@@ -27,9 +27,9 @@ def clean_mapping(flow: Flows) -> MsprobeMapping:
     )
 
 
-def load_rules_with_mapping(tmp_path: Path, list_pairs: dict[str, str]) -> Rules:
+def load_rules_with_mapping(tmp_path: Path, name_pairs: dict[str, str]) -> Rules:
     file = tmp_path / "mapping.yaml"
-    file.write_text("".join(f"{name}: {other}\n" for name, second_flow in list_pairs.items()))
+    file.write_text("".join(f"{name}: {other}\n" for name, other in name_pairs.items()))
     return load_rules([file])
 
 
@@ -62,7 +62,7 @@ def test_names_from_a_clean_pair_add_pairs_beyond_a_fault(
 
 
 def _match_slots(first_flow: Flow, second_flow: Flow) -> dict[int, int]:
-    """Class of one run -> class of another run of the same program, by the slot of the tensor that stands for it."""
+    """Return class of one run -> class of another run of the program, by op name and slot."""
     names = first_flow.trace.ops["name"].tolist(), second_flow.trace.ops["name"].tolist()
     slots = {
         (names[1][op], slot): value

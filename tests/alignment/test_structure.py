@@ -17,7 +17,8 @@ from traces import (
 
 from dumpdiff.alignment import anchors, structure
 
-FIRST = "Tensor.__add__.1.forward"  #: the residual of layer 0: nearly all of the forward pass depends on it
+#: the residual of layer 0: nearly all of the forward pass depends on it
+FIRST = "Tensor.__add__.1.forward"
 Q, K, V = (
     35,
     37,

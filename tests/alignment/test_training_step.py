@@ -22,7 +22,7 @@ def find_outputs_of_kind(flow, kind):
 
 @pytest.fixture(scope="module")
 def updated_matching(recorded):
-    """The first step of Adam, and the same with halved gradients; named values are paired before."""
+    """The first step of Adam, and the same with halved gradients; named values are paired."""
     recording = read(recorded("pytorch", "--optimizer"))
     flow = build_flow(recording)
     trace = halved = replace(recording, tensors=flow.tensors)

@@ -48,7 +48,7 @@ def compute_relative_l2(t, r):
 class TestDistance:
     @given(PAIRS)
     def test_norm_and_mean_differ_by_no_more_than_the_tensors(self, pair):
-        """Cauchy-Schwarz: | ||t|| - ||r|| | <= ||t - r|| and |mean(t) - mean(r)| <= ||t - r|| / sqrt(n)."""
+        """Cauchy-Schwarz: | ||t|| - ||r|| | <= d, |mean(t) - mean(r)| <= d / sqrt(n), d = ||t - r||."""
         t, r = pair
         assume(np.linalg.norm(r) > 0)
         sides = [remove_statistics(build_fingerprints([array]), "high", "low") for array in (t, r)]

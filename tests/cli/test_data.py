@@ -162,4 +162,4 @@ def test_the_sample_that_differs_is_printed_as_text(run: Run, tmp_path: Path) ->
 def test_wrong_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path) -> None:
     result = run("data", tmp_path / "gone", tmp_path / "gone")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "no such file or folder, and no gone.idx beside it" in result.stderr
+    assert "no such file or folder, and no gone.idx next to it" in result.stderr

@@ -106,7 +106,7 @@ def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(
     said = run("inspect", tmp_path, "--rank", "57").stdout
     assert "step 0, process 57" in said
     assert [line.split() for line in said.splitlines() if line.startswith(("ranks", "processes"))] == [
-        ["ranks", "not", "said"], ["processes", "57,", "17620"],
+        ["ranks", "unknown"], ["processes", "57,", "17620"],
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ MEGATRON = Path(__file__).parents[1] / "samples" / "norms" / "megatron_0.12_loca
         (
             "ms_mf_attn_scale",
             1,
-            "norms differ: everywhere, the head's or the final norm's too; 47 of 48",
+            "norms differ: everywhere, including the head or the final norm; 47 of 48",
         ),
         ("ms_graph", 1, "norms differ: everywhere"),
     ],
@@ -117,7 +117,7 @@ def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> 
     [
         (lambda path: None, "no such file or folder"),
         (lambda path: path.write_text("nothing\n"), "contains no gradient norms"),
-        (lambda path: path.mkdir(), "holds no logs, gradients or dump"),
+        (lambda path: path.mkdir(), "contains no logs, gradients or dump"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(50)), "expected a checkpoint"),
     ],
     ids=["nothing", "a text", "an empty folder", "a broken archive"],

@@ -13,8 +13,8 @@ from typing import get_args
 import click
 import numpy as np
 import pytest
-from batches.test_packing_settings import SCRIPT, YAML
 from batches.input_files import write_token_files
+from batches.test_packing_settings import SCRIPT, YAML
 from click.testing import CliRunner
 from optimizers.sgd_run import save_sgd_run
 from traces import find_dependents, find_tensors_like, locate_divergence, scale_tensors

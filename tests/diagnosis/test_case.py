@@ -44,7 +44,8 @@ def test_everything_else_is_of_both_runs(folder: Path) -> None:
 def test_a_key_with_everything_under_it_commented_out_is_missing(folder: Path) -> None:
     loaded_case = write_case(
         folder,
-        "target:\n  log: ms.log\n  dump:  # dump/\nreference:\n  # log: pt.log\nbaseline:\nrules:\n",
+        "target:\n  log: ms.log\n  dump:  # dump/\nreference:\n  # log: pt.log\n"
+        "baseline:\nrules:\n",
     )
     assert loaded_case.target == Run(log=str(folder / "ms.log"))
     assert loaded_case.reference == Run()

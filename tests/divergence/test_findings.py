@@ -75,7 +75,8 @@ def test_the_user_line_that_called_it_is_named(trace):
 
 def test_a_gradient_that_diverges_where_the_forward_pass_agrees(trace):
     clean_trace = trace("pt_none")
-    wrong_record = "Functional.silu.1.backward"  # gradients add up unrecorded: all that is recorded later depends on it
+    # gradients add up unrecorded: everything that is recorded later depends on this one
+    wrong_record = "Functional.silu.1.backward"
     later = np.flatnonzero(clean_trace.tensors["op"] > find_op(clean_trace, wrong_record))
     finding = get_only_finding(
         locate_divergence(
@@ -137,7 +138,7 @@ class TestLeaves:
         assert EMBEDDING in finding.reference_ops
 
     def test_they_come_before_any_op(self, trace):
-        """A bias of the last layer explains less than an op of the first, and is reported first all the same."""
+        """A bias of the last layer explains less than an op of the first, but is reported first."""
         clean_trace = trace("pt_none")
         norm = "Functional.layer_norm.8.forward"
         faulty = scale_tensors(

@@ -72,7 +72,7 @@ def test_a_value_comes_from_what_its_producer_read(trace):
 
 
 def test_a_gradient_comes_from_the_gradients_of_what_its_value_fed(trace):
-    """The residual of layer 2 feeds the norm and the residual after it: autograd adds their gradients unseen."""
+    """Layer 2's residual feeds a norm and the next residual: autograd adds their gradients."""
     graph = build_graph(trace("pt_none"), trace("pt_none"))
     parents = graph.parents[find_node(graph, "Tensor.__add__.7.backward", "input.0")]
     assert parents

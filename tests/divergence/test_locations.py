@@ -1,4 +1,4 @@
-"""Which ops a finding names: those after the last agreement, and the op after which an addition is omitted."""
+"""The ops of a finding: those after the last agreement, and the one before an omitted addition."""
 
 from traces import locate_divergence, scale_result, skip_op
 

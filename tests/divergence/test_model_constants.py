@@ -14,7 +14,7 @@ from traces import (
 
 from dumpdiff.model.trace import Trace
 
-#: First consumers of the rotary angles in ptdbg's dump: one cosine and one sine table for all four layers.
+#: First consumers of the cosine and the sine table of ptdbg's dump, which all four layers read.
 COSINE, SINE = "Tensor.__mul__.2.forward", "Tensor.__mul__.3.forward"
 NORM = "Tensor.__mul__.7.forward"
 

@@ -14,7 +14,7 @@ def clean_trace(trace):
 
 @pytest.fixture(scope="module")
 def exchanged_trace(clean_trace):
-    """The run whose checkpoint had the two weights under each other's name: the values of q are called k."""
+    """The run whose checkpoint had the two weights under each other's name."""
     names = clean_trace.tensors["parameter"]
     rows = {name: names.index[names == name] for name in (Q, K)}
     return edit_tensors(edit_tensors(clean_trace, rows[Q], parameter=K), rows[K], parameter=Q)
@@ -31,7 +31,8 @@ def test_where_the_same_module_diverges_the_exchange_comes_first(exchanged_trace
     assert [f.rank for f in findings] == list(range(1, len(findings) + 1))
     assert (
         findings[0].title
-        == "parameter layers.1.attention.k.weight holds what layers.1.attention.q.weight holds in the reference"
+        == "parameter layers.1.attention.k.weight holds what layers.1.attention.q.weight holds "
+        "in the reference"
     )
     assert findings[0].causes[0].name == "weight-swapped"
 

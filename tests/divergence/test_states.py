@@ -35,7 +35,7 @@ def find_state(target, reference, name, slot="output.0"):
 
 @pytest.fixture(scope="module")
 def diverged_states(trace):
-    """Everything computed from the activation of layer 1 differs: (graph, states, target's flow)."""
+    """(graph, states, target's flow) if everything after the activation of layer 1 differs."""
     clean_trace = trace("pt_none")
     graph, states = classify_traces(
         scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
@@ -140,7 +140,7 @@ class TestReconvergence:
         )
 
     def test_what_gradients_alone_show_is_not_reconverged(self, trace):
-        """All that follows in the forward pass looks equal, but gradients differ without another cause."""
+        """All that follows looks equal, but gradients differ without another cause."""
         clean_trace = trace("pt_none")
         gradients = np.flatnonzero(
             (clean_trace.ops["phase"] == "backward").to_numpy()[clean_trace.tensors["op"]]
@@ -169,22 +169,19 @@ class TestNoticedErrors:
         clean_trace = scale_result(trace("pt_none"), RESIDUAL, 100)
         assert find_state(scale_result(clean_trace, DOWN, 1 + error), clean_trace, DOWN) == expected
 
-    @pytest.mark.parametrize(("off", "descendant", "expected"), [
+    @pytest.mark.parametrize(("product_error", "later_factor", "expected"), [
         (0, 1.07, "reconverged"),
         (6e-6, 1.0, "reconverged"),
         (6e-6, 1.07, "incomparable"),
     ])  # fmt: skip
     def test_agreement_explained_by_input_errors_counts_only_if_what_follows_agrees(
-        self, trace, off, descendant, expected
+        self, trace, product_error, later_factor, expected
     ):
-        """The gate is within its tolerance, its product three times beyond: allowed, for a product of what is off."""
+        """The gate is within its tolerance; its product is not, which the gate's error explains."""
         clean_trace = trace("pt_none")
-        target = scale_result(
-            scale_result(scale_result(clean_trace, GATE, 1 + 1.5e-6), PRODUCT, 1 + off),
-            DOWN,
-            descendant,
-            and_after=True,
-        )
+        target = scale_result(clean_trace, GATE, 1 + 1.5e-6)
+        target = scale_result(target, PRODUCT, 1 + product_error)
+        target = scale_result(target, DOWN, later_factor, and_after=True)
         graph, states = classify_traces(
             remove_tensors(target, find_tensors_like(clean_trace, SILU, "output.0")), clean_trace
         )

@@ -99,7 +99,8 @@ class TestUnmatched:
         clean_trace = trace("pt_none")
         reasons = self.list_reasons(skip_op(clean_trace, DIVISION), clean_trace, "reference")
         assert reasons == {
-            DIVISION: "reconverged: an equivalent decomposition, all values computed from it agree again"
+            DIVISION: "reconverged: an equivalent decomposition, "
+            "all values computed from it agree again"
         }
 
     def test_an_op_between_agreement_and_disagreement_is_of_the_region(self, trace):
@@ -116,7 +117,7 @@ class TestUnmatched:
         assert self.list_reasons(clean_trace, skip_op(clean_trace, DIVISION), "reference") == {}
 
     def test_an_op_without_a_result_says_so(self, trace):
-        """A backward record whose forward call is missing: its gradient belongs to an unknown value."""
+        """A backward record without its forward call: its gradient belongs to no known value."""
         clean_trace = trace("pt_none")
         reasons = self.list_reasons(remove_ops(clean_trace, MASKED), clean_trace, "target")
         assert reasons == {"Tensor.__add__.3.backward": "no tensor to compare"}

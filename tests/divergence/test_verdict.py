@@ -102,7 +102,7 @@ class TestNotes:
         assert any(note.startswith("missing edges were bridged: ") for note in notes)
 
     def test_a_scalar_that_differs_without_effect_is_reported(self, trace):
-        """Below the noise, or in a call whose result was not recorded: it may still be the fault."""
+        """Its effect is below the noise or was not recorded: it may still be the fault."""
         clean_trace = trace("pt_none")
         quiet = edit_tensors(
             clean_trace,

@@ -17,6 +17,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 _SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _DEMO_OUTPUT = re.compile(r"<!-- demo: begin -->\n```\n(.*?)```\n<!-- demo: end -->", re.DOTALL)
 
+_EXAMPLE_WIDTH = 126  #: columns of the terminal that the README shows
+
 #: aligned or written 0, diverged or differ 1, inconclusive 3; 2 and 70 would be a wrong command or a bug.
 SUCCESS = {0, 1, 3}
 
@@ -52,13 +54,16 @@ def test_every_command_runs(checkout: Path) -> None:
         assert outcome.exit_code in SUCCESS, f"{command}\n{outcome.output}"
 
 
-def test_the_example_is_what_the_demo_prints(checkout: Path) -> None:
+def test_the_example_is_what_the_demo_prints(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = _DEMO_OUTPUT.search(README)
     assert shown is not None
+    monkeypatch.setenv("COLUMNS", str(_EXAMPLE_WIDTH))
     printed = run("align", ".demo/demo_mindspore", ".demo/demo_pytorch").stdout
-    printed = "\n".join(line.rstrip() for line in printed.splitlines())
-    for line in shown[1].splitlines():
-        assert line.strip() in printed
+    lines = [line.rstrip() for line in printed.splitlines()]
+    expected = shown[1].splitlines()
+    assert lines[: len(expected)] == expected
 
 
 def test_links_lead_somewhere() -> None:

@@ -66,7 +66,7 @@ class TestRecorded:
 
 @pytest.mark.record
 class TestInferred:
-    """MindSpore's graph mode: the backward pass is more ops, without a record of whose gradient they compute."""
+    """MindSpore's graph mode: no record says whose gradient a backward op computes."""
 
     def test_it_is_the_gradient_that_the_other_framework_recorded(self, clean_pairs):
         alignment, partner = clean_pairs

@@ -1,4 +1,4 @@
-"""The dataflow of real dumps: the producer and consumers of a value, and the tensor that represents it."""
+"""The dataflow of real dumps: producers, consumers and representatives of values."""
 
 import networkx as nx
 import numpy as np

@@ -106,7 +106,7 @@ class TestByValue:
     """Some functions show in the statistics: they identify what the value was computed from."""
 
     def bridge_scores(self, trace, **statistics):
-        """Return the bridge of the scores of layer 1 with these statistics and no recorded producer."""
+        """Return the bridge of layer 1's scores with these statistics and no recorded producer."""
         name = "Tensor.__truediv__.1.forward"
         rows = find_outputs(trace, name)
         flow = build_flow(trace)

@@ -30,13 +30,15 @@ class TestGraphMode:
         flow = flow("ms_graph")
         paths = locate_ops(flow, load_shipped_rules())
         names = flow.classes["parameter"].to_numpy()
-        named_reads = [(o, names[v]) for o, reads in enumerate(flow.reads) for v in reads if names[v]]
+        named_reads = []
+        for op, reads in enumerate(flow.reads):
+            named_reads += [(op, names[value]) for value in reads if names[value]]
         assert len(named_reads) > 60
         for consumer, name in named_reads:
             assert load_shipped_rules().resolve_parameter(name).startswith(f"{paths[consumer]}.")
 
     def test_the_parameters_around_an_op_decide_and_not_its_scope(self, flow):
-        """Of the scopes that name a layer, a third name another than the parameters around the op do."""
+        """A third of the scopes that name a layer name another one than the parameters do."""
         flow = flow("ms_graph")
         paths = locate_ops(flow, load_shipped_rules())
         n_wrong = n_right = 0
@@ -75,7 +77,8 @@ class TestGraphMode:
         assert (np.diff(reading) >= 0).all()
 
     def test_a_gradient_op_that_reads_a_weight_is_in_its_module(self, locate):
-        gradient = "Gradients/Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/mlp-MLP/w3-Dense/Grad_MatMul/MatMul-op1"
+        block = "Gradients/Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block"
+        gradient = f"{block}/mlp-MLP/w3-Dense/Grad_MatMul/MatMul-op1"
         assert locate("ms_graph")[gradient] == "layers.3.mlp.down_proj", (
             "its scope says layer 0, w3"
         )

@@ -1,4 +1,4 @@
-"""Value classes: tensors that hold the same numbers are one, whatever their shape; all others are not."""
+"""Value classes: tensors of the same numbers are one class, whatever their shape."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Real training runs of three steps, recorded once per session; each framework in a process of its own."""
+"""Real training runs of three steps, recorded once per session, each framework in its own process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FIXTURES = HERE.parents[1] / "fixtures"  #: where the configuration of msprobe i
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``recording("torch")``: the folder with one folder for each run of record_torch.py."""
+    """``recording("torch")``: the folder with a subfolder for each run of record_torch.py."""
 
     @cache
-    def record(framework: str) -> Path:
-        out = tmp_path_factory.mktemp("optimizers") / framework
+    def record_runs(framework: str) -> Path:
+        output = tmp_path_factory.mktemp("optimizers") / framework
         script = HERE / f"record_{framework}.py"
         run = subprocess.run(
-            [sys.executable, str(script), str(out)],
+            [sys.executable, str(script), str(output)],
             capture_output=True,
             text=True,
             check=False,
@@ -35,14 +35,14 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
             cwd=tmp_path_factory.mktemp("scratch"),
         )
         assert run.returncode == 0, f"{script.name} failed:\n{run.stdout}\n{run.stderr}"
-        return out
+        return output
 
-    return record
+    return record_runs
 
 
 @pytest.fixture(scope="session")
-def moved(recording: Callable[[str], Path]) -> Callable[..., UpdateAnalysis]:
-    """``moved("torch", "adamw")``: what moved the weights of that run; with a settings file, if one is given."""
+def analyze(recording: Callable[[str], Path]) -> Callable[..., UpdateAnalysis]:
+    """``analyze("torch", "adamw")``: the update analysis of that run, optionally with a settings file."""
     return cache(
         lambda framework, name, settings=None: read_run(str(recording(framework) / name), settings)
     )

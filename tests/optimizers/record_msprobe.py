@@ -1,4 +1,4 @@
-"""Dumps three steps of the small model with msprobe while AdamW trains it: ``python record_msprobe.py FOLDER``."""
+"""Dump three steps of the small model with msprobe while AdamW trains it: ``python record_msprobe.py FOLDER``."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import json
 import sys
 from pathlib import Path
 
-import small_model as model
+import small_model
 import torch
 from msprobe.pytorch import PrecisionDebugger
 from msprobe_config import write_config
 from record_torch import Net
 
 if __name__ == "__main__":
-    out = Path(sys.argv[1])
-    out.mkdir(parents=True)
+    output = Path(sys.argv[1])
+    output.mkdir(parents=True)
     torch.set_num_threads(1)
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.1)
-    config = write_config(out, "tensor", "mix")
+    config = write_config(output, "tensor", "mix")
     config.write_text(json.dumps({**json.loads(config.read_text()), "step": []}))  # every step
     debugger = PrecisionDebugger(config_path=str(config))
-    for step in range(model.STEPS):
-        inputs, wanted = map(torch.from_numpy, model.batch(step))
+    for step in range(small_model.STEPS):
+        inputs, targets = map(torch.from_numpy, small_model.draw_batch(step))
         optimizer.zero_grad()
         debugger.start(model=net)
-        ((net(inputs) - wanted) ** 2).mean().backward()
+        ((net(inputs) - targets) ** 2).mean().backward()
         debugger.stop()
         debugger.step()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""One small network, its weights and its batches, as arrays: the same for every framework."""
+"""A small network as arrays: its weights and batches are the same for every framework."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ SHAPES = {
 MATRICES = ("first.weight", "second.weight")
 
 
-def weights() -> dict[str, np.ndarray]:
-    made = np.random.default_rng(0)
-    drawn = {
-        name: 0.2 * made.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
+def draw_weights() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    arrays = {
+        name: 0.2 * generator.standard_normal(shape).astype(np.float32)
+        for name, shape in SHAPES.items()
     }
-    return {**drawn, "norm.weight": 1 + drawn["norm.weight"]}
+    return {**arrays, "norm.weight": 1 + arrays["norm.weight"]}
 
 
-def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-    made = np.random.default_rng(step + 1)
-    inputs, wanted = made.standard_normal((BATCH, INPUTS)), made.standard_normal((BATCH, OUTPUTS))
-    return inputs.astype(np.float32), wanted.astype(np.float32)
+def draw_batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(step + 1)
+    inputs, targets = (
+        generator.standard_normal((BATCH, INPUTS)),
+        generator.standard_normal((BATCH, OUTPUTS)),
+    )
+    return inputs.astype(np.float32), targets.astype(np.float32)
 
 
-def save(folder: Path, kind: str, number: int, arrays: dict[str, np.ndarray]) -> None:
+def save_arrays(folder: Path, kind: str, number: int, arrays: dict[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{kind}_{number}.npz", **arrays)

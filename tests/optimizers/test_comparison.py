@@ -1,4 +1,4 @@
-"""Two recorded runs: the same rule or not, and what is different."""
+"""Comparison of two recorded runs: the same rule or not, and the differences."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 
 pytestmark = pytest.mark.record
 
-Ran = Callable[..., UpdateAnalysis]
+Analyze = Callable[..., UpdateAnalysis]
 
 
-def both(moved: Ran, target: str, reference: str) -> UpdateComparison:
-    """Two runs by framework/name."""
-    return compare_updates(moved(*target.split("/")), moved(*reference.split("/")))
+def compare_runs(analyze: Analyze, target: str, reference: str) -> UpdateComparison:
+    """Compare two runs, given as framework/name."""
+    return compare_updates(analyze(*target.split("/")), analyze(*reference.split("/")))
 
 
-def test_adam_weight_decay_against_adamw_is_a_missing_bias_correction(moved: Ran) -> None:
-    found = both(moved, "mindspore/adam_weight_decay", "torch/adamw")
-    assert (found.verdict, found.n_paired) == ("differ", 6)
-    first, second = found.differences
+def test_adam_weight_decay_against_adamw_is_a_missing_bias_correction(analyze: Analyze) -> None:
+    comparison = compare_runs(analyze, "mindspore/adam_weight_decay", "torch/adamw")
+    assert (comparison.verdict, comparison.n_paired) == ("differ", 6)
+    first, second = comparison.differences
     assert first.name == "bias-correction"
     assert first.text == (
         "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW): without it the steps "
-        "are 3.16, 4.25, 4.95 times as long; losses agree at step 1, before any update, and part from step 2 on"
+        "are 3.16, 4.25, 4.95 times as long; losses agree at step 1, before any update, and diverge from step 2 on"
     )
     assert len(first.parameters) == 6
     assert (second.name, second.target, second.reference) == (
@@ -45,9 +45,9 @@ def test_adam_weight_decay_against_adamw_is_a_missing_bias_correction(moved: Ran
         ("torch/adamw", "torch/adamw"),
     ],
 )
-def test_the_same_rule_in_both_frameworks(moved: Ran, target: str, reference: str) -> None:
-    found = both(moved, target, reference)
-    assert (found.verdict, found.differences) == ("agree", ())
+def test_the_same_rule_in_both_frameworks(analyze: Analyze, target: str, reference: str) -> None:
+    comparison = compare_runs(analyze, target, reference)
+    assert (comparison.verdict, comparison.differences) == ("agree", ())
 
 
 @pytest.mark.parametrize(
@@ -63,22 +63,27 @@ def test_the_same_rule_in_both_frameworks(moved: Ran, target: str, reference: st
         ("torch/adamw_master", "torch/adamw_bfloat16", ["master-weights"]),
     ],
 )
-def test_what_is_different(moved: Ran, target: str, reference: str, names: list[str]) -> None:
-    found = both(moved, target, reference)
-    assert (found.verdict, [difference.name for difference in found.differences]) == (
+def test_differences_are_named(
+    analyze: Analyze, target: str, reference: str, names: list[str]
+) -> None:
+    comparison = compare_runs(analyze, target, reference)
+    assert (comparison.verdict, [difference.name for difference in comparison.differences]) == (
         "differ",
         names,
     )
 
 
-def test_the_same_single_step_is_not_the_same_rule_for_sure(moved: Ran) -> None:
-    assert both(moved, "torch/adamw_one_step", "torch/adamw_one_step").verdict == "inconclusive"
+def test_the_same_single_step_is_inconclusive(analyze: Analyze) -> None:
+    assert (
+        compare_runs(analyze, "torch/adamw_one_step", "torch/adamw_one_step").verdict
+        == "inconclusive"
+    )
 
 
-def test_a_run_that_no_rule_explains_is_not_compared(moved: Ran) -> None:
-    assert both(moved, "torch/rprop", "torch/sgd").verdict == "inconclusive"
+def test_a_run_that_no_rule_explains_is_inconclusive(analyze: Analyze) -> None:
+    assert compare_runs(analyze, "torch/rprop", "torch/sgd").verdict == "inconclusive"
 
 
-def test_parameters_of_other_names_are_paired_by_what_they_held(moved: Ran) -> None:
-    found = both(moved, "mindspore/sgd", "torch/sgd")  # norm.gamma and norm.weight
-    assert found.n_paired == 6
+def test_parameters_with_other_names_are_paired_by_their_initial_weights(analyze: Analyze) -> None:
+    comparison = compare_runs(analyze, "mindspore/sgd", "torch/sgd")  # norm.gamma and norm.weight
+    assert comparison.n_paired == 6

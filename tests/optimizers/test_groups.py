@@ -1,4 +1,4 @@
-"""Parameters that were moved alike are one group; each parameter is in exactly one."""
+"""Parameters with the same rule and hyperparameters are one group; each is in exactly one."""
 
 from __future__ import annotations
 
@@ -6,44 +6,47 @@ import numpy as np
 import pytest
 
 from dumpdiff.optimizers.fit import UpdateData
-from dumpdiff.optimizers.groups import EXPLAINED, UNMOVED, UNEXPLAINED, group_parameters
+from dumpdiff.optimizers.groups import EXPLAINED, UNEXPLAINED, UNMOVED, group_parameters
 from dumpdiff.optimizers.history import History, build_history
 from dumpdiff.optimizers.search import KnownSettings
 
 
-def moved_by(name: str, rate: float, seed: int, strange: bool = False) -> History:
-    """Two steps of SGD in float32; a strange one is moved by the cube of its gradient."""
-    made = np.random.default_rng(seed)
-    weights = [made.standard_normal((32, 8)).astype(np.float32)]
-    gradients = made.standard_normal((2, 32, 8)).astype(np.float32)
+def simulate_sgd(name: str, rate: float, seed: int, cubed: bool = False) -> History:
+    """Return two steps of SGD in float32; with ``cubed`` gradients no rule explains them."""
+    generator = np.random.default_rng(seed)
+    weights = [generator.standard_normal((32, 8)).astype(np.float32)]
+    gradients = generator.standard_normal((2, 32, 8)).astype(np.float32)
     for gradient in gradients:
-        weights.append(weights[-1] - np.float32(rate) * (gradient**3 if strange else gradient))
+        weights.append(weights[-1] - np.float32(rate) * (gradient**3 if cubed else gradient))
     return build_history(name, weights, list(gradients))
 
 
-def data(*histories: History) -> UpdateData:
-    return UpdateData(histories, np.sqrt(np.sum([one.norms**2 for one in histories], axis=0)))
+def build_data(*histories: History) -> UpdateData:
+    return UpdateData(
+        histories, np.sqrt(np.sum([history.norms**2 for history in histories], axis=0))
+    )
 
 
-def test_a_learning_rate_for_each_layer_makes_a_group_of_each() -> None:
+def test_each_layer_with_its_own_learning_rate_is_a_group() -> None:
     rates = {f"layer.{n}": 0.1 * 0.8**n for n in range(10)}
     groups = group_parameters(
-        data(*(moved_by(name, rate, n) for n, (name, rate) in enumerate(rates.items()))), KnownSettings()
+        build_data(*(simulate_sgd(name, rate, n) for n, (name, rate) in enumerate(rates.items()))),
+        KnownSettings(),
     )
     assert {group.state for group in groups} == {EXPLAINED}
-    found = {name: group.fit.rates[0] for group in groups for name in group.parameters}
-    assert found == pytest.approx(rates, rel=1e-5)
+    found_rates = {name: group.fit.rates[0] for group in groups for name in group.parameters}
+    assert found_rates == pytest.approx(rates, rel=1e-5)
     assert len(groups) == 10
 
 
-def test_what_stood_still_and_what_no_rule_explains_stand_apart() -> None:
+def test_unmoved_and_unexplained_parameters_are_separate_groups() -> None:
     histories = [
-        moved_by("a", 0.1, 0),
-        moved_by("b", 0.1, 1),
-        moved_by("c", 0.0, 2),
-        moved_by("d", 0.1, 3, strange=True),
+        simulate_sgd("a", 0.1, 0),
+        simulate_sgd("b", 0.1, 1),
+        simulate_sgd("c", 0.0, 2),
+        simulate_sgd("d", 0.1, 3, cubed=True),
     ]
-    groups = group_parameters(data(*histories), KnownSettings())
+    groups = group_parameters(build_data(*histories), KnownSettings())
     assert {frozenset(group.parameters): group.state for group in groups} == {
         frozenset("ab"): EXPLAINED, frozenset("c"): UNMOVED, frozenset("d"): UNEXPLAINED,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""PyTorch and MindSpore really train three steps: the rule and its numbers are named right, from arrays alone."""
+"""PyTorch and MindSpore train three steps; rule and hyperparameters are found from the arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 
 pytestmark = pytest.mark.record
 
-Ran = Callable[..., UpdateAnalysis]
+Analyze = Callable[..., UpdateAnalysis]
 ALL = ("first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias")
 MATRICES = ("first.weight", "second.weight")
 OTHERS = tuple(name for name in ALL if name not in MATRICES)
@@ -24,22 +24,23 @@ NORM, DENSE = (
 )
 
 
-def theirs(names: tuple[str, ...]) -> set[str]:
-    """As MindSpore calls them."""
+def rename_for_mindspore(names: tuple[str, ...]) -> set[str]:
+    """Return the names in MindSpore."""
     return {
         name.replace("norm.weight", "norm.gamma").replace("norm.bias", "norm.beta")
         for name in names
     }
 
 
-def group(run: UpdateAnalysis, names: tuple[str, ...]) -> ParameterGroup:
-    """The group that has just these parameters."""
-    (found,) = (one for one in run.groups if set(one.parameters) in (set(names), theirs(names)))
-    return found
+def find_group(run: UpdateAnalysis, names: tuple[str, ...]) -> ParameterGroup:
+    """Return the group with exactly these parameters."""
+    expected = (set(names), rename_for_mindspore(names))
+    (matching_group,) = [group for group in run.groups if set(group.parameters) in expected]
+    return matching_group
 
 
 @pytest.mark.parametrize(
-    ("framework", "name", "names", "rule", "rate", "numbers"),
+    ("framework", "name", "names", "rule", "rate", "values"),
     [
         ("torch", "sgd", ALL, "SGD", 0.1, {}),
         ("torch", "sgd_momentum", ALL, "SGD with momentum", 0.1, {"momentum": 0.9}),
@@ -147,21 +148,21 @@ def group(run: UpdateAnalysis, names: tuple[str, ...]) -> ParameterGroup:
     ],
 )
 def test_rule_and_numbers(
-    moved: Ran,
+    analyze: Analyze,
     framework: str,
     name: str,
     names: tuple[str, ...],
     rule: str,
     rate: float,
-    numbers: dict[str, float],
+    values: dict[str, float],
 ) -> None:
-    run = moved(framework, name)
-    found = group(run, names)
-    assert (run.state, found.state) == (EXPLAINED, EXPLAINED)
-    assert found.fit.rule.name == rule
-    assert found.fit.rates == pytest.approx([rate] * 3, rel=2e-3)
-    assert {key: found.fit.values[key] for key in numbers} == pytest.approx(
-        numbers, rel=5e-3, abs=1e-9
+    run = analyze(framework, name)
+    group = find_group(run, names)
+    assert (run.state, group.state) == (EXPLAINED, EXPLAINED)
+    assert group.fit.rule.name == rule
+    assert group.fit.rates == pytest.approx([rate] * 3, rel=2e-3)
+    assert {key: group.fit.values[key] for key in values} == pytest.approx(
+        values, rel=5e-3, abs=1e-9
     )
 
 
@@ -169,107 +170,111 @@ def test_rule_and_numbers(
     ("framework", "name"),
     [("torch", "sgd_momentum"), ("torch", "adamw"), ("mindspore", "adam_weight_decay")],
 )
-def test_the_next_best_rule_leaves_far_more(moved: Ran, framework: str, name: str) -> None:
-    for found in moved(framework, name).groups:
-        assert found.runner_up is not None
-        assert found.runner_up.rule.essence != found.fit.rule.essence
-        assert found.runner_up.residual > 100 * found.fit.residual
+def test_the_next_best_rule_has_a_far_larger_residual(
+    analyze: Analyze, framework: str, name: str
+) -> None:
+    for group in analyze(framework, name).groups:
+        assert group.runner_up is not None
+        assert group.runner_up.rule.essence != group.fit.rule.essence
+        assert group.runner_up.residual > 100 * group.fit.residual
 
 
-def test_gradients_that_were_clipped_later_are_scaled_by_the_global_norm(moved: Ran) -> None:
+def test_gradients_that_were_clipped_later_are_scaled_by_the_global_norm(analyze: Analyze) -> None:
     for framework, name, rule in (
         ("torch", "sgd_clipped", "SGD with momentum"),
         ("torch", "adamw_clipped", "AdamW"),
         ("mindspore", "adam_weight_decay_clipped", "MindSpore AdamWeightDecay without decay"),
     ):
-        found = group(moved(framework, name), ALL)
-        assert (found.fit.rule.name, found.fit.scaling.kind) == (rule, "global norm")
+        group = find_group(analyze(framework, name), ALL)
+        assert (group.fit.rule.name, group.fit.scaling.kind) == (rule, "global norm")
         assert (
-            "clip" in found.undetermined
+            "clip" in group.undetermined
         )  # every step was clipped, so that the limit is part of the learning rate
 
 
 def test_a_known_learning_rate_shows_the_limit_and_the_loss_scale(
-    moved: Ran, tmp_path: Path
+    analyze: Analyze, tmp_path: Path
 ) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 0.1")
-    clipped = group(moved("torch", "sgd_clipped", settings), ALL)
+    clipped = find_group(analyze("torch", "sgd_clipped", settings), ALL)
     assert clipped.fit.values["clip"] == pytest.approx(0.3, rel=1e-3)
-    scaled = group(moved("torch", "sgd_scaled", settings), ALL)
+    scaled = find_group(analyze("torch", "sgd_scaled", settings), ALL)
     assert (scaled.fit.rule.name, scaled.fit.scaling.kind) == ("SGD with momentum", "one factor")
     assert scaled.fit.values["factor"] == pytest.approx(1 / 1024, rel=1e-4)
 
 
-def test_a_learning_rate_that_warms_up_is_solved_for_step_by_step(moved: Ran) -> None:
-    found = group(moved("torch", "adamw_warm_up"), ALL)
-    assert found.fit.rule.name == "AdamW"
-    assert found.fit.rates == pytest.approx([1e-4, 5e-4, 1e-3], rel=1e-3)
+def test_a_learning_rate_that_warms_up_is_solved_for_step_by_step(analyze: Analyze) -> None:
+    group = find_group(analyze("torch", "adamw_warm_up"), ALL)
+    assert group.fit.rule.name == "AdamW"
+    assert group.fit.rates == pytest.approx([1e-4, 5e-4, 1e-3], rel=1e-3)
 
 
 def test_a_resumed_run_needs_its_step_and_uses_the_moments_saved_with_the_weights(
-    moved: Ran, tmp_path: Path
+    analyze: Analyze, tmp_path: Path
 ) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("step: 6")
-    found = group(moved("torch", "adamw_resumed", settings), ALL)
-    assert (found.state, found.fit.rule.name) == (EXPLAINED, "AdamW")
-    assert found.fit.rates == pytest.approx([1e-3] * 3, rel=1e-3)
+    group = find_group(analyze("torch", "adamw_resumed", settings), ALL)
+    assert (group.state, group.fit.rule.name) == (EXPLAINED, "AdamW")
+    assert group.fit.rates == pytest.approx([1e-3] * 3, rel=1e-3)
 
 
-def test_settings_that_are_not_what_happened_are_told(moved: Ran, tmp_path: Path) -> None:
+def test_contradicted_settings_are_reported(analyze: Analyze, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 3e-4\nbetas: [0.9, 0.95]")
-    run = moved("torch", "adamw", settings)
+    run = analyze("torch", "adamw", settings)
     assert run.state == EXPLAINED
     assert run.contradicted_settings["learning_rate"] == pytest.approx((3e-4, 1e-3), rel=1e-3)
     assert run.contradicted_settings["beta2"] == pytest.approx((0.95, 0.999), rel=1e-3)
 
 
-@pytest.mark.parametrize(("name", "master"), [("adamw_bfloat16", False), ("adamw_master", True)])
-def test_narrow_weights_and_whether_a_wider_copy_stands_behind(
-    moved: Ran, name: str, master: bool
+@pytest.mark.parametrize(
+    ("name", "has_master"), [("adamw_bfloat16", False), ("adamw_master", True)]
+)
+def test_a_master_copy_of_narrow_weights_is_detected(
+    analyze: Analyze, name: str, has_master: bool
 ) -> None:
-    run = moved("torch", name)
-    at = run.groups.index(group(run, ALL))
+    run = analyze("torch", name)
+    index = run.groups.index(find_group(run, ALL))
     assert (
-        run.groups[at].fit.rule.name == "Adam"
-    )  # a decay of 1e-5 of a weight is nothing in bfloat16
-    assert run.groups[at].fit.rates == pytest.approx([1e-3] * 3, rel=0.02)
-    assert run.master_copies[at].has_master is master
+        run.groups[index].fit.rule.name == "Adam"
+    )  # a decay of 1e-5 of a weight is hidden by bfloat16
+    assert run.groups[index].fit.rates == pytest.approx([1e-3] * 3, rel=0.02)
+    assert run.master_copies[index].has_master is has_master
 
 
-def test_what_no_rule_makes_is_not_explained(moved: Ran) -> None:
-    run = moved("torch", "rprop")
+def test_an_unknown_rule_is_unexplained(analyze: Analyze) -> None:
+    run = analyze("torch", "rprop")
     assert (run.state, run.groups[0].state) == (UNEXPLAINED, UNEXPLAINED)
     assert run.groups[0].fit.residual > 0.1
 
 
-def test_one_step_does_not_tell_a_missing_correction_from_another_learning_rate(
-    moved: Ran, tmp_path: Path
+def test_one_step_cannot_tell_a_missing_correction_from_another_learning_rate(
+    analyze: Analyze, tmp_path: Path
 ) -> None:
-    run = moved("torch", "adamw_one_step")
+    run = analyze("torch", "adamw_one_step")
     assert run.state == AMBIGUOUS
     names = {fit.rule.name for fit in (run.groups[0].fit, *run.groups[0].equivalent_fits)}
     assert names == {"AdamW", "MindSpore AdamWeightDecay"}
     settings = tmp_path / "settings.yaml"
     settings.write_text("lr: 1e-3")
-    known = moved("torch", "adamw_one_step", settings)
-    assert (known.state, known.groups[0].fit.rule.name) == (EXPLAINED, "AdamW")
-    assert {"beta1", "beta2"} <= set(known.groups[0].undetermined)
+    run = analyze("torch", "adamw_one_step", settings)
+    assert (run.state, run.groups[0].fit.rule.name) == (EXPLAINED, "AdamW")
+    assert {"beta1", "beta2"} <= set(run.groups[0].undetermined)
 
 
-def test_losses_of_the_two_frameworks_agree_at_step_1_and_part_at_step_2(
+def test_losses_of_the_two_frameworks_agree_at_step_1_and_diverge_at_step_2(
     recording: Callable[[str], Path],
 ) -> None:
-    ours, others = (np.load(recording(framework) / name / "losses.npy")
-                    for framework, name in (("mindspore", "adam_weight_decay"), ("torch", "adamw")))  # fmt: skip
-    assert ours[0] == pytest.approx(others[0], rel=1e-6)
-    assert abs(ours[1] - others[1]) > 1e-3 * others[1]
+    mindspore = np.load(recording("mindspore") / "adam_weight_decay" / "losses.npy")
+    torch = np.load(recording("torch") / "adamw" / "losses.npy")
+    assert mindspore[0] == pytest.approx(torch[0], rel=1e-6)
+    assert abs(mindspore[1] - torch[1]) > 1e-3 * torch[1]
 
 
 def test_a_dump_of_three_steps_has_two_updates(recording: Callable[[str], Path]) -> None:
     run = read_run(str(recording("msprobe")))
-    found = group(run, ALL)
-    assert (run.state, run.n_steps, found.fit.rule.name) == (EXPLAINED, 2, "AdamW")
-    assert (found.fit.rates[0], found.fit.values["decay"]) == pytest.approx((1e-3, 0.1), rel=5e-3)
+    group = find_group(run, ALL)
+    assert (run.state, run.n_steps, group.fit.rule.name) == (EXPLAINED, 2, "AdamW")
+    assert (group.fit.rates[0], group.fit.values["decay"]) == pytest.approx((1e-3, 0.1), rel=5e-3)

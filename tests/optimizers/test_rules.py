@@ -1,4 +1,4 @@
-"""The arithmetic of the rules: what must hold whatever the gradients are."""
+"""The arithmetic of the rules: properties that hold for all gradients."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
-from dumpdiff.optimizers.gradient_scaling import TENSOR_NORM, STEP_FACTORS, GLOBAL_NORM, GradientScaling
 from dumpdiff.optimizers.fit import Attempt, UpdateData, fit_rule
-from dumpdiff.optimizers.history import History, compute_half_ulp, build_history, detect_stored_dtype
+from dumpdiff.optimizers.gradient_scaling import (
+    GLOBAL_NORM,
+    STEP_FACTORS,
+    TENSOR_NORM,
+    GradientScaling,
+)
+from dumpdiff.optimizers.history import (
+    History,
+    build_history,
+    compute_half_ulp,
+    detect_stored_dtype,
+)
 from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonalize
 from dumpdiff.optimizers.rule import DECOUPLED, L2, HyperparameterValues, Rule
 from dumpdiff.optimizers.search import RULES
 from dumpdiff.optimizers.sgd import DAMPENED, MOMENTUM, NESTEROV, PLAIN, SGD
 
 SHAPE, STEPS = (6, 4), 3
-NUMBERS = {
+VALUES = {
     "beta1": 0.9,
     "beta2": 0.99,
     "epsilon": 1e-8,
@@ -33,111 +43,143 @@ seeds = st.integers(0, 2**32 - 1)
 rates = st.floats(1e-5, 1.0)
 
 
-def drawn(seed: int, **other: Any) -> History:
-    """A parameter that stands still; other fields as said."""
-    made = np.random.default_rng(seed)
-    weights = np.repeat(made.standard_normal((1, 24)), STEPS + 1, axis=0)
+def draw_history(seed: int, **fields: Any) -> History:
+    """Return a parameter that does not move, with these fields."""
+    generator = np.random.default_rng(seed)
+    weights = np.repeat(generator.standard_normal((1, 24)), STEPS + 1, axis=0)
     return History(
-        "w", SHAPE, **{"weights": weights, "gradients": made.standard_normal((STEPS, 24)), **other}
+        "w",
+        SHAPE,
+        **{"weights": weights, "gradients": generator.standard_normal((STEPS, 24)), **fields},
     )
 
 
-def moves(rule: Rule, of: History, factors: np.ndarray = ONES, **numbers: float) -> np.ndarray:
-    """The directions of all steps, a linear decay included."""
-    chosen: HyperparameterValues = {**NUMBERS, **numbers}
-    move, decayed = rule.compute_terms(of, factors, chosen)
-    return move if decayed is None else move + chosen["decay"] * decayed
+def compute_directions(
+    rule: Rule, history: History, factors: np.ndarray = ONES, **other_values: float
+) -> np.ndarray:
+    """Return the directions of all steps, with a linear decay."""
+    values: HyperparameterValues = {**VALUES, **other_values}
+    direction, decayed = rule.compute_terms(history, factors, values)
+    return direction if decayed is None else direction + values["decay"] * decayed
 
 
 @given(seeds, st.floats(1e-3, 1e3))
-def test_adam_does_not_see_a_factor_on_all_gradients(seed: int, factor: float) -> None:
+def test_adam_is_invariant_to_a_factor_on_all_gradients(seed: int, factor: float) -> None:
     for rule in (Adam(), Adam(corrected=False)):
-        of = drawn(seed)
+        history = draw_history(seed)
         np.testing.assert_allclose(
-            moves(rule, of, factor * ONES, epsilon=0), moves(rule, of, epsilon=0), rtol=1e-9
+            compute_directions(rule, history, factor * ONES, epsilon=0),
+            compute_directions(rule, history, epsilon=0),
+            rtol=1e-9,
         )
 
 
 @given(seeds)
 def test_the_first_step_of_adam_is_the_sign_of_the_gradient(seed: int) -> None:
-    of = drawn(seed)
-    np.testing.assert_allclose(moves(Adam(), of, epsilon=0)[0], np.sign(of.gradients[0]), rtol=1e-9)
+    history = draw_history(seed)
+    np.testing.assert_allclose(
+        compute_directions(Adam(), history, epsilon=0)[0], np.sign(history.gradients[0]), rtol=1e-9
+    )
 
 
 @given(seeds, st.floats(0.5, 0.99), st.floats(0.5, 0.9999))
 def test_without_correction_steps_are_longer_by_a_known_factor(
     seed: int, beta1: float, beta2: float
 ) -> None:
-    of, betas = drawn(seed), {"beta1": beta1, "beta2": beta2, "epsilon": 0.0}
+    history, betas = draw_history(seed), {"beta1": beta1, "beta2": beta2, "epsilon": 0.0}
     t = np.arange(1, STEPS + 1)[:, None]
     longer = (1 - beta1**t) / np.sqrt(1 - beta2**t)
     np.testing.assert_allclose(
-        moves(Adam(corrected=False), of, **betas), longer * moves(Adam(), of, **betas), rtol=1e-7
+        compute_directions(Adam(corrected=False), history, **betas),
+        longer * compute_directions(Adam(), history, **betas),
+        rtol=1e-7,
     )
 
 
 @given(seeds)
 def test_epsilon_in_each_place_at_the_first_step(seed: int) -> None:
-    of = drawn(seed)
-    g, short = of.gradients[0], 1 - NUMBERS["beta2"]
-    for place, below in (
+    history = draw_history(seed)
+    g, correction = history.gradients[0], 1 - VALUES["beta2"]
+    for place, denominator in (
         (OUTSIDE, np.abs(g) + 0.01),
-        (EARLY, np.abs(g) + 0.01 / np.sqrt(short)),
+        (EARLY, np.abs(g) + 0.01 / np.sqrt(correction)),
         (INSIDE, np.sqrt(g**2 + 0.01)),
     ):
         np.testing.assert_allclose(
-            moves(Adam(epsilon=place), of, epsilon=0.01)[0], g / below, rtol=1e-9
+            compute_directions(Adam(epsilon=place), history, epsilon=0.01)[0],
+            g / denominator,
+            rtol=1e-9,
         )
 
 
 @given(seeds, st.floats(0, 0.5))
 def test_l2_decay_is_a_gradient_of_the_weights(seed: int, decay: float) -> None:
-    of = drawn(seed)
-    added = drawn(seed, gradients=of.gradients + decay * of.weights[:-1])
+    history = draw_history(seed)
+    added = draw_history(seed, gradients=history.gradients + decay * history.weights[:-1])
     for kind in (PLAIN, MOMENTUM, NESTEROV, DAMPENED):
         np.testing.assert_allclose(
-            moves(SGD(kind, L2), of, decay=decay), moves(SGD(kind), added), rtol=1e-9, atol=1e-12
+            compute_directions(SGD(kind, L2), history, decay=decay),
+            compute_directions(SGD(kind), added),
+            rtol=1e-9,
+            atol=1e-12,
         )
     np.testing.assert_allclose(
-        moves(Adam(decay=L2), of, decay=decay), moves(Adam(), added), rtol=1e-9, atol=1e-12
+        compute_directions(Adam(decay=L2), history, decay=decay),
+        compute_directions(Adam(), added),
+        rtol=1e-9,
+        atol=1e-12,
     )
 
 
 @given(seeds)
 def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
-    of = drawn(seed)
+    history = draw_history(seed)
     zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0}
-    for rule in [one for one in RULES if one.family != "Muon"]:
+    for rule in [rule for rule in RULES if rule.family != "Muon"]:
         for simpler in rule.reductions:
             np.testing.assert_allclose(
-                moves(rule, of, **zero), moves(simpler, of, **zero), rtol=1e-12
+                compute_directions(rule, history, **zero),
+                compute_directions(simpler, history, **zero),
+                rtol=1e-12,
             )
 
 
 @given(seeds, st.floats(-10, 10))
 def test_sgd_is_linear(seed: int, factor: float) -> None:
-    of = drawn(seed)
+    history = draw_history(seed)
     for kind in (PLAIN, MOMENTUM, NESTEROV, DAMPENED):
         np.testing.assert_allclose(
-            moves(SGD(kind), of, factor * ONES), factor * moves(SGD(kind), of), atol=1e-9
+            compute_directions(SGD(kind), history, factor * ONES),
+            factor * compute_directions(SGD(kind), history),
+            atol=1e-9,
         )
 
 
 @given(seeds)
-def test_moments_carry_a_run_on(seed: int) -> None:
-    """Two steps and one more from the moments after them are three steps."""
-    of = drawn(seed)
-    beta1, beta2 = NUMBERS["beta1"], NUMBERS["beta2"]
-    first, second, buffer = np.zeros(24), np.zeros(24), of.gradients[0]
-    for t, g in enumerate(of.gradients[:2]):
+def test_moments_continue_a_run(seed: int) -> None:
+    """Two steps, and one more from their moments, are three steps."""
+    history = draw_history(seed)
+    beta1, beta2 = VALUES["beta1"], VALUES["beta2"]
+    first, second, buffer = np.zeros(24), np.zeros(24), history.gradients[0]
+    for t, g in enumerate(history.gradients[:2]):
         first, second = beta1 * first + (1 - beta1) * g, beta2 * second + (1 - beta2) * g**2
-        buffer = NUMBERS["momentum"] * buffer + g if t else buffer
-    rest = {"weights": of.weights[2:], "gradients": of.gradients[2:], "done": 2}
-    later = drawn(seed, first=first, second=second, **rest)
-    np.testing.assert_allclose(moves(Adam(), later, np.ones(1))[0], moves(Adam(), of)[2], rtol=1e-9)
+        buffer = VALUES["momentum"] * buffer + g if t else buffer
+    later_fields = {
+        "weights": history.weights[2:],
+        "gradients": history.gradients[2:],
+        "previous_steps": 2,
+    }
+    later = draw_history(seed, first_moment=first, second_moment=second, **later_fields)
     np.testing.assert_allclose(
-        moves(SGD(MOMENTUM), drawn(seed, first=buffer, **rest), np.ones(1))[0],
-        moves(SGD(MOMENTUM), of)[2],
+        compute_directions(Adam(), later, np.ones(1))[0],
+        compute_directions(Adam(), history)[2],
+        rtol=1e-9,
+    )
+    np.testing.assert_allclose(
+        compute_directions(
+            SGD(MOMENTUM), draw_history(seed, first_moment=buffer, **later_fields), np.ones(1)
+        )[0],
+        compute_directions(SGD(MOMENTUM), history)[2],
         rtol=1e-9,
     )
 
@@ -147,36 +189,41 @@ def test_muon_moves_along_a_nearly_orthogonal_matrix(
     seed: int, rows: int, columns: int, factor: float
 ) -> None:
     matrix = np.random.default_rng(seed).standard_normal((rows, columns))
-    made = orthogonalize(matrix)
-    np.testing.assert_allclose(orthogonalize(matrix.T), made.T, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(orthogonalize(factor * matrix), made, rtol=1e-6, atol=1e-9)
+    factor_matrix = orthogonalize(matrix)
+    np.testing.assert_allclose(orthogonalize(matrix.T), factor_matrix.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(orthogonalize(factor * matrix), factor_matrix, rtol=1e-6, atol=1e-9)
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
-    stretched = np.einsum("ia,ij,aj->a", u, made, v)  #: the singular vectors are kept
+    stretched = np.einsum("ia,ij,aj->a", u, factor_matrix, v)  # the singular vectors are unchanged
     large = values > 0.05 * np.linalg.norm(
         values
-    )  #: five iterations do not reach the smallest values
+    )  # five iterations do not reach the smallest values
     assert np.all((stretched[large] > 0.6) & (stretched[large] < 1.3))
 
 
 def test_the_scale_of_muon_is_that_of_adamw() -> None:
-    of = drawn(0)
-    plain, matched = moves(Muon(), of), moves(Muon(scale=MATCHED), of)
-    np.testing.assert_allclose(matched / plain, 0.2 * np.sqrt(6) / np.sqrt(6 / 4))
+    history = draw_history(0)
+    original, matched = (
+        compute_directions(Muon(), history),
+        compute_directions(Muon(scale=MATCHED), history),
+    )
+    np.testing.assert_allclose(matched / original, 0.2 * np.sqrt(6) / np.sqrt(6 / 4))
 
 
 @given(seeds, st.floats(0.01, 100))
 def test_a_clipped_gradient_is_no_longer_than_the_limit(seed: int, limit: float) -> None:
-    of = drawn(seed)
+    history = draw_history(seed)
     for kind in (GLOBAL_NORM, TENSOR_NORM):
-        factors = GradientScaling(kind).compute_factors(of, of.norms, {"clip": limit})
-        assert np.all(factors * of.norms <= limit * (1 + 1e-12))
-        assert np.all(factors[of.norms <= limit] == 1)
+        factors = GradientScaling(kind).compute_factors(history, history.norms, {"clip": limit})
+        assert np.all(factors * history.norms <= limit * (1 + 1e-12))
+        assert np.all(factors[history.norms <= limit] == 1)
 
 
 def test_free_factors_are_relative_to_the_first_step() -> None:
     assert GradientScaling(STEP_FACTORS).list_hyperparameters(3) == ("factor 2", "factor 3")
-    made = GradientScaling(STEP_FACTORS).compute_factors(drawn(0), ONES, {"factor 2": 0.5, "factor 3": 2.0})
-    assert made.tolist() == [1.0, 0.5, 2.0]
+    factors = GradientScaling(STEP_FACTORS).compute_factors(
+        draw_history(0), ONES, {"factor 2": 0.5, "factor 3": 2.0}
+    )
+    assert factors.tolist() == [1.0, 0.5, 2.0]
 
 
 @given(
@@ -189,20 +236,25 @@ def test_free_factors_are_relative_to_the_first_step() -> None:
 def test_learning_rate_and_decoupled_decay_are_solved_for(
     seed: int, rate: float, decay: float, rule: Rule
 ) -> None:
-    numbers = {**NUMBERS, "decay": decay}
-    of = drawn(seed, stored="float64")
-    weights = [of.weights[0]]
+    values = {**VALUES, "decay": decay}
+    history = draw_history(seed, stored_dtype="float64")
+    weights = [history.weights[0]]
     for t in range(STEPS):
-        now = drawn(seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))]))
-        weights.append(weights[-1] - rate * moves(rule, now, **numbers)[t])
-    found = fit_rule(
+        current = draw_history(
+            seed, weights=np.stack([*weights, *[weights[-1]] * (STEPS + 1 - len(weights))])
+        )
+        weights.append(weights[-1] - rate * compute_directions(rule, current, **values)[t])
+    fit = fit_rule(
         Attempt(
-            rule, GradientScaling(), UpdateData((drawn(seed, weights=np.stack(weights)),), of.norms), numbers
+            rule,
+            GradientScaling(),
+            UpdateData((draw_history(seed, weights=np.stack(weights)),), history.norms),
+            values,
         )
     )
-    assert found.rates == pytest.approx([rate] * STEPS, rel=1e-6)
-    assert found.values["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
-    assert found.residual < 1e-6
+    assert fit.rates == pytest.approx([rate] * STEPS, rel=1e-6)
+    assert fit.values["decay"] == pytest.approx(decay, rel=1e-5, abs=1e-7)
+    assert fit.residual < 1e-6
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32).filter(lambda x: abs(x) > 1e-30), min_size=1))
@@ -212,7 +264,7 @@ def test_half_an_ulp(values: list[float]) -> None:
     np.testing.assert_array_equal(compute_half_ulp(array.astype(np.float64), "float32"), expected)
 
 
-def test_the_type_that_weights_are_kept_in_is_seen_in_their_values() -> None:
+def test_the_stored_dtype_is_detected_from_the_values() -> None:
     values = np.random.default_rng(0).standard_normal(100)
     single = values.astype(np.float32)
     bfloat = (single.view(np.uint32) & 0xFFFF0000).view(np.float32)
@@ -224,18 +276,18 @@ def test_the_type_that_weights_are_kept_in_is_seen_in_their_values() -> None:
 
 def test_a_history_of_a_large_parameter_is_a_sample_with_the_norm_of_all() -> None:
     weights = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
-    made = build_history("w", [weights, 2 * weights], [weights])
-    assert 15_000 < made.weights.shape[1] <= 1 << 14
-    np.testing.assert_array_equal(made.weights[1], 2 * made.weights[0])
-    assert made.norms == pytest.approx([np.linalg.norm(weights)], rel=1e-5)
-    assert 1_800 < made.take_search_sample().weights.shape[1] <= 1 << 11
-    assert made.take_search_sample().norms == made.norms
+    history = build_history("w", [weights, 2 * weights], [weights])
+    assert 15_000 < history.weights.shape[1] <= 1 << 14
+    np.testing.assert_array_equal(history.weights[1], 2 * history.weights[0])
+    assert history.norms == pytest.approx([np.linalg.norm(weights)], rel=1e-5)
+    assert 1_800 < history.take_search_sample().weights.shape[1] <= 1 << 11
+    assert history.take_search_sample().norms == history.norms
 
 
-def test_a_matrix_is_kept_whole_where_that_is_asked_for() -> None:
+def test_a_matrix_is_kept_completely_if_requested() -> None:
     matrix = np.ones((200, 200), np.float32)
     assert build_history("w", [matrix, matrix], [matrix]).is_complete
-    assert not build_history("w", [matrix, matrix], [matrix], whole=False).is_complete
+    assert not build_history("w", [matrix, matrix], [matrix], keep_matrix=False).is_complete
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 5), (4, 5, 4)])

@@ -1,4 +1,4 @@
-"""What may stand in a file of settings, and what is said of anything else."""
+"""The content of a file of settings, and the errors for anything else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.optimizers.script_settings import read_settings, parse_settings
+from dumpdiff.optimizers.script_settings import parse_settings, read_settings
 from dumpdiff.optimizers.search import KnownSettings
 
 
@@ -31,22 +31,22 @@ def test_a_loss_scale_is_a_factor_on_the_gradients() -> None:
 
 
 def test_one_learning_rate_for_all_steps_or_one_for_each() -> None:
-    each = parse_settings({"lr": [1e-4, 2e-4, 3e-4]})
-    assert each.to_known(2).rates == (1e-4, 2e-4)
+    rates_by_step = parse_settings({"lr": [1e-4, 2e-4, 3e-4]})
+    assert rates_by_step.to_known(2).rates == (1e-4, 2e-4)
     assert parse_settings({}).to_known(2).rates is None
     with pytest.raises(DumpError, match="3 values for 4 steps"):
-        each.to_known(4)
+        rates_by_step.to_known(4)
 
 
-def test_what_is_given_beside_counts_before_what_lies_in_the_folder() -> None:
-    both = parse_settings({"lr": 1e-3, "eps": 1e-8, "step": 5}).override_with(
+def test_given_settings_override_those_in_the_folder() -> None:
+    merged = parse_settings({"lr": 1e-3, "eps": 1e-8, "step": 5}).override_with(
         parse_settings({"lr": 1e-4, "momentum": 0.9})
     )
-    assert both == parse_settings({"lr": 1e-4, "eps": 1e-8, "step": 5, "momentum": 0.9})
+    assert merged == parse_settings({"lr": 1e-4, "eps": 1e-8, "step": 5, "momentum": 0.9})
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("content", "message"),
     [
         ({"learningrate": 1}, "learningrate is no setting; those are lr, learning_rate"),
         ({"lr": "fast"}, "learning_rate: expected a number"),
@@ -60,9 +60,9 @@ def test_what_is_given_beside_counts_before_what_lies_in_the_folder() -> None:
         ({"step": 1.5}, "step: expected the number of the first update"),
     ],
 )
-def test_anything_else_is_said(said: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(DumpError, match=complaint):
-        parse_settings(said)
+def test_anything_else_is_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(DumpError, match=message):
+        parse_settings(content)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hugging_face(models: Path) -> Callable[[str], tuple[Weights, Mapping[str, object]]]:
-    """``hugging_face("llama")``: the weights by name, read with safetensors itself, and the config."""
+    """``hugging_face("llama")``: weights by name, read with safetensors, and the config."""
 
     @cache
     def read(name: str) -> tuple[Weights, Mapping[str, object]]:
@@ -76,7 +76,7 @@ def mindspore_files(
 def megatron_files(
     tmp_path_factory: pytest.TempPathFactory, hugging_face: Callable[..., tuple]
 ) -> Path:
-    """What Megatron-core writes of the Llama on two tensor-parallel ranks, see megatron_files.py."""
+    """The Llama written by Megatron-core on two tensor-parallel ranks."""
     import torch
 
     folder = tmp_path_factory.mktemp("megatron")

@@ -20,7 +20,7 @@ Config = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Case:
-    """A mistake: what it does, and what must be said of which parameters."""
+    """A mistake: what it changes, and how it must be reported."""
 
     name: str
     model: str  #: of models.py
@@ -52,7 +52,7 @@ def exchange_tensors(first: str, second: str) -> Callable[[Weights, Config], Wei
     """Exchange two tensors, or all whose names contain these parts."""
 
     def make(weights: Weights, config: Config) -> Weights:
-        def partner(name: str) -> str:
+        def get_partner(name: str) -> str:
             return name.replace(first, second) if first in name else name.replace(second, first)
 
         return {name: weights[get_partner(name)] for name in weights}
@@ -174,7 +174,7 @@ def tie_head(weights: Weights, config: Config) -> Weights:
 
 
 def make_mcore(**options: object) -> Callable[[Weights, Config], Weights]:
-    return lambda weights, config: layouts.convert_to_mcore(weights, config, **options)  # type: ignore[arg-type]
+    return lambda weights, config: layouts.convert_to_mcore(weights, config, **options)
 
 
 _Q1, _O1, _K1 = (f"model__layers__1__self_attn__{p}_proj__weight" for p in "qok")

@@ -134,11 +134,10 @@ def test_scales_that_do_not_fit_are_a_problem(tmp_path: Path, float8: Path) -> N
 
 
 def test_a_conversion_of_8_bit_weights_is_refused(tmp_path: Path, float8: Path) -> None:
-    from dumpdiff import api
-    from dumpdiff.conversion import SourceOptions, TargetOptions
+    from dumpdiff.api.weights import convert
 
     with pytest.raises(DumpError, match="scales 8-bit weights, which are not converted"):
-        api.convert(float8 / "float8", tmp_path / "out", TargetOptions("megatron"), SourceOptions())
+        convert(float8 / "float8", "megatron", tmp_path / "out")
 
 
 @given(

@@ -217,7 +217,7 @@ def test_expert_parallel_ranks(tmp_path: Path, models: Path, hugging_face: Huggi
 def test_grouped_experts_split_over_ranks(
     tmp_path: Path, models: Path, hugging_face: HuggingFace, tensor: int, experts: int
 ) -> None:
-    """Megatron-core's GroupedMLP: of each rank the bytes of [E, H, 2I] and [E, I, H], declared as matrices."""
+    """GroupedMLP of Megatron-core declares the bytes of [E, H, 2I] and [E, I, H] as matrices."""
     weights = layouts.convert_to_mcore(*hugging_face("mixtral"), grouped_experts=True)
     ranks: dict[str, dict[str, Weights]] = {}
     for rank in range(experts):

@@ -134,7 +134,7 @@ def test_every_linear_of_a_llama_as_a_base_and_a_difference(
 
 
 def test_a_small_difference_of_two_checkpoints_in_bfloat16(tmp_path: Path) -> None:
-    """A hundred times smaller than its terms, so that their rounding is as large: every element is explained."""
+    """The difference is as small as the rounding of its terms; every element is explained."""
     generator = torch.Generator().manual_seed(8)
     base = [torch.randn(40, 30, generator=generator).bfloat16() for _ in range(3)]
     tuned = [

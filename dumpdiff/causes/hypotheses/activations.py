@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from ..hypothesis import Candidate, Hypothesis
 
 #: Operands, the nearest first, that may be gate or up.
 _MAX_GATE_OPERANDS = 10
-#: Activations that gate nothing in practice.
+#: Activations that gate nothing in practice, and those that may gate.
 _NO_GATES = ("identity", "sigmoid", "tanh", "softplus")
+_GATES = tuple(name for name in ACTIVATIONS if name not in _NO_GATES)
 #: Activations that are tried for a fused gate.
 _FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
 
@@ -34,14 +36,12 @@ def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
 
 
 def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Candidate]:
-    gate_functions = [name for name in ACTIVATIONS if name not in _NO_GATES]
-    for gate in inputs:
-        for name in gate_functions:
-            activated = ACTIVATIONS[name](gate)
-            for up in inputs:
-                if up is not gate and case.matches_faithful(activated * up):
-                    yield from _change_gate(gate, up, name)
-                    return
+    for gate, name in product(inputs, _GATES):
+        activated = ACTIVATIONS[name](gate)
+        for up in inputs:
+            if up is not gate and case.matches_faithful(activated * up):
+                yield from _change_gate(gate, up, name)
+                return
 
 
 def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
@@ -63,7 +63,9 @@ def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
 def _holds_gate_and_up(operand: Operand, output: AnyArray) -> bool:
     if not operand.shape or operand.shape[-1] % 2:
         return False
-    return int(np.prod(operand.shape)) == 2 * output.size and operand.is_floating
+    if int(np.prod(operand.shape)) != 2 * output.size:
+        return False
+    return operand.is_floating
 
 
 def _change_gate(gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]:

@@ -21,7 +21,7 @@ _MASKED_SCORE = -1e30
 #: Products of a score matrix beyond which whole attention is not tried at all, and beyond which it
 #: is tried in few orders of the operands only.
 _MAX_COST, _MAX_COST_OF_ALL_ORDERS = 3e7, 3e5
-_COMMON_ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+_COMMON_ORDERS: list[tuple[int, ...]] = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
 #: Operands that may be q, k and v.
 _MAX_OPERANDS = 4
 #: First hidden diagonals tried for whole attention; a causal mask hides from diagonal 1 on.
@@ -54,10 +54,12 @@ def find_hidden(array: AnyArray) -> Flags | None:
 def suggest_mask(case: FaultCase) -> Iterator[Candidate]:
     """Other scores are hidden: none at all, or those beyond another diagonal."""
     hidden = find_hidden(case.faithful)
-    if case.phase != FORWARD or hidden is None or hidden.shape[-1] != hidden.shape[-2]:
+    if case.phase != FORWARD or hidden is None:
+        return
+    if hidden.shape[-1] != hidden.shape[-2]:
         return
     masks = hidden.reshape(-1, *hidden.shape[-2:])
-    if not (masks.any() or (1 - masks).all()) or not np.array_equal(masks[0], masks[-1]):
+    if not np.array_equal(masks[0], masks[-1]):
         return
     for description, cause, mask in _list_masks(masks[0]):
         new_hidden = np.broadcast_to(mask, hidden.shape)
@@ -125,7 +127,9 @@ def _holds_zeros_and_ones(array: AnyArray) -> bool:
 
 def suggest_softmax_axis(case: FaultCase) -> Iterator[Candidate]:
     """Softmax along another axis, or sigmoid in place of softmax."""
-    if not case.is_forward_value or case.faithful.ndim < 2 or case.faithful.min() < 0:
+    if not case.is_forward_value:
+        return
+    if case.faithful.ndim < 2 or case.faithful.min() < 0:
         return
     for x in case.find_same_size_arrays():
         outputs = [softmax(x, axis) for axis in range(x.ndim)]
@@ -231,12 +235,15 @@ def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
 def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
     """Return attention over three operands that gives the faithful side's value."""
     faithful = case.faithful
-    if not case.is_forward_value or faithful.ndim < 3 or "attention" not in case.finding.scope:
+    if not case.is_forward_value or faithful.ndim < 3:
+        return None
+    if "attention" not in case.finding.scope:
         return None
     arrays = [
         operand.array for operand in case.operands if _has_head_shape(operand.array, faithful)
     ][:_MAX_OPERANDS]
-    for order in _list_operand_orders(len(arrays), float(faithful.size) * faithful.shape[-2]):
+    cost = float(faithful.size) * faithful.shape[-2]
+    for order in _list_operand_orders(len(arrays), cost):
         q, k, v = (arrays[i] for i in order)
         if q.shape != faithful.shape or k.shape != v.shape:
             continue
@@ -251,18 +258,20 @@ def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
 
 def _list_operand_orders(n_arrays: int, cost: float) -> list[tuple[int, ...]]:
     """Return the orders in which operands are tried as q, k and v."""
-    if cost >= _MAX_COST:
+    if cost >= _MAX_COST or n_arrays < 3:
         return []
     if cost < _MAX_COST_OF_ALL_ORDERS:
         return list(permutations(range(n_arrays), 3))
-    return [order for order in _COMMON_ORDERS if n_arrays >= 3]
+    return _COMMON_ORDERS
 
 
 def _has_head_shape(array: AnyArray, output: AnyArray) -> bool:
     """Return whether the array is (..., heads or groups, length, size) for an output of heads."""
     if array.ndim != output.ndim or array.dtype.kind != "f":
         return False
-    if array.shape[-2:] != output.shape[-2:] or array.shape[:-3] != output.shape[:-3]:
+    if array.shape[-2:] != output.shape[-2:]:
+        return False
+    if array.shape[:-3] != output.shape[:-3]:
         return False
     return output.shape[-3] % array.shape[-3] == 0
 

@@ -17,7 +17,9 @@ _ROW_LIMITS = 10
 
 def suggest_router_normalization(case: FaultCase) -> Iterator[Candidate]:
     """faithful = p / sum(p) and faulty = p, or the reverse."""
-    if not case.is_forward_value or case.faithful.ndim < 2 or case.faithful.min() < 0:
+    if not case.is_forward_value:
+        return
+    if case.faithful.ndim < 2 or case.faithful.min() < 0:
         return
     for p in case.find_same_size_arrays():
         total = p.sum(axis=-1, keepdims=True)

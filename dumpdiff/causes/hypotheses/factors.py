@@ -68,9 +68,10 @@ def _round_to_whole_factor(factor: float, limit: float) -> float:
 def _describe_scale(case: FaultCase, factor: float) -> tuple[str, str]:
     """Return (description, contrast) of scaled attention scores."""
     scales = [value for value in case.numbers if 0 < abs(value) < _MAX_SCALE]
-    if len(scales) == 1:
-        return f"scale = {factor * scales[0]:.6g}", f"uses {scales[0]:.6g}"
-    return f"attention scores scaled by {factor:.6g}", ""
+    if len(scales) != 1:
+        return f"attention scores scaled by {factor:.6g}", ""
+    faithful_scale = scales[0]
+    return f"scale = {factor * faithful_scale:.6g}", f"uses {faithful_scale:.6g}"
 
 
 def _choose_factor_cause(case: FaultCase) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 import numpy as np
 
@@ -26,25 +27,24 @@ def suggest_missing_branch_of_vector(case: FaultCase) -> Iterator[Candidate]:
     faulty has one addend of G in place of G, or lacks one addend.
     """
     width = case.faithful.size
-    if case.phase != BACKWARD or case.faithful.ndim != 1 or width < 2:
+    if case.phase != BACKWARD or case.faithful.ndim != 1:
+        return
+    if width < 2:
         return
     operands = [operand for operand in case.list_shared_operands() if _has_rows(operand, width)]
     arrays = [operand.array.reshape(-1, width) for operand in operands[:_MAX_VECTOR_OPERANDS]]
     if sum(array.size for array in arrays) > _MAX_SEARCH_ELEMENTS:
         return
-    for i, x in enumerate(arrays):
-        for j, gradient in enumerate(arrays):
-            if i == j or x.shape != gradient.shape:
-                continue
-            unchanged = _sum_products(gradient, x)
-            if not case.matches_faithful(unchanged):
-                continue
-            for k, branch in enumerate(arrays):
-                if k in (i, j) or branch.shape != x.shape:
-                    continue
-                for addend in (branch, gradient - branch):
-                    predicted = _sum_products(addend, x)
-                    yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
+    for i, j in permutations(range(len(arrays)), 2):
+        x, gradient = arrays[i], arrays[j]
+        if x.shape != gradient.shape:
+            continue
+        unchanged = _sum_products(gradient, x)
+        if case.matches_faithful(unchanged):
+            same_shape = [k for k, array in enumerate(arrays) if array.shape == x.shape]
+            branches = [arrays[k] for k in same_shape if k not in (i, j)]
+            for addend in _list_addends(gradient, branches):
+                yield Candidate(_sum_products(addend, x), _MISSING_BRANCH, unchanged=unchanged)
             return
 
 
@@ -78,11 +78,17 @@ def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
             if factor is None:
                 continue
             unchanged = _multiply(gradient, factor, is_summed)
-            for branch in _list_branches(gradient, other_operands):
-                for addend in (branch, gradient - branch):
-                    predicted = _multiply(addend, factor, is_summed)
-                    yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
+            for addend in _list_addends(gradient, _list_branches(gradient, other_operands)):
+                predicted = _multiply(addend, factor, is_summed)
+                yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
             return
+
+
+def _list_addends(gradient: AnyArray, branches: Sequence[AnyArray]) -> Iterator[AnyArray]:
+    """Yield each branch alone, then the gradient without it."""
+    for branch in branches:
+        yield branch
+        yield gradient - branch
 
 
 def _list_branches(gradient: AnyArray, operands: list[Operand]) -> list[AnyArray]:

@@ -82,7 +82,9 @@ def _iterate_products(case: FaultCase, shape: tuple[int, ...]) -> Iterator[Float
 
 
 def _has_product_size(x: Operand, weight: Operand, size: int) -> bool:
-    if len(x.shape) < 2 or x.shape[-1] != weight.shape[-1] or not x.is_floating:
+    if len(x.shape) < 2 or x.shape[-1] != weight.shape[-1]:
+        return False
+    if not x.is_floating:
         return False
     return int(np.prod(x.shape[:-1])) * weight.shape[0] == size
 

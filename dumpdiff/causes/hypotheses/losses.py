@@ -66,10 +66,13 @@ def _find_row_order(rows: AnyArray, other_rows: AnyArray) -> list[int] | None:
     """Return ``order`` with other_rows[i] = rows[order[i]]; None if there is none."""
     if rows.ndim < 2 or len(rows) > _MAX_ROWS:
         return None
-    row_numbers = {row.tobytes(): i for i, row in enumerate(rows)}
+    row_numbers = {}
+    for number, row in enumerate(rows):
+        row_numbers[row.tobytes()] = number
     order = [row_numbers.get(row.tobytes(), -1) for row in other_rows]
-    is_permutation = sorted(order) == list(range(len(rows)))
-    return order if is_permutation else None
+    if sorted(order) != list(range(len(rows))):
+        return None
+    return order
 
 
 def suggest_other_token_mask(case: FaultCase) -> Iterator[Candidate]:
@@ -173,15 +176,17 @@ def _replace_reduction(
 
 def _iterate_logits_and_labels(case: FaultCase) -> Iterator[tuple[AnyArray, AnyArray]]:
     """Yield (logits (tokens, vocabulary), labels (tokens,)) of the operands."""
-    for labels in case.operands:
-        if labels.array.dtype.kind not in "iu" or not labels.shape:
+    for label_operand in case.operands:
+        labels = label_operand.array
+        if labels.dtype.kind not in "iu" or not label_operand.shape:
             continue
-        for logits in case.operands:
-            array = logits.array
-            if not logits.is_floating or array.ndim < 2:
+        for logit_operand in case.operands:
+            logits = logit_operand.array
+            if not logit_operand.is_floating or logits.ndim < 2:
                 continue
-            if int(np.prod(array.shape[:-1])) == labels.array.size:
-                yield array.reshape(-1, array.shape[-1]), labels.array.reshape(-1)
+            n_tokens = int(np.prod(logits.shape[:-1]))
+            if n_tokens == labels.size:
+                yield logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
 
 
 def _iterate_token_masks(operands: Sequence[Operand], n_tokens: int) -> Iterator[Floats]:

@@ -30,7 +30,8 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
     """The sum under a root: faulty - faithful is one number, and a root follows."""
     if case.faithful.size < _MIN_VALUES or not case.consumer_kinds & _ROOT_KINDS:
         return
-    if case.phase == BACKWARD or case.is_source or case.is_discrete:
+    is_computed = not case.is_source and not case.is_discrete
+    if case.phase == BACKWARD or not is_computed:
         return
     for variance in case.find_same_size_arrays():
         faithful_eps = float(np.mean(case.faithful.reshape(-1) - variance.reshape(-1)))
@@ -46,8 +47,10 @@ def suggest_epsilon_in_root(case: FaultCase) -> Iterator[Candidate]:
     """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand v."""
     if not case.is_forward_value or case.faithful.size < _MIN_VALUES:
         return
+    if np.min(case.faithful) <= 0 or np.min(case.faulty) <= 0:
+        return
     for variance in case.find_same_size_arrays():
-        if variance.min() < 0 or np.min(case.faithful) <= 0 or np.min(case.faulty) <= 0:
+        if variance.min() < 0:
             continue
         for power in (-0.5, 0.5):
             faulty_eps = float(np.median(case.faulty ** (1 / power) - variance))

@@ -45,40 +45,40 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
                     unchanged=a + b,
                     cause="gradient-stopped",
                 )
-        for kept, changed in ((a, b), (b, a)):
-            yield _scale_branch(case, kept, changed)
-            yield from _replace_branch(branches, kept, changed)
+        for kept_branch, changed_branch in ((a, b), (b, a)):
+            yield _scale_branch(case, kept_branch, changed_branch)
+            yield from _replace_branch(branches, kept_branch, changed_branch)
         return
 
 
-def _scale_branch(case: FaultCase, kept: AnyArray, changed: AnyArray) -> Candidate:
-    factor = fit_factor(changed, case.faulty - kept)
+def _scale_branch(case: FaultCase, kept_branch: AnyArray, changed_branch: AnyArray) -> Candidate:
+    factor = fit_factor(changed_branch, case.faulty - kept_branch)
     if not np.isfinite(factor) or abs(factor) <= _MIN_FACTOR:
         return Candidate(
-            kept,
+            kept_branch,
             "one branch of the sum missing",
-            unchanged=kept + changed,
+            unchanged=kept_branch + changed_branch,
             cause="residual-scale",
         )
     return Candidate(
-        kept + factor * changed,
+        kept_branch + factor * changed_branch,
         f"one branch of the sum scaled by {factor:.6g}",
         parameters={"factor": factor},
-        unchanged=kept + changed,
+        unchanged=kept_branch + changed_branch,
         cause="gradient-scaled" if case.phase == BACKWARD else "residual-scale",
     )
 
 
 def _replace_branch(
-    branches: list[tuple[Operand, AnyArray]], kept: AnyArray, changed: AnyArray
+    branches: list[tuple[Operand, AnyArray]], kept_branch: AnyArray, changed_branch: AnyArray
 ) -> Iterator[Candidate]:
     for operand, branch in branches:
-        if branch is kept or branch is changed:
+        if branch is kept_branch or branch is changed_branch:
             continue
         yield Candidate(
-            kept + branch,
+            kept_branch + branch,
             f"the residual taken from {operand.name}",
-            unchanged=kept + changed,
+            unchanged=kept_branch + changed_branch,
             cause="residual-order",
         )
 
@@ -99,14 +99,18 @@ def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
         is_zero = np.abs(faulty) <= _ZERO_SHARE * largest
         is_dropped = is_zero & (np.abs(faithful) > _NONZERO_SHARE * largest)
         share = float(is_dropped.mean())
-        kept = np.where(is_dropped, 0.0, faithful)
-        if not _MIN_DROPPED <= share < _MAX_DROPPED or not kept.any() or _drops_rows(is_dropped):
+        undropped = np.where(is_dropped, 0.0, faithful)
+        if (
+            not _MIN_DROPPED <= share < _MAX_DROPPED
+            or not undropped.any()
+            or _drops_rows(is_dropped)
+        ):
             continue
-        factor = fit_factor(kept, faulty)
+        factor = fit_factor(undropped, faulty)
         max_deviation = _MAX_DEVIATIONS / np.sqrt(faulty.size)
         if np.isfinite(factor) and abs(factor * (1 - share) - 1) < max_deviation:
             yield Candidate(
-                base + factor * kept,
+                base + factor * undropped,
                 _format_dropout(share, factor),
                 parameters={"share": share, "factor": factor},
                 unchanged=case.faithful,
@@ -152,12 +156,15 @@ def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:
 
 def _read_mask_factor(operand: Operand) -> float | None:
     """Return the factor of a dropout mask; None for other operands."""
-    if not operand.is_floating or operand.agrees or operand.array.size < _MIN_MASK_ELEMENTS:
+    if operand.agrees or not operand.is_floating:
+        return None
+    if operand.array.size < _MIN_MASK_ELEMENTS:
         return None
     values = np.unique(operand.array)
-    if len(values) != 2 or values[0] != 0 or values[1] < 1:
+    if len(values) != 2:
         return None
-    return float(values[1])
+    zero, factor = float(values[0]), float(values[1])
+    return factor if zero == 0 and factor >= 1 else None
 
 
 HYPOTHESES = (

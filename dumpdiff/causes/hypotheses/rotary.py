@@ -101,7 +101,9 @@ def _read_table(array: AnyArray) -> AnyArray | None:
 
     A table has at least three positions and entries in -1..1; leading axes of length 1 are removed.
     """
-    if array.dtype.kind != "f" or array.ndim < 2 or array.shape[-1] % 2:
+    if array.dtype.kind != "f" or array.ndim < 2:
+        return None
+    if array.shape[-1] % 2:
         return None
     if int(np.prod(array.shape[:-2])) != 1:
         return None
@@ -152,15 +154,26 @@ def _measure_distance(table: _Table, base: float, rows: AnyArray) -> float:
 def suggest_other_layout(case: FaultCase) -> Iterator[Candidate]:
     """rotated(x), rotated(x) sin or x cos + rotated(x) sin, with pairs in the other layout."""
     faithful = case.faithful
-    if not case.is_forward_value or faithful.ndim < 2 or faithful.shape[-1] % 2:
+    if not case.is_forward_value or faithful.ndim < 2:
         return
-    floating_arrays = [operand.array for operand in case.operands if operand.is_floating]
-    tables = [array for array in floating_arrays if _read_table(array) is not None]
-    tables = [table for table in tables if _broadcasts_to(table.shape, faithful.shape)]
+    if faithful.shape[-1] % 2:
+        return
+    tables = _list_tables(case)
     for operand in list(case.find_same_size_operands()):
         for x in _iterate_head_layouts(operand.array, faithful.shape):
             for unchanged, predicted in _rotate_in_both_layouts(case, x, tables):
                 yield Candidate(predicted, _OTHER_LAYOUT, unchanged=unchanged, cause="rope-layout")
+
+
+def _list_tables(case: FaultCase) -> list[AnyArray]:
+    """Return the operands that can be tables of cosines or sines for the output."""
+    tables = []
+    for operand in case.operands:
+        if not operand.is_floating or _read_table(operand.array) is None:
+            continue
+        if _broadcasts_to(operand.array.shape, case.faithful.shape):
+            tables.append(operand.array)
+    return tables
 
 
 def _iterate_head_layouts(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:

@@ -112,8 +112,9 @@ def is_recomputed(name: str) -> bool:
 
 
 def extract_scope(name: str) -> str:
-    """Return the module path in a full name. It is only a hint: ops in a shared function have the path
-    of its first caller.
+    """Return the module path in a full name.
+
+    It is only a hint: ops in a shared function have the path of its first caller.
 
     >>> extract_scope("Gradients/Default/n-Net/fc-Dense/Grad_MatMul/MatMul-op3")
     'n-Net/fc-Dense'
