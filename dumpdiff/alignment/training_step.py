@@ -7,6 +7,8 @@ times a number, so the shape of its distribution identifies it.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 
 from ..graph import Flow, Gradients
@@ -111,12 +113,22 @@ def _find_kept_values(flow: Flow, weight: int, gradient: int) -> list[int]:
                     is_kept[output] = kinds.iat[op].endswith("_")
                     todo.append(output)
     for value in is_kept:
-        consumers = [op for op in flow.consumers[value] if flow.phases[op] == OPTIMIZER]
-        is_assigned = any(kinds.iat[op].startswith("Assign") for op in consumers)
-        is_read = any(output in is_kept for op in consumers for output in flow.writes[op])
-        is_kept[value] |= is_assigned or not is_read
+        is_kept[value] |= _is_result_of_update(flow, value, is_kept.keys())
     kept_values = [value for value in is_kept if is_kept[value]]
     return sorted(kept_values, key=lambda value: int(flow.producers[value]))
+
+
+def _is_result_of_update(flow: Flow, value: int, update_values: Set[int]) -> bool:
+    """Return whether a value is assigned, or no op computes another value of the update from it."""
+    kinds = flow.trace.ops["kind"]
+    outputs: set[int] = set()
+    for op in flow.consumers[value]:
+        if flow.phases[op] != OPTIMIZER:
+            continue
+        if kinds.iat[op].startswith("Assign"):
+            return True
+        outputs.update(flow.writes[op])
+    return outputs.isdisjoint(update_values)
 
 
 def _select_near_values(prints: Fingerprints, weight: int, values: list[int]) -> list[int]:

@@ -138,7 +138,7 @@ def mindspore(
         save_kernel_args=save_kernel_args,
     )
     config = capture.build_configuration(options, target)
-    violations = capture.check(config, target, here=not elsewhere)
+    violations = capture.check(config, target, run_is_local=not elsewhere)
     if violations:
         raise ConfigurationError(violations)
     cost = None
@@ -262,7 +262,7 @@ def check(
         part, _ = readers.choose_parts(parts, parts)
         names = list_kernel_names(readers.read_part(part))
     target = _parse_target(backend, ms_version)
-    return check_file(str(file), target, here=not elsewhere, names=names)
+    return check_file(str(file), target, run_is_local=not elsewhere, names=names)
 
 
 def _parse_target(backend: str, ms_version: str) -> Target:

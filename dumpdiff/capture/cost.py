@@ -63,8 +63,8 @@ class Cost:
 
 def flag_recorded_tensors(trace: Trace) -> Flags:
     """(tensors,) true for what a dumper writes: tensors, and those immediate values of which there is a file."""
-    written = ~trace.tensors["constant"].to_numpy() | (trace.tensors["file"] != "").to_numpy()
-    flags: Flags = written & (trace.tensors["size"] >= 0).to_numpy()
+    is_written = ~trace.tensors["constant"].to_numpy() | (trace.tensors["file"] != "").to_numpy()
+    flags: Flags = is_written & (trace.tensors["size"] >= 0).to_numpy()
     return flags
 
 
@@ -75,27 +75,27 @@ def flag_op_tensors(trace: Trace, ops: Sequence[int]) -> Flags:
 
 
 def estimate_cost(
-    trace: Trace, format: str, *, statistics: Flags | None = None, whole: Flags | None = None
+    trace: Trace, format: str, *, statistics: Flags | None = None, whole_tensors: Flags | None = None
 ) -> Cost:
     """What a dumper of this format would spend on a step and rank like the one of the trace.
 
     ``statistics`` and ``whole`` are (tensors,) flags: of which tensors the one, and the other, is written.
     """
     writer = _WRITERS[format]
-    nothing = np.zeros(len(trace.tensors), dtype=bool)
-    whole = nothing if whole is None else whole
-    statistics = nothing if statistics is None else statistics
+    no_tensors = np.zeros(len(trace.tensors), dtype=bool)
+    whole_tensors = no_tensors if whole_tensors is None else whole_tensors
+    statistics = no_tensors if statistics is None else statistics
     if writer.always_statistics:
-        statistics = statistics | whole
-    rows = np.flatnonzero(whole)
+        statistics = statistics | whole_tensors
+    rows = np.flatnonzero(whole_tensors)
     sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
     dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
-    items = np.array([get_item_size(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
-    spent = (
-        int((sizes * items).sum()) + writer.header * len(rows) + writer.row * int(statistics.sum())
+    item_sizes = np.array([get_item_size(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
+    n_bytes = (
+        int((sizes * item_sizes).sum()) + writer.header * len(rows) + writer.row * int(statistics.sum())
     )
-    tensors = int((whole | statistics).sum())
-    return Cost(tensors, spent, writer.per_tensor * tensors + spent / writer.rate)
+    tensors = int((whole_tensors | statistics).sum())
+    return Cost(tensors, n_bytes, writer.per_tensor * tensors + n_bytes / writer.rate)
 
 
 def get_item_size(dtype: str, widens: bool) -> int:

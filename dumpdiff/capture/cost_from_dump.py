@@ -41,14 +41,14 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
     a note says so.
     """
     common = config["common_dump_settings"]
-    tensors = flag_recorded_tensors(trace) & np.isin(
+    is_recorded = flag_recorded_tensors(trace) & np.isin(
         trace.tensors["role"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
     )
     notes: tuple[str, ...] = ()
     if common["kernels"] and common["dump_mode"] == 1:
         if trace.source.format == "mindspore":
             kernels = [parse_kernel(entry) for entry in common["kernels"]]
-            tensors &= flag_tensors_of_ops(
+            is_recorded &= flag_tensors_of_ops(
                 trace, [any(one.selects(name) for one in kernels) for name in trace.ops["name"]]
             )
         else:
@@ -57,29 +57,29 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
     step = estimate_cost(
         trace,
         "mindspore",
-        statistics=None if saved == "tensor" else tensors,
-        whole=None if saved == "statistic" else tensors,
+        statistics=None if saved == "tensor" else is_recorded,
+        whole_tensors=None if saved == "statistic" else is_recorded,
     )
-    chosen = parse_iterations(common["iteration"])
-    steps = None if chosen.everything else sum(last - first + 1 for first, last in chosen.ranges)
+    iterations = parse_iterations(common["iteration"])
+    steps = None if iterations.everything else sum(last - first + 1 for first, last in iterations.ranges)
     return ExpectedCost(like, step, steps, notes)
 
 
 def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> ExpectedCost:
     """What msprobe would write; ``trace`` is of the dump ``like``. A scope is counted as if it were all."""
     names = trace.ops["name"].tolist()
-    tensors = flag_recorded_tensors(trace)
+    is_recorded = flag_recorded_tensors(trace)
     if trace.source.format == "msprobe" and options.names:
-        tensors &= flag_tensors_of_ops(trace, [any(part in name for part in options.names) for name in names])
-    tensors &= flag_tensors_of_mode(trace, options.data_mode)
-    whole = tensors if options.task == "tensor" else None
+        is_recorded &= flag_tensors_of_ops(trace, [any(part in name for part in options.names) for name in names])
+    is_recorded &= flag_tensors_of_mode(trace, options.data_mode)
+    whole_tensors = is_recorded if options.task == "tensor" else None
     if options.tensor_list:
-        whole = tensors & flag_tensors_of_ops(
+        whole_tensors = is_recorded & flag_tensors_of_ops(
             trace, [any(part in name for part in options.tensor_list) for name in names]
         )
-    steps = sum(_count(text) for text in options.steps) if options.steps else None
+    steps = sum(_count_steps(text) for text in options.steps) if options.steps else None
     notes = ("a scope is counted as if it were everything",) if options.scope else ()
-    return ExpectedCost(like, estimate_cost(trace, "msprobe", statistics=tensors, whole=whole), steps, notes)
+    return ExpectedCost(like, estimate_cost(trace, "msprobe", statistics=is_recorded, whole_tensors=whole_tensors), steps, notes)
 
 
 def flag_tensors_of_ops(trace: Trace, ops: list[bool]) -> Flags:
@@ -96,12 +96,12 @@ def flag_tensors_of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
         (phases, (FORWARD, BACKWARD)),
         (trace.tensors["role"].to_numpy(), ("input", "output")),
     ):
-        asked = [value for value in values if value in modes]
-        if asked:
-            flags &= np.isin(column, asked) | ~np.isin(column, values)
+        selected_values = [value for value in values if value in modes]
+        if selected_values:
+            flags &= np.isin(column, selected_values) | ~np.isin(column, values)
     return flags
 
 
-def _count(text: str) -> int:
+def _count_steps(text: str) -> int:
     first, _, last = text.partition("-")
     return int(last or first) - int(first) + 1

@@ -184,8 +184,8 @@ def build_environment(
     """
     unknown = [name for name in also if name not in BY_NAME]
     if unknown:
-        asked = ", ".join(variable.name for variable in VARIABLES if variable.is_optional)
-        raise DumpError(f"{unknown[0]} is no variable known here; there are {asked}")
+        optional_names = ", ".join(variable.name for variable in VARIABLES if variable.is_optional)
+        raise DumpError(f"{unknown[0]} is no variable known here; there are {optional_names}")
     dump = _read_dump_variables(Path(config)) if config is not None else {}
     values = {}
     for variable in VARIABLES:

@@ -11,7 +11,7 @@ from ..model.finding import Finding
 from ..model.trace import FORWARD
 
 #: Kinds of records that no dumper can be asked for: values without an op.
-_NO_OPS = ("Parameter", "parameters_grad")
+_VALUE_KINDS = ("Parameter", "parameters_grad")
 
 
 def select_nearby_ops(
@@ -29,35 +29,35 @@ def select_nearby_ops(
         FORWARD,
         *(finding.phase for finding in findings),
     }  # no gradient explains a forward pass
-    allowed = [_flag_recordable_ops(flow) for flow in flows]
-    found: tuple[dict[int, None], dict[int, None]] = ({}, {})
-    seen: set[tuple[int, int]] = set()
-    queue = deque(_start(flows, findings))
-    while queue and min(len(found[0]), len(found[1])) < count:
+    recordable = [_flag_recordable_ops(flow) for flow in flows]
+    selected_ops: tuple[dict[int, None], dict[int, None]] = ({}, {})
+    visited: set[tuple[int, int]] = set()
+    queue = deque(_list_finding_ops(flows, findings))
+    while queue and min(len(selected_ops[0]), len(selected_ops[1])) < count:
         side, op = queue.popleft()
-        if (side, op) in seen or flows[side].phases[op] not in phases:
+        if (side, op) in visited or flows[side].phases[op] not in phases:
             continue
-        seen.add((side, op))
-        if allowed[side][op] and len(found[side]) < count:
-            found[side][op] = None
+        visited.add((side, op))
+        if recordable[side][op] and len(selected_ops[side]) < count:
+            selected_ops[side][op] = None
         if (partner := partners[side].get(op)) is not None:
             queue.append((1 - side, partner))
-        queue.extend((side, other) for other in _list_neighbors(flows[side], op))
-    sides = zip(found, flows, allowed, strict=True)
+        queue.extend((side, neighbor) for neighbor in _list_neighbors(flows[side], op))
+    sides = zip(selected_ops, flows, recordable, strict=True)
     target, reference = (
-        _fill_up(list(ops), flow, good, phases)[:count] for ops, flow, good in sides
+        _fill_up(list(ops), flow, is_allowed, phases)[:count] for ops, flow, is_allowed in sides
     )
     return target, reference
 
 
 def _fill_up(
-    ops: list[int], flow: Flow, allowed: Sequence[bool], phases: set[str]
+    ops: list[int], flow: Flow, recordable: Sequence[bool], phases: set[str]
 ) -> tuple[int, ...]:
     """The ops, and behind them all others that are allowed: first those that ran next to the first one."""
     if not ops:
         return ()
-    rest = [op for op, phase in enumerate(flow.phases) if allowed[op] and phase in phases]
-    return tuple(dict.fromkeys([*ops, *sorted(rest, key=lambda op: abs(op - ops[0]))]))
+    other_ops = [op for op, phase in enumerate(flow.phases) if recordable[op] and phase in phases]
+    return tuple(dict.fromkeys([*ops, *sorted(other_ops, key=lambda op: abs(op - ops[0]))]))
 
 
 def _list_partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
@@ -69,12 +69,12 @@ def _flag_recordable_ops(flow: Flow) -> list[bool]:
     levels, kinds = flow.trace.ops["level"].tolist(), flow.trace.ops["kind"].tolist()
     modules = "op" not in levels
     return [
-        (modules or level == "op") and kind not in _NO_OPS
+        (modules or level == "op") and kind not in _VALUE_KINDS
         for level, kind in zip(levels, kinds, strict=True)
     ]
 
 
-def _start(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tuple[int, int]]:
+def _list_finding_ops(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tuple[int, int]]:
     """The ops of the findings, both sides of the first before those of the second."""
     ids = [{name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in flows]
     for finding in findings:
@@ -84,12 +84,12 @@ def _start(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tu
 
 def _list_neighbors(flow: Flow, op: int) -> Iterable[int]:
     for value in flow.reads[op]:
-        if (maker := int(flow.producers[value])) >= 0:
-            yield maker
-    for value in flow.writes[op] or _list_parameter_ops(flow, op):
+        if (producer := int(flow.producers[value])) >= 0:
+            yield producer
+    for value in flow.writes[op] or _list_parameter_values(flow, op):
         yield from flow.consumers[value]
 
 
-def _list_parameter_ops(flow: Flow, op: int) -> Iterable[int]:
+def _list_parameter_values(flow: Flow, op: int) -> Iterable[int]:
     """The values of an op that makes none, as the record of a parameter."""
     return (value for value in flow.tensor_class[flow.get_tensor_ids(op)].tolist() if value >= 0)

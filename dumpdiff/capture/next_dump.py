@@ -54,18 +54,18 @@ def plan_next_dump(alignment: Alignment, findings: Sequence[Finding], count: int
             raise DumpError(
                 f"{folder / role}: is there already, and two dumps would mix; give another folder"
             )
-    chosen = select_nearby_ops(alignment, findings, count)
+    nearby_ops = select_nearby_ops(alignment, findings, count)
     sides = [
         _plan_side(role, flow, ops, folder)
         for role, flow, ops in zip(
-            ("target", "reference"), (alignment.target, alignment.reference), chosen, strict=True
+            ("target", "reference"), (alignment.target, alignment.reference), nearby_ops, strict=True
         )
     ]
     target, reference, result = (
         shlex.quote(str(folder / name)) for name in ("target", "reference", "result.json")
     )
-    then = (f"dumpdiff align {target} {reference} --json {result}", f"dumpdiff explain {result}")
-    return NextDumps(tuple(findings), sides[0], sides[1], then)
+    commands = (f"dumpdiff align {target} {reference} --json {result}", f"dumpdiff explain {result}")
+    return NextDumps(tuple(findings), sides[0], sides[1], commands)
 
 
 def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
@@ -74,26 +74,26 @@ def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> Nex
         raise DumpError(
             f"{trace.source.path}: the {role} has no op near the findings that a dumper could be asked for"
         )
-    names = tuple(dict.fromkeys(_REPEATED.sub("", trace.ops["name"].iat[op]) for op in ops))
-    file, text, how = _WRITERS[trace.source.format](role, trace.source, names, folder)
-    few = estimate_cost(trace, trace.source.format, whole=flag_op_tensors(trace, ops))
+    names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", trace.ops["name"].iat[op]) for op in ops))
+    file, text, instructions = _WRITERS[trace.source.format](role, trace.source, names, folder)
+    cost = estimate_cost(trace, trace.source.format, whole_tensors=flag_op_tensors(trace, ops))
     return NextDump(
         role,
         names,
         file,
         text,
-        tuple(how),
-        few,
-        estimate_cost(trace, trace.source.format, whole=flag_recorded_tensors(trace)),
+        tuple(instructions),
+        cost,
+        estimate_cost(trace, trace.source.format, whole_tensors=flag_recorded_tensors(trace)),
     )
 
 
-_REPEATED = re.compile(r"#\d+$")  #: what the reader puts behind a name that occurs again
+_REPEAT_NUMBER = re.compile(r"#\d+$")  #: what the reader puts behind a name that occurs again
 
-_Written = tuple[str, str, list[str]]  #: name of the configuration file, its text, what to do
+_DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, its text, what to do
 
 
-def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
     """``kernels`` with the names of the runtime, which the trace has; without a graph only '/' of theirs is unknown."""
     kernels = tuple(
         name if "/" in name else f"name-regex({name.replace('_', '.')})" for name in names
@@ -103,9 +103,9 @@ def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], f
     options = mindspore.Options(
         path=str(folder / role), iteration=step, kernels=kernels, devices=devices
     )
-    on = _guess_mindspore_target(source)
-    config = mindspore.build_configuration(options, on)
-    for violation in mindspore.check(config, on, here=False):
+    target = _guess_mindspore_target(source)
+    config = mindspore.build_configuration(options, target)
+    for violation in mindspore.check(config, target, run_is_local=False):
         raise DumpError(f"{role}: {violation}")
     file = f"{role}_dump.json"
     return (
@@ -124,7 +124,7 @@ def _guess_mindspore_target(source: Source) -> mindspore.Target:
     return target
 
 
-def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
     options = msprobe.Options(
         path=str(folder / role),
         framework=source.framework,
@@ -136,11 +136,11 @@ def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], fol
         names=names,
     )
     file = f"{role}_config.json"
-    pasted = msprobe.build_script_lines(str(folder / file), source.framework, "plain", options.version)
-    return file, msprobe.format_configuration(msprobe.build_configuration(options)), pasted.splitlines()
+    script_lines = msprobe.build_script_lines(str(folder / file), source.framework, "plain", options.version)
+    return file, msprobe.format_configuration(msprobe.build_configuration(options)), script_lines.splitlines()
 
 
-def _write_ptdbg_lines(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _Written:
+def _write_ptdbg_lines(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
     """ptdbg_ascend has no configuration file: the list stands in the script."""
     scope = ", ".join(map(repr, names))
     return "", "", [
@@ -151,7 +151,7 @@ def _write_ptdbg_lines(role: str, source: Source, names: tuple[str, ...], folder
     ]  # fmt: skip
 
 
-_WRITERS: Mapping[str, Callable[[str, Source, tuple[str, ...], Path], _Written]] = {
+_WRITERS: Mapping[str, Callable[[str, Source, tuple[str, ...], Path], _DumpRequest]] = {
     "mindspore": _write_mindspore_config,
     "msprobe": _write_msprobe_config,
     "ptdbg": _write_ptdbg_lines,

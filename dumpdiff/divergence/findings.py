@@ -116,9 +116,12 @@ def _belongs_to_model(location: Location) -> bool:
     target, reference = location.target, location.reference
     if target.parameter or reference.parameter:
         return True
-    if not is_floating(str(reference.flow.list_column("dtype")[reference.value])):
+    dtype = str(reference.flow.list_column("dtype")[reference.value])
+    if not is_floating(dtype):
         return False
-    return is_immediate(target) or is_immediate(reference) or "input.0" not in reference.slots
+    is_graph_constant = is_immediate(target) or is_immediate(reference)
+    is_first_input = "input.0" in reference.slots
+    return is_graph_constant or not is_first_input
 
 
 def _find_coarser_dtype(graph: JointGraph, location: Location) -> str:

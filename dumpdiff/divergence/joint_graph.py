@@ -117,19 +117,29 @@ def _collect_parents(flow: Flow) -> list[list[int]]:
 
     The gradient that a backward record was given comes from the gradients of what its value feeds.
     """
-    producers = flow.producers.tolist()
-    parents = [list(flow.reads[op]) if op >= 0 else [] for op in producers]
+    parents: list[list[int]] = [[] for _ in range(len(flow.classes))]
+    for value in np.flatnonzero(flow.producers >= 0).tolist():
+        parents[value] = list(flow.reads[flow.producers[value]])
     for value, gradient in flow.recorded_gradients.items():
-        if producers[gradient] < 0:
+        if flow.producers[gradient] < 0:
             parents[gradient] += _find_next_gradients(flow, value, gradient)
-    parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
-    for gradient, name in enumerate(flow.list_column("gradient_of")):
-        if name in parameters and not parents[gradient]:
-            parents[gradient] += _find_next_gradients(flow, parameters[name], gradient)
+    for parameter, gradient in _iterate_parameter_gradients(flow):
+        if not parents[gradient]:
+            parents[gradient] += _find_next_gradients(flow, parameter, gradient)
     for gradient, total in _iterate_contributions(flow):
-        if gradient not in parents[total] and gradient != total:
+        if gradient != total and gradient not in parents[total]:
             parents[total].append(gradient)
     return parents
+
+
+def _iterate_parameter_gradients(flow: Flow) -> Iterator[tuple[int, int]]:
+    """Yield (parameter, gradient) as the record names them."""
+    names = flow.list_column("parameter")
+    parameters = {name: value for value, name in enumerate(names) if name}
+    parameter_names = flow.list_column("gradient_of")
+    for gradient, name in enumerate(parameter_names):
+        if name in parameters:
+            yield parameters[name], gradient
 
 
 def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
@@ -142,24 +152,29 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
     for op, call in enumerate(calls):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
-        unread_gradients = [value for value in flow.writes[op] if not flow.consumers[value]]
-        unread_gradients = [value for value in unread_gradients if not parameter_names[value]]
+        unread_gradients = []
+        for value in flow.writes[op]:
+            is_final = flow.consumers[value] or parameter_names[value]
+            if not is_final:
+                unread_gradients.append(value)
         if not unread_gradients:
             continue
         for source in _find_gradient_sources(flow, call):
-            for gradient in unread_gradients:
-                yield gradient, flow.recorded_gradients[source]
+            total = flow.recorded_gradients[source]
+            yield from ((gradient, total) for gradient in unread_gradients)
 
 
 def _find_gradient_sources(flow: Flow, call: int) -> set[int]:
     """Return the values with a recorded gradient that a call read, or that its inputs come from."""
-    has_gradient = flow.recorded_gradients.keys()
+    with_gradient = flow.recorded_gradients.keys()
     inputs = flow.reads[call]
-    sources = {value for value in inputs if value in has_gradient}
+    sources = with_gradient & inputs
     for value in inputs:
-        if value not in sources and has_missing_producer(flow, value):
+        if value in sources:
+            continue
+        if has_missing_producer(flow, value):
             sources.update(find_enclosing_inputs(flow, call, value))
-    return sources & has_gradient
+    return sources & with_gradient
 
 
 def _find_next_gradients(flow: Flow, value: int, gradient: int) -> list[int]:
@@ -226,13 +241,14 @@ def _bridge_missing_edges(
 
     Where the record of the other side has the edge, nothing is added.
     """
-    for node, value in enumerate(classes.tolist()):
-        if value < 0 or flow.producers[value] >= 0 or parents[node]:
+    leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
+    for node in leaves.tolist():
+        if parents[node]:
             continue
         if other_parents[node]:
             bridges["other side"] += 1
             continue
-        bridge = find_bridge(flow, value)
+        bridge = find_bridge(flow, int(classes[node]))
         if bridge is not None:
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]

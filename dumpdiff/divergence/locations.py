@@ -78,12 +78,14 @@ class Location:
         The reference's scope is used unless the target's is an enclosing module of it.
         """
         for side in (self.target, self.reference):
-            if side.parameter and side.is_graph_input:
+            is_parameter = bool(side.parameter) and side.is_graph_input
+            if is_parameter:
                 return side.scope or side.parameter.rpartition(".")[0]
         scope_t, scope_r = self.target.scope, self.reference.scope
-        if scope_t and scope_r.startswith(f"{scope_t}."):
+        target_encloses = bool(scope_t) and scope_r.startswith(f"{scope_t}.")
+        if target_encloses or not scope_r:
             return scope_t
-        return scope_r or scope_t
+        return scope_r
 
 
 def build_location(

@@ -61,12 +61,13 @@ def _names_parameters(flow: Flow) -> bool:
 def _is_untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
     """Return whether gradients flow back through the consumers of a value, but not to it."""
     levels = flow.trace.ops["level"]
-    consumers = [
-        op
-        for op in flow.consumers[value]
-        if flow.phases[op] == FORWARD and levels.iat[op] == "op" and flow.writes[op]
-    ]
-    if not consumers or any(kinds[op] not in _ELEMENTWISE_KINDS for op in consumers):
+    consumers = []
+    for op in flow.consumers[value]:
+        is_forward_op = flow.phases[op] == FORWARD and levels.iat[op] == "op"
+        if is_forward_op and flow.writes[op]:
+            consumers.append(op)
+    consumer_kinds = {kinds[op] for op in consumers}
+    if not consumers or not consumer_kinds <= _ELEMENTWISE_KINDS:
         return False
     gradient_edges = {(output, read) for output, read, _ in find_gradients(flow, kinds).by_edge}
     trained_inputs = set()

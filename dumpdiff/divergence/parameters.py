@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.finding import Cause, Finding, Kind
@@ -111,9 +113,12 @@ def _build_exchange_finding(
 
 def _classify_exchange(name: str, held_name: str) -> str:
     """Return the name of the cause, see docs/explain.md: experts, gate and up, or any weights."""
-    if "experts." in name and _DIGITS.sub("", name) == _DIGITS.sub("", held_name):
+    differ_by_number = _DIGITS.sub("", name) == _DIGITS.sub("", held_name)
+    if "experts." in name and differ_by_number:
         return "experts-permuted"
-    return "gate-up-swapped" if _GATE_NAME.search(name) else "weight-swapped"
+    if _GATE_NAME.search(name):
+        return "gate-up-swapped"
+    return "weight-swapped"
 
 
 def _get_enclosing_module(name: str) -> str:
@@ -129,11 +134,12 @@ def _index_parameters(flow: Flow, rules: Rules) -> dict[str, int]:
     """Return canonical name -> class of the parameters that no op produced."""
     names = flow.list_column("parameter")
     canonical_names = rules.resolve_parameters(name for name in names if name)
-    return {
-        canonical_names[name]: value
-        for value, name in enumerate(names)
-        if name in canonical_names and flow.producers[value] < 0
-    }
+    parameters = {}
+    for value in np.flatnonzero(flow.producers < 0).tolist():
+        name = names[value]
+        if name in canonical_names:
+            parameters[canonical_names[name]] = value
+    return parameters
 
 
 def _get_shape(flow: Flow, value: int) -> tuple[int, ...] | None:

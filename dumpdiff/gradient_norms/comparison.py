@@ -111,10 +111,11 @@ class NormComparison:
         finite_rows = [row for row in inconclusive_rows if np.isfinite(row.relative)]
         if finite_rows:
             worst = max(row.relative for row in finite_rows)
+            median = self._compute_median()
             yield (
-                f"{len(finite_rows)} norms differ by up to {format_number(worst)}, the median of all"
-                f" differences is {format_number(self._compute_median())}: bfloat16 rounding may cause"
-                " this, float32 rounding does not; specify the precision of the runs (--precision)"
+                f"{len(finite_rows)} norms differ by up to {format_number(worst)}, the median of"
+                f" all differences is {format_number(median)}: bfloat16 rounding may cause this,"
+                " float32 rounding does not; specify the precision of the runs (--precision)"
             )
         if len(inconclusive_rows) > len(finite_rows):
             yield f"{len(inconclusive_rows) - len(finite_rows)} norms are not finite on both sides"

@@ -174,7 +174,8 @@ def _find_location_patterns(
     elif only_embedding and len(agreeing_rows) > len(inconclusive_rows):
         worst = max(row.relative for row in differing_rows)
         yield _build_pattern(
-            _classify_embedding(worst), f"only the embedding's norm differs, by {format_number(worst)}"
+            _classify_embedding(worst),
+            f"only the embedding's norm differs, by {format_number(worst)}",
         )
     else:
         if not inconclusive_rows:

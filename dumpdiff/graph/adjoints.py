@@ -88,13 +88,13 @@ def _match_inputs_to_gradients(
     flow: Flow, inputs: Sequence[int], gradients: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (input, gradient) of equal size: by position if the counts are equal, else by size."""
+    is_complete = len(inputs) == len(gradients)
     for position, gradient in enumerate(gradients):
-        candidates = inputs
-        if len(inputs) == len(gradients):
-            candidates = inputs[position : position + 1]
-        fitting = [value for value in candidates if flow.sizes[value] == flow.sizes[gradient]]
-        if len(fitting) == 1:
-            yield fitting[0], gradient
+        size = flow.sizes[gradient]
+        candidates = inputs[position : position + 1] if is_complete else inputs
+        fitting_inputs = [value for value in candidates if flow.sizes[value] == size]
+        if len(fitting_inputs) == 1:
+            yield fitting_inputs[0], gradient
 
 
 def _is_share(flow: Flow, gradient_calls: Mapping[int, Sequence[int]], gradient: int) -> bool:
@@ -124,8 +124,10 @@ def _collect_arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:
     columns = (flow.tensors[name].tolist() for name in ("op", "role", "slot", "dtype", "constant"))
     rows = zip(flow.tensor_class.tolist(), *columns, strict=True)
     for value, op, role, slot, dtype, constant in rows:
+        if constant or role not in roles:
+            continue
         is_positional = slot.rpartition(".")[2].isdigit()
-        if role in roles and is_positional and not constant and is_floating(dtype):
+        if is_positional and is_floating(dtype):
             arguments[op].append(value)
     return arguments
 
@@ -348,8 +350,9 @@ class _Sweep:
     def _is_summed(self, gradient: int) -> bool:
         """Return whether a backward addition reads the gradient."""
         for op in self.flow.consumers[gradient]:
+            is_addition = self.kinds[op] == "add" and bool(self.flow.writes[op])
             is_backward = self.flow.phases[op] == BACKWARD
-            if is_backward and self.kinds[op] == "add" and self.flow.writes[op]:
+            if is_addition and is_backward:
                 return True
         return False
 
@@ -375,16 +378,22 @@ class _Sweep:
         An op that reads a weight of one product only reads the gradient of that product with it.
         """
         reads = self.flow.reads[op]
-        if len(reads) != 2 or any(self.labels[value] or self.paths[value] for value in reads):
+        is_labeled = any(self.labels[value] or self.paths[value] for value in reads)
+        if len(reads) != 2 or is_labeled:
             return
         for weight, gradient in (reads, reads[::-1]):
             is_leaf = self.flow.producers[weight] < 0
-            if not is_leaf or self._find_forward_bases(gradient) is not None:
+            carries_gradient = self._find_forward_bases(gradient) is None
+            if not is_leaf or not carries_gradient:
                 continue
             size = self.flow.sizes[gradient]
-            products = [x for x in self._find_products(weight) if self.flow.sizes[x] == size]
-            if len(products) == 1 and products[0] not in self.gradient_of:
-                self._add_share(gradient, products[0])
+            products = self._find_products(weight)
+            fitting_products = [value for value in products if self.flow.sizes[value] == size]
+            if len(fitting_products) != 1:
+                continue
+            product = fitting_products[0]
+            if product not in self.gradient_of:
+                self._add_share(gradient, product)
 
     def _find_products(self, weight: int) -> list[int]:
         """Return what forward products compute from a weight."""
@@ -399,7 +408,8 @@ class _Sweep:
 def _infer_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients that the dataflow of the backward pass shows."""
     sweep = _Sweep(flow, kinds)
-    for op, (reads, writes) in enumerate(zip(flow.reads, flow.writes, strict=True)):
-        if flow.phases[op] == BACKWARD and reads and writes:
+    for op, phase in enumerate(flow.phases):
+        is_computing = bool(flow.reads[op] and flow.writes[op])
+        if phase == BACKWARD and is_computing:
             sweep.label_outputs(op)
     return Gradients(sweep.gradient_of, _flag_detours(flow, sweep.by_edge))

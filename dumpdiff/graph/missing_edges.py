@@ -43,17 +43,19 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     Parameters, masks, shared buffers and what is read before the first op have no producer to miss.
     """
     consumers = flow.consumers[value]
-    if flow.producers[value] >= 0 or flow.list_column("parameter")[value] or not consumers:
+    if flow.producers[value] >= 0 or not consumers:
         return False
-    if is_discrete(str(flow.list_column("dtype")[value])):
-        return False
-    if not flow.list_column("evidence")[value] or _is_parameter_like(flow, value):
+    is_named = bool(flow.list_column("parameter")[value])
+    is_mask = is_discrete(str(flow.list_column("dtype")[value]))
+    is_informative = bool(flow.list_column("evidence")[value])
+    if is_named or is_mask or not is_informative or _is_parameter_like(flow, value):
         return False
     first = consumers[0]
     last = max(op for op in consumers if flow.phases[op] == flow.phases[first])
     span = (last - first) / max(1, len(flow.phases))
     preceding_ops = range(max(0, first - _WINDOW), first)
-    return span < _MAX_SPAN and any(flow.writes[op] for op in preceding_ops)
+    is_preceded = any(flow.writes[op] for op in preceding_ops)
+    return is_preceded and span < _MAX_SPAN
 
 
 def is_graph_input(flow: Flow, value: int) -> bool:
@@ -153,14 +155,18 @@ def _is_chunk(flow: Flow, value: int, source: int) -> bool:
     source, at least one of them equal.
     """
     size, source_size = flow.sizes[value], flow.sizes[source]
-    if size < _MIN_CHUNK_SIZE or source_size <= size:
+    if size < _MIN_CHUNK_SIZE:
         return False
-    if source_size % size or source_size // size > _MAX_CHUNKS:
+    n_chunks, remainder = divmod(source_size, size)
+    if remainder or not 1 < n_chunks <= _MAX_CHUNKS:
         return False
-    high, low = flow.list_column("max"), flow.list_column("min")
-    is_within = high[value] <= high[source] and low[value] >= low[source]
-    shares_extreme = high[value] == high[source] or low[value] == low[source]
-    return bool(is_within and shares_extreme and flow.norms[value] < flow.norms[source])
+    highs, lows = flow.list_column("max"), flow.list_column("min")
+    high, source_high = highs[value], highs[source]
+    low, source_low = lows[value], lows[source]
+    is_within = high <= source_high and low >= source_low
+    shares_extreme = high == source_high or low == source_low
+    is_smaller = flow.norms[value] < flow.norms[source]
+    return bool(is_within and shares_extreme and is_smaller)
 
 
 def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

@@ -74,17 +74,23 @@ def _find_only_module_below(flow: Flow, op: int, modules_below: list[frozenset[s
     modules = modules_below[op]
     if len(modules) != 1:
         return ""
-    producers = [flow.producers[value] for value in flow.reads[op] if flow.producers[value] >= 0]
-    input_modules = [modules_below[producer] for producer in producers]
-    is_join = len(producers) > 1 and modules not in input_modules
-    return "" if is_join else next(iter(modules))
+    producers = [flow.producers[value] for value in flow.reads[op]]
+    input_modules = [modules_below[producer] for producer in producers if producer >= 0]
+    if len(input_modules) > 1 and modules not in input_modules:
+        return ""
+    (module,) = modules
+    return module
 
 
 def _read_recorded_paths(flow: Flow, rules: Rules) -> list[str]:
     """Return canonical scopes where the recorder hooked real modules; not those of graph mode."""
+    paths = [""] * len(flow.trace.ops)
     if flow.trace.source.format == "mindspore":
-        return [""] * len(flow.trace.ops)
-    return [rules.resolve_scope(scope) if scope else "" for scope in flow.trace.ops["scope"]]
+        return paths
+    for op, scope in enumerate(flow.trace.ops["scope"].tolist()):
+        if scope:
+            paths[op] = rules.resolve_scope(scope)
+    return paths
 
 
 def _find_parameter_paths(flow: Flow, rules: Rules) -> list[str]:
@@ -93,10 +99,10 @@ def _find_parameter_paths(flow: Flow, rules: Rules) -> list[str]:
     gradient_modules = [_get_module(rules, name) for name in flow.classes["gradient_of"]]
     paths = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        modules = [read_modules[value] for value in reads]
-        if not any(modules):
-            modules = [gradient_modules[value] for value in writes]
-        paths.append(_find_common_path([module for module in modules if module]))
+        modules = {read_modules[value] for value in reads} - {""}
+        if not modules:
+            modules = {gradient_modules[value] for value in writes} - {""}
+        paths.append(_find_common_path(sorted(modules)))
     return paths
 
 

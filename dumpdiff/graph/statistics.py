@@ -44,7 +44,8 @@ def complete_statistics(
             return row, str(error), 0
         return row, compute_statistics(array), array.size
 
-    measured_rows = map_in_threads(measure, rows_to_read.tolist(), columns["size"][rows_to_read].tolist())
+    sizes_to_read = columns["size"][rows_to_read].tolist()
+    measured_rows = map_in_threads(measure, rows_to_read.tolist(), sizes_to_read)
     for n_measured, (row, numbers, size) in enumerate(measured_rows):
         if isinstance(numbers, str):
             problems.append(Problem(tensors["file"].iat[row], numbers))

@@ -466,7 +466,7 @@ def _is_limit_hidden(fit: Fit, data: UpdateData, settings: KnownSettings) -> boo
 
 
 def _list_other_values(name: str, fit: Fit) -> tuple[float, ...]:
-    """Return the values with which the fit is repeated: half and double, or the first alternative."""
+    """Return the values with which the fit is repeated: half and double, or an alternative."""
     hyperparameter = HYPERPARAMETERS[name]
     value = fit.values[name]
     if hyperparameter.search_scale == "share":

@@ -73,9 +73,8 @@ def _format_ambiguous(run: UpdateAnalysis) -> str:
 def format_fit(fit: Fit, undetermined: Sequence[str] = ()) -> str:
     """Return a rule with its hyperparameters, except those in ``undetermined``."""
     texts = [fit.rule.name, f"learning rate {format_rates(fit)}"]
-    for name in fit.rule.hyperparameters:
-        if name != "decay" and name not in undetermined:
-            texts.append(f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}")
+    names = [name for name in fit.rule.hyperparameters if name not in ("decay", *undetermined)]
+    texts += [f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}" for name in names]
     if fit.values["decay"]:
         texts.append(f"weight decay {fit.values['decay']:.3g}")
     if fit.scaling.kind != UNSCALED:

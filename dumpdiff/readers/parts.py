@@ -88,11 +88,15 @@ def _select_step(sides: _Sides, step: int | None) -> _Sides:
         raise DumpError(f"step {step} is not in both dumps: {_format_sides('step', steps)}")
     selected = {}
     for side, parts in sides.items():
-        side_step = step
-        if step is None or step not in steps[side]:
-            side_step = None if None in steps[side] else _find_minimum(steps[side])
-        selected[side] = _filter_parts(parts, "step", side_step)
+        selected[side] = _filter_parts(parts, "step", _choose_side_step(steps[side], step))
     return selected
+
+
+def _choose_side_step(side_steps: set[int | None], step: int | None) -> int | None:
+    """Return ``step`` if the side has it, else None (no number), else the lowest step."""
+    if step is not None and step in side_steps:
+        return step
+    return None if None in side_steps else _find_minimum(side_steps)
 
 
 def _find_common_step(steps: _Numbers) -> int | None:
@@ -133,9 +137,7 @@ def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
     return selected
 
 
-def _select_rank_or_process(
-    sides: _Sides, rank: int, numbers: _Numbers
-) -> tuple[_Sides, bool]:
+def _select_rank_or_process(sides: _Sides, rank: int, numbers: _Numbers) -> tuple[_Sides, bool]:
     """Select the parts of a rank or process, and return whether ``rank`` is the id of a process.
 
     Only one side may have that process; the other side then keeps all its parts.

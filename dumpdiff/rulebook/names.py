@@ -36,7 +36,8 @@ def _split_dotted_name(name: str) -> tuple[str, ...]:
     path = _CALL.sub("", name)
     if path != name:
         path = path.removeprefix("Module.").removeprefix("Cell.")
-    return tuple(segment for segment in path.split(".") if segment and segment not in _ROOTS)
+    segments = filter(None, path.split("."))
+    return tuple(segment for segment in segments if segment not in _ROOTS)
 
 
 def _split_graph_name(name: str) -> tuple[str, ...]:

@@ -216,11 +216,11 @@ class _ShardJoiner:
 
     def _join_windows(self, name: str, entries: list[Entry]) -> Tensor:
         """Join slices that record their position: bands of adjacent slices, one below the other."""
-        shape = entries[0].window.whole  # type: ignore[union-attr]
+        entry_at = {entry.window.start: entry for entry in entries if entry.window is not None}
+        shape = next(entry.window.full_shape for entry in entries if entry.window is not None)
         dtype = entries[0].dtype
         if all(entry.shape == shape for entry in entries):
             return make_unsplit_tensor(name, dtype, self._checkpoint.read_raw(entries[0]))
-        entry_at = {entry.window.start: entry for entry in entries if entry.window is not None}
         bands: dict[tuple[int, ...], list[Matrix]] = defaultdict(list)
         n_covered = 0
         for start in sorted(entry_at):

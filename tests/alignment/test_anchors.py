@@ -63,9 +63,9 @@ class TestByValue:
             **{name: first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
         )
         pairs = start_matching(twins, twins)
-        found = anchors.pair_by_value(pairs)
+        candidates = anchors.pair_by_value(pairs)
         assert pairs.classes_t[weights].tolist() == [-1, -1]
-        choices = set(zip(found.target.tolist(), found.reference.tolist(), strict=True))
+        choices = set(zip(candidates.target.tolist(), candidates.reference.tolist(), strict=True))
         assert {(a, b) for a in weights for b in weights} <= choices, "a later stage has to choose"
 
     def test_tensors_of_ones_carry_no_information(self, trace):
@@ -100,15 +100,15 @@ class TestByParameterName:
         names_t, names_r = (
             flow.classes["parameter"].to_numpy() for flow in (pairs.target, pairs.reference)
         )
-        found = {
+        partner_names = {
             names_t[t]: names_r[r]
             for t, r in enumerate(pairs.classes_t.tolist())
             if r >= 0 and names_t[t]
         }
         assert (
-            found["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
+            partner_names["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
         )
-        assert len(found) == sum(names_r != "")
+        assert len(partner_names) == sum(names_r != "")
 
     def test_their_values_do_not_matter(self, trace):
         clean_trace = trace("pt_none")
@@ -152,18 +152,18 @@ class TestBySupport:
             **{name: like_first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
         )
         pairs = start_matching(twins, twins)
-        found = anchors.pair_by_value(pairs)
+        candidates = anchors.pair_by_value(pairs)
         assert find_partner(pairs, "Functional.linear.11.forward") == -1
-        assert anchors.pair_by_support(pairs, found)
+        assert anchors.pair_by_support(pairs, candidates)
         for name in ("Functional.linear.4.forward", "Functional.linear.11.forward"):
             assert find_partner(pairs, name) == find_value(pairs.reference, name, "output.0")
 
     def test_a_second_run_adds_nothing(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
-        found = anchors.pair_by_value(pairs)
-        while anchors.pair_by_support(pairs, found):
+        candidates = anchors.pair_by_value(pairs)
+        while anchors.pair_by_support(pairs, candidates):
             pass
-        assert not anchors.pair_by_support(pairs, found)
+        assert not anchors.pair_by_support(pairs, candidates)
 
 
 class TestByNearness:

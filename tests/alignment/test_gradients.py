@@ -31,7 +31,7 @@ def count_right_and_wrong(alignment, clean_alignment, phase):
 
 @pytest.fixture(scope="module")
 def pairs(recorded):
-    """Two frameworks that agree; the same with relative errors of a third in the target's values."""
+    """Two frameworks that agree; the same with random errors in the target's values."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
     known_pairs = replace(
         target, tensors=build_flow(target).tensors

@@ -1,4 +1,4 @@
-"""The whole alignment: edited copies of one dump, whose right pairs are known, and two frameworks."""
+"""The whole alignment: edited copies of one dump with known pairs, and two frameworks."""
 
 from dataclasses import replace
 

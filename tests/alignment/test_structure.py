@@ -135,8 +135,8 @@ class TestUpward:
                 parameter="",
             )
         matching = close_matching(ones_trace, ones_trace)
-        found = [find_value(matching.target, name, "input.2") for name in scales]
-        assert (matching.classes_t[found] == found).all()
+        classes = [find_value(matching.target, name, "input.2") for name in scales]
+        assert (matching.classes_t[classes] == classes).all()
 
 
 class TestEquivalentKinds:

@@ -48,7 +48,7 @@ def compute_relative_l2(t, r):
 class TestDistance:
     @given(PAIRS)
     def test_norm_and_mean_differ_by_no_more_than_the_tensors(self, pair):
-        """Cauchy-Schwarz: | ||t|| - ||r|| | <= d, |mean(t) - mean(r)| <= d / sqrt(n), d = ||t - r||."""
+        """Cauchy-Schwarz: with d = ||t - r|| norms differ by at most d, means by d / sqrt(n)."""
         t, r = pair
         assume(np.linalg.norm(r) > 0)
         sides = [remove_statistics(build_fingerprints([array]), "high", "low") for array in (t, r)]

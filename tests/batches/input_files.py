@@ -68,7 +68,9 @@ def draw_samples(
     sizes: list[Any] = [samples, 0, 0]
     training = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[0]
     items = [training[i] for i in range(count)]
-    return tuple(np.stack([item[name].numpy() for item in items]) for name in ("tokens", "labels"))  # type: ignore[return-value]
+    tokens = np.stack([item["tokens"].numpy() for item in items])
+    labels = np.stack([item["labels"].numpy() for item in items])
+    return tokens, labels
 
 
 def write_index(

@@ -105,16 +105,16 @@ def test_ignored_labels_do_not_hide_a_shift() -> None:
 def test_padding_must_not_enter_the_loss() -> None:
     labels = TEXT[:, 1:25].copy()
     labels[:, 20:] = 0
-    ones, right = np.ones((4, 24)), (labels != 0).astype(float)
-    assert check_target(Vocabulary(pad=0), labels=labels, loss_mask=ones)["loss mask"] == (
+    full_mask, padding_mask = np.ones((4, 24)), (labels != 0).astype(float)
+    assert check_target(Vocabulary(pad=0), labels=labels, loss_mask=full_mask)["loss mask"] == (
         "warning",
         "96 of 96 tokens count, 16 of them are padding (0)",
     )
-    assert check_target(Vocabulary(pad=0), labels=labels, loss_mask=right)["loss mask"] == (
+    assert check_target(Vocabulary(pad=0), labels=labels, loss_mask=padding_mask)["loss mask"] == (
         "agree",
         "80 of 96 tokens count",
     )
-    assert check_target(labels=labels, loss_mask=0 * ones)["loss mask"][0] == "warning"
+    assert check_target(labels=labels, loss_mask=0 * full_mask)["loss mask"][0] == "warning"
 
 
 @pytest.mark.parametrize(

@@ -219,12 +219,12 @@ def test_ignored_labels_differ_unless_the_other_side_masks_them() -> None:
 
 
 def test_differences_of_masks_and_positions_are_located() -> None:
-    ones, places = np.ones((6, 24)), np.tile(np.arange(24), (6, 1))
-    mask = ones.copy()
+    full_mask, positions = np.ones((6, 24)), np.tile(np.arange(24), (6, 1))
+    mask = full_mask.copy()
     mask[1, 3] = 0
-    target = replace_arrays(make_batch(), loss_mask=mask, positions=places + 1)
+    target = replace_arrays(make_batch(), loss_mask=mask, positions=positions + 1)
     findings = collect_common_findings(
-        compare(target, replace_arrays(make_batch(), loss_mask=ones, positions=places))
+        compare(target, replace_arrays(make_batch(), loss_mask=full_mask, positions=positions))
     )
     assert findings["loss mask"] == (
         "differ",

@@ -74,8 +74,8 @@ def test_different_statistics_differ(dump: Dump) -> None:
 def test_equal_checksums_agree(dump: Dump) -> None:
     checksums = read_batches(dump("v6.0_api_stack_md5"))
     assert compare(checksums, checksums).verdict == "agree"
-    whole = compare(checksums, read_batches(dump("v6.0_api_stack")))
-    assert (whole.verdict, whole.findings[0].summary) == (
+    comparison = compare(checksums, read_batches(dump("v6.0_api_stack")))
+    assert (comparison.verdict, comparison.findings[0].summary) == (
         "inconclusive",
         "the two dumps recorded different statistics of them, which cannot be compared",
     )
@@ -104,7 +104,7 @@ def test_positions_are_recognized_by_counting(ids: list[list[int]], counts: bool
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("masked") / "out"
-    command = [sys.executable, Path(__file__).with_name("record_masked.py"), out]
+    command = [sys.executable, Path(__file__).with_name("masked_network.py"), out]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return out

@@ -21,7 +21,7 @@ def test_npy_files_of_mindspore_are_known_to_the_byte(
     trace: Callable[[str], Trace], dump: Callable[[str], Path]
 ) -> None:
     found = trace("demo_mindspore")
-    expected = estimate_cost(found, "mindspore", whole=flag_recorded_tensors(found))
+    expected = estimate_cost(found, "mindspore", whole_tensors=flag_recorded_tensors(found))
     assert expected.tensors == len(list(dump("demo_mindspore").rglob("*.npy")))
     assert expected.bytes == size(dump("demo_mindspore"), ".npy")
 
@@ -33,7 +33,7 @@ def test_dumps_of_pytorch_are_known_to_a_tenth(
     trace: Callable[[str], Trace], dump: Callable[[str], Path], name: str, suffixes: tuple[str, ...]
 ) -> None:
     found = trace(name)
-    expected = estimate_cost(found, found.source.format, whole=flag_recorded_tensors(found))
+    expected = estimate_cost(found, found.source.format, whole_tensors=flag_recorded_tensors(found))
     assert expected.bytes == pytest.approx(size(dump(name), *suffixes), rel=0.1)
 
 
@@ -48,9 +48,9 @@ def test_statistics_are_known_to_a_quarter(dump: Callable[[str], Path]) -> None:
 def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> None:
     found = trace("demo_mindspore")
     ops = [10, 300]
-    few = estimate_cost(found, "mindspore", whole=flag_op_tensors(found, ops))
+    few = estimate_cost(found, "mindspore", whole_tensors=flag_op_tensors(found, ops))
     assert few.tensors == int(found.tensors["op"].isin(ops).sum())
-    both = [estimate_cost(found, "mindspore", whole=flag_op_tensors(found, [op])).bytes for op in ops]
+    both = [estimate_cost(found, "mindspore", whole_tensors=flag_op_tensors(found, [op])).bytes for op in ops]
     assert few.bytes == sum(both)
 
 
@@ -74,7 +74,7 @@ def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprob
     empty = tensors.assign(size=np.int64(0))
     for format, elements in (("mindspore", mindspore), ("msprobe", msprobe)):
         spent = [
-            estimate_cost(Trace(found.source, ops, table), format, whole=np.array([True])).bytes
+            estimate_cost(Trace(found.source, ops, table), format, whole_tensors=np.array([True])).bytes
             for table in (tensors, empty)
         ]
         assert spent[0] - spent[1] == elements

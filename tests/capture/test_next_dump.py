@@ -128,7 +128,7 @@ def test_the_backend_and_the_version_are_those_of_the_dump(
 ) -> None:
     side = plan_next_dump(alignment, [finding], 5, NEXT).target
     on = mindspore.Target("cpu", mindspore.Version(2, 10))
-    assert mindspore.check(json.loads(side.text), on, here=False) == ()
+    assert mindspore.check(json.loads(side.text), on, run_is_local=False) == ()
 
 
 def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(

@@ -1,4 +1,4 @@
-"""Every format by its content: what the framework wrote is what is read, element by element; nothing is unpickled."""
+"""Every format is recognized by content and read element by element; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -31,22 +31,20 @@ DTYPES = (
 )
 
 
-def tensors() -> dict[str, torch.Tensor]:
-    drawn = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)) * 3
-    return {f"layer.{dtype}": drawn.to(getattr(torch, dtype)) for dtype in DTYPES}
+def draw_tensors() -> dict[str, torch.Tensor]:
+    values = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)) * 3
+    return {f"layer.{dtype}": values.to(getattr(torch, dtype)) for dtype in DTYPES}
 
 
-def holds(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
+def assert_holds(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
     assert {entry.name for entry in checkpoint.entries} == set(expected)
     for name, tensor in expected.items():
         entry = checkpoint.get_entry(name)
         assert entry.shape == tuple(tensor.shape)
         assert entry.dtype == str(tensor.dtype).removeprefix("torch.")
-        wide = (
-            tensor.detach().float()
-            if tensor.dtype.itemsize < 4 and tensor.is_floating_point()
-            else tensor.detach()
-        )
+        wide = tensor.detach()
+        if tensor.dtype.itemsize < 4 and tensor.is_floating_point():
+            wide = wide.float()
         np.testing.assert_array_equal(checkpoint.read_array(name), wide.numpy())
         assert checkpoint.read_raw(name).dtype.itemsize == tensor.dtype.itemsize
 
@@ -55,32 +53,29 @@ class TestSafetensors:
     def test_all_dtypes(self, tmp_path: Path) -> None:
         from safetensors.torch import save_file
 
-        save_file(tensors(), tmp_path / "m.bin", {"format": "pt"})
+        save_file(draw_tensors(), tmp_path / "m.bin", {"format": "pt"})
         opened = checkpoints.open(tmp_path / "m.bin")
         assert opened.format == "safetensors"
-        holds(opened, tensors())
+        assert_holds(opened, draw_tensors())
 
     def test_a_folder_with_an_index_and_a_configuration(self, tmp_path: Path) -> None:
         from safetensors.torch import save_file
 
-        named = tensors()
-        halves = list(named)[:5], list(named)[5:]
+        named = draw_tensors()
+        halves = (list(named)[:5], list(named)[5:])
         for number, names in enumerate(halves):
             save_file(
                 {name: named[name] for name in names}, tmp_path / f"model-{number}.safetensors"
             )
-        index = {
-            name: f"model-{number}.safetensors"
-            for number, names in enumerate(halves)
-            for name in names
-        }
+        index = dict.fromkeys(halves[0], "model-0.safetensors")
+        index |= dict.fromkeys(halves[1], "model-1.safetensors")
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
         (tmp_path / "config.json").write_text('{"num_attention_heads": 8}')
 
         opened = checkpoints.open(tmp_path)
-        holds(opened, named)
+        assert_holds(opened, named)
         assert opened.settings == {"num_attention_heads": 8}
-        holds(checkpoints.open(tmp_path / "model.safetensors.index.json"), named)
+        assert_holds(checkpoints.open(tmp_path / "model.safetensors.index.json"), named)
 
     @pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b", "gone.safetensors"])
     def test_an_index_names_files_of_its_folder_only(self, tmp_path: Path, file: str) -> None:
@@ -109,9 +104,9 @@ class TestSafetensors:
         )
         snapshot.mkdir(parents=True)
         blobs.mkdir()
-        save_file(tensors(), blobs / "89ab")
+        save_file(draw_tensors(), blobs / "89ab")
         (snapshot / "model.safetensors").symlink_to("../../blobs/89ab")
-        holds(checkpoints.open(snapshot), tensors())
+        assert_holds(checkpoints.open(snapshot), draw_tensors())
 
     @pytest.mark.parametrize(
         "header",
@@ -121,7 +116,7 @@ class TestSafetensors:
          {"a": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}},
          {"a": 3}],
     )  # fmt: skip
-    def test_a_header_that_lies(self, tmp_path: Path, header: dict[str, object]) -> None:
+    def test_a_wrong_header_is_refused(self, tmp_path: Path, header: dict[str, object]) -> None:
         text = json.dumps(header).encode()
         (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
         with pytest.raises(DumpError, match=r"m\.safetensors"):
@@ -132,25 +127,25 @@ class TestTorch:
     @pytest.mark.parametrize(
         "wrap", [lambda d: d, lambda d: {"state_dict": d, "epoch": 3}, lambda d: {"model": d}]
     )
-    def test_state_dicts_and_what_is_around_them(self, tmp_path: Path, wrap: Callable) -> None:
-        torch.save(wrap(tensors()), tmp_path / "m.pt")
+    def test_state_dicts_in_containers(self, tmp_path: Path, wrap: Callable) -> None:
+        torch.save(wrap(draw_tensors()), tmp_path / "m.pt")
         opened = checkpoints.open(tmp_path / "m.pt")
         assert opened.format == "torch"
-        holds(opened, tensors())
+        assert_holds(opened, draw_tensors())
 
     def test_views_parameters_and_shared_storages(self, tmp_path: Path) -> None:
-        whole = torch.arange(24.0).reshape(4, 6)
+        matrix = torch.arange(24.0).reshape(4, 6)
         named = {
-            "whole": whole,
-            "T": whole.T,
-            "part": whole[1:3, 2:],
-            "p": torch.nn.Parameter(whole),
-            "one": whole[2, 3],
+            "matrix": matrix,
+            "T": matrix.T,
+            "part": matrix[1:3, 2:],
+            "p": torch.nn.Parameter(matrix),
+            "scalar": matrix[2, 3],
         }
         torch.save(named, tmp_path / "m.pt")
-        holds(checkpoints.open(tmp_path / "m.pt"), named)
+        assert_holds(checkpoints.open(tmp_path / "m.pt"), named)
 
-    def test_a_module_and_its_optimizer(self, tmp_path: Path) -> None:
+    def test_a_module_and_its_optimizer_are_read(self, tmp_path: Path) -> None:
         module = torch.nn.Linear(3, 2)
         optimizer = torch.optim.Adam(module.parameters())
         module(torch.ones(3)).sum().backward()
@@ -166,7 +161,7 @@ class TestTorch:
             "optimizer.state.1.exp_avg_sq",
         }
 
-    def test_what_a_pickle_would_run_is_not_run(self, tmp_path: Path) -> None:
+    def test_code_in_a_pickle_is_not_run(self, tmp_path: Path) -> None:
         class Trap:
             def __reduce__(self) -> tuple[object, tuple[str]]:
                 return Path.touch, (tmp_path / "ran",)  # type: ignore[return-value]
@@ -175,27 +170,27 @@ class TestTorch:
         assert [entry.name for entry in checkpoints.open(tmp_path / "m.pt").entries] == ["a"]
         assert not (tmp_path / "ran").exists()
 
-    def test_a_cut_file(self, tmp_path: Path) -> None:
-        torch.save(tensors(), tmp_path / "m.pt")
+    def test_a_cut_file_is_refused(self, tmp_path: Path) -> None:
+        torch.save(draw_tensors(), tmp_path / "m.pt")
         data = (tmp_path / "m.pt").read_bytes()
         (tmp_path / "cut.pt").write_bytes(data[: len(data) // 2])
         with pytest.raises(DumpError, match=r"cut\.pt: expected a checkpoint"):
             checkpoints.open(tmp_path / "cut.pt")
 
-    def test_data_that_are_missing(self, tmp_path: Path) -> None:
+    def test_missing_data_are_reported(self, tmp_path: Path) -> None:
         torch.save({"a": torch.ones(2)}, tmp_path / "m.pt")
         with (
-            zipfile.ZipFile(tmp_path / "m.pt") as whole,
-            zipfile.ZipFile(tmp_path / "less.pt", "w") as less,
+            zipfile.ZipFile(tmp_path / "m.pt") as complete,
+            zipfile.ZipFile(tmp_path / "reduced.pt", "w") as reduced,
         ):
-            for member in whole.infolist():
+            for member in complete.infolist():
                 if "/data/" not in member.filename:
-                    less.writestr(member.filename, whole.read(member))
+                    reduced.writestr(member.filename, complete.read(member))
         with pytest.raises(DumpError, match="data of a are missing"):
-            checkpoints.open(tmp_path / "less.pt")
+            checkpoints.open(tmp_path / "reduced.pt")
 
     @pytest.mark.parametrize("shape", [(64,), (6, 6, 6)])
-    def test_a_shape_that_is_larger_than_the_data(
+    def test_a_shape_larger_than_the_data_is_refused(
         self, tmp_path: Path, shape: tuple[int, ...]
     ) -> None:
         from dataclasses import replace
@@ -203,18 +198,20 @@ class TestTorch:
         torch.save({"a": torch.ones(36)}, tmp_path / "m.pt")
         opened = checkpoints.open(tmp_path / "m.pt")
         for strides in (None, (1,) * len(shape)):
-            lying = replace(opened.get_entry("a"), shape=shape, strides=strides, start=30)
+            wrong_entry = replace(opened.get_entry("a"), shape=shape, strides=strides, start=30)
             with pytest.raises(DumpError, match="reaches beyond its data"):
-                opened.read_raw(lying)
+                opened.read_raw(wrong_entry)
 
-    def test_of_a_trainers_folder_the_model_only(self, tmp_path: Path) -> None:
+    def test_only_the_model_of_a_trainers_folder_is_read(self, tmp_path: Path) -> None:
         torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
         torch.save({"a": torch.zeros(2), "state": {0: torch.ones(1)}}, tmp_path / "optimizer.pt")
-        holds(checkpoints.open(tmp_path), {"a": torch.ones(2)})
+        assert_holds(checkpoints.open(tmp_path), {"a": torch.ones(2)})
 
 
 class TestMegatron:
-    def saved(self, folder: Path, ranks: dict[str, dict[str, object]], **arguments: object) -> Path:
+    def save_ranks(
+        self, folder: Path, ranks: dict[str, dict[str, object]], **arguments: object
+    ) -> Path:
         for name, models in ranks.items():
             (folder / "iter_0000007" / name).mkdir(parents=True)
             state = {"args": Namespace(**arguments, kind=object), "iteration": 7, **models}
@@ -224,10 +221,14 @@ class TestMegatron:
 
     @pytest.mark.parametrize(
         ("name", "stages", "rank"),
-        [("mp_rank_01", 1, Rank(1)), ("mp_rank_01_002", 4, Rank(1, 2)), ("mp_rank_01_002", 1, Rank(1, 0, 2)),
-         ("mp_rank_01_002_003", 4, Rank(1, 2, 3))],
-    )  # fmt: skip
-    def test_ranks_by_the_folders_name(
+        [
+            ("mp_rank_01", 1, Rank(1)),
+            ("mp_rank_01_002", 4, Rank(1, 2)),
+            ("mp_rank_01_002", 1, Rank(1, 0, 2)),
+            ("mp_rank_01_002_003", 4, Rank(1, 2, 3)),
+        ],
+    )
+    def test_ranks_follow_from_the_folder_name(
         self, tmp_path: Path, name: str, stages: int, rank: Rank
     ) -> None:
         from dumpdiff.checkpoints import megatron
@@ -237,7 +238,7 @@ class TestMegatron:
     def test_nested_names_virtual_stages_and_arguments(self, tmp_path: Path) -> None:
         legacy = {"language_model": {"encoder": {"layers.0.input_norm.weight": torch.ones(3)}}}
         chunk = {"language_model": {"encoder": {"layers.0.input_norm.weight": torch.zeros(3)}}}
-        folder = self.saved(
+        folder = self.save_ranks(
             tmp_path, {"mp_rank_00": {"model0": legacy, "model1": chunk}}, num_attention_heads=8,
             pipeline_model_parallel_size=1,
         )  # fmt: skip
@@ -251,13 +252,13 @@ class TestMegatron:
         with pytest.raises(KeyError, match="split over 2 ranks"):
             opened.read_raw("language_model.encoder.layers.0.input_norm.weight")
 
-    def test_a_missing_rank(self, tmp_path: Path) -> None:
+    def test_a_missing_rank_is_reported(self, tmp_path: Path) -> None:
         ranks = {f"mp_rank_0{rank}": {"model": {"a": torch.ones(2)}} for rank in (0, 2)}
         with pytest.raises(DumpError, match="tensor-parallel rank 1 is missing"):
-            checkpoints.open(self.saved(tmp_path, ranks))
+            checkpoints.open(self.save_ranks(tmp_path, ranks))
 
-    def test_a_tracker_that_leads_elsewhere(self, tmp_path: Path) -> None:
-        folder = self.saved(tmp_path / "c", {"mp_rank_00": {"model": {"a": torch.ones(2)}}})
+    def test_a_tracker_that_names_a_path_is_refused(self, tmp_path: Path) -> None:
+        folder = self.save_ranks(tmp_path / "c", {"mp_rank_00": {"model": {"a": torch.ones(2)}}})
         (folder / "latest_checkpointed_iteration.txt").write_text("../c")
         with pytest.raises(DumpError, match="no such iteration"):
             checkpoints.open(folder)
@@ -265,19 +266,19 @@ class TestMegatron:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 class TestTorchDistributed:
-    def test_what_torch_itself_saves(self, tmp_path: Path) -> None:
-        from torch.distributed import checkpoint as dcp
+    def test_checkpoints_of_torch(self, tmp_path: Path) -> None:
+        from torch.distributed import checkpoint
 
-        named = {name: value for name, value in tensors().items() if "float8" not in name}
-        dcp.save(dict(named), checkpoint_id=str(tmp_path / "d"), no_dist=True)
+        named = {name: value for name, value in draw_tensors().items() if "float8" not in name}
+        checkpoint.save(dict(named), checkpoint_id=str(tmp_path / "d"), no_dist=True)
         opened = checkpoints.open(tmp_path / "d")
         assert opened.format == "torch_dist"
-        holds(opened, named)
+        assert_holds(opened, named)
 
-    def test_metadata_that_names_a_file_elsewhere(self, tmp_path: Path) -> None:
-        from torch.distributed import checkpoint as dcp
+    def test_metadata_that_names_a_path_is_refused(self, tmp_path: Path) -> None:
+        from torch.distributed import checkpoint
 
-        dcp.save({"a": torch.ones(3)}, checkpoint_id=str(tmp_path / "d"), no_dist=True)
+        checkpoint.save({"a": torch.ones(3)}, checkpoint_id=str(tmp_path / "d"), no_dist=True)
         path = tmp_path / "d" / ".metadata"
         path.write_bytes(path.read_bytes().replace(b"__0_0.distcp", b"../_0.distcp"))
         with pytest.raises(DumpError, match="no file of its folder"):
@@ -300,19 +301,22 @@ class TestNumPy:
             for name, array in arrays.items():
                 np.testing.assert_array_equal(opened.read_array(name), array)
 
-    def test_parameters_beside_those_of_a_module_called_model(self, tmp_path: Path) -> None:
+    def test_npy_files_named_model_are_parameters(self, tmp_path: Path) -> None:
         for name in ("model.norm.weight", "lm_head.weight"):
             np.save(tmp_path / f"{name}.npy", np.ones(3))
-        assert set(checkpoints.open(tmp_path).entries_by_name) == {"model.norm.weight", "lm_head.weight"}
+        assert set(checkpoints.open(tmp_path).entries_by_name) == {
+            "model.norm.weight",
+            "lm_head.weight",
+        }
 
-    def test_a_compressed_archive(self, tmp_path: Path) -> None:
+    def test_a_compressed_archive_is_refused(self, tmp_path: Path) -> None:
         np.savez_compressed(tmp_path / "m.npz", a=np.ones(3))
         with pytest.raises(DumpError, match="compressed"):
             checkpoints.open(tmp_path / "m.npz")
 
 
 class TestWrongInput:
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_a_missing_path(self, tmp_path: Path) -> None:
         with pytest.raises(DumpError, match="no such file or folder"):
             checkpoints.open(tmp_path / "gone")
 
@@ -338,7 +342,7 @@ class TestWrongInput:
             checkpoints.open(tmp_path)
 
 
-def test_memory_can_be_given_back_and_read_again(tmp_path: Path) -> None:
+def test_memory_can_be_released_and_read_again(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"a": torch.arange(1000.0)}, tmp_path / "m.safetensors")

@@ -1,4 +1,7 @@
-"""MindSpore's .ckpt, written byte by byte as protobuf has it, and its strategies; real ones are in tests/weights."""
+"""MindSpore's .ckpt, written as protobuf byte by byte, and its strategies.
+
+tests/weight_comparison has real files.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,26 @@ from dumpdiff.checkpoints.mindspore_ranks import Layout, _compute_window
 from dumpdiff.model.errors import DumpError
 
 
-def varint(number: int) -> bytes:
-    found = b""
+def encode_varint(number: int) -> bytes:
+    data = b""
     while number > 127:
-        found, number = found + bytes([number & 127 | 128]), number >> 7
-    return found + bytes([number])
+        data += bytes([number & 127 | 128])
+        number >>= 7
+    return data + bytes([number])
 
 
-def field(number: int, content: bytes | int) -> bytes:
+def encode_field(number: int, content: bytes | int) -> bytes:
     if isinstance(content, int):
-        return varint(number << 3) + varint(content)
-    return varint(number << 3 | 2) + varint(len(content)) + content
+        return encode_varint(number << 3) + encode_varint(content)
+    return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
 
 
-def value(name: str, dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
-    dims = b"".join(field(1, length) for length in shape)
-    return field(
-        1, field(1, name.encode()) + field(2, dims + field(2, dtype.encode()) + field(3, content))
+def encode_value(name: str, dtype: str, shape: tuple[int, ...], content: bytes) -> bytes:
+    dims = b"".join(encode_field(1, length) for length in shape)
+    return encode_field(
+        1,
+        encode_field(1, name.encode())
+        + encode_field(2, dims + encode_field(2, dtype.encode()) + encode_field(3, content)),
     )
 
 
@@ -36,10 +42,10 @@ BFLOAT16 = np.array([0x3F80, 0x4000, 0xBF80, 0], np.uint16)  # 1, 2, -1, 0
 
 
 def test_dtypes_scalars_and_texts(tmp_path: Path) -> None:
-    data = value("a", "BFloat16", (2, 2), BFLOAT16.tobytes()) + value(
+    data = encode_value("a", "BFloat16", (2, 2), BFLOAT16.tobytes()) + encode_value(
         "b", "Float32", (), np.float32(2.5).tobytes()
     )
-    (tmp_path / "m.ckpt").write_bytes(data + value("s", "str", (0,), b"h\0\0\0"))
+    (tmp_path / "m.ckpt").write_bytes(data + encode_value("s", "str", (0,), b"h\0\0\0"))
     opened = checkpoints.open(tmp_path / "m.ckpt")
     assert opened.format == "mindspore"
     np.testing.assert_array_equal(opened.read_array("a"), [[1, 2], [-1, 0]])
@@ -49,7 +55,7 @@ def test_dtypes_scalars_and_texts(tmp_path: Path) -> None:
 
 def test_a_parameter_in_several_slices_and_a_checksum(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.int32)
-    slices = [value("a", "Int32", (2, 3), part.tobytes()) for part in (array[:4], array[4:])]
+    slices = [encode_value("a", "Int32", (2, 3), part.tobytes()) for part in (array[:4], array[4:])]
     (tmp_path / "m.ckpt").write_bytes(b"".join(slices) + b"crc_num" + (1234).to_bytes(10, "big"))
     np.testing.assert_array_equal(
         checkpoints.open(tmp_path / "m.ckpt").read_array("a"), array.reshape(2, 3)
@@ -57,33 +63,35 @@ def test_a_parameter_in_several_slices_and_a_checksum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
-def test_a_cut_file(tmp_path: Path, cut: int) -> None:
-    data = 3 * value("a", "Float32", (4,), bytes(16))
+def test_a_cut_file_is_refused(tmp_path: Path, cut: int) -> None:
+    data = 3 * encode_value("a", "Float32", (4,), bytes(16))
     (tmp_path / "m.ckpt").write_bytes(data[:-cut])
     with pytest.raises(DumpError, match=r"m\.ckpt: .*copy it again"):
         checkpoints.open(tmp_path / "m.ckpt")
 
 
-def test_of_several_steps_the_last(tmp_path: Path) -> None:
+def test_the_last_of_several_steps_is_read(tmp_path: Path) -> None:
     for step in (9, 10):
         (tmp_path / f"net-1_{step}.ckpt").write_bytes(
-            value("a", "Int32", (1,), np.int32(step).tobytes())
+            encode_value("a", "Int32", (1,), np.int32(step).tobytes())
         )
     opened = checkpoints.open(tmp_path)
     assert opened.read_array("a") == [10]
     assert "the last of 2" in str(opened.problems[0])
 
 
-def test_a_missing_rank(tmp_path: Path) -> None:
+def test_a_missing_rank_is_reported(tmp_path: Path) -> None:
     for rank in (0, 2):
         (tmp_path / f"rank_{rank}").mkdir()
-        (tmp_path / f"rank_{rank}" / "m.ckpt").write_bytes(value("a", "Int32", (1,), bytes(4)))
+        (tmp_path / f"rank_{rank}" / "m.ckpt").write_bytes(
+            encode_value("a", "Int32", (1,), bytes(4))
+        )
     with pytest.raises(DumpError, match="rank_1 is missing"):
         checkpoints.open(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("layout", "rank", "start", "whole"),
+    ("layout", "rank", "start", "full_shape"),
     [
         (Layout((2, 4), ((-1,), (0,)), 0, 0), 1, (0, 8), (6, 32)),
         (Layout((2, 4), ((1,), (0,)), 0, 0), 6, (6, 16), (12, 32)),
@@ -93,7 +101,7 @@ def test_a_missing_rank(tmp_path: Path) -> None:
     ],
     ids=["columns", "both", "two device axes cut one", "optimizer shards", "second stage"],
 )
-def test_which_slice_a_rank_holds(
-    layout: Layout, rank: int, start: tuple[int, ...], whole: tuple[int, ...]
+def test_window_of_a_rank(
+    layout: Layout, rank: int, start: tuple[int, ...], full_shape: tuple[int, ...]
 ) -> None:
-    assert _compute_window(layout, (6, 8), rank) == (start, whole)
+    assert _compute_window(layout, (6, 8), rank) == (start, full_shape)

@@ -1,4 +1,4 @@
-"""Converted weights in the target framework: all parameters fit, and the logits are the source's."""
+"""Converted weights in the target framework: all parameters fit, and the logits are equal."""
 
 from __future__ import annotations
 

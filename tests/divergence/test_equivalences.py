@@ -47,14 +47,14 @@ class TestEquivalences:
     def test_what_disagrees_teaches_nothing(self, trace):
         clean_trace = trace("pt_none")
         clean = count_equivalences(locate_divergence(trace("ms_mf_none"), clean_trace))
-        parted = count_equivalences(
+        after_divergence = count_equivalences(
             locate_divergence(
                 scale_result(trace("ms_mf_none"), "Tensor.__mul__.0.forward", 1.1, and_after=True),
                 clean_trace,
             )
         )
-        assert parted
-        assert sum(parted.values()) < sum(clean.values())
+        assert after_divergence
+        assert sum(after_divergence.values()) < sum(clean.values())
 
 
 class TestParameterNames:

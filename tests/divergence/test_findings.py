@@ -113,10 +113,10 @@ class TestLeaves:
 
     def test_a_weight_that_no_record_names_is_a_parameter_too(self, trace):
         clean_trace = trace("v6.0_api_stack_summary")
-        reader = "Functional.linear.18.forward"
+        consumer = "Functional.linear.18.forward"
         faulty = scale_tensors(
-            scale_result(clean_trace, reader, 1.01, and_after=True),
-            find_tensors_like(clean_trace, reader, "input.1"),
+            scale_result(clean_trace, consumer, 1.01, and_after=True),
+            find_tensors_like(clean_trace, consumer, "input.1"),
             1.01,
         )
         assert get_only_finding(locate_divergence(faulty, clean_trace)).kind == "parameter"

@@ -21,11 +21,11 @@ NORM = "Tensor.__mul__.7.forward"
 Traces = Callable[[str], Trace]
 
 
-def change_input(clean_trace: Trace, reader: str, slot: str = "input.1") -> Trace:
+def change_input(clean_trace: Trace, consumer: str, slot: str = "input.1") -> Trace:
     """Scale an input of an op, and everything that is computed from it."""
     return scale_tensors(
         clean_trace,
-        {*find_tensors_like(clean_trace, reader, slot), *find_dependents(clean_trace, reader)},
+        {*find_tensors_like(clean_trace, consumer, slot), *find_dependents(clean_trace, consumer)},
         1.1,
     )
 

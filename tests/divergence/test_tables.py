@@ -105,8 +105,10 @@ class TestUnmatched:
 
     def test_an_op_between_agreement_and_disagreement_is_of_the_region(self, trace):
         clean_trace = trace("pt_none")
-        parted = scale_result(scale_result(clean_trace, MASKED, 3.0), SOFTMAX, 1.07, and_after=True)
-        reasons = self.list_reasons(skip_op(parted, DIVISION), clean_trace, "reference")
+        diverged_trace = scale_result(
+            scale_result(clean_trace, MASKED, 3.0), SOFTMAX, 1.07, and_after=True
+        )
+        reasons = self.list_reasons(skip_op(diverged_trace, DIVISION), clean_trace, "reference")
         assert reasons == {DIVISION: "region: between values that agree and values that differ"}
 
     def test_the_side_that_has_it_is_named(self, trace):

@@ -49,8 +49,8 @@ class TestNoMissingProducer:
     def test_a_table_that_every_layer_reads_has_none(self, trace):
         """As sines of positions are: here the mask, with the numbers of a table."""
         clean_trace = trace("pt_none")
-        reader = "Tensor.__add__.0.forward"
-        mask = clean_trace.tensors.iloc[find_tensor(clean_trace, reader, "input.1")]
+        consumer = "Tensor.__add__.0.forward"
+        mask = clean_trace.tensors.iloc[find_tensor(clean_trace, consumer, "input.1")]
         reads = np.flatnonzero(
             (clean_trace.tensors["size"] == mask["size"])
             & (clean_trace.tensors["min"] == mask["min"])
@@ -63,7 +63,7 @@ class TestNoMissingProducer:
             "shape": (1, 32, 32),
         }
         flow = build_flow(edit_tensors(clean_trace, reads.tolist(), **table))
-        shared = find_value(flow, reader, "input.1")
+        shared = find_value(flow, consumer, "input.1")
         assert flow.classes["evidence"].iat[shared] == 4
         assert len(flow.consumers[shared]) >= 4
         assert not has_missing_producer(flow, shared)
@@ -110,8 +110,8 @@ class TestByValue:
         name = "Tensor.__truediv__.1.forward"
         rows = find_outputs(trace, name)
         flow = build_flow(trace)
-        readers = np.flatnonzero(flow.tensor_class == flow.writes[find_op(trace, name)][0]).tolist()
-        changed = edit_tensors(trace, readers, **statistics)
+        rows = np.flatnonzero(flow.tensor_class == flow.writes[find_op(trace, name)][0]).tolist()
+        changed = edit_tensors(trace, rows, **statistics)
         flow = build_flow(remove_tensors(changed, rows))
         (value,) = list_values_without_producer(flow)
         return flow, find_bridge(flow, value)

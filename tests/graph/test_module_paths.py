@@ -11,7 +11,7 @@ from dumpdiff.graph.module_paths import locate_ops
 def locate(flow):
     """``located("ms_graph")``: op name -> canonical module path."""
 
-    def paths(name):
+    def map_paths(name):
         return dict(
             zip(
                 flow(name).trace.ops["name"],
@@ -20,7 +20,7 @@ def locate(flow):
             )
         )
 
-    return paths
+    return map_paths
 
 
 class TestGraphMode:

@@ -1,4 +1,4 @@
-"""Real training runs of three steps, recorded once per session, each framework in its own process."""
+"""Real training runs of three steps, recorded once per session; one process per framework."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def analyze(recording: Callable[[str], Path]) -> Callable[..., UpdateAnalysis]:
-    """``analyze("torch", "adamw")``: the update analysis of that run, optionally with a settings file."""
+    """``analyze("torch", "adamw")``: the update analysis of a run; a settings file is optional."""
     return cache(
         lambda framework, name, settings=None: read_run(str(recording(framework) / name), settings)
     )

@@ -1,4 +1,4 @@
-"""Train the small model three steps with every rule of MindSpore: ``python record_mindspore.py FOLDER``.
+"""Train the small model with every rule of MindSpore: ``python record_mindspore.py FOLDER``.
 
 Weights are written by ``save_checkpoint``, alternately as .ckpt and as safetensors.
 """
@@ -43,10 +43,10 @@ class Run:
 
 def split_parameters(weights: list[ms.Parameter], decay: float) -> list[dict[str, object]]:
     matrices = [weight for weight in weights if weight.name in small_model.MATRICES]
-    others = [weight for weight in weights if weight.name not in small_model.MATRICES]
+    vectors = [weight for weight in weights if weight.name not in small_model.MATRICES]
     return [
         {"params": matrices, "weight_decay": decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": vectors, "weight_decay": 0.0},
         {"order_params": weights},
     ]
 

@@ -1,4 +1,4 @@
-"""Dump three steps of the small model with msprobe while AdamW trains it: ``python record_msprobe.py FOLDER``."""
+"""Dump the small model with msprobe, trained by AdamW: ``python record_msprobe.py FOLDER``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train the small model three steps with every rule of PyTorch: ``python record_torch.py FOLDER``."""
+"""Train the small model with every rule of PyTorch: ``python record_torch.py FOLDER``."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Run:
 def split_parameters(net: Net, decay: float) -> list[dict[str, object]]:
     """Return parameter groups with a decay of matrices only."""
     named = dict(net.named_parameters())
-    others = [weight for name, weight in named.items() if name not in small_model.MATRICES]
+    vectors = [weight for name, weight in named.items() if name not in small_model.MATRICES]
     return [
         {"params": [named[name] for name in small_model.MATRICES], "weight_decay": decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": vectors, "weight_decay": 0.0},
     ]
 
 
@@ -57,9 +57,9 @@ def make_adamw(**settings: object) -> Callable[[Net], Optimizers]:
 
 def make_muon(net: Net) -> Optimizers:
     named = dict(net.named_parameters())
-    others = [weight for name, weight in named.items() if name not in small_model.MATRICES]
+    vectors = [weight for name, weight in named.items() if name not in small_model.MATRICES]
     return optim.Muon([named[name] for name in small_model.MATRICES], lr=0.02), optim.AdamW(
-        others, lr=1e-3
+        vectors, lr=1e-3
     )
 
 

@@ -8,9 +8,13 @@ import numpy as np
 
 INPUTS, HIDDEN, OUTPUTS, BATCH, STEPS = 24, 48, 8, 32, 3
 SHAPES = {
-    "first.weight": (HIDDEN, INPUTS), "first.bias": (HIDDEN,), "norm.weight": (HIDDEN,), "norm.bias": (HIDDEN,),
-    "second.weight": (OUTPUTS, HIDDEN), "second.bias": (OUTPUTS,),
-}  # fmt: skip
+    "first.weight": (HIDDEN, INPUTS),
+    "first.bias": (HIDDEN,),
+    "norm.weight": (HIDDEN,),
+    "norm.bias": (HIDDEN,),
+    "second.weight": (OUTPUTS, HIDDEN),
+    "second.bias": (OUTPUTS,),
+}
 MATRICES = ("first.weight", "second.weight")
 
 

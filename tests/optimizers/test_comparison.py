@@ -25,8 +25,9 @@ def test_adam_weight_decay_against_adamw_is_a_missing_bias_correction(analyze: A
     first, second = comparison.differences
     assert first.name == "bias-correction"
     assert first.text == (
-        "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW): without it the steps "
-        "are 3.16, 4.25, 4.95 times as long; losses agree at step 1, before any update, and diverge from step 2 on"
+        "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW): "
+        "without it the steps are 3.16, 4.25, 4.95 times as long; losses agree at step 1, before "
+        "any update, and diverge from step 2 on"
     )
     assert len(first.parameters) == 6
     assert (second.name, second.target, second.reference) == (

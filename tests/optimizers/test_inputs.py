@@ -20,7 +20,7 @@ NAMES = ("layer.weight", "layer.bias")
 def save_run(
     folder: Path, steps: int = 2, gradients: tuple[str, ...] = NAMES, **states: np.ndarray
 ) -> Path:
-    """Save a run of plain SGD; ``gradients`` are their names, ``states`` are saved with the weights."""
+    """Save a run of SGD; ``gradients`` are their names, ``states`` are saved with the weights."""
     generator = np.random.default_rng(2)
     folder.mkdir(exist_ok=True)
     weights = dict(zip(NAMES, (WEIGHT, BIAS), strict=True))
@@ -121,10 +121,14 @@ def test_gradients_by_other_names(
 @pytest.mark.parametrize(
     ("name", "stripped"),
     [
-        ("module.module.a.b", "a.b"), ("_orig_mod.a", "a"), ("grads.a", "a"), ("a.main_grad", "a"), ("a", "a"),
+        ("module.module.a.b", "a.b"),
+        ("_orig_mod.a", "a"),
+        ("grads.a", "a"),
+        ("a.main_grad", "a"),
+        ("a", "a"),
         ("gradual.a", "gradual.a"),
     ],
-)  # fmt: skip
+)
 def test_wrapper_prefixes_and_gradient_suffixes_are_removed(name: str, stripped: str) -> None:
     assert strip_wrappers(name) == stripped
 

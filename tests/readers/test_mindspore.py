@@ -17,15 +17,10 @@ import pytest
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 from dumpdiff.readers import mindspore
-from dumpdiff.readers.parts import Part
+from readers.single_traces import find_single_part, read_trace, select_op, select_slots
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 ITERATION = Path("rank_0/TinyLlama/0/0")
-
-
-def only(path: Path) -> Part:
-    (part,) = mindspore.find_parts(path)
-    return part
 
 
 @pytest.fixture(scope="session")
@@ -35,17 +30,18 @@ def root(dump: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def trace(root: Path) -> Trace:
-    return mindspore.read_part(only(root))
+    return read_trace(root)
 
 
 @pytest.fixture(scope="session")
 def statistics(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same dump as statistics, all four."""
     dest = tmp_path_factory.mktemp("statistics") / "ms_graph"
-    return derived(root, dest, "max,min,avg,l2norm")
+    return write_statistics(root, dest, "max,min,avg,l2norm")
 
 
-def derived(root: Path, dest: Path, categories: str) -> Path:
+def write_statistics(root: Path, dest: Path, categories: str) -> Path:
+    """Write the statistic.csv of a dump of npy files, with these categories, into ``dest``."""
     script = FIXTURES / "make_statistic_csv.py"
     subprocess.run(
         [sys.executable, script, root, dest, "--categories", categories],
@@ -66,24 +62,15 @@ def copy(root: Path, tmp_path: Path) -> Path:
     return dest
 
 
-def op(trace: Trace, name: str) -> pd.Series:
-    (found,) = trace.ops.index[trace.ops["name"] == name]
-    return trace.ops.loc[found]
-
-
-def slots(trace: Trace, name: str) -> pd.DataFrame:
-    return trace.tensors[trace.tensors["op"] == op(trace, name).name].set_index("slot")
-
-
 class TestFind:
     def test_every_level_of_the_tree_finds_the_iteration(self, root: Path):
         for level in (".", "rank_0", "rank_0/TinyLlama", "rank_0/TinyLlama/0", ITERATION):
-            part = only(root / level)
+            part = find_single_part(root / level)
             assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, True)
             assert part.path.resolve() == (root / ITERATION).resolve()
 
     def test_a_statistic_csv_by_itself(self, statistics: Path):
-        part = only(statistics / ITERATION / "statistic.csv")
+        part = find_single_part(statistics / ITERATION / "statistic.csv")
         assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, False)
 
     def test_several_ranks_graphs_and_iterations(self, copy: Path, tmp_path: Path):
@@ -92,8 +79,8 @@ class TestFind:
             shutil.copytree(
                 copy / ITERATION, many / f"rank_{rank}" / "net" / str(graph) / str(step)
             )
-        found = [(part.rank, part.graph, part.step) for part in mindspore.find_parts(many)]
-        assert found == [(0, 0, 0), (0, 0, 2), (0, 0, 10), (0, 3, 0), (1, 0, 0)]
+        numbers = [(part.rank, part.graph, part.step) for part in mindspore.find_parts(many)]
+        assert numbers == [(0, 0, 0), (0, 0, 2), (0, 0, 10), (0, 3, 0), (1, 0, 0)]
 
     @pytest.mark.parametrize("other", ["v6.0_api_stack", "ms_mf_none"])
     def test_dumps_of_other_tools_are_not_taken(self, dump: Callable[[str], Path], other: str):
@@ -111,7 +98,7 @@ class TestFind:
 
 
 class TestGraphAndTensors:
-    def test_every_file_finds_its_op_and_every_edge_is_proved(self, trace: Trace):
+    def test_every_file_finds_its_op_and_every_edge_is_verified(self, trace: Trace):
         assert trace.problems == ()
         assert trace.source.details["op_numbers"] == "renumbered"
         assert trace.source.details["npy_matched"] == (2471, 2471)
@@ -137,13 +124,13 @@ class TestGraphAndTensors:
 
     def test_an_op_in_full(self, trace: Trace):
         name = "Default/n-WithLoss/n-TinyLlama/layers-CellList/2-Block/mlp-MLP/w1-Dense/MatMul-op0"
-        row = op(trace, name)
+        row = select_op(trace, name)
         assert (row["kind"], row["phase"], row["level"]) == ("MatMul", "forward", "op")
         assert row["scope"] == "n-WithLoss/n-TinyLlama/layers-CellList/2-Block/mlp-MLP/w1-Dense"
         assert row["source"] == "model_ms.py:77"
         assert row["stack"].splitlines()[0].startswith("model_ms.py:77 ")
         assert "site-packages" not in row["stack"]
-        tensors = slots(trace, name)
+        tensors = select_slots(trace, name)
         assert tensors.loc["input.1", "parameter"] == "n.n.layers.2.mlp.w1.weight"
         assert tensors.loc["input.1", "shape"] == (172, 64)
         assert list(tensors.index) == ["input.0", "input.1", "input.2", "input.3", "output.0"]
@@ -151,18 +138,18 @@ class TestGraphAndTensors:
         assert tensors.loc["output.0", "dtype"] == "float32"
 
     def test_constants_carry_their_value(self, trace: Trace):
-        tensors = slots(
+        tensors = select_slots(
             trace,
             "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm/Add-op0",
         )
         eps = tensors.loc["input.1"]
         assert eps["constant"]
         assert eps["max"] == eps["min"] == eps["mean"] == eps["norm"] == 1e-5
-        axis = slots(trace, "Default/ReduceMean-op0").loc["input.1"]
+        axis = select_slots(trace, "Default/ReduceMean-op0").loc["input.1"]
         assert (axis["max"], axis["norm"], axis["shape"]) == (-1, 1, (1,))
 
     def test_reshapes_have_the_shape_of_the_graph_not_of_the_file(self, trace: Trace):
-        reshaped = slots(
+        reshaped = select_slots(
             trace, "Default/n-WithLoss/n-TinyLlama/embedding-Embedding/Reshape-op0"
         ).loc["output.0"]
         assert reshaped["shape"] == (32,)
@@ -182,7 +169,7 @@ class TestGraphAndTensors:
             .any()
         )
 
-    def test_producers_come_before_their_readers(self, trace: Trace):
+    def test_producers_come_before_their_consumers(self, trace: Trace):
         read = trace.tensors[trace.tensors["producer"] >= 0]
         producers = trace.tensors.loc[read["producer"]]
         assert (producers["role"] == "output").all()
@@ -222,17 +209,22 @@ class TestGraphAndTensors:
     def test_two_dumps_of_one_model_have_the_same_rows(
         self, trace: Trace, dump: Callable[[str], Path]
     ):
-        other = mindspore.read_part(only(dump("ms_graph_bug_w1")))
+        other = read_trace(dump("ms_graph_bug_w1"))
         assert other.source.details["edges_verified"] == (962, 962)
-        said = ["name", "kind", "phase", "scope"]  # the model file of the other run has more lines
-        pd.testing.assert_frame_equal(trace.ops[said], other.ops[said])
+        columns = [
+            "name",
+            "kind",
+            "phase",
+            "scope",
+        ]  # the model file of the other run has more lines
+        pd.testing.assert_frame_equal(trace.ops[columns], other.ops[columns])
         columns = ["op", "slot", "dtype", "shape", "producer", "parameter"]
         pd.testing.assert_frame_equal(trace.tensors[columns], other.tensors[columns])
 
 
 class TestStatistics:
     def test_joined_with_the_graph_by_equal_statistics(self, trace: Trace, statistics: Path):
-        other = mindspore.read_part(only(statistics))
+        other = read_trace(statistics)
         assert other.problems == ()
         assert other.source.details["edges_verified"] == (962, 962)
         assert other.source.resolution == 1e-6
@@ -241,16 +233,16 @@ class TestStatistics:
         pd.testing.assert_frame_equal(trace.tensors[columns], other.tensors[columns])
 
     def test_the_numbers_are_those_of_the_arrays(self, trace: Trace, statistics: Path):
-        other = mindspore.read_part(only(statistics)).tensors
+        other = read_trace(statistics).tensors
         for tensor in trace.tensors.index[trace.tensors["file"] != ""][::60]:
             array = trace.array(tensor).astype(np.float64)
-            told = other.loc[tensor, ["max", "min", "mean", "norm"]].astype(float)
+            statistics_row = other.loc[tensor, ["max", "min", "mean", "norm"]].astype(float)
             expected = [array.max(), array.min(), array.mean(), np.linalg.norm(array)]
-            np.testing.assert_allclose(told, expected, rtol=5e-6, atol=1e-300)
+            np.testing.assert_allclose(statistics_row, expected, rtol=5e-6, atol=1e-300)
             assert other["nonfinite"][tensor] == 0
 
     def test_hashes_in_any_order_of_columns(self, root: Path, tmp_path: Path, trace: Trace):
-        other = mindspore.read_part(only(derived(root, tmp_path / "hashes", "md5,min,nan count,max")))
+        other = read_trace(write_statistics(root, tmp_path / "hashes", "md5,min,nan count,max"))
         assert other.source.details["edges_verified"] == (962, 962)
         tensor = trace.tensors.index[trace.tensors["file"] != ""][100]
         assert (
@@ -259,58 +251,61 @@ class TestStatistics:
 
     def test_files_and_statistics_together(self, copy: Path, statistics: Path):
         shutil.copy(statistics / ITERATION / "statistic.csv", copy / ITERATION)
-        both = mindspore.read_part(only(copy)).tensors
-        whole = both[both["file"] != ""]
-        assert len(whole) == 160
-        assert not whole[["max", "min", "mean", "norm"]].isna().any(axis=None)
-        assert (both["max"].notna() & (both["file"] == "")).any()
+        tensors = read_trace(copy).tensors
+        with_file = tensors[tensors["file"] != ""]
+        assert len(with_file) == 160
+        assert not with_file[["max", "min", "mean", "norm"]].isna().any(axis=None)
+        assert (tensors["max"].notna() & (tensors["file"] == "")).any()
 
     def test_a_csv_alone_in_a_folder(self, statistics: Path, tmp_path: Path):
         shutil.copy(statistics / ITERATION / "statistic.csv", tmp_path / "step5.csv")
-        trace = mindspore.read_part(only(tmp_path / "step5.csv"))
+        trace = read_trace(tmp_path / "step5.csv")
         assert trace.source.step is None
         assert "edges_verified" not in trace.source.details
         assert trace.tensors["max"].notna().all()
 
 
 @pytest.fixture(scope="session")
-def alone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
+def trace_without_graph(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """The same dump when nobody copied the graphs."""
     dest = tmp_path_factory.mktemp("alone") / "dump"
     shutil.copytree(root, dest, ignore=shutil.ignore_patterns("graphs"))
-    return mindspore.read_part(only(dest))
+    return read_trace(dest)
 
 
 class TestWithoutTheGraph:
-    def test_ops_are_known_by_their_encoded_names(self, alone: Trace):
+    def test_ops_are_known_by_their_encoded_names(self, trace_without_graph: Trace):
         name = "Default_n-WithLoss_n-TinyLlama_layers-CellList_2-Block_mlp-MLP_w1-Dense_MatMul-op0"
-        assert op(alone, name)["kind"] == "MatMul"
-        assert len(alone.tensors) == 2471
-        assert (alone.tensors["producer"] == -1).all()
+        assert select_op(trace_without_graph, name)["kind"] == "MatMul"
+        assert len(trace_without_graph.tensors) == 2471
+        assert (trace_without_graph.tensors["producer"] == -1).all()
 
-    def test_phases_are_judged_by_prefix(self, alone: Trace):
-        names = alone.ops["name"].str.startswith("Gradients_")
-        assert (alone.ops.loc[names, "phase"] == "backward").all()
+    def test_phases_are_recognized_by_prefix(self, trace_without_graph: Trace):
+        names = trace_without_graph.ops["name"].str.startswith("Gradients_")
+        assert (trace_without_graph.ops.loc[names, "phase"] == "backward").all()
         assert (
-            alone.ops.loc[alone.ops["name"].str.startswith("Default_"), "phase"] == "forward"
+            trace_without_graph.ops.loc[
+                trace_without_graph.ops["name"].str.startswith("Default_"), "phase"
+            ]
+            == "forward"
         ).all()
 
-    def test_ops_are_in_order_of_time(self, alone: Trace):
-        names = alone.ops["name"].tolist()
+    def test_ops_are_in_order_of_time(self, trace_without_graph: Trace):
+        names = trace_without_graph.ops["name"].tolist()
         assert names.index(
             "Default_n-WithLoss_n-TinyLlama_embedding-Embedding_Gather-op0"
         ) < names.index("Expand__SiLUGrad_Mul-op0")
 
     @pytest.mark.parametrize("missing", ["*.pb", "*.ir"])
     def test_one_of_the_two_graph_files_is_enough(self, copy: Path, root: Path, missing: str):
-        whole = mindspore.read_part(only(copy))
+        full_trace = read_trace(copy)
         for path in (copy / "rank_0" / "graphs").glob(missing):
             path.unlink()
-        part = mindspore.read_part(only(copy))
-        assert part.problems == ()
-        pd.testing.assert_series_equal(whole.ops["name"], part.ops["name"])
+        partial_trace = read_trace(copy)
+        assert partial_trace.problems == ()
+        pd.testing.assert_series_equal(full_trace.ops["name"], partial_trace.ops["name"])
         columns = ["op", "slot", "producer", "constant"]
-        pd.testing.assert_frame_equal(whole.tensors[columns], part.tensors[columns])
+        pd.testing.assert_frame_equal(full_trace.tensors[columns], partial_trace.tensors[columns])
 
 
 class TestOldNames:
@@ -324,7 +319,7 @@ class TestOldNames:
                 ".Float32.npy"
             )
             shutil.copy(path, old / f"{name}.npy")
-        trace = mindspore.read_part(only(tmp_path / "old"))
+        trace = read_trace(tmp_path / "old")
         assert trace.source.era == "npy files of before 2.3 ('--' for '/')"
         assert trace.ops["name"].str.startswith("Default/n-WithLoss/").all()
 
@@ -333,24 +328,24 @@ class TestDamage:
     def test_files_that_cannot_be_read_are_counted_and_the_rest_is_used(self, copy: Path):
         folder = copy / ITERATION
         names = sorted(path.name for path in folder.glob("*.npy"))
-        whole = mindspore.read_part(only(copy))
+        full_trace = read_trace(copy)
         (folder / names[0]).write_bytes(b"")
         os.truncate(folder / names[1], 130)
         (folder / names[2]).write_bytes(b"garbage" * 30)
-        trace = mindspore.read_part(only(copy))
-        told = {problem.file: problem.message for problem in trace.problems}
-        assert set(told) == set(names[:3])
-        assert told[names[0]] == "empty file, expected .npy"
-        assert "cut short" in told[names[1]]
-        assert (trace.tensors["file"] != "").sum() == (whole.tensors["file"] != "").sum() - 3
-        assert len(trace.ops) == len(whole.ops)
+        trace = read_trace(copy)
+        messages = {problem.file: problem.message for problem in trace.problems}
+        assert set(messages) == set(names[:3])
+        assert messages[names[0]] == "empty file, expected .npy"
+        assert "cut short" in messages[names[1]]
+        assert (trace.tensors["file"] != "").sum() == (full_trace.tensors["file"] != "").sum() - 3
+        assert len(trace.ops) == len(full_trace.ops)
 
     def test_a_link_out_of_the_folder_is_not_followed(self, copy: Path, tmp_path: Path):
         folder = copy / ITERATION
         victim = next(folder.glob("*.npy"))
         victim.rename(tmp_path / "elsewhere.npy")
         victim.symlink_to(tmp_path / "elsewhere.npy")
-        trace = mindspore.read_part(only(copy))
+        trace = read_trace(copy)
         assert [problem.file for problem in trace.problems] == [victim.name]
         assert victim.name not in set(trace.tensors["file"])
         with pytest.raises(DumpError, match="outside"):
@@ -362,7 +357,7 @@ class TestDamage:
     ):
         (broken,) = (copy / "rank_0" / "graphs").glob(f"*.{spelling}")
         broken.write_bytes(b"\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" * 20)
-        trace = mindspore.read_part(only(copy))
+        trace = read_trace(copy)
         assert [problem.file for problem in trace.problems] == [f"graphs/{broken.name}"]
         assert trace.source.details["op_numbers"] == "renumbered"
 
@@ -370,12 +365,12 @@ class TestDamage:
         folder = copy / ITERATION
         for path in folder.glob("*.npy"):
             path.rename(folder / path.name.replace(".", ".Other_", 1))
-        trace = mindspore.read_part(only(copy))
+        trace = read_trace(copy)
         assert "not one recorded op is in the graph" in str(trace.problems[-1])
         assert trace.ops["name"].str.startswith("Other_").all()
 
     def test_nothing_readable_is_an_error(self, copy: Path):
-        part = only(copy)
+        part = find_single_part(copy)
         for path in (copy / ITERATION).glob("*.npy"):
             path.write_bytes(b"")
         with pytest.raises(DumpError, match="not one tensor"):
@@ -384,20 +379,21 @@ class TestDamage:
     def test_a_file_without_permission_bits(self, copy: Path):
         for path in (copy / ITERATION).glob("*.npy"):
             path.chmod(0o400)
-        assert mindspore.read_part(only(copy)).problems == ()
+        assert read_trace(copy).problems == ()
 
     def test_reruns_into_one_folder(self, copy: Path):
         folder = copy / ITERATION
         later = 60_000_000
         for path in list(folder.glob("*.npy")):
             parts = path.name.split(".")
-            at = next(i for i, part in enumerate(parts) if len(part) == 16 and part.isdecimal())
-            parts[at] = str(int(parts[at]) + later)
+            for index, part in enumerate(parts):
+                if len(part) == 16 and part.isdecimal():
+                    parts[index] = str(int(part) + later)
             shutil.copy(path, folder / ".".join(parts))
-        trace = mindspore.read_part(only(copy))
+        trace = read_trace(copy)
         assert "recorded 2 times" in str(trace.problems[0])
-        again = trace.ops["name"].str.endswith("#2")
-        assert again.sum() == len({name for name in trace.ops["name"] if name.endswith("#2")}) > 30
+        rerun_names = [name for name in trace.ops["name"] if name.endswith("#2")]
+        assert len(rerun_names) == len(set(rerun_names)) > 30
         assert trace.source.details["npy_matched"] == (320, 320)
 
 
@@ -408,7 +404,8 @@ class TestRecordedNow:
     @pytest.fixture
     def edge(self, recorded: Callable[..., Path]) -> Callable[[str], list[Trace]]:
         return lambda case: [
-            mindspore.read_part(part) for part in mindspore.find_parts(recorded("mindspore_edges", case))
+            mindspore.read_part(part)
+            for part in mindspore.find_parts(recorded("mindspore_edges", case))
         ]
 
     def test_bfloat16(self, edge: Callable[[str], list[Trace]]):
@@ -468,32 +465,34 @@ class TestRecordedNow:
         assert rows.loc["input.3", "gradient_of"] == "weight"
         assert (first.tensors["gradient_of"] == "weight").sum() == 2
 
-        def reads(trace: Trace, kind: str) -> int:
+        def find_weight(trace: Trace, kind: str) -> int:
             weight = (trace.tensors["parameter"] == "weight") & (
                 trace.tensors["op"].map(trace.ops["kind"]) == kind
             )
             return trace.tensors.index[weight][0]
 
-        recorded_last = reads(first, "Parameter")
+        recorded_last = find_weight(first, "Parameter")
         assert not first.tensors["trusted"][recorded_last]
-        assert first.tensors["trusted"][reads(first, "MatMul")]
+        assert first.tensors["trusted"][find_weight(first, "MatMul")]
         np.testing.assert_array_equal(
-            first.array(recorded_last), second.array(reads(second, "MatMul"))
+            first.array(recorded_last), second.array(find_weight(second, "MatMul"))
         )
-        assert not np.array_equal(first.array(recorded_last), first.array(reads(first, "MatMul")))
+        assert not np.array_equal(
+            first.array(recorded_last), first.array(find_weight(first, "MatMul"))
+        )
 
-    def test_a_rerun_is_told(self, edge: Callable[[str], list[Trace]]):
+    def test_a_rerun_is_reported(self, edge: Callable[[str], list[Trace]]):
         (trace,) = edge("rerun")
         assert "recorded 2 times" in str(trace.problems[0])
 
     @pytest.mark.parametrize("style", ["cell", "jit"])
     def test_a_whole_step_with_adam(self, recorded: Callable[..., Path], style: str):
-        trace = mindspore.read_part(
-            only(recorded("mindspore", "--optimizer", "--style", style, "--dtype", "fp16"))
+        trace = read_trace(
+            recorded("mindspore", "--optimizer", "--style", style, "--dtype", "fp16")
         )
         assert trace.problems == ()
         for name in ("npy_matched", "edges_verified"):
-            found, of = trace.source.details[name]
-            assert found == of > 500
+            count, total = trace.source.details[name]
+            assert count == total > 500
         weights = set(trace.tensors["gradient_of"]) - {""}
         assert len(weights) == trace.ops["kind"].eq("Adam").sum()

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.readers.mindspore.file_names import FileName, encode_op_name, strip_op_number, parse_file_name, read_mapping
+from dumpdiff.readers.mindspore.file_names import (
+    FileName,
+    encode_op_name,
+    parse_file_name,
+    read_mapping,
+    strip_op_number,
+)
 
 NEW = (
     "MatMul.Default_network-WithLoss_layers-CellList_2-Block_up_proj-Linear_MatMul-op0.0.0.1795208801567592"

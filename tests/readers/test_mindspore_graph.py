@@ -12,7 +12,7 @@ from dumpdiff.model.errors import DumpError
 from dumpdiff.readers.mindspore.file_names import encode_op_name
 from dumpdiff.readers.mindspore.graph import Dataflow, find_overwritten_outputs, read_dataflow
 from dumpdiff.readers.mindspore.ir import read_ir
-from dumpdiff.readers.mindspore.join import join_records, count_verified_edges
+from dumpdiff.readers.mindspore.join import count_verified_edges, join_records
 from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, parse_user_frames
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
@@ -156,7 +156,9 @@ class TestDataflow:
 
     def test_a_parameter_is_read_through_load(self, flow: Dataflow):
         weights = {
-            op.inputs[1].parameter for op in flow.ops if op.printed_name.endswith("w1-Dense/MatMul-op0")
+            op.inputs[1].parameter
+            for op in flow.ops
+            if op.printed_name.endswith("w1-Dense/MatMul-op0")
         }
         assert weights == {f"n.n.layers.{layer}.mlp.w1.weight" for layer in range(4)}
 
@@ -180,7 +182,9 @@ class TestJoin:
         assert (found.numbering, found.n_verified, found.n_checkable) == ("renumbered", 962, 962)
 
     def test_printed_names_are_refuted(self, flow: Dataflow, records: Records):
-        verified, checkable = count_verified_edges(flow, [encode_op_name(op.printed_name) for op in flow.ops], records.places)
+        verified, checkable = count_verified_edges(
+            flow, [encode_op_name(op.printed_name) for op in flow.ops], records.places
+        )
         assert (verified, checkable) == (686, 803)
 
     def test_a_graph_written_after_renumbering_is_taken_as_printed(
@@ -203,5 +207,7 @@ class TestJoin:
         found = join_records(replace(flow, ops=ops), records.places)
         assert found.numbering == "by content"
         assert (found.n_verified, found.n_checkable) == (962, 962)
-        right = sum(name == encode_op_name(op.name) for name, op in zip(found.names, flow.ops, strict=True))
+        right = sum(
+            name == encode_op_name(op.name) for name, op in zip(found.names, flow.ops, strict=True)
+        )
         assert right == len(flow.ops)

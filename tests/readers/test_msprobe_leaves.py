@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff import read
-from dumpdiff.readers.msprobe.leaves import read_entry_leaves, list_leaf_names, list_lookup_names
+from dumpdiff.readers.msprobe.leaves import list_leaf_names, list_lookup_names, read_entry_leaves
 
 #: msprobe's own list of leaves, and the names by which it looks for them on the reference's side.
 _MSPROBE = """

@@ -26,13 +26,18 @@ def test_the_first_common_step_and_rank_are_the_default():
     target = [part(step=step, rank=rank) for step in (1, 2, 5) for rank in (0, 1)]
     reference = [part(step=step, rank=rank) for step in (2, 3, 5) for rank in (1, 2)]
 
-    assert [(chosen.step, chosen.rank) for chosen in choose_parts(target, reference)] == [(2, 1), (2, 1)]
+    assert [(chosen.step, chosen.rank) for chosen in choose_parts(target, reference)] == [
+        (2, 1),
+        (2, 1),
+    ]
 
 
 def test_what_is_asked_for_is_taken():
     dumps = [part(step=step, rank=rank) for step in (0, 1) for rank in (0, 1)]
 
-    assert [(chosen.step, chosen.rank) for chosen in choose_parts(dumps, dumps, step=1, rank=1)] == [
+    assert [
+        (chosen.step, chosen.rank) for chosen in choose_parts(dumps, dumps, step=1, rank=1)
+    ] == [
         (1, 1),
         (1, 1),
     ]

@@ -19,15 +19,16 @@ def format_megatron_log(
     """Format lines of Megatron-LM; the line of a step prints the rate that the next step uses."""
     count = len(loss)
     rates, norms = np.broadcast_to(lr, count), np.broadcast_to(norm, count)
-    lines = []
-    for i in range(count):
-        lines.append(
+    lines = [
+        (
             f" [2026-11-21 {time}] iteration {begin + i:8d}/{count:8d} |"
             f" consumed samples: {4 * i:12d} | elapsed time per iteration (ms): 29.8 |"
             f" learning rate: {rates[min(i + 1, count - 1)]:.6E} | global batch size:     4 |"
             f" lm loss: {loss[i]:.6E} | loss scale: 1.0 | grad norm: {norms[i]:.3f} |"
             " number of skipped iterations:   0 | number of nan iterations:   0 |\n"
         )
+        for i in range(count)
+    ]
     return "".join(lines)
 
 

@@ -140,8 +140,8 @@ def test_step_numbers_that_restart_in_a_resumed_run_are_continued() -> None:
         " lr:0.01, overflow cond: False",
         "{ Epoch:[  1/  2], step:[    3/    8], loss: 4.123, per_step_time: 5ms,"
         " lr: [0.01], overflow cond: [False]",
-        "{ Epoch:[  1/  2], step:[    3/    8], loss: 5.5, lm_loss: 4.123, load_balancing_loss: 1.0,"
-        " lr: 0.01",
+        "{ Epoch:[  1/  2], step:[    3/    8], loss: 5.5, lm_loss: 4.123,"
+        " load_balancing_loss: 1.0, lr: 0.01",
         "[INFO] 2026 [a.py:1] f: { Epoch:[  1/  2], step:[    3/    8], loss: 4.123,"
         " lr: 1e-2, global_norm: None",
         "{ step:[    3/    8], loss: 4.123, per_step_time: 5ms, lr: 0.01",

@@ -70,9 +70,9 @@ def build_configuration(options: Options, target: Target) -> dict[str, Any]:
             common["file_format"] = "npy"
         extra = _build_e2e_settings(options)
         return {"common_dump_settings": common} | (
-            {"e2e_dump_settings": {**_OFF, **extra}} if extra else {}
+            {"e2e_dump_settings": {**_E2E_DISABLED, **extra}} if extra else {}
         )
-    return {"common_dump_settings": common, "e2e_dump_settings": {**_ON, **_build_e2e_settings(options)}}
+    return {"common_dump_settings": common, "e2e_dump_settings": {**_E2E_ENABLED, **_build_e2e_settings(options)}}
 
 
 def format_configuration(config: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def is_asynchronous(target: Target) -> bool:
     return target.backend == "ascend-ge" or (target.backend == "ascend" and target.version < (2, 3))
 
 
-_ON, _OFF = {"enable": True, "trans_flag": True}, {"enable": False, "trans_flag": True}
+_E2E_ENABLED, _E2E_DISABLED = {"enable": True, "trans_flag": True}, {"enable": False, "trans_flag": True}
 
 
 def _build_e2e_settings(options: Options) -> dict[str, Any]:

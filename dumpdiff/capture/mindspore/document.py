@@ -24,51 +24,51 @@ SYNTAX = Rule(
     "The file is JSON, without comments and without a comma before a closing bracket.",
     framework="Parse dump json failed, error:",
 )
-TWICE = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
-REST = Rule(
+DUPLICATE_KEY = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
+TRAILING_TEXT = Rule(
     "json-rest", "ignored", "The file ends with the closing brace; what follows is not read."
 )
 
-RULES = (SUFFIX, SYNTAX, TWICE, REST, *validation.RULES)
+RULES = (SUFFIX, SYNTAX, DUPLICATE_KEY, TRAILING_TEXT, *validation.RULES)
 
-_LARGEST = 1 << 20  #: bytes; a configuration has a few hundred
+_MAX_FILE_BYTES = 1 << 20  #: bytes; a configuration has a few hundred
 
 
 def check_file(
-    path: str | Path, target: Target, *, here: bool = True, names: tuple[str, ...] | None = None
+    path: str | Path, target: Target, *, run_is_local: bool = True, names: tuple[str, ...] | None = None
 ) -> tuple[Violation, ...]:
     """What is wrong with a configuration file, worst first; see :func:`check`. Raises DumpError if it is no text."""
     path = Path(path)
     text = _read_text(path)
-    found = []
+    violations = []
     if path.suffix != ".json":
-        found.append(
+        violations.append(
             SUFFIX.build_violation(
                 "", f"{path.name!r} must end in .json for MindSpore to read it; rename it"
             )
         )
-    config, trouble = parse(text)
-    found += trouble
-    if not any(violation.rule == SYNTAX.id for violation in trouble):
-        found += validation.check(config, target, here=here, names=names)
-    return validation.sort_by_severity(found)
+    config, text_violations = parse_config(text)
+    violations += text_violations
+    if not any(violation.rule == SYNTAX.id for violation in text_violations):
+        violations += validation.check(config, target, run_is_local=run_is_local, names=names)
+    return validation.sort_by_severity(violations)
 
 
 def read_config(path: Path) -> Any:
     """The content of a configuration file, unchecked. Raises DumpError if it is no JSON."""
-    config, trouble = parse(_read_text(path))
-    if config is None and trouble:
-        raise DumpError(f"{path}: {trouble[0].message}")
+    config, violations = parse_config(_read_text(path))
+    if config is None and violations:
+        raise DumpError(f"{path}: {violations[0].message}")
     return config
 
 
-def parse(text: str) -> tuple[Any, list[Violation]]:
+def parse_config(text: str) -> tuple[Any, list[Violation]]:
     """The content of a JSON text, None if it is none, and what is wrong with the text itself."""
-    twice: list[str] = []
+    duplicate_keys: list[str] = []
 
     def objects(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
-        twice.extend(name for position, name in enumerate(names) if name in names[:position])
+        duplicate_keys.extend(name for position, name in enumerate(names) if name in names[:position])
         return dict(pairs)
 
     text = text.removeprefix("\ufeff")
@@ -83,7 +83,7 @@ def parse(text: str) -> tuple[Any, list[Violation]]:
         ]
     except (RecursionError, ValueError) as error:
         return None, [SYNTAX.build_violation("", f"{error}; a configuration has sections with plain fields")]
-    return config, [*_describe_error(twice, text[end:])]
+    return config, [*_find_text_violations(duplicate_keys, text[end:])]
 
 
 def _read_text(path: Path) -> str:
@@ -93,7 +93,7 @@ def _read_text(path: Path) -> str:
         )
     try:
         with path.open("rb") as stream:
-            return stream.read(_LARGEST).decode("utf-8")
+            return stream.read(_MAX_FILE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DumpError(
             f"{path}: cannot be read as text ({error}); expected a JSON file"
@@ -104,12 +104,12 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _describe_error(twice: list[str], rest: str) -> Iterator[Violation]:
-    for name in dict.fromkeys(twice):
-        yield TWICE.build_violation(name, "stands there twice, and only the later counts; delete one")
-    if rest.strip():
-        yield REST.build_violation(
-            "", f"{rest.strip()[:30]!r} after the closing brace is not read; delete it"
+def _find_text_violations(duplicate_keys: list[str], trailing_text: str) -> Iterator[Violation]:
+    for name in dict.fromkeys(duplicate_keys):
+        yield DUPLICATE_KEY.build_violation(name, "stands there twice, and only the later counts; delete one")
+    if trailing_text.strip():
+        yield TRAILING_TEXT.build_violation(
+            "", f"{trailing_text.strip()[:30]!r} after the closing brace is not read; delete it"
         )
 
 

@@ -29,8 +29,8 @@ UNKNOWN_FIELD = Rule(
 OTHER_VERSION = Rule(
     "field-version", "ignored", "A field that came with a later version, or went, is passed over."
 )
-UNREAD = Rule("field-unread", "ignored", "Some fields are read only if others ask for it.")
-MISSING = Rule(
+UNREAD_FIELD = Rule("field-unread", "ignored", "Some fields are read only if others ask for it.")
+MISSING_FIELD = Rule(
     "field-missing", "error", "A required field is there.", framework="Check dump json failed,"
 )
 TYPE = Rule("field-type", "error", "A value has the type of its field.", framework="should be")
@@ -41,48 +41,48 @@ RULES = (
     UNKNOWN_SECTION,
     UNKNOWN_FIELD,
     OTHER_VERSION,
-    UNREAD,
-    MISSING,
+    UNREAD_FIELD,
+    MISSING_FIELD,
     TYPE,
     VALUE,
 )
 
 
 def build_settings(
-    config: object, target: Target, here: bool, names: tuple[str, ...] | None
+    config: object, target: Target, run_is_local: bool, names: tuple[str, ...] | None
 ) -> tuple[Settings | None, list[Violation]]:
     """What MindSpore takes of a configuration, None if nothing, and what is wrong with single fields."""
     common = config.get(COMMON) if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(common, Mapping):
-        what = "is missing" if common is None else "is no object in { }"
+        problem = "is missing" if common is None else "is no object in { }"
         return None, [
             NO_SECTION.build_violation(
-                COMMON, f"{what}; all fields but those of {E2E} stand in this section"
+                COMMON, f"{problem}; all fields but those of {E2E} stand in this section"
             )
         ]
-    found = [*_check_sections(config, target)]
+    violations = [*_check_sections(config, target)]
     e2e = config.get(E2E)
     if E2E in config and not isinstance(e2e, Mapping):
-        found.append(
+        violations.append(
             ODD_SECTION.build_violation(E2E, "is no object in { } and is taken for an empty one; write { }")
         )
         e2e = {}
-    given = Settings(target, common, e2e, here)
-    sound: dict[str, dict[str, Any]] = {COMMON: {}, E2E: {}}
-    unsound: list[str] = []
+    file_settings = Settings(target, common, e2e, run_is_local)
+    valid_values: dict[str, dict[str, Any]] = {COMMON: {}, E2E: {}}
+    invalid_names: list[str] = []
     for section, values in ((COMMON, common), (E2E, e2e or {})):
         for name, value in values.items():
-            wrong = _check_field(section, name, value, given)
-            found += wrong
-            if wrong:
-                unsound.append(name)
+            field_violations = _check_field(section, name, value, file_settings)
+            violations += field_violations
+            if field_violations:
+                invalid_names.append(name)
             else:
-                sound[section][name] = value
-    found += _find_missing_fields(given)
+                valid_values[section][name] = value
+    violations += _find_missing_fields(file_settings)
     settings = Settings(
-        target, sound[COMMON], None if e2e is None else sound[E2E], here, frozenset(unsound), names
+        target, valid_values[COMMON], None if e2e is None else valid_values[E2E], run_is_local, frozenset(invalid_names), names
     )
-    return settings, found
+    return settings, violations
 
 
 def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
@@ -93,74 +93,74 @@ def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Vi
                 f"is read by 1.2 and older, not by {target.version}; without {E2E} a dump is asynchronous",
             )
         elif section not in SECTIONS:
-            near = get_close_matches(section, SECTIONS, n=1)
-            yield UNKNOWN_SECTION.build_violation(section, f"is not known; {_suggest_value(near)}")
+            close_names = get_close_matches(section, SECTIONS, n=1)
+            yield UNKNOWN_SECTION.build_violation(section, f"is not known; {_suggest_name(close_names)}")
 
 
-def _check_field(section: str, name: str, value: object, given: Settings) -> list[Violation]:
+def _check_field(section: str, name: str, value: object, settings: Settings) -> list[Violation]:
     place, field = f"{section}.{name}", BY_PLACE.get((section, name))
     if field is None:
-        other = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
-        near = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
-        hint = f"it belongs into {other[0]}" if other else _suggest_value(near)
+        other_sections = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
+        close_names = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
+        hint = f"it belongs into {other_sections[0]}" if other_sections else _suggest_name(close_names)
         return [UNKNOWN_FIELD.build_violation(place, f"is not known; {hint}")]
-    if not field.is_known_to(given.target.version):
+    if not field.is_known_to(settings.target.version):
         return [
             OTHER_VERSION.build_violation(
-                place, f"came with {field.since}; {given.target.version} passes it over"
+                place, f"came with {field.since}; {settings.target.version} passes it over"
             )
         ]
-    unread = _find_unread_fields(name, given)
-    if unread:
-        return [UNREAD.build_violation(place, unread)]
-    if not _is(field.type, value):
-        return [TYPE.build_violation(place, f"{_format_value(value)} is not {TYPES[field.type]}{_as_in(field)}")]
-    allowed = field.values(given.target.version)
+    reason = _explain_unread_field(name, settings)
+    if reason:
+        return [UNREAD_FIELD.build_violation(place, reason)]
+    if not _has_type(field.type, value):
+        return [TYPE.build_violation(place, f"{_format_value(value)} is not {TYPES[field.type]}{_format_allowed(field)}")]
+    allowed = field.values(settings.target.version)
     if allowed and value not in allowed:
         choice = ", ".join(str(item) for item in allowed)
         return [
             VALUE.build_violation(
                 place,
-                f"{_format_value(value)} is not one of those that {given.target.version} takes: {choice}",
+                f"{_format_value(value)} is not one of those that {settings.target.version} takes: {choice}",
             )
         ]
     return []
 
 
-def _find_unread_fields(name: str, given: Settings) -> str:
+def _explain_unread_field(name: str, settings: Settings) -> str:
     """Why MindSpore does not look at the field at all; '' if it does."""
-    e2e = given.e2e or {}
-    if name == "file_format" and given.synchronous:
+    e2e = settings.e2e or {}
+    if name == "file_format" and settings.synchronous:
         return "is only for an asynchronous dump, and this one is synchronous and writes npy; leave it out"
     if (
         name == "op_debug_mode"
-        and given.synchronous
-        and given.target.version < (2, 3)
-        and given.common[name] != 0
+        and settings.synchronous
+        and settings.target.version < (2, 3)
+        and settings.common[name] != 0
     ):
         return "is only for an asynchronous dump before 2.3; write 0"
-    if name == "statistic_category" and given.common.get("saved_data", "tensor") == "tensor":
+    if name == "statistic_category" and settings.common.get("saved_data", "tensor") == "tensor":
         return "is read only if saved_data is statistic or full; leave it out, or save statistics"
     if name == "sample_num" and e2e.get("sample_mode") != 1:
         return "is read only with sample_mode 1; leave it out, or write sample_mode 1"
     return ""
 
 
-def _find_missing_fields(given: Settings) -> Iterator[Violation]:
+def _find_missing_fields(settings: Settings) -> Iterator[Violation]:
     for field in FIELDS:
-        section = {COMMON: given.common, E2E: given.e2e}.get(field.section)
+        section = {COMMON: settings.common, E2E: settings.e2e}.get(field.section)
         if (
             section is None
             or field.name in section
-            or not is_required(field, given.target, not given.synchronous)
+            or not is_required(field, settings.target, not settings.synchronous)
         ):
             continue
-        yield MISSING.build_violation(
-            f"{field.section}.{field.name}", f"is missing; it is {field.does}{_as_in(field)}"
+        yield MISSING_FIELD.build_violation(
+            f"{field.section}.{field.name}", f"is missing; it is {field.does}{_format_allowed(field)}"
         )
 
 
-def _is(kind: str, value: object) -> bool:
+def _has_type(kind: str, value: object) -> bool:
     if kind == "uint":
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if kind == "bool":
@@ -168,13 +168,13 @@ def _is(kind: str, value: object) -> bool:
     return isinstance(value, str if kind == "string" else list)
 
 
-def _as_in(field: Field) -> str:
+def _format_allowed(field: Field) -> str:
     form = field.form or ", ".join(str(value) for value in field.allowed)
     return f" ({form})" if form else ""
 
 
-def _suggest_value(near: list[str]) -> str:
-    return f"did you mean {near[0]}?" if near else "leave it out"
+def _suggest_name(close_names: list[str]) -> str:
+    return f"did you mean {close_names[0]}?" if close_names else "leave it out"
 
 
 def _format_value(value: object) -> str:

@@ -281,12 +281,12 @@ BY_PLACE = {(field.section, field.name): field for field in FIELDS}
 SECTIONS = tuple(dict.fromkeys(field.section for field in FIELDS))
 
 
-def is_required(field: Field, target: Target, asynchronous: bool) -> bool:
+def is_required(field: Field, target: Target, is_asynchronous: bool) -> bool:
     """Whether the field must stand in its section; ``asynchronous`` says what kind of dump the file asks for."""
     if field.required == "always":
         return True
     if field.section == E2E:
         return field.name in ("enable", "trans_flag") and target.version < (2, 4)
     return (field.name == "path" and target.version < (1, 5)) or (
-        field.name == "op_debug_mode" and asynchronous
+        field.name == "op_debug_mode" and is_asynchronous
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 ALL = "all"
 #: Numbers beyond 64 bits select no step; a step count has 32 bits.
-_LARGEST = 2**32 - 1
+_MAX_STEP = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ def parse_iterations(text: str) -> Iterations:
     """What a text without bad characters selects."""
     if text == ALL:
         return Iterations(True, (), ())
-    ranges, dead = [], []
+    ranges, unreachable_parts = [], []
     for part in text.split("|"):
-        why = _explain_unreachable(part)
-        if why:
-            dead.append((part, why))
+        reason = _explain_unreachable(part)
+        if reason:
+            unreachable_parts.append((part, reason))
         else:
             first, _, last = part.partition("-")
             ranges.append((int(first), int(last or first)))
-    return Iterations(False, tuple(ranges), tuple(dead))
+    return Iterations(False, tuple(ranges), tuple(unreachable_parts))
 
 
 def _explain_unreachable(part: str) -> str:
@@ -62,7 +62,7 @@ def _explain_unreachable(part: str) -> str:
         return "a range has one '-'"
     if not all(numbers):
         return "a range needs both its ends"
-    if any(len(number) > 20 or int(number) > _LARGEST for number in numbers):
+    if any(len(number) > 20 or int(number) > _MAX_STEP for number in numbers):
         return "no step has so large a number"
     if int(numbers[0]) > int(numbers[-1]):
         return "the range ends before it begins"

@@ -93,10 +93,10 @@ def extract_regex(names: Iterable[str]) -> str:
     return f"{_REGEX}{'|'.join(_SPECIAL.sub(_quote_in_brackets, name) for name in names)})"
 
 
-def _quote_in_brackets(found: re.Match[str]) -> str:
-    if found[0] in r"^[]\\":
-        raise ValueError(f"an operator's name with {found[0]!r}: {found.string!r}")
-    return f"[{found[0]}]"
+def _quote_in_brackets(match: re.Match[str]) -> str:
+    if match[0] in r"^[]\\":
+        raise ValueError(f"an operator's name with {match[0]!r}: {match.string!r}")
+    return f"[{match[0]}]"
 
 
 def list_kernel_names(trace: Trace) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ class Version(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Version:
         """'2.6', '2.6.0' or '2.3.0rc2' -> the version. Raises DumpError for anything else."""
-        found = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
-        if found is None:
+        match = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
+        if match is None:
             raise DumpError(f"{text!r} is no version of MindSpore; write it as 2.6 or 2.6.0")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
 
 #: The version whose behaviour was seen in runs, not only read in its source.

@@ -13,7 +13,7 @@ RULES = (*field_checks.RULES, *rules.RULES)
 
 
 def check(
-    config: object, target: Target, *, here: bool = True, names: tuple[str, ...] | None = None
+    config: object, target: Target, *, run_is_local: bool = True, names: tuple[str, ...] | None = None
 ) -> tuple[Violation, ...]:
     """What MindSpore would refuse, ignore or answer with an empty dump, worst first; nothing if ``config`` holds.
 
@@ -22,7 +22,7 @@ def check(
     full names of all operators and parameters as the runtime has them; with them an entry of kernels that selects
     none is told for certain.
     """
-    settings, found = field_checks.build_settings(config, target, here, names)
+    settings, found = field_checks.build_settings(config, target, run_is_local, names)
     if settings is not None:
         for violations in rules.CHECKS:
             found += violations(settings)

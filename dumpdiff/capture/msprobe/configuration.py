@@ -12,7 +12,7 @@ from ...model.errors import DumpError
 from .fields import BY_NAME, PYTORCH
 from .version import LATEST, Version, format_version
 
-_LARGEST = 1_000_000  #: of a step or rank
+_MAX_NUMBER = 1_000_000  #: of a step or rank
 _PATH = re.compile(r"[A-Za-z0-9_.:/-]+")
 _API = re.compile(
     r"(Distributed|Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Primitive|Aten|VF|NPU|Jit)\..+"
@@ -44,7 +44,7 @@ class Options:
 
 def build_configuration(options: Options) -> dict[str, Any]:
     """The content of config.json. Raises DumpError, naming the rule, for what msprobe would refuse or ignore."""
-    for reason in _find_broken_rules(options):
+    for reason in _find_violations(options):
         raise DumpError(f"msprobe {format_version(options.version)}: {reason}")
     section: dict[str, Any] = {
         "scope": list(options.scope),
@@ -58,8 +58,8 @@ def build_configuration(options: Options) -> dict[str, Any]:
     config: dict[str, Any] = {
         "task": options.task,
         "dump_path": options.path,
-        "rank": [_number(text) for text in options.ranks],
-        "step": [_number(text) for text in options.steps],
+        "rank": [_parse_number(text) for text in options.ranks],
+        "step": [_parse_number(text) for text in options.steps],
         "level": options.level,
     }
     config |= {
@@ -73,18 +73,18 @@ def format_configuration(config: dict[str, Any]) -> str:
     return json.dumps(config, indent=2) + "\n"
 
 
-def _number(text: str) -> int | str:
+def _parse_number(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _find_broken_rules(options: Options) -> Iterator[str]:
+def _find_violations(options: Options) -> Iterator[str]:
     """What stands against the options, the first being told."""
     if not _PATH.fullmatch(options.path):
         yield f"dump_path {options.path!r} may hold letters, digits and _ . : / - only"
-    yield from _parse_numbers("step", options.steps)
-    yield from _parse_numbers("rank", options.ranks)
-    yield from _find_unknown_fields(options)
-    yield from _check_choice(options)
+    yield from _check_numbers("step", options.steps)
+    yield from _check_numbers("rank", options.ranks)
+    yield from _find_ignored_fields(options)
+    yield from _check_scope(options)
     if options.level == "L2" and options.framework == PYTORCH and not options.names:
         yield "level L2 of PyTorch needs list: one API whose kernels to record, on an NPU"
     if "all" in options.data_mode and len(options.data_mode) > 1:
@@ -93,14 +93,14 @@ def _find_broken_rules(options: Options) -> Iterator[str]:
         yield "summary_mode md5 goes with task statistics"
 
 
-def _parse_numbers(name: str, asked: tuple[str, ...]) -> Iterator[str]:
-    for text in asked:
+def _check_numbers(name: str, texts: tuple[str, ...]) -> Iterator[str]:
+    for text in texts:
         first, _, last = text.partition("-")
-        if not _NUMBERS.fullmatch(text) or not int(first) <= int(last or first) <= _LARGEST:
-            yield f"{name} {text!r}: expected a number such as 0, or a range such as 5-8, up to {_LARGEST}"
+        if not _NUMBERS.fullmatch(text) or not int(first) <= int(last or first) <= _MAX_NUMBER:
+            yield f"{name} {text!r}: expected a number such as 0, or a range such as 5-8, up to {_MAX_NUMBER}"
 
 
-def _find_unknown_fields(options: Options) -> Iterator[str]:
+def _find_ignored_fields(options: Options) -> Iterator[str]:
     """Fields that were asked for and would be ignored."""
     for name in ("tensor_list", "precision", "risk_level"):
         field = BY_NAME[name]
@@ -114,7 +114,7 @@ def _find_unknown_fields(options: Options) -> Iterator[str]:
             yield f"{name} goes with task {' or '.join(field.tasks)} and level {', '.join(field.levels)}"
 
 
-def _check_choice(options: Options) -> Iterator[str]:
+def _check_scope(options: Options) -> Iterator[str]:
     """The scope: two full names."""
     if not options.scope:
         return
@@ -123,7 +123,7 @@ def _check_choice(options: Options) -> Iterator[str]:
     elif len(options.scope) != 2:
         yield f"scope takes two names, the first and the last call; {len(options.scope)} given"
     for name in options.scope:
-        if not _fits_field(name, options.level):
+        if not _is_full_name(name, options.level):
             yield f"scope {name!r} is no full name of level {options.level}, such as {_EXAMPLES[options.level]}"
 
 
@@ -135,7 +135,7 @@ _EXAMPLES = {
 }
 
 
-def _fits_field(name: str, level: str) -> bool:
+def _is_full_name(name: str, level: str) -> bool:
     return (level in ("L1", "mix") and _API.fullmatch(name) is not None) or (
         level in ("L0", "mix") and _MODULE.fullmatch(name) is not None
     )

@@ -18,7 +18,7 @@ from ...alignment import Alignment
 from ...rulebook import Rules
 
 #: Confidence below which a pair is a guess (near values, roles): good to look at, but not for a file of facts.
-SURE = 0.7
+MIN_CONFIDENCE = 0.7
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     for row, (op, key) in enumerate(zip(sides[0].op, sides[0].keys, strict=True)):
         if key is None:
             continue
-        choices = sides[1].rows.get(key, ())
+        candidate_rows = sides[1].rows.get(key, ())
         shape, partner = sides[0].shapes[row], ops.get(op, -1)
-        fitting = [other for other in choices if sides[1].shapes[other] == shape]
-        if fitting:
-            own = [other for other in fitting if sides[1].op[other] == partner]
-            same_slot = [other for other in own if sides[1].slots[other] == sides[0].slots[row]]
-            tensors[row] = (same_slot or own or fitting)[0]
-        elif choices:
+        same_shape_rows = [other for other in candidate_rows if sides[1].shapes[other] == shape]
+        if same_shape_rows:
+            partner_rows = [other for other in same_shape_rows if sides[1].op[other] == partner]
+            same_slot_rows = [other for other in partner_rows if sides[1].slots[other] == sides[0].slots[row]]
+            tensors[row] = (same_slot_rows or partner_rows or same_shape_rows)[0]
+        elif candidate_rows:
             reshaped.append(row)
     tensors.update(_pair_scalars(alignment, ops, *sides))
     return Correspondence(ops, tensors, tuple(reshaped))
@@ -92,7 +92,7 @@ class _Side:
 
 def select_certain_pairs(alignment: Alignment) -> pd.DataFrame:
     """The pairs of classes that are more than a guess."""
-    return alignment.classes[alignment.classes["confidence"] >= SURE]
+    return alignment.classes[alignment.classes["confidence"] >= MIN_CONFIDENCE]
 
 
 def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
@@ -100,7 +100,7 @@ def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int
     paired = dict(
         zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True)
     )
-    found: list[tuple[float, int, int]] = []
+    ranked_pairs: list[tuple[float, int, int]] = []
     for op, rows in enumerate(target.of_op):
         votes: Counter[int] = Counter()
         for key in {target.keys[row] for row in rows}:
@@ -110,29 +110,29 @@ def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int
         for other, count in votes.items():
             share = 2 * count / (len(rows) + len(reference.of_op[other]))
             same_scope = target.scopes[op] == reference.scopes[other] != ""
-            found.append((share + 2 * (paired.get(op) == other) + same_scope, op, other))
+            ranked_pairs.append((share + 2 * (paired.get(op) == other) + same_scope, op, other))
     ops: dict[int, int] = {}
-    taken: set[int] = set()
-    for _, op, other in sorted(found, key=lambda row: (-row[0], abs(row[1] - row[2]), row[1])):
-        if op not in ops and other not in taken:
+    paired_references: set[int] = set()
+    for _, op, other in sorted(ranked_pairs, key=lambda row: (-row[0], abs(row[1] - row[2]), row[1])):
+        if op not in ops and other not in paired_references:
             ops[op] = other
-            taken.add(other)
+            paired_references.add(other)
     return ops
 
 
 def _pair_scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterator[tuple[int, int]]:
     """Scalar arguments in the same slot of two calls of one kind: an epsilon that differs is to be compared."""
-    found = []
+    scalar_rows = []
     for side, flow in zip(sides, (alignment.target, alignment.reference), strict=True):
         rows = np.flatnonzero(
             flow.tensors["constant"].to_numpy() & (flow.tensors["size"].to_numpy() == 1)
         )
-        found.append({(side.op[row], side.slots[row]): row for row in rows.tolist()})
-    for (op, slot), row in found[0].items():
+        scalar_rows.append({(side.op[row], side.slots[row]): row for row in rows.tolist()})
+    for (op, slot), row in scalar_rows[0].items():
         other = ops.get(op, -1)
         if (
             other >= 0
             and alignment.target_kinds[op] == alignment.reference_kinds[other]
-            and (other, slot) in found[1]
+            and (other, slot) in scalar_rows[1]
         ):
-            yield row, found[1][other, slot]
+            yield row, scalar_rows[1][other, slot]

@@ -74,22 +74,22 @@ def build_mapping(
         raise DumpError(
             f"{target.path}: msprobe takes API mappings for MindSpore targets only; use --kind data"
         )
-    pairs, apart, notes = {"data": _build_data_mapping, "cell": _build_cell_mapping, "api": _build_api_mapping}[kind](names)
+    pairs, unpaired_names, notes = {"data": _build_data_mapping, "cell": _build_cell_mapping, "api": _build_api_mapping}[kind](names)
     if not pairs:
         raise DumpError(
             f"{target.path}: nothing that a mapping of kind {kind} could pair rightly; use --kind data"
         )
     head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {format_version(names.version)}), written by dumpdiff."
     slots = _group_slots(names, pairs) if kind == "api" else {}
-    return MsprobeMapping(kind, pairs, apart, (head, *notes), slots)
+    return MsprobeMapping(kind, pairs, unpaired_names, (head, *notes), slots)
 
 
-_Found = tuple[dict[str, str], tuple[str, ...], list[str]]
+_MappingParts = tuple[dict[str, str], tuple[str, ...], list[str]]
 
 
-def _build_data_mapping(names: Names) -> _Found:
+def _build_data_mapping(names: Names) -> _MappingParts:
     leaves = [leaf for entry in names.target.values() for leaf in entry]
-    apart = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
+    unpaired_names = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
     notes = [
         f"{len(names.pairs)} of the target's {names.recorded} tensors and numbers have a partner."
     ]
@@ -97,20 +97,20 @@ def _build_data_mapping(names: Names) -> _Found:
         notes.append(
             f"{names.reshaped} have theirs in another shape, which msprobe cannot compare: left out."
         )
-    if apart:
+    if unpaired_names:
         notes.append(
-            f"{len(apart)} (ending in {NO_PARTNER}) are only named like something else: kept apart."
+            f"{len(unpaired_names)} (ending in {NO_PARTNER}) are only named like something else: kept apart."
         )
-    return names.pairs, apart, notes
+    return names.pairs, unpaired_names, notes
 
 
-def _build_cell_mapping(names: Names) -> _Found:
+def _build_cell_mapping(names: Names) -> _MappingParts:
     """Modules by name. msprobe also replaces a name inside longer ones, so that every module is listed.
 
     It takes "what stands between the first dot and the direction" for a module's name, of APIs too: calls that it
     would pair by their own names, and that are not known to be the same, are kept apart in the same way.
     """
-    pairs, refused = _group_by_name(names, _CELL, "Module.")
+    pairs, refused = _pair_by_name(names, _CELL, "Module.")
     cells: dict[str, None] = {}
     calls: dict[str, None] = {}
     for entry, leaves in names.target.items():
@@ -126,8 +126,8 @@ def _build_cell_mapping(names: Names) -> _Found:
     return pairs, tuple(name for name in (*cells, *calls) if name not in pairs), [*notes, *refused]
 
 
-def _build_api_mapping(names: Names) -> _Found:
-    pairs, refused = _group_by_name(names, _API, "")
+def _build_api_mapping(names: Names) -> _MappingParts:
+    pairs, refused = _pair_by_name(names, _API, "")
     notes = [
         f"{len(pairs)} APIs whose calls have the same numbers. By msprobe's own table it may pair others too."
     ]
@@ -140,20 +140,20 @@ def _group_slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
         api: {"input": {}, "output": {}} for api in apis
     }
     for entry, leaves in names.target.items():
-        found = _API.fullmatch(entry)
-        if found is None or found["name"] not in apis:
+        match = _API.fullmatch(entry)
+        if match is None or match["name"] not in apis:
             continue
         for leaf in leaves:
             place, _, slot = leaf.removeprefix(f"{entry}.").partition(".")
             if place in ("input", "output"):
-                slots[found["name"]][place][slot] = None
+                slots[match["name"]][place][slot] = None
     return {
-        api: {place: tuple(found) for place, found in places.items()}
+        api: {place: tuple(match) for place, match in places.items()}
         for api, places in slots.items()
     }
 
 
-def _group_by_name(
+def _pair_by_name(
     names: Names, pattern: re.Pattern[str], front: str
 ) -> tuple[dict[str, str], list[str]]:
     """Name -> name, where it pairs something and nothing wrongly; and how many were refused, in words.
@@ -161,35 +161,35 @@ def _group_by_name(
     ``pattern`` takes an entry apart; msprobe looks for ``front``, the other name and the rest as it is.
     """
     calls: dict[str, list[tuple[str, str]]] = defaultdict(list)  # name -> (entry, rest)
-    wanted: dict[str, Counter[str]] = defaultdict(Counter)
+    partner_counts: dict[str, Counter[str]] = defaultdict(Counter)
     for entry, leaves in names.target.items():
-        shown = pattern.fullmatch(entry)
-        if shown is None:
+        entry_match = pattern.fullmatch(entry)
+        if entry_match is None:
             continue
-        calls[shown["name"]].append((entry, shown["rest"]))
+        calls[entry_match["name"]].append((entry, entry_match["rest"]))
         for leaf in leaves:
-            other = pattern.match(names.pairs.get(leaf, ""))
-            if other is not None and other["front"] in ("", front):
-                wanted[shown["name"]][other["name"]] += 1
-    pairs, refused = {}, 0
-    for name, counts in wanted.items():
+            partner_match = pattern.match(names.pairs.get(leaf, ""))
+            if partner_match is not None and partner_match["front"] in ("", front):
+                partner_counts[entry_match["name"]][partner_match["name"]] += 1
+    pairs, n_refused = {}, 0
+    for name, counts in partner_counts.items():
         partner = counts.most_common(1)[0][0]
-        sought = [
+        leaf_pairs = [
             pair
             for entry, rest in calls[name]
-            for pair in _list_leaves(names, entry, f"{front}{partner}{rest}")
+            for pair in _pair_leaves(names, entry, f"{front}{partner}{rest}")
         ]
-        if any(names.wrong(*pair) for pair in sought):
-            refused += 1
-        elif any(names.pairs.get(leaf) == found for leaf, found in sought):
+        if any(names.wrong(*pair) for pair in leaf_pairs):
+            n_refused += 1
+        elif any(names.pairs.get(leaf) == found for leaf, found in leaf_pairs):
             pairs[name] = partner
-    said = f"{refused} more cannot be said by name: numbers or slots differ; --kind data says them."
-    return pairs, [said] if refused else []
+    note = f"{n_refused} more cannot be said by name: numbers or slots differ; --kind data says them."
+    return pairs, [note] if n_refused else []
 
 
-def _list_leaves(names: Names, entry: str, sought: str) -> Iterator[tuple[str, str]]:
+def _pair_leaves(names: Names, entry: str, reference_entry: str) -> Iterator[tuple[str, str]]:
     """Each leaf of an entry, and the name that msprobe looks for in its place."""
-    return ((leaf, sought + leaf.removeprefix(entry)) for leaf in names.target[entry])
+    return ((leaf, reference_entry + leaf.removeprefix(entry)) for leaf in names.target[entry])
 
 
 def _build_api_row(name: str, other: str, slots: Slots) -> str:

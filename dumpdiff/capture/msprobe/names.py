@@ -34,8 +34,8 @@ class Names:
         other = self.reference.get(name)
         if other is None or self.pairs.get(leaf) == name:
             return False
-        ours, theirs = self.values[0].get(leaf, -1), self.values[1].get(other, -1)
-        return ours != theirs and max(ours, theirs) >= 0
+        target_value, reference_value = self.values[0].get(leaf, -1), self.values[1].get(other, -1)
+        return target_value != reference_value and max(target_value, reference_value) >= 0
 
 
 def collect_names(alignment: Alignment, rules: Rules, version: Version | None = None) -> Names:
@@ -44,14 +44,14 @@ def collect_names(alignment: Alignment, rules: Rules, version: Version | None = 
     Raises DumpError if a side is no dump of msprobe.
     """
     traces = alignment.target.trace, alignment.reference.trace
-    files = _dump("target", traces[0]), _dump("reference", traces[1])
+    files = _get_dump_file("target", traces[0]), _get_dump_file("reference", traces[1])
     version = version or get_version(traces[1].source)
     reference = _group_by_compared_name(read_entry_leaves(files[1]), version)
-    sought = {leaf: name for name, leaf in reference.items()}
+    lookup_names = {leaf: name for name, leaf in reference.items()}
     leaves = list_leaf_names(traces[0]), list_leaf_names(traces[1])
-    found = build_correspondence(alignment, rules)
+    correspondence = build_correspondence(alignment, rules)
     partners = (
-        (leaves[0][row], sought.get(leaves[1][other], "")) for row, other in found.tensors.items()
+        (leaves[0][row], lookup_names.get(leaves[1][other], "")) for row, other in correspondence.tensors.items()
     )
     return Names(
         version,
@@ -59,7 +59,7 @@ def collect_names(alignment: Alignment, rules: Rules, version: Version | None = 
         reference,
         {leaf: name for leaf, name in partners if name},
         len(leaves[0]),
-        len(found.reshaped),
+        len(correspondence.reshaped),
         _collect_values(alignment, *leaves),
     )
 
@@ -74,7 +74,7 @@ def _group_by_compared_name(entries: dict[str, tuple[str, ...]], version: Versio
 
 
 def _collect_values(
-    alignment: Alignment, ours: list[str], theirs: list[str]
+    alignment: Alignment, target_leaves: list[str], reference_leaves: list[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Leaf -> number of its value, on both sides: the target's for values that are surely paired, else -1."""
     pairs = select_certain_pairs(alignment)
@@ -83,16 +83,16 @@ def _collect_values(
     return (
         {
             leaf: value if value in paired else -1
-            for leaf, value in zip(ours, alignment.target.tensor_class.tolist(), strict=True)
+            for leaf, value in zip(target_leaves, alignment.target.tensor_class.tolist(), strict=True)
         },
         {
             leaf: number.get(value, -1)
-            for leaf, value in zip(theirs, alignment.reference.tensor_class.tolist(), strict=True)
+            for leaf, value in zip(reference_leaves, alignment.reference.tensor_class.tolist(), strict=True)
         },
     )
 
 
-def _dump(role: str, trace: Trace) -> Path:
+def _get_dump_file(role: str, trace: Trace) -> Path:
     source = trace.source
     if source.format != msprobe.FORMAT:
         raise DumpError(

@@ -13,7 +13,7 @@ SCRIPTS = {
     "mindformers": ((MINDSPORE,), "MindSpore Transformers: the script that makes the Trainer"),
 }
 
-_CALLBACK: Version = (1, 3)  #: from here on there is MsprobeStep
+_FIRST_WITH_CALLBACK: Version = (1, 3)  #: from here on there is MsprobeStep
 
 _LOOP = """\
 # {where_import}
@@ -76,9 +76,9 @@ def build_script_lines(config: str, framework: str, script: str, version: Versio
     if framework not in SCRIPTS[script][0]:
         raise DumpError(f"--script {script} is for {SCRIPTS[script][0][0]}, not {framework}")
     if script == "mindformers":
-        if version < _CALLBACK:
+        if version < _FIRST_WITH_CALLBACK:
             raise DumpError(
-                f"--script mindformers: MsprobeStep came with msprobe {format_version(_CALLBACK)}; use a later version"
+                f"--script mindformers: MsprobeStep came with msprobe {format_version(_FIRST_WITH_CALLBACK)}; use a later version"
             )
         return _TRAINER.format(config=config)
     return _LOOP.format(framework=framework, config=config, **_PLACES[framework, script])

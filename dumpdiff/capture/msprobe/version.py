@@ -21,8 +21,8 @@ def parse_version(text: str) -> Version:
 
 def get_version(source: Source) -> Version:
     """The version that wrote a dump, as far as the dump tells, else the latest."""
-    found = re.search(r"\d+(\.\d+)*", source.era)
-    return parse_version(found[0]) if source.format == "msprobe" and found else LATEST
+    match = re.search(r"\d+(\.\d+)*", source.era)
+    return parse_version(match[0]) if source.format == "msprobe" and match else LATEST
 
 
 def format_version(version: Version) -> str:

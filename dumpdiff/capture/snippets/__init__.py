@@ -102,16 +102,16 @@ def build_snippet(
     the dump (that of msprobe for PyTorch, MindSpore's own otherwise); each is used where the code has it. Raises
     KeyError for a kind or framework that there is not.
     """
-    chosen = FRAMEWORKS[framework]
-    config = chosen.config if config is None else config
+    target = FRAMEWORKS[framework]
+    config = target.config if config is None else config
     values = {"seed": seed, "rank": rank, "folder": _escape_quotes(folder), "config": _escape_quotes(config)}
-    about = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {chosen.where[kind]}".splitlines()]
-    lines = [line for text in about for line in wrap(text, 110, break_long_words=False)]
-    head = Template("".join(f"# {line}\n" for line in lines)).substitute(values)
-    if kind == "dump" and chosen.written_for == "pytorch":
-        return head + _build_msprobe_lines(framework, config)
-    body = (_TEMPLATES / chosen.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
-    return head + Template(body).substitute(values)
+    comments = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {target.where[kind]}".splitlines()]
+    lines = [line for text in comments for line in wrap(text, 110, break_long_words=False)]
+    header = Template("".join(f"# {line}\n" for line in lines)).substitute(values)
+    if kind == "dump" and target.written_for == "pytorch":
+        return header + _build_msprobe_lines(framework, config)
+    body = (_TEMPLATES / target.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
+    return header + Template(body).substitute(values)
 
 
 def _build_msprobe_lines(framework: str, config: str) -> str:

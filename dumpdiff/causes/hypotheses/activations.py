@@ -22,7 +22,7 @@ _FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
 
 
 def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = f(x) or f(x) y; faulty = g(x) or g(x) y."""
+    """Suggest another activation: faithful = f(x) or f(x) y, faulty = g(x) or g(x) y."""
     if not case.is_forward_value:
         return
     inputs = list(case.find_same_size_arrays())
@@ -45,7 +45,7 @@ def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Cand
 
 
 def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = f(first half) second half of one operand; halves swapped, or another f."""
+    """Suggest swapped halves or another f, if faithful = f(half) half of one operand."""
     if not case.is_forward_value:
         return
     for operand in case.operands:

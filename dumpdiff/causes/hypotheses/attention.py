@@ -52,7 +52,7 @@ def find_hidden(array: AnyArray) -> Flags | None:
 
 
 def suggest_mask(case: FaultCase) -> Iterator[Candidate]:
-    """Other scores are hidden: none at all, or those beyond another diagonal."""
+    """Suggest that other scores are hidden: none, or those beyond another diagonal."""
     hidden = find_hidden(case.faithful)
     if case.phase != FORWARD or hidden is None:
         return
@@ -126,7 +126,7 @@ def _holds_zeros_and_ones(array: AnyArray) -> bool:
 
 
 def suggest_softmax_axis(case: FaultCase) -> Iterator[Candidate]:
-    """Softmax along another axis, or sigmoid in place of softmax."""
+    """Suggest softmax along another axis, or sigmoid in place of softmax."""
     if not case.is_forward_value:
         return
     if case.faithful.ndim < 2 or case.faithful.min() < 0:
@@ -182,7 +182,7 @@ class _AttentionCall:
 
 
 def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
-    """softmax(q k^T scale + mask) v of q, k and v, with another scale, mask or axis."""
+    """Suggest softmax(q k^T scale + mask) v with another scale, mask or axis."""
     call = _find_attention_call(case)
     if call is None:
         return

@@ -16,7 +16,7 @@ _ROW_LIMITS = 10
 
 
 def suggest_router_normalization(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = p / sum(p) and faulty = p, or the reverse."""
+    """Suggest faithful = p / sum(p) and faulty = p, or the reverse."""
     if not case.is_forward_value:
         return
     if case.faithful.ndim < 2 or case.faithful.min() < 0:
@@ -30,7 +30,7 @@ def suggest_router_normalization(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_missing_rows(case: FaultCase) -> Iterator[Candidate]:
-    """Rows of the sum lack the output of one expert: all its tokens, or those beyond capacity."""
+    """Suggest that the sum lacks the output of one expert: for all tokens, or beyond capacity."""
     if not case.is_forward_value or case.faithful.ndim < 2 or not _is_routed(case):
         return
     width = case.faithful.shape[-1]

@@ -27,7 +27,7 @@ _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
 def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = c faithful, with c by least squares over unmasked elements."""
+    """Suggest faulty = c faithful, with c by least squares over unmasked elements."""
     is_masked = find_masked(case.faithful)
     if case.faithful.size < 1 or case.is_source:
         return
@@ -91,7 +91,7 @@ def _choose_factor_cause(case: FaultCase) -> str:
 
 
 def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = 0."""
+    """Suggest faulty = 0."""
     is_floating = case.faithful.dtype.kind == "f"
     if not is_floating or case.finding.is_given or not np.any(case.faithful):
         return

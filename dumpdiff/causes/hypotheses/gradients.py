@@ -22,7 +22,7 @@ _MAX_DIFFERENCE_OPERANDS = 16
 
 
 def suggest_missing_branch_of_vector(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = sum of G X over the rows, a vector's gradient.
+    """Suggest a missing branch in a vector's gradient, faithful = sum of G X over the rows.
 
     faulty has one addend of G in place of G, or lacks one addend.
     """
@@ -58,7 +58,7 @@ def _sum_products(gradient: Floats, x: Floats) -> Floats:
 
 
 def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = G w, or its sum over the last axis.
+    """Suggest a missing branch in faithful = G w, or its sum over the last axis.
 
     faulty has one addend of G in place of G, or lacks one addend.
     """
@@ -118,7 +118,7 @@ def _multiply(gradient: AnyArray, factor: AnyArray, is_summed: bool) -> AnyArray
 
 
 def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = faithful - a for an operand a, the gradient of one branch; or a itself."""
+    """Suggest faulty = faithful - a or faulty = a, for an operand a: the gradient of one branch."""
     if case.phase != BACKWARD or case.faithful.size < 2:
         return
     operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]

@@ -21,7 +21,7 @@ _HEAD_AXES = ((0, 2, 1, 3), (0, 3, 1, 2))
 
 
 def suggest_bias(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = faithful - b or faithful + b for a bias b.
+    """Suggest faulty = faithful - b or faithful + b for a bias b.
 
     Not if it is the faithful side that was computed without b.
     """
@@ -90,7 +90,7 @@ def _has_product_size(x: Operand, weight: Operand, size: int) -> bool:
 
 
 def suggest_bias_of_input(case: FaultCase) -> Iterator[Candidate]:
-    """The bias of an input of the last op, such as the queries before their scores.
+    """Suggest a changed bias of an input of the last op, such as the queries before their scores.
 
     It is subtracted from the input, or added once more.
     """
@@ -159,7 +159,7 @@ def _has_one_bias(case: FaultCase, rows: AnyArray, bias: AnyArray) -> bool | Non
 
 
 def suggest_transposed_weight(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = x W where faithful = x W^T, for a square weight."""
+    """Suggest faulty = x W if faithful = x W^T, for a square weight."""
     if not case.is_forward_value or case.faithful.ndim < 2:
         return
     for weight in case.find_matrix_operands():

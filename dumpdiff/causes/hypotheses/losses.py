@@ -30,7 +30,7 @@ _MASK_SAMPLE = 64
 
 
 def suggest_shifted_labels(case: FaultCase) -> Iterator[Candidate]:
-    """The same whole numbers, shifted along the last axis, or with the rows in another order.
+    """Suggest the same labels, shifted along the last axis, or with rows in another order.
 
     The elements that a shift moves in at the ends are not judged.
     """
@@ -76,7 +76,7 @@ def _find_row_order(rows: AnyArray, other_rows: AnyArray) -> list[int] | None:
 
 
 def suggest_other_token_mask(case: FaultCase) -> Iterator[Candidate]:
-    """A mask of zeros and ones over the tokens differs: another set of tokens counts."""
+    """Suggest that another set of tokens counts, if a mask of zeros and ones differs."""
     faithful, faulty = case.faithful, case.faulty
     if not case.is_source or faithful.size < _MIN_MASK_TOKENS:
         return
@@ -106,7 +106,7 @@ class _Reduction:
 
 
 def suggest_other_loss(case: FaultCase) -> Iterator[Candidate]:
-    """The cross-entropy of two operands: labels shifted, summed, or averaged over other tokens."""
+    """Suggest a cross-entropy with shifted labels, a sum, or a mean over other tokens."""
     if not case.is_forward_value or not case.is_near_loss:
         return
     for logits, labels in _iterate_logits_and_labels(case):
@@ -142,7 +142,7 @@ def _shift_labels(
 
 
 def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
-    """The loss of agreeing losses per token: over other tokens, summed, or divided otherwise."""
+    """Suggest another sum or mean of agreeing losses per token."""
     if not case.is_forward_value or case.faithful.size != 1:
         return
     for operand in case.operands:
@@ -213,7 +213,7 @@ def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Re
 
 
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = faithful + log n: the vocabulary counted n times; faulty = n faithful: no mean."""
+    """Suggest faulty = faithful + log n (vocabulary counted n times) or n faithful (no mean)."""
     if not case.is_forward_value or not (case.is_near_loss or case.faithful.size == 1):
         return
     for n_copies in _VOCABULARY_COPIES:
@@ -254,7 +254,7 @@ def _collect_token_counts(case: FaultCase) -> set[int]:
 
 
 def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
-    """Rows without a gradient are tokens that do not count: faulty = c faithful.
+    """Suggest faulty = c faithful, if rows without a gradient are tokens that do not count.
 
     c is the ratio of the numbers of tokens that count; if these are equal, the number of tokens
     or its inverse.

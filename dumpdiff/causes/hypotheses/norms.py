@@ -27,7 +27,7 @@ _LAST_AXIS, _IMAGE_AXES = (-1,), (0, 2, 3)
 
 
 def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
-    """The sum under a root: faulty - faithful is one number, and a root follows."""
+    """Suggest another epsilon in a sum under a root, if faulty - faithful is one number."""
     if case.faithful.size < _MIN_VALUES or not case.consumer_kinds & _ROOT_KINDS:
         return
     is_computed = not case.is_source and not case.is_discrete
@@ -44,7 +44,7 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_epsilon_in_root(case: FaultCase) -> Iterator[Candidate]:
-    """1 / sqrt(v + eps) and sqrt(v + eps) of a non-negative operand v."""
+    """Suggest another epsilon in 1 / sqrt(v + eps) or sqrt(v + eps), for an operand v >= 0."""
     if not case.is_forward_value or case.faithful.size < _MIN_VALUES:
         return
     if np.min(case.faithful) <= 0 or np.min(case.faulty) <= 0:
@@ -102,7 +102,7 @@ class _Norm:
 
 
 def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
-    """norm(x) w + b with the epsilon of either side solved for, and with the other kind of norm."""
+    """Suggest norm(x) w + b with another epsilon, or the other kind of norm."""
     if not case.is_forward_value or case.faithful.ndim < 1:
         return
     vectors = [operand.array for operand in case.find_vector_operands()]
@@ -164,7 +164,7 @@ def _broadcast_vector(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> Any
 
 
 def suggest_centering(case: FaultCase) -> Iterator[Candidate]:
-    """Inside a norm: the mean is subtracted, or its squares, on one side only."""
+    """Suggest that only one side subtracts the mean inside a norm."""
     if not case.is_forward_value:
         return
     for operand in list(case.operands):

@@ -54,7 +54,7 @@ class Rule:
 
 
 def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
-    """The rule that gives the faithful side's weight, with one change."""
+    """Suggest the rule that gives the faithful side's weight, with one change."""
     if case.phase != OPTIMIZER or case.faithful.size < 2:
         return
     arrays = list(case.find_same_size_arrays())[:_MAX_OPERANDS]
@@ -82,7 +82,7 @@ def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
-    """A weight times 1 - rate x decay: no decay on one side, or another rate."""
+    """Suggest a weight times 1 - rate x decay: no decay on one side, or another rate."""
     factors = [value for value in case.numbers if _MIN_DECAY_FACTOR < value < 1]
     if case.phase != OPTIMIZER or case.faithful.size < 2 or len(factors) > 1:
         return

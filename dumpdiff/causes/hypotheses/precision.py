@@ -31,7 +31,7 @@ def round_to_narrow(array: AnyArray, dtype: str) -> AnyArray:
 
 
 def suggest_rounded_inputs(case: FaultCase) -> Iterator[Candidate]:
-    """The faithful side's last op with one input or all rounded, and with its output rounded."""
+    """Suggest the faithful side's last op with rounded inputs, and with a rounded output."""
     call = case.call
     if call is None or case.is_source:
         return
@@ -79,7 +79,7 @@ def _interpret(call: Call, inputs: list[AnyArray]) -> Iterator[tuple[str, AnyArr
 
 
 def suggest_narrow_elements(case: FaultCase) -> Iterator[Candidate]:
-    """Every element is a number of a narrower dtype, within a few units of the faithful side's."""
+    """Suggest a narrower dtype, if every element of the faulty side is a number of that dtype."""
     if case.faithful.size < _MIN_ELEMENTS or case.finding.is_given:
         return
     largest = float(np.abs(case.faithful).max())

@@ -29,7 +29,7 @@ _MAX_DEVIATIONS = 12.0
 
 
 def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = a + b; faulty = a + c b, a, or d + b with another operand d."""
+    """Suggest faulty = a + c b, a, or d + b with another operand d, if faithful = a + b."""
     if case.faithful.size < 2 or case.is_source:
         return
     same_size = list(case.find_same_size_operands())[:_MAX_BRANCHES]
@@ -84,9 +84,9 @@ def _replace_branch(
 
 
 def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
-    """Some elements of the value, or of a branch of a sum, are zero; the others are scaled.
+    """Suggest that dropout was applied to the value, or to a branch of a sum.
 
-    The factor is 1 / (1 - p).
+    Some elements are zero, the others are multiplied by 1 / (1 - p).
     """
     if not case.is_forward_value or case.faithful.size < _MIN_ELEMENTS:
         return
@@ -129,7 +129,10 @@ def _format_dropout(share: float, factor: float) -> str:
 
 
 def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:
-    """A mask of zeros and 1 / (1 - p) that only the faulty side has, on an input of the last op."""
+    """Suggest dropout on an input of the last op, by a mask that only the faulty side has.
+
+    The mask holds zeros and 1 / (1 - p).
+    """
     if case.call is None or not case.is_forward_value:
         return
     for operand in case.faulty_operands:

@@ -55,7 +55,7 @@ class _Table:
 
 
 def suggest_table(case: FaultCase) -> Iterator[Candidate]:
-    """A table of cosines or sines, changed in layout, positions, base or precision."""
+    """Suggest a table of cosines or sines with another layout, position, base or precision."""
     rows = _read_table(case.faithful)
     if case.phase != FORWARD or rows is None:
         return
@@ -152,7 +152,7 @@ def _measure_distance(table: _Table, base: float, rows: AnyArray) -> float:
 
 
 def suggest_other_layout(case: FaultCase) -> Iterator[Candidate]:
-    """rotated(x), rotated(x) sin or x cos + rotated(x) sin, with pairs in the other layout."""
+    """Suggest pairs of the other layout in rotated(x), rotated(x) sin or x cos + rotated(x) sin."""
     faithful = case.faithful
     if not case.is_forward_value or faithful.ndim < 2:
         return

@@ -18,7 +18,7 @@ _COMPUTED_FINDINGS = ("introduced", "region")
 
 
 def suggest_shifted_rows(case: FaultCase) -> Iterator[Candidate]:
-    """faithful = table[ids], faulty = table[ids + k]; ids 0, 1, 2, ... are positions."""
+    """Suggest faulty = table[ids + k] if faithful = table[ids]; ids 0, 1, 2, ... are positions."""
     if not case.is_forward_value or case.faithful.ndim < 2:
         return
     shape = case.faithful.shape
@@ -59,7 +59,7 @@ def _counts_up(numbers: AnyArray) -> bool:
 
 
 def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
-    """Whole numbers that count up on the faithful side start at another number."""
+    """Suggest another first position, if the faithful side counts up."""
     if not case.is_discrete or case.faithful.size < _MIN_POSITIONS:
         return
     if not case.is_source and case.finding.kind not in _COMPUTED_FINDINGS:

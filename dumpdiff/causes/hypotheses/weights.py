@@ -29,7 +29,7 @@ def _is_floating_parameter(case: FaultCase) -> bool:
 
 
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
-    """One number everywhere, for example zeros or ones: a layer before a checkpoint is loaded."""
+    """Suggest one number everywhere, for example zeros: a layer whose checkpoint was not loaded."""
     if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
     if np.ptp(case.faithful) > 0 and np.ptp(case.faulty) == 0:
@@ -42,7 +42,7 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_zero_rows(case: FaultCase) -> Iterator[Candidate]:
-    """Some rows of a fused weight are zero: those of one of its parts."""
+    """Suggest that some rows of a fused weight are zero: those of one of its parts."""
     if not _is_floating_parameter(case) or case.faithful.ndim != 2:
         return
     is_zero = ~np.any(case.faulty, axis=1) & np.any(case.faithful, axis=1)
@@ -57,7 +57,7 @@ def suggest_zero_rows(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
-    """faulty = c faithful."""
+    """Suggest faulty = c faithful."""
     if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
     factor = fit_factor(case.faithful, case.faulty)
@@ -71,7 +71,7 @@ def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
-    """A matrix transposed; the kernel of a convolution flipped or transposed."""
+    """Suggest a transposed matrix, or a flipped or transposed kernel of a convolution."""
     if not _is_floating_parameter(case):
         return
     faithful = case.faithful
@@ -88,7 +88,7 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
-    """Another parameter of the same shape is in its place."""
+    """Suggest that another parameter of the same shape is in its place."""
     shape = case.faithful.shape
     same_shape = [operand for operand in case.parameters if operand.shape == shape]
     name = ""
@@ -132,7 +132,7 @@ def _strip_path(name: str) -> str:
 
 
 def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
-    """The rows or columns in another order: shifted by one, whole heads, or experts."""
+    """Suggest rows or columns in another order: shifted by one, whole heads, or experts."""
     if case.is_discrete or case.faithful.ndim < 2:
         return
     if not case.is_source and "matmul" not in case.kinds:
@@ -207,7 +207,7 @@ def _find_block_length(order: Ints) -> int:
 
 
 def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
-    """All rows are equal but a few; of any table, or of rows read from one."""
+    """Suggest that a few rows are wrong, of a table or of rows read from one."""
     if case.faithful.ndim < 2:
         return
     if not _is_floating_parameter(case) and "gather_rows" not in case.kinds:
@@ -240,7 +240,7 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:
-    """The parameter rounded to a narrower dtype."""
+    """Suggest that the parameter was rounded to a narrower dtype."""
     if not _is_floating_parameter(case):
         return
     for dtype in ("float16", "bfloat16"):

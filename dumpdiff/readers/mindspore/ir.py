@@ -159,13 +159,17 @@ def _parse_input(argument: str, subgraph: int) -> Input:
 
 
 def _parse_tensor_constant(match: re.Match[str]) -> Input:
-    shape = tuple(int(extent) for extent in match["shape"].split(",") if extent.strip())
+    shape = _parse_extents(match["shape"])
     values: tuple[float, ...] | None = None
     if "..." not in match["value"]:  # a long tensor is abbreviated
         values = _parse_numbers(match["value"])
         if len(values) != math.prod(shape):
             values = None
     return Input(CONSTANT, "", values, _parse_dtype(match["dtype"]), shape)
+
+
+def _parse_extents(text: str) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in text.split(",") if extent.strip())
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -207,5 +211,4 @@ def _parse_outputs(type_text: str) -> list[Output]:
 def _parse_shape(match: re.Match[str]) -> tuple[int, ...] | None:
     if match[0] == "NoShape":
         return ()
-    extents = [extent for extent in match[1].split(",") if extent.strip()]
-    return validate_shape(int(extent) for extent in extents)
+    return validate_shape(_parse_extents(match[1]))

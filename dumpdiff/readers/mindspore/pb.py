@@ -22,6 +22,7 @@ _STRING, _TUPLE, _LIST = 13, 31, 32
 _MODEL_GRAPH = 4  #: field of ModelProto
 _GRAPH_NODE, _GRAPH_PARAMETER, _GRAPH_CONSTANT = 1, 3, 5  #: fields of GraphProto
 _NODE_NAME = 8  #: field of NodeProto
+_TUPLE_ITEM = 18  #: field of ValueProto
 _MAX_DEPTH = 32  #: levels of tuples inside tuples
 
 _Value = int | bytes
@@ -188,9 +189,12 @@ def _parse_outputs(data: _Value, depth: int = 0) -> list[Output]:
 
 
 def _parse_shape(data: _Value) -> tuple[int, ...] | None:
-    dimensions = [value for field, value in _iterate_fields(data) if field == 1]
-    extents = [_parse_message(dimension).get(1, 0) for dimension in dimensions]
-    return validate_shape(_to_signed(extent) for extent in extents)
+    extents = []
+    for field, dimension in _iterate_fields(data):
+        if field == 1:
+            extent = _parse_message(dimension).get(1, 0)
+            extents.append(_to_signed(extent))
+    return validate_shape(extents)
 
 
 def _get_dtype(number: _Value | None) -> str:
@@ -222,13 +226,18 @@ def _parse_constant(data: _Value | None) -> Input:
 
 
 def _parse_tuple_constant(fields: list[_Field]) -> Input:
-    items = [_parse_constant(value) for field, value in fields if field == 18]
-    if not items:
+    dtypes: list[str] = []
+    values: list[float] = []
+    for field, value in fields:
+        if field == _TUPLE_ITEM:
+            item = _parse_constant(value)
+            dtypes.append(item.dtype)
+            values += (item.values or ())[:1]
+    if not dtypes:
         return Input(NOTHING)
-    flat_values = [item.values[0] for item in items if item.values]
-    if len(flat_values) != len(items):
+    if len(values) != len(dtypes):
         return Input(CONSTANT)
-    return Input(CONSTANT, "", tuple(flat_values), items[0].dtype, (len(flat_values),))
+    return Input(CONSTANT, "", tuple(values), dtypes[0], (len(values),))
 
 
 def _parse_scalar(message: dict[int, _Value]) -> float | None:

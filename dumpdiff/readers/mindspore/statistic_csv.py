@@ -231,8 +231,8 @@ def _parse_number(text: str) -> float:
 
 def _classify_finite(texts: Sequence[str], numbers: NDArray[Any]) -> NDArray[Any]:
     """Return 1 for a finite number, 0 for inf or a printed nan, -1 where nothing was recorded."""
-    absent_texts = {text for text in set(texts) if text.lower() in _ABSENT}
-    is_recorded = np.array([text not in absent_texts for text in texts])
+    is_recorded_text = {text: text.lower() not in _ABSENT for text in set(texts)}
+    is_recorded = np.array([is_recorded_text[text] for text in texts])
     return np.where(is_recorded, np.isfinite(numbers), -1).astype(np.int8)
 
 

@@ -318,12 +318,12 @@ class _GraphRows:
         """
         if not op.inputs or not op_types.is_optimizer(op.kind):
             return ""
-        slot = op.inputs[0]
-        if slot is not None and slot.is_op_output:
+        slot = op.inputs[0] or Slot()
+        if slot.is_op_output:
             producer = self.flow.ops[slot.op]
             if producer.kind == "Cast" and producer.inputs:
-                slot = producer.inputs[0]
-        return slot.parameter if slot is not None else ""
+                slot = producer.inputs[0] or Slot()
+        return slot.parameter
 
     def _is_weight(self, parameter: str) -> bool:
         return _may_be_weight(self.flow.parameters.get(parameter))
@@ -333,10 +333,11 @@ class _GraphRows:
 
         It is the input that is computed, not updated by the op, and has the shape of the parameter.
         """
-        if not slot.is_op_output or not tensor.trusted or tensor.producer < 0:
-            return False
         parameter = self.flow.parameters.get(parameter_name)
-        return parameter is not None and tensor.shape == parameter.shape
+        if parameter is None or tensor.shape != parameter.shape:
+            return False
+        is_computed = slot.is_op_output and tensor.producer >= 0
+        return is_computed and tensor.trusted
 
 
 def _may_be_weight(parameter: Parameter | None) -> bool:

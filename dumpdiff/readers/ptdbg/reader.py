@@ -290,5 +290,7 @@ def _name_task(records: list[Record], files: list[str]) -> str:
     """Return the task in msprobe's words: tensor, md5 or statistics."""
     if any(files):
         return "tensor"
-    has_only_checksums = any(record.hash and not record.statistics for record in records)
-    return "md5" if has_only_checksums else "statistics"
+    for record in records:
+        if record.hash and not record.statistics:
+            return "md5"
+    return "statistics"

@@ -21,14 +21,18 @@ _N_TICKS = 5
 _MAX_DOTS = 40  #: a line of at most so many points also has dots: a single point is no line
 
 _STYLE = """
-text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold } .frame { fill: none; stroke: #999 }
-.target, .reference, .distance { fill: none; stroke-width: 1.3 } .target { stroke: #c33 } .reference { stroke: #27c }
-.distance { stroke: #555 }
+text { font: 12px sans-serif; fill: #444 } .title { font-weight: bold }
+.frame { fill: none; stroke: #999 }
+.target, .reference, .distance { fill: none; stroke-width: 1.3 }
+.target { stroke: #c33 } .reference { stroke: #27c } .distance { stroke: #555 }
 .limit { stroke: #999; stroke-dasharray: 4 3 } .divergence { stroke: #c33; stroke-dasharray: 2 3 }
 text.target { fill: #c33; stroke: none } text.reference { fill: #27c; stroke: none }
-@media (prefers-color-scheme: dark) { svg { background: #181818 } text { fill: #ccc } .distance { stroke: #bbb }
-  .target { stroke: #f77 } text.target { fill: #f77 } .reference { stroke: #7af } text.reference { fill: #7af } }
-"""  # noqa: E501
+@media (prefers-color-scheme: dark) {
+  svg { background: #181818 } text { fill: #ccc } .distance { stroke: #bbb }
+  .target { stroke: #f77 } text.target { fill: #f77 }
+  .reference { stroke: #7af } text.reference { fill: #7af }
+}
+"""
 
 Line = tuple[str, AnyArray, AnyArray]  #: class, steps, values
 

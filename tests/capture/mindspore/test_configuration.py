@@ -34,7 +34,7 @@ def test_what_is_written_holds_for_every_backend_and_version(target: Target) -> 
     for saved_data in ("tensor", "statistic", "full"):
         if saved_data == "tensor" or (target.backend != "cpu" and target.version >= (1, 6)):
             options = Options(path="/data/dump", saved_data=saved_data)
-            assert check(build_configuration(options, target), target, here=False) == ()
+            assert check(build_configuration(options, target), target, run_is_local=False) == ()
 
 
 def test_text_is_the_configuration_one_field_to_a_line() -> None:
@@ -63,7 +63,7 @@ def test_an_asynchronous_dump_writes_npy_and_has_no_section_of_the_synchronous(
 def test_what_the_kind_of_dump_does_not_know_is_not_dropped_but_told() -> None:
     target = Target("ascend", Version(2, 2))
     config = build_configuration(Options(path="/data/dump", sample_num=9), target)
-    assert {violation.rule for violation in check(config, target, here=False)} == {"field-version"}
+    assert {violation.rule for violation in check(config, target, run_is_local=False)} == {"field-version"}
 
 
 @pytest.mark.record

@@ -36,7 +36,7 @@ def rules_broken(
     change(config[C], common)
     if e2e is not None:
         change(config.setdefault(E, {}), e2e)
-    return {violation.rule for violation in check(config, target, here=False)}
+    return {violation.rule for violation in check(config, target, run_is_local=False)}
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_holds(target: Target, common: dict[str, Any] | None, e2e: dict[str, Any
 def test_ascend_needs_the_section_of_the_synchronous_dump_since_2_6() -> None:
     config = build_configuration(Options(path="/data/dump"), ASCEND)
     del config[E]
-    assert [violation.rule for violation in check(config, ASCEND, here=False)] == ["e2e-needed"]
-    assert check(config, at(ASCEND, 2, 5), here=False) == ()
+    assert [violation.rule for violation in check(config, ASCEND, run_is_local=False)] == ["e2e-needed"]
+    assert check(config, at(ASCEND, 2, 5), run_is_local=False) == ()
 
 
 def test_the_folder_is_left_as_it_was(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_file_in_the_way_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "dump").write_text("")
     config = build_configuration(Options(path=str(tmp_path / "dump" / "deep")), CPU)
     assert [violation.rule for violation in check(config, CPU)] == ["path-unwritable"]
-    assert check(config, CPU, here=False) == ()
+    assert check(config, CPU, run_is_local=False) == ()
 
 
 def test_the_variable_stands_in_for_the_path_and_is_checked_like_it(

@@ -37,8 +37,8 @@ torch.save({name: weight.grad for name, weight in net.named_parameters()}, out /
 save_gradients(backward(Style(HF_NAMES, fused="concat")), str(out / "fused"))
 
 decayed = [weight for weight in net.parameters() if weight.ndim > 1]
-rest = [weight for weight in net.parameters() if weight.ndim == 1]
-squares = [torch.norm(weight.grad, 2) ** 2 for weight in (*decayed, *rest)]
+not_decayed = [weight for weight in net.parameters() if weight.ndim == 1]
+squares = [torch.norm(weight.grad, 2) ** 2 for weight in (*decayed, *not_decayed)]
 (out / "printed_patch.txt").write_text(f"print torch local norm:\n{squares}\n")
 with (out / "printed_lines.txt").open("w") as lines:
     for name, weight in net.named_parameters():

@@ -8,7 +8,7 @@ from ..fields import COMMON, DEVICE_STATISTICS, E2E, HASHES, HOST_STATISTICS
 from ..settings import EXCEPTION, Settings
 from ..violations import Rule, Violation
 
-SAVED, CATEGORY = f"{COMMON}.saved_data", f"{COMMON}.statistic_category"
+SAVED_DATA, CATEGORY = f"{COMMON}.saved_data", f"{COMMON}.statistic_category"
 
 ON_CPU = Rule(
     "statistics-cpu",
@@ -29,7 +29,7 @@ NOT_SYNCHRONOUS = Rule(
     "Before 2.3, statistics on Ascend need an asynchronous dump.",
     source="read",
 )
-UNKNOWN = Rule(
+UNKNOWN_STATISTIC = Rule(
     "statistics-unknown",
     "error",
     "statistic_category holds names that MindSpore knows.",
@@ -43,7 +43,7 @@ HOST_ONLY = Rule(
     framework="The following statistic_category only support to be compute on host:",
     source="read",
 )
-NONE = Rule(
+NO_STATISTIC = Rule(
     "statistics-none",
     "writes nothing",
     "statistic_category names at least one statistic.",
@@ -78,9 +78,9 @@ RULES = (
     ON_CPU,
     NEEDS_NPY,
     NOT_SYNCHRONOUS,
-    UNKNOWN,
+    UNKNOWN_STATISTIC,
     HOST_ONLY,
-    NONE,
+    NO_STATISTIC,
     DEVICE_WHOLE,
     PRECISION,
     SAMPLING,
@@ -97,14 +97,14 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             yield from _check_categories(settings)
     e2e, backend = settings.e2e or {}, settings.target.backend
     if settings.device_statistics and (settings.saved_data != "statistic" or backend != "ascend"):
-        why = (
+        reason = (
             f"{backend} has none"
             if backend != "ascend"
             else f"saved_data is {settings.saved_data}, not statistic"
         )
         yield DEVICE_WHOLE.build_violation(
             f"{E2E}.stat_calc_mode",
-            f"no statistics are computed on the device: {why}; write host, or leave it out",
+            f"no statistics are computed on the device: {reason}; write host, or leave it out",
         )
     if "device_stat_precision_mode" in e2e and not settings.device_statistics:
         yield PRECISION.build_violation(
@@ -125,7 +125,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
 def _check_saved_data(settings: Settings) -> Iterator[Violation]:
     target = settings.target
     if target.backend == "cpu":
-        yield ON_CPU.build_violation(SAVED, f"{settings.saved_data} cannot be saved on CPU; write tensor")
+        yield ON_CPU.build_violation(SAVED_DATA, f"{settings.saved_data} cannot be saved on CPU; write tensor")
     elif (
         target.on_ascend
         and not settings.synchronous
@@ -140,17 +140,17 @@ def _check_saved_data(settings: Settings) -> Iterator[Violation]:
 
 
 def _check_categories(settings: Settings) -> Iterator[Violation]:
-    asked = settings.common.get("statistic_category")
-    if asked is None:
+    categories = settings.common.get("statistic_category")
+    if categories is None:
         return
-    known = HOST_STATISTICS + (HASHES if settings.target.version >= (2, 10) else ())
-    unknown = [str(name) for name in asked if name not in known]
+    known_categories = HOST_STATISTICS + (HASHES if settings.target.version >= (2, 10) else ())
+    unknown = [str(name) for name in categories if name not in known_categories]
     if unknown:
-        yield UNKNOWN.build_violation(
-            CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known)}"
+        yield UNKNOWN_STATISTIC.build_violation(
+            CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known_categories)}"
         )
-    if not asked:
-        yield NONE.build_violation(
+    if not categories:
+        yield NO_STATISTIC.build_violation(
             CATEGORY,
             'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]',
         )
@@ -159,9 +159,9 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
         and settings.saved_data == "statistic"
         and settings.target.backend == "ascend"
     )
-    left_out = [name for name in asked if name in known and name not in DEVICE_STATISTICS]
-    if on_device and left_out:
+    host_only_categories = [name for name in categories if name in known_categories and name not in DEVICE_STATISTICS]
+    if on_device and host_only_categories:
         yield HOST_ONLY.build_violation(
             CATEGORY,
-            f"the device does not compute {', '.join(left_out)}; leave them out, or set stat_calc_mode to host",
+            f"the device does not compute {', '.join(host_only_categories)}; leave them out, or set stat_calc_mode to host",
         )

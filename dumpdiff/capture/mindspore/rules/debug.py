@@ -17,20 +17,20 @@ ALL_KERNELS = Rule(
     "With op_debug_mode other than 0 every operator is watched: dump_mode becomes 0.",
     framework="Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
 )
-BOTH = Rule(
+INPUT_OUTPUT = Rule(
     "overflow-input-output",
     "ignored",
     "With op_debug_mode 3 inputs and outputs are dumped: input_output becomes 0.",
     framework="When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
 )
-ON_HOST = Rule(
+HOST_STATISTICS = Rule(
     "overflow-statistics",
     "ignored",
     "With op_debug_mode 3 the device computes statistics only if e2e_dump_settings.enable is true.",
     framework="When op_debug_mode is set to 3 and e2e_enable is set to false,stat_calc_mode has been be set to 'host'.",
     source="read",
 )
-COUNTED = Rule(
+OVERFLOW_NUMBER = Rule(
     "overflow-number",
     "error",
     "overflow_number stands there only with op_debug_mode 3.",
@@ -51,7 +51,7 @@ EXCEPTION_STEPS = Rule(
     "With op_debug_mode 4 every step is watched: iteration becomes all.",
     framework="For e2e exception dump, it is not support to specify iteration, set iteration to all.",
 )
-WHOLE = Rule(
+WHOLE_TENSORS_ONLY = Rule(
     "debug-data",
     "ignored",
     "With op_debug_mode 3 or 4 whole tensors are saved: no statistics (saved_data) and no samples (sample_mode).",
@@ -60,13 +60,13 @@ WHOLE = Rule(
 RULES = (
     OLD_MODE,
     ALL_KERNELS,
-    BOTH,
-    ON_HOST,
-    COUNTED,
+    INPUT_OUTPUT,
+    HOST_STATISTICS,
+    OVERFLOW_NUMBER,
     OVERFLOW_BACKEND,
     EXCEPTION_BACKEND,
     EXCEPTION_STEPS,
-    WHOLE,
+    WHOLE_TENSORS_ONLY,
 )
 
 
@@ -78,7 +78,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             FIELD, f"{common['op_debug_mode']} means 3, any overflow, since 2.3; write 3"
         )
     if target.version >= (2, 4) and "overflow_number" in common and mode != OVERFLOW:
-        yield COUNTED.build_violation(
+        yield OVERFLOW_NUMBER.build_violation(
             NUMBER, f"is only for op_debug_mode 3, and the mode is {mode}; leave it out"
         )
     if mode == 0:
@@ -88,11 +88,11 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             f"{COMMON}.dump_mode", f"becomes 0 with op_debug_mode {mode}; write 0"
         )
     if settings.statistics and target.backend != "cpu":
-        yield WHOLE.build_violation(
+        yield WHOLE_TENSORS_ONLY.build_violation(
             f"{COMMON}.saved_data", f"is for op_debug_mode 0, not {mode}; write tensor"
         )
     if settings.sampling:
-        yield WHOLE.build_violation(
+        yield WHOLE_TENSORS_ONLY.build_violation(
             f"{E2E}.sample_mode", f"is for op_debug_mode 0, not {mode}; leave it out"
         )
     if mode == EXCEPTION:
@@ -106,11 +106,11 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         and settings.device_statistics
         and (settings.e2e or {}).get("enable") is not True
     ):
-        yield ON_HOST.build_violation(
+        yield HOST_STATISTICS.build_violation(
             f"{E2E}.stat_calc_mode", "becomes host, since enable is not true; write enable true"
         )
     if mode == OVERFLOW and common.get("input_output", 0) != 0:
-        yield BOTH.build_violation(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
+        yield INPUT_OUTPUT.build_violation(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
 
 
 def _check_exception_mode(settings: Settings) -> Iterator[Violation]:

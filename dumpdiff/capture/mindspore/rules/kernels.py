@@ -20,8 +20,8 @@ SET_DUMP = Rule(
     "dump_mode 2, cells marked by set_dump, is for Ascend.",
     framework="Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
 )
-UNUSED = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
-EVERYTHING = Rule(
+UNUSED_LIST = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
+EMPTY_LIST = Rule(
     "kernels-empty", "ignored", "dump_mode 1 with an empty list of kernels dumps every operator."
 )
 NOT_TEXT = Rule(
@@ -74,8 +74,8 @@ ABSENT = Rule(
 )
 RULES = (
     SET_DUMP,
-    UNUSED,
-    EVERYTHING,
+    UNUSED_LIST,
+    EMPTY_LIST,
     NOT_TEXT,
     DUPLICATE,
     BAD_REGEX,
@@ -103,69 +103,69 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         return
     if settings.dump_mode != KERNELS:
         if entries:
-            yield UNUSED.build_violation(
+            yield UNUSED_LIST.build_violation(
                 FIELD,
                 f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only",
             )
         return
     if not any(entries):
-        yield EVERYTHING.build_violation(
+        yield EMPTY_LIST.build_violation(
             FIELD, "is empty, which means every operator; name some, or write dump_mode 0"
         )
-    seen = set()
+    seen_kernels = set()
     for entry in filter(None, entries):  # an empty one is passed over
-        taken = parse_kernel(entry)
-        if taken in seen:
+        kernel = parse_kernel(entry)
+        if kernel in seen_kernels:
             yield DUPLICATE.build_violation(FIELD, f"{entry!r} stands there twice; write it once")
-        seen.add(taken)
-        wrong = [*_check_entry(entry, taken, settings)]
-        yield from wrong
-        if not wrong and settings.names is not None and not any(map(taken.selects, settings.names)):
+        seen_kernels.add(kernel)
+        entry_violations = [*_check_entry(entry, kernel, settings)]
+        yield from entry_violations
+        if not entry_violations and settings.names is not None and not any(map(kernel.selects, settings.names)):
             yield ABSENT.build_violation(
-                FIELD, f"{entry!r} selects nothing: {_suggest_entry(taken, settings.names)}"
+                FIELD, f"{entry!r} selects nothing: {_suggest_entry(kernel, settings.names)}"
             )
 
 
-def _check_entry(entry: Any, taken: Kernel, settings: Settings) -> Iterator[Violation]:
+def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Violation]:
     if not isinstance(entry, str):
         yield NOT_TEXT.build_violation(
             FIELD,
-            f"{entry!r} is no text, and is taken for the type {taken.text!r}; put it in quotes",
+            f"{entry!r} is no text, and is taken for the type {kernel.text!r}; put it in quotes",
         )
-    elif taken.form == "regex":
-        yield from _check_regex(taken, settings)
-    elif taken.form == "name" and "/" not in taken.text:
+    elif kernel.form == "regex":
+        yield from _check_regex(kernel, settings)
+    elif kernel.form == "name" and "/" not in kernel.text:
         yield FILE_NAME.build_violation(
             FIELD,
             f"{entry!r} selects nothing: an operator's name has '/' where the name of its file has '_', as in "
             "Default/fc-Dense/MatMul-op0; dumpdiff's findings have such names",
         )
-    elif taken.form == "name" and not re.search(r"-op\d+$", taken.text):
+    elif kernel.form == "name" and not re.search(r"-op\d+$", kernel.text):
         yield SCOPE.build_violation(
             FIELD,
             f"{entry!r} selects nothing: it is the name of a cell or part of one; for the operators in it write "
-            f"'name-regex({taken.text}/.*)'",
+            f"'name-regex({kernel.text}/.*)'",
         )
 
 
-def _suggest_entry(taken: Kernel, names: Sequence[str]) -> str:
+def _suggest_entry(kernel: Kernel, names: Sequence[str]) -> str:
     """What the network has where an entry selects none of its operators."""
-    stem = taken.text.rsplit("-op", 1)[0]
-    alike = [name for name in names if taken.form == "name" and name.rsplit("-op", 1)[0] == stem]
-    if alike:
-        numbers = ", ".join(name[len(stem) :] for name in alike[:8])
-        more = ", ..." if len(alike) > 8 else ""
-        return f"of {stem!r} there are {numbers}{more}; graph files have other numbers than the runtime"
-    near = get_close_matches(taken.text, names, n=1)
+    stem = kernel.text.rsplit("-op", 1)[0]
+    same_stem_names = [name for name in names if kernel.form == "name" and name.rsplit("-op", 1)[0] == stem]
+    if same_stem_names:
+        numbers = ", ".join(name[len(stem) :] for name in same_stem_names[:8])
+        ellipsis = ", ..." if len(same_stem_names) > 8 else ""
+        return f"of {stem!r} there are {numbers}{ellipsis}; graph files have other numbers than the runtime"
+    close_names = get_close_matches(kernel.text, names, n=1)
     return (
-        f"there is no such operator; the nearest is {near[0]!r}"
-        if near
+        f"there is no such operator; the nearest is {close_names[0]!r}"
+        if close_names
         else "there is no such operator"
     )
 
 
-def _check_regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
-    text = taken.text
+def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
+    text = kernel.text
     if settings.target.version < (2, 3):
         yield NO_REGEX_YET.build_violation(
             FIELD,
@@ -179,20 +179,20 @@ def _check_regex(taken: Kernel, settings: Settings) -> Iterator[Violation]:
             "write [0-9] for a digit, [.] for a dot",
         )
         return
-    trouble = taken.find_trouble()
+    trouble = kernel.find_trouble()
     if trouble:
         yield BAD_REGEX.build_violation(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
         return
-    why = _check_type_name(text)
-    if why:
+    mismatch = _explain_partial_match(text)
+    if mismatch:
         inner = text.removeprefix(".*").removesuffix(".*")
         yield PARTIAL.build_violation(
             FIELD,
-            f"'name-regex({text})' selects nothing: a whole name must match, {why}; write 'name-regex(.*{inner}.*)'",
+            f"'name-regex({text})' selects nothing: a whole name must match, {mismatch}; write 'name-regex(.*{inner}.*)'",
         )
 
 
-def _check_type_name(text: str) -> str:
+def _explain_partial_match(text: str) -> str:
     """Why no name matches as a whole; '' if one may. Certain only for what stands at either end in plain letters."""
     if "|" in text:
         return ""

@@ -51,7 +51,7 @@ DEVICE_TYPE = Rule(
     "Devices are numbers.",
     framework="type must be number, but is",
 )
-DEVICE_ODD = Rule(
+DEVICE_VALUE = Rule(
     "device-odd",
     "ignored",
     "Devices are whole numbers, 0 or more; others are turned into such silently.",
@@ -70,7 +70,7 @@ RULES = (
     PATH_UNWRITABLE,
     BAD_NET_NAME,
     DEVICE_TYPE,
-    DEVICE_ODD,
+    DEVICE_VALUE,
     NO_DEVICE,
 )
 
@@ -83,58 +83,58 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         yield from _check_path(str(settings.common.get("path", "")), settings.here)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
-        what = (
+        problem = (
             f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
         )
         yield BAD_NET_NAME.build_violation(
-            NET_NAME, f"{what} letters, digits, '-' and '_'; write {_clean_path(net_name)!r}"
+            NET_NAME, f"{problem} letters, digits, '-' and '_'; write {_clean_name(net_name)!r}"
         )
     if "support_device" in settings.common:
         yield from _check_devices(settings.common["support_device"], settings.target.backend)
 
 
-def _check_path(path: str, here: bool) -> Iterator[Violation]:
-    where = PATH
+def _check_path(path: str, run_is_local: bool) -> Iterator[Violation]:
+    place = PATH
     if not path:
-        path, where = os.environ.get(FALLBACK, "") if here else "", FALLBACK
+        path, place = os.environ.get(FALLBACK, "") if run_is_local else "", FALLBACK
         if not path:
-            if here:
+            if run_is_local:
                 yield NO_PATH.build_violation(
                     PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path"
                 )
             return
-    odd = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
-    if odd:
+    bad_characters = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
+    if bad_characters:
         yield PATH_CHARACTERS.build_violation(
-            where,
-            f"{path!r} holds {odd!r}; only letters, digits, '-', '_' and '/' are taken (no dot, no space); "
+            place,
+            f"{path!r} holds {bad_characters!r}; only letters, digits, '-', '_' and '/' are taken (no dot, no space); "
             f"use a folder such as {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
     if not path.startswith("/"):
-        yield PATH_RELATIVE.build_violation(where, f"{path!r} is relative; write the whole path from '/'")
-    elif here and not odd:
-        why = _explain_unwritable(Path(path))
-        if why:
+        yield PATH_RELATIVE.build_violation(place, f"{path!r} is relative; write the whole path from '/'")
+    elif run_is_local and not bad_characters:
+        reason = _explain_unwritable(Path(path))
+        if reason:
             yield PATH_UNWRITABLE.build_violation(
-                where, f"{why}; the training would run and leave no dump; use another folder"
+                place, f"{reason}; the training would run and leave no dump; use another folder"
             )
 
 
 def _explain_unwritable(path: Path) -> str:
     """Why nothing can be written into a folder on this machine; '' if it can. Leaves nothing behind."""
-    there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
-    if not there.is_dir():
-        return f"{str(there)!r} is a file"
+    existing_folder = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+    if not existing_folder.is_dir():
+        return f"{str(existing_folder)!r} is a file"
     try:
         Path(
-            tempfile.mkdtemp(prefix="dumpdiff-", dir=there)
+            tempfile.mkdtemp(prefix="dumpdiff-", dir=existing_folder)
         ).rmdir()  # permissions alone do not tell (root, /proc)
     except OSError as error:
-        return f"{str(there)!r} cannot be written to on this machine ({error.strerror})"
+        return f"{str(existing_folder)!r} cannot be written to on this machine ({error.strerror})"
     return ""
 
 
-def _clean_path(name: str) -> str:
+def _clean_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name) or "Net"
 
 
@@ -143,13 +143,13 @@ def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
         yield NO_DEVICE.build_violation(
             DEVICES, "is empty: no device is dumped; list them, as in [0, 1, 2, 3, 4, 5, 6, 7]"
         )
-    other = [device for device in devices if not isinstance(device, (int, float))]
-    if other:
+    non_numbers = [device for device in devices if not isinstance(device, (int, float))]
+    if non_numbers:
         yield DEVICE_TYPE.build_violation(
-            DEVICES, f"{other[0]!r} is no number; write the numbers without quotes, as in [0, 1]"
+            DEVICES, f"{non_numbers[0]!r} is no number; write the numbers without quotes, as in [0, 1]"
         )
     for device in devices:
         if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):
-            yield DEVICE_ODD.build_violation(
+            yield DEVICE_VALUE.build_violation(
                 DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]"
             )

@@ -40,18 +40,18 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
     text = settings.common.get("iteration")
     if text is None:
         return
-    odd = find_bad_characters(text)
-    if odd or not text:
-        yield CHARACTERS.build_violation(ITERATION, f"{text!r} {_find_trouble(text, odd)}; {_GRAMMAR}")
+    bad_characters = find_bad_characters(text)
+    if bad_characters or not text:
+        yield CHARACTERS.build_violation(ITERATION, f"{text!r} {_describe_bad_iteration(text, bad_characters)}; {_GRAMMAR}")
         return
     steps = parse_iterations(text)
     if not steps.everything and not steps.ranges:
-        part, why = steps.dead[0]
-        yield NO_STEP.build_violation(ITERATION, f"{text!r} selects no step: in {part!r} {why}; {_GRAMMAR}")
+        part, reason = steps.dead[0]
+        yield NO_STEP.build_violation(ITERATION, f"{text!r} selects no step: in {part!r} {reason}; {_GRAMMAR}")
         return
-    for part, why in steps.dead:
+    for part, reason in steps.dead:
         yield DEAD_PART.build_violation(
-            ITERATION, f"{part!r} in {text!r} selects no step: {why}; {_GRAMMAR}"
+            ITERATION, f"{part!r} in {text!r} selects no step: {reason}; {_GRAMMAR}"
         )
     first = settings.common.get("initial_iteration", 0) if settings.target.version >= (2, 6) else 0
     if steps.last is not None and steps.last < first and settings.op_debug_mode != EXCEPTION:
@@ -62,11 +62,11 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _find_trouble(text: str, odd: str) -> str:
+def _describe_bad_iteration(text: str, bad_characters: str) -> str:
     if not text:
         return "is empty"
     if text.lower() == "all":
         return "must be written in small letters"
-    if odd == " ":
+    if bad_characters == " ":
         return f"has spaces; without them it is {text.replace(' ', '')!r}"
-    return f"holds {odd!r}"
+    return f"holds {bad_characters!r}"

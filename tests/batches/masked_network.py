@@ -1,7 +1,7 @@
 """Dump a small PyTorch network with learned positions, a masked loss and two micro-batches.
 
-Usage: ``record_masked.py OUT``. OUT/dump is a dump of msprobe, OUT/given.npz contains the inputs of
-step 0. In step 1 the labels are shifted twice.
+Usage: ``masked_network.py OUT``. OUT/dump is a dump of msprobe, OUT/given.npz contains the inputs
+of step 0. In step 1 the labels are shifted twice.
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ if __name__ == "__main__":
     for labels in (text[:, 1:-1], text[:, 2:]):
         debugger.start(model=net)
         for i in range(MICRO):
-            given = (
-                array[i * SAMPLES : (i + 1) * SAMPLES].copy()
-                for array in (tokens, labels, mask, positions)
-            )
-            net(*map(torch.from_numpy, given)).backward()
+            samples = slice(i * SAMPLES, (i + 1) * SAMPLES)
+            inputs = [array[samples].copy() for array in (tokens, labels, mask, positions)]
+            net(*map(torch.from_numpy, inputs)).backward()
         debugger.stop()
         debugger.step()
