@@ -27,11 +27,11 @@ _ITEM = {
 class _Writer:
     """What one dumper spends."""
 
-    header: int  #: bytes of a tensor's file beyond its elements
-    row: int  #: bytes of the record of a tensor's statistics, its name included
-    per_tensor: float  #: seconds for each tensor
-    rate: float  #: bytes written per second
-    widens: bool  #: bfloat16 is stored as float32
+    header_bytes: int  #: bytes of a tensor's file beyond its elements
+    row_bytes: int  #: bytes of the record of a tensor's statistics, its name included
+    seconds_per_tensor: float  #: seconds for each tensor
+    bytes_per_second: float  #: bytes written per second
+    widens_bfloat16: bool  #: bfloat16 is stored as float32
     always_statistics: bool  #: whole tensors come with theirs
 
 
@@ -90,12 +90,12 @@ def estimate_cost(
     rows = np.flatnonzero(whole_tensors)
     sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
     dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
-    item_sizes = np.array([get_item_size(dtype, writer.widens) for dtype in dtypes], dtype=np.int64)
+    item_sizes = np.array([get_item_size(dtype, writer.widens_bfloat16) for dtype in dtypes], dtype=np.int64)
     n_bytes = (
-        int((sizes * item_sizes).sum()) + writer.header * len(rows) + writer.row * int(statistics.sum())
+        int((sizes * item_sizes).sum()) + writer.header_bytes * len(rows) + writer.row_bytes * int(statistics.sum())
     )
     tensors = int((whole_tensors | statistics).sum())
-    return Cost(tensors, n_bytes, writer.per_tensor * tensors + n_bytes / writer.rate)
+    return Cost(tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second)
 
 
 def get_item_size(dtype: str, widens: bool) -> int:

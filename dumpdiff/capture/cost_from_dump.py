@@ -61,7 +61,7 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
         whole_tensors=None if saved == "statistic" else is_recorded,
     )
     iterations = parse_iterations(common["iteration"])
-    steps = None if iterations.everything else sum(last - first + 1 for first, last in iterations.ranges)
+    steps = None if iterations.selects_all else sum(last - first + 1 for first, last in iterations.ranges)
     return ExpectedCost(like, step, steps, notes)
 
 

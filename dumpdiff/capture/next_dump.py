@@ -28,7 +28,7 @@ class NextDump:
     text: str  #: content of that file
     instructions: tuple[str, ...]  #: commands and lines to paste, for a person
     cost: Cost
-    of_everything: Cost  #: of whole tensors of all ops
+    full_cost: Cost  #: of whole tensors of all ops
 
 
 @dataclass(frozen=True)

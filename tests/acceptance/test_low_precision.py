@@ -51,6 +51,6 @@ class TestStatistics:
 
 @pytest.mark.parametrize("fault", ["gelu", "mask"])
 @pytest.mark.parametrize("reference", [BF16, ()], ids=["both in bf16", "against fp32"])
-def test_a_loss_that_happens_to_agree_does_not_heal_a_fault(pair, fault, reference):
+def test_a_fault_above_a_loss_that_happens_to_agree_is_a_finding(pair, fault, reference):
     """The loss of one step moves by less than bfloat16 can tell; it vouches for none of the values above it."""
     assert_located(pair((*BF16, "--fault", fault), reference), fault)

@@ -105,9 +105,8 @@ class TestByParameterName:
             for t, r in enumerate(pairs.classes_t.tolist())
             if r >= 0 and names_t[t]
         }
-        assert (
-            partner_names["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"
-        )
+        gate = partner_names["model.layers.1.feed_forward.w1.weight"]
+        assert gate == "model.layers.1.mlp.gate_proj.weight"
         assert len(partner_names) == sum(names_r != "")
 
     def test_their_values_do_not_matter(self, trace):

@@ -159,7 +159,7 @@ def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: 
     narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
     for side in (narrowed.target, narrowed.reference):
         assert len(side.ops) == 20
-        assert 10 * side.cost.tensors < side.of_everything.tensors
+        assert 10 * side.cost.tensors < side.full_cost.tensors
 
 
 def test_what_cannot_be_done_is_said(

@@ -36,7 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                     config=str(folder / "dump.json"),
                 )
                 (folder / f"snippet_{kind.replace('-', '_')}.py").write_text(code, encoding="utf-8")
-            script = TRAIN / f"train_{FRAMEWORKS[framework].written_for}.py"
+            script = TRAIN / f"train_{FRAMEWORKS[framework].template_folder}.py"
             run = subprocess.run(
                 [sys.executable, script, folder],
                 cwd=folder,

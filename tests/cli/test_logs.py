@@ -68,4 +68,4 @@ def test_a_log_without_steps_is_one_line_and_exit_code_2(run: Run, tmp_path: Pat
     (tmp_path / "a.log").write_text("nothing\n")
     result = run("logs", tmp_path / "a.log", OLD)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "no step of a training is printed in it" in result.stderr
+    assert "no training step is printed in it" in result.stderr

@@ -43,7 +43,7 @@ def test_every_field_of_msprobe_has_a_row() -> None:
     for field in msprobe_fields.FIELDS:
         assert (
             sum(
-                row.startswith(f"| `{field.section and '<task>.'}{field.name}` | {field.what} |")
+                row.startswith(f"| `{field.section and '<task>.'}{field.name}` | {field.meaning} |")
                 for row in rows
             )
             == 1

@@ -108,11 +108,11 @@ class TestByValue:
     def bridge_scores(self, trace, **statistics):
         """Return the bridge of layer 1's scores with these statistics and no recorded producer."""
         name = "Tensor.__truediv__.1.forward"
-        rows = find_outputs(trace, name)
+        output_rows = find_outputs(trace, name)
         flow = build_flow(trace)
         rows = np.flatnonzero(flow.tensor_class == flow.writes[find_op(trace, name)][0]).tolist()
         changed = edit_tensors(trace, rows, **statistics)
-        flow = build_flow(remove_tensors(changed, rows))
+        flow = build_flow(remove_tensors(changed, output_rows))
         (value,) = list_values_without_producer(flow)
         return flow, find_bridge(flow, value)
 

@@ -1,4 +1,4 @@
-"""MindSpore's own dump: what is found, what a trace of it says, and what harm a folder can do."""
+"""MindSpore's own dump: its parts, its trace, and damaged or hostile folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trace(root: Path) -> Trace:
 
 @pytest.fixture(scope="session")
 def statistics(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same dump as statistics, all four."""
+    """The same dump as statistics, with all four of them."""
     dest = tmp_path_factory.mktemp("statistics") / "ms_graph"
     return write_statistics(root, dest, "max,min,avg,l2norm")
 
@@ -114,7 +114,7 @@ class TestGraphAndTensors:
         assert source.era == "npy files of 2.4 or newer"
 
     def test_names_are_those_of_the_run_not_those_printed_in_the_graph(self, trace: Trace):
-        """``Expand/_MatMulExt/BatchMatMul`` is numbered with gaps in the graph files and without in the npy names."""
+        """``Expand/_MatMulExt/BatchMatMul`` has gaps in its numbers only in the graph files."""
         numbers = [
             int(name.rpartition("-op")[2])
             for name in trace.ops["name"]
@@ -157,7 +157,7 @@ class TestGraphAndTensors:
         assert trace.array(tensor).shape == (2, 16)
 
     def test_tuples_are_spread_over_the_slots(self, trace: Trace):
-        """SplitWithSize was expanded to slices in a MakeTuple that TupleGetItem reads: the reader reads the slice."""
+        """SplitWithSize was expanded to slices in a tuple: the producer is the slice."""
         grads = trace.ops.index[trace.ops["kind"] == "StridedSliceGrad"]
         first = trace.tensors[
             (trace.tensors["op"] == grads[0]) & (trace.tensors["slot"] == "input.0")
@@ -267,7 +267,7 @@ class TestStatistics:
 
 @pytest.fixture(scope="session")
 def trace_without_graph(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """The same dump when nobody copied the graphs."""
+    """The same dump without the graph files."""
     dest = tmp_path_factory.mktemp("alone") / "dump"
     shutil.copytree(root, dest, ignore=shutil.ignore_patterns("graphs"))
     return read_trace(dest)
@@ -460,7 +460,8 @@ class TestRecordedNow:
         assert first.ops["phase"][update] == "optimizer"
         rows = first.tensors[first.tensors["op"] == update].set_index("slot")
         assert rows["trusted"].to_dict() == {
-            "input.0": False, "input.1": False, "input.2": True, "input.3": True, "input.4": True, "output.0": False,
+            "input.0": False, "input.1": False, "input.2": True, "input.3": True, "input.4": True,
+            "output.0": False,
         }  # fmt: skip
         assert rows.loc["input.3", "gradient_of"] == "weight"
         assert (first.tensors["gradient_of"] == "weight").sum() == 2

@@ -1,4 +1,4 @@
-"""From the two graph files to one dataflow with the names of the run; and the data as proof."""
+"""Two graph files become one dataflow with the names at run time, which the data confirm."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def graphs(dump: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def flow(graphs: Path) -> Dataflow:
-    found, problems = read_dataflow(graphs, 0)
+    dataflow, problems = read_dataflow(graphs, 0)
     assert problems == []
-    assert found is not None
-    return found
+    assert dataflow is not None
+    return dataflow
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +36,7 @@ def records(dump: Callable[[str], Path]) -> Records:
     return read_records(dump("ms_graph") / "rank_0" / "TinyLlama" / "0" / "0", None)
 
 
+# ruff: noqa: E501  # the lines of an .ir file are long
 IR = """\
 # IR entry: @kernel_graph0
 %para1_net.weight: <Ref[Tensor[Float32]], (4, 4), ref_key=net.weight, is_parameter>  :  has_default  :  IsWeight: true
@@ -82,8 +83,8 @@ class TestIr:
         assert (constant.dtype, constant.shape) == ("bfloat16", (2, 2))
         assert constant.values == (1.0, -2.5, 3.0, float("inf"))
 
-    def test_scalars_tuples_and_what_is_no_tensor(self, nodes):
-        assert [(said.kind, said.values, said.dtype) for said in nodes[2].inputs[1:]] == [
+    def test_scalars_tuples_and_other_values(self, nodes):
+        assert [(value.kind, value.values, value.dtype) for value in nodes[2].inputs[1:]] == [
             (CONSTANT, (2.0,), "int64"),
             (CONSTANT, (0.0, -1.0), "int64"),
             ("nothing", None, ""),
@@ -118,8 +119,8 @@ class TestIr:
 
 
 class TestBothFiles:
-    def test_they_tell_the_same_story(self, graphs: Path):
-        """The text and the protobuf agree on every node, input list and parameter of a real graph."""
+    def test_they_describe_the_same_graph(self, graphs: Path):
+        """Text and protobuf agree on every node, input list and parameter of a real graph."""
         pb = read_pb(graphs / "ms_output_trace_code_graph_0.pb")
         ir = read_ir(graphs / "ms_output_trace_code_graph_0.ir")
         assert len(pb.nodes) == 781
@@ -127,7 +128,7 @@ class TestBothFiles:
             (node.name, node.kind) for node in ir.nodes
         ]
         kinds = [
-            [[said.kind for said in node.inputs] for node in graph.nodes] for graph in (pb, ir)
+            [[value.kind for value in node.inputs] for node in graph.nodes] for graph in (pb, ir)
         ]
         assert kinds[0] == kinds[1]
         assert list(pb.parameters) == list(ir.parameters)
@@ -177,9 +178,9 @@ class TestDataflow:
 
 
 class TestJoin:
-    def test_renumbered_names_are_proved_by_the_data(self, flow: Dataflow, records: Records):
-        found = join_records(flow, records.places)
-        assert (found.numbering, found.n_verified, found.n_checkable) == ("renumbered", 962, 962)
+    def test_renumbered_names_are_confirmed_by_the_data(self, flow: Dataflow, records: Records):
+        join = join_records(flow, records.places)
+        assert (join.numbering, join.n_verified, join.n_checkable) == ("renumbered", 962, 962)
 
     def test_printed_names_are_refuted(self, flow: Dataflow, records: Records):
         verified, checkable = count_verified_edges(
@@ -192,11 +193,11 @@ class TestJoin:
     ):
         """As on Ascend, where the graph files hold the names of the run."""
         ops = [replace(op, printed_name=op.name, name=f"{op.name}9") for op in flow.ops]
-        found = join_records(replace(flow, ops=ops), records.places)
-        assert (found.numbering, found.n_verified, found.n_checkable) == ("as printed", 962, 962)
+        join = join_records(replace(flow, ops=ops), records.places)
+        assert (join.numbering, join.n_verified, join.n_checkable) == ("as printed", 962, 962)
 
     def test_where_no_rule_fits_the_data_decide(self, flow: Dataflow, records: Records):
-        """A graph whose numbers are of no use: reversed inside every scope and type."""
+        """A graph with wrong numbers: reversed inside every scope and type."""
         by_prefix: dict[str, list[str]] = {}
         for op in flow.ops:
             by_prefix.setdefault(op.name.rpartition("-op")[0], []).append(op.name)
@@ -204,10 +205,10 @@ class TestJoin:
         for op in flow.ops:
             name = by_prefix[op.name.rpartition("-op")[0]].pop()
             ops.append(replace(op, printed_name=name, name=name))
-        found = join_records(replace(flow, ops=ops), records.places)
-        assert found.numbering == "by content"
-        assert (found.n_verified, found.n_checkable) == (962, 962)
-        right = sum(
-            name == encode_op_name(op.name) for name, op in zip(found.names, flow.ops, strict=True)
+        join = join_records(replace(flow, ops=ops), records.places)
+        assert join.numbering == "by content"
+        assert (join.n_verified, join.n_checkable) == (962, 962)
+        n_correct = sum(
+            name == encode_op_name(op.name) for name, op in zip(join.names, flow.ops, strict=True)
         )
-        assert right == len(flow.ops)
+        assert n_correct == len(flow.ops)

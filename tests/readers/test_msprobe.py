@@ -1,4 +1,4 @@
-"""msprobe dumps of PyTorch and MindSpore, as recorded, in the words of older versions, and damaged."""
+"""msprobe dumps of PyTorch and MindSpore: as recorded, in older formats, and damaged."""
 
 import json
 import shutil
@@ -223,7 +223,8 @@ def test_tasks_without_statistics(tmp_path: Path, name: str):
 def test_nonfinite_statistics_and_odd_leaves(tmp_path: Path):
     odd = [
         make_tensor(2, Max=float("nan"), Min=float("nan")), None, {"type": "str", "value": "mean"},
-        {"type": "slice", "value": [0, 1, None]}, [[make_tensor(3)]], {"type": "unheard of"}, "text", 3,
+        {"type": "slice", "value": [0, 1, None]}, [[make_tensor(3)]],
+        {"type": "unheard of"}, "text", 3,
     ]  # fmt: skip
     trace = read_trace(
         write_dump(tmp_path, {"Torch.add.0.forward": make_call(*odd, output=make_tensor(2))})

@@ -1,4 +1,4 @@
-"""What ``msprobe compare`` calls tensors: held against the names in msprobe's own code, read for every shipped dump."""
+"""Names of tensors in ``msprobe compare``, checked against msprobe's own code for shipped dumps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _MSPROBE = """
 import json, sys
 from types import SimpleNamespace
 from msprobe.core.compare.acc_compare import ParseData, ProcessDf
-mode = SimpleNamespace(compared_file_type="dump.json", dump_mode="summary", stack_mode=False, first_diff_analyze=False,
-                       consistent_check=False, backend="", config={})
-told = []
+mode = SimpleNamespace(
+    compared_file_type="dump.json", dump_mode="summary", stack_mode=False,
+    first_diff_analyze=False, consistent_check=False, backend="", config={},
+)
+lookup_names = []
 for file in sys.argv[1:]:
     frame = ParseData(mode, "", {}).gen_data_df(json.load(open(file)), None, "Bench")
     frame["op_name_update"] = frame["op_name"]
-    told.append(dict(zip(frame["op_name"], ProcessDf.update_backward_call(frame)["op_name_update"])))
-print(json.dumps(told))
+    updated_names = ProcessDf.update_backward_call(frame)["op_name_update"]
+    lookup_names.append(dict(zip(frame["op_name"], updated_names)))
+print(json.dumps(lookup_names))
 """
 
 SHIPPED = ("pt_none", "ms_mf_none", "demo_pytorch")
@@ -37,7 +40,7 @@ def files(dump: Callable[[str], Path]) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def told(files: dict[str, Path]) -> dict[str, dict[str, str]]:
+def msprobe_names(files: dict[str, Path]) -> dict[str, dict[str, str]]:
     run = subprocess.run(
         [sys.executable, "-c", _MSPROBE, *files.values()],
         capture_output=True,
@@ -49,26 +52,28 @@ def told(files: dict[str, Path]) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_leaves_are_those_that_msprobe_compares(told, files: dict[str, Path], name: str) -> None:
-    ours = [leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves]
-    assert set(ours) == set(told[name])
+def test_leaves_are_those_that_msprobe_compares(
+    msprobe_names, files: dict[str, Path], name: str
+) -> None:
+    leaf_names = [leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves]
+    assert set(leaf_names) == set(msprobe_names[name])
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_backward_calls_are_numbered_as_msprobe_does(
-    told, files: dict[str, Path], name: str
+    msprobe_names, files: dict[str, Path], name: str
 ) -> None:
     entries = read_entry_leaves(files[name])
-    sought = list_lookup_names(entries, (26, 2))
-    ours = {
-        leaf: sought[entry] + leaf.removeprefix(entry)
+    lookup_names_of_entries = list_lookup_names(entries, (26, 2))
+    leaf_names = {
+        leaf: lookup_names_of_entries[entry] + leaf.removeprefix(entry)
         for entry, leaves in entries.items()
         for leaf in leaves
     }
-    assert ours == told[name]
+    assert leaf_names == msprobe_names[name]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_tensor_of_a_trace_is_one_of_them(files: dict[str, Path], name: str) -> None:
-    known = {leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves}
-    assert set(list_leaf_names(read(files[name]))) <= known
+    leaf_names = {leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves}
+    assert set(list_leaf_names(read(files[name]))) <= leaf_names

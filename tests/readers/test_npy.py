@@ -63,9 +63,9 @@ def test_bfloat16_becomes_float32(tmp_path: Path):
     with pytest.raises(ValueError, match="E2"):
         np.load(tmp_path / "a.npy")
     assert npy.read_header(tmp_path / "a.npy").dtype == "bfloat16"
-    read = npy.open_array(tmp_path / "a.npy")
-    assert read.dtype == np.float32
-    np.testing.assert_allclose(read, values, rtol=2**-7)
+    array = npy.open_array(tmp_path / "a.npy")
+    assert array.dtype == np.float32
+    np.testing.assert_allclose(array, values, rtol=2**-7)
 
 
 @given(npst.arrays(np.uint16, st.integers(1, 20)))
@@ -76,22 +76,24 @@ def test_decoding_bfloat16_is_exact(bits: np.ndarray):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "empty file"),
         (b"hello, this is text", "not an .npy file"),
         (HEADER + b"{'descr': 'O', 'fortran_order': False, 'shape': (1,), }".ljust(118), "broken"),
-        (HEADER + b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }".ljust(118), "broken"),
-        (HEADER + b"{'descr': '<f4', 'fortran_order': False, 'shape': ('1',), }".ljust(118), "broken"),
+        (HEADER + b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }".ljust(118),
+         "broken"),
+        (HEADER + b"{'descr': '<f4', 'fortran_order': False, 'shape': ('1',), }".ljust(118),
+         "broken"),
         (HEADER + b"__import__('os').abort()".ljust(118), "broken"),
         (HEADER + b"(" * 118, "broken"),
         (npy.MAGIC + b"\x02\x00" + (2**31).to_bytes(4, "little") + b" " * 50, "claims"),
     ],
 )  # fmt: skip
-def test_what_is_no_array_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str):
+def test_other_content_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str):
     path = tmp_path / "a.npy"
     path.write_bytes(content)
-    with pytest.raises(DumpError, match=said) as refusal:
+    with pytest.raises(DumpError, match=message) as refusal:
         npy.open_array(path)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -99,9 +101,9 @@ def test_what_is_no_array_is_refused_in_one_line(tmp_path: Path, content: bytes,
 
 def test_a_file_cut_short_is_refused(tmp_path: Path):
     np.save(tmp_path / "a.npy", np.ones(100))
-    whole = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(whole[:-1])
-    with pytest.raises(DumpError, match=f"cut short, {len(whole) - 1} of {len(whole)} bytes"):
+    content = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(content[:-1])
+    with pytest.raises(DumpError, match=f"cut short, {len(content) - 1} of {len(content)} bytes"):
         npy.read_header(tmp_path / "a.npy")
 
 

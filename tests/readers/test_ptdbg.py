@@ -177,7 +177,7 @@ def read_odd_calls(dump: Dump) -> Trace:
 
 
 class TestSpecialValues:
-    """What a real recording of odd calls holds."""
+    """A real recording of unusual calls."""
 
     def test_nan_and_infinity_are_nonfinite(self, trace: Trace):
         assert select_slots(trace, "Tensor.__mul__.4.forward").loc["input.0", "nonfinite"] == 1
@@ -291,7 +291,7 @@ def test_user_named_module_dump_is_a_module(dump: Dump):
 
 
 class TestDamage:
-    """Two processes wrote one file, for real; then files cut and broken on purpose."""
+    """A real file that two processes wrote, and files that are cut and damaged here."""
 
     def test_whole_records_are_salvaged_and_the_rest_is_counted_with_line_numbers(self, dump: Dump):
         trace = read_trace(dump("v2.0_corrupt_2proc"))
@@ -424,7 +424,7 @@ class TestDamage:
 
 
 class TestPrototypes:
-    """Lines as the first versions wrote them; no dump of those survives here, so the lines are those of real ones."""
+    """Lines as the first versions wrote them; no whole dump of these versions is available."""
 
     def test_whole_tensors_in_the_line_are_measured(self, tmp_path: Path):
         name = "Torch_embedding_forward_output"
@@ -460,7 +460,7 @@ class TestPrototypes:
         assert "early 2023" in trace.source.era
 
     def test_exchanged_backward_is_corrected(self, dump: Dump, tmp_path: Path):
-        """Before 2023-02-27 backward input and output were exchanged: a real dump with the words exchanged again."""
+        """Before 2023-02-27 backward input and output were swapped: a real dump, swapped again."""
         text = next(dump("v1.0_api_stack").rglob("*.pkl")).read_text()
         file = tmp_path / "dump.pkl"
         old = text.replace("backward_input", "backward_?").replace(

@@ -24,7 +24,8 @@ Div,Default_Div-op0,0,0,1733905446828341,output,0,4,float32,"()",0.5,0.5,0.5,
 ROW = "MatMul,Default_MatMul-op0,0,0,1733905446819790,input,0,2048,float32,"
 
 
-def read(tmp_path: Path, text: str) -> Statistics:
+def read_text(tmp_path: Path, text: str) -> Statistics:
+    """Return the statistics of a file with this text, which has no problems."""
     path = tmp_path / "statistic.csv"
     path.write_text(text)
     assert is_statistic_csv(path)
@@ -34,7 +35,7 @@ def read(tmp_path: Path, text: str) -> Statistics:
 
 
 def test_the_trailing_comma_of_rows_shifts_nothing(tmp_path: Path):
-    statistics = read(tmp_path, ASCEND)
+    statistics = read_text(tmp_path, ASCEND)
     assert statistics.kind == ["Sub", "Cast", "Cast", "Div"]
     assert statistics.io == ["input", "input", "output", "output"]
     assert statistics.slot == [0, 1, 0, 0]
@@ -52,8 +53,11 @@ def test_the_trailing_comma_of_rows_shifts_nothing(tmp_path: Path):
 
 
 def test_up_to_2_2_the_columns_were_fixed_and_rows_had_no_comma(tmp_path: Path):
-    counts = "Count,Negative Zero Count,Positive Zero Count,NaN Count,Negative Inf Count,Positive Inf Count,Zero Count"
-    statistics = read(
+    counts = (
+        "Count,Negative Zero Count,Positive Zero Count,NaN Count,Negative Inf Count,"
+        "Positive Inf Count,Zero Count"
+    )
+    statistics = read_text(
         tmp_path,
         f"{BASE},Max Value,Min Value,Avg Value,{counts}\n"
         f'{ROW}"(2, 256)",1.5,-2,0.25,512,200,300,0,0,0,12\n'
@@ -72,7 +76,7 @@ def test_up_to_2_2_the_columns_were_fixed_and_rows_had_no_comma(tmp_path: Path):
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path: Path):
-    statistics = read(
+    statistics = read_text(
         tmp_path,
         f'{BASE},MD5,L2Norm Value,Nan Count,Min Value,Max Value\n{ROW}"(2,256)",d41d8c,7,3,-1,4,\n',
     )
@@ -82,14 +86,16 @@ def test_columns_are_found_by_name_in_any_order(tmp_path: Path):
 
 
 def test_sha1_is_a_hash_too(tmp_path: Path):
-    assert read(tmp_path, f'{BASE},SHA1\n{ROW}"(2,256)",da39a3,\n').hash == ["da39a3"]
+    assert read_text(tmp_path, f'{BASE},SHA1\n{ROW}"(2,256)",da39a3,\n').hash == ["da39a3"]
 
 
 def test_the_ge_dumper_calls_io_and_md5_differently(tmp_path: Path):
-    statistics = read(
+    statistics = read_text(
         tmp_path,
-        "Op Type,Op Name,Task ID,Stream ID,Timestamp,Input/Output,Slot,Data Size,Data Type,Format,Shape,Max Value,"
-        "Min Value,Avg Value,L2Norm Value,NaN Count,Negative Inf Count,Positive Inf Count,MD5 Value\n"
+        "Op Type,Op Name,Task ID,Stream ID,Timestamp,Input/Output,Slot,Data Size,Data "
+        "Type,Format,Shape,Max Value,"
+        "Min Value,Avg Value,L2Norm Value,NaN Count,Negative Inf Count,Positive Inf Count,MD5 "
+        "Value\n"
         'Add,Default_Add-op0,4,7,1733905446819790,output,0,8,bfloat16,ND,"(2,2)",1,-1,0,2,0,0,0,abc\n',
     )
     assert (statistics.io, statistics.shape, statistics.hash) == (["output"], [(2, 2)], ["abc"])
@@ -114,7 +120,7 @@ def test_the_ge_dumper_calls_io_and_md5_differently(tmp_path: Path):
     ],
 )
 def test_every_spelling_of_a_number(tmp_path: Path, printed: str, value: float, nonfinite: int):
-    statistics = read(
+    statistics = read_text(
         tmp_path, f'{BASE},Max Value,Min Value,L2Norm Value\n{ROW}"(2,256)",{printed},{printed},,\n'
     )
     np.testing.assert_array_equal(statistics.max, [value])
@@ -122,14 +128,14 @@ def test_every_spelling_of_a_number(tmp_path: Path, printed: str, value: float, 
     assert statistics.nonfinite.tolist() == [nonfinite]
 
 
-def test_a_file_without_statistics_still_says_what_was_there(tmp_path: Path):
-    statistics = read(tmp_path, f'{BASE}\n{ROW}"(2,256)"\n')
+def test_a_file_without_statistics_still_lists_the_tensors(tmp_path: Path):
+    statistics = read_text(tmp_path, f'{BASE}\n{ROW}"(2,256)"\n')
     assert statistics.bytes == [2048]
     assert np.isnan(statistics.max).all()
 
 
 def test_a_second_run_appended_with_its_header(tmp_path: Path):
-    statistics = read(tmp_path, ASCEND + ASCEND)
+    statistics = read_text(tmp_path, ASCEND + ASCEND)
     assert len(statistics.kind) == 8
 
 
@@ -155,7 +161,7 @@ def test_rows_that_do_not_fit_are_counted_and_the_rest_is_used(tmp_path: Path):
         "\x00\x01\x02",
     ],
 )
-def test_what_only_begins_like_one_is_not_taken(tmp_path: Path, text: str):
+def test_a_file_that_only_begins_like_one_is_not_taken(tmp_path: Path, text: str):
     (tmp_path / "statistic.csv").write_text(text)
     assert not is_statistic_csv(tmp_path / "statistic.csv")
 
@@ -167,9 +173,10 @@ def test_a_header_alone_is_an_error_in_one_line(tmp_path: Path):
 
 
 def test_absurd_numbers_are_unknown_not_fatal(tmp_path: Path):
-    statistics = read(
+    statistics = read_text(
         tmp_path,
-        f'{BASE},Max Value\nAdd,A,0,0,1733905446819790,input,0,{"9" * 30},float32,"(99999999999,99999999)",1,\n',
+        f"{BASE},Max Value\n"
+        f'Add,A,0,0,1733905446819790,input,0,{"9" * 30},float32,"(99999999999,99999999)",1,\n',
     )
     assert statistics.shape == [None]
     assert statistics.bytes == [-1]

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 BASE = np.arange(24, dtype=np.float32).reshape(4, 6) / 7 - 1
 
 
-def saved(folder: Path, value: object, **options: object) -> Path:
+def save_tensor(folder: Path, value: object, **options: object) -> Path:
     file = folder / "tensor.pt"
     torch.save(value, file, **options)
     return file
@@ -49,7 +49,7 @@ class TestPlainTensors:
     )
     def test_offset_shape_and_strides_are_respected(self, tmp_path: Path, view):
         tensor = view(torch.from_numpy(BASE))
-        array = torch_pt.load_torch_tensor(saved(tmp_path, tensor))
+        array = torch_pt.load_torch_tensor(save_tensor(tmp_path, tensor))
 
         assert array.shape == tuple(tensor.shape)
         np.testing.assert_array_equal(array, tensor.detach().numpy())
@@ -72,20 +72,20 @@ class TestPlainTensors:
     )
     def test_every_common_dtype_keeps_its_type(self, tmp_path: Path, dtype: str):
         tensor = torch.from_numpy(BASE).to(getattr(torch, dtype))
-        array = torch_pt.load_torch_tensor(saved(tmp_path, tensor))
+        array = torch_pt.load_torch_tensor(save_tensor(tmp_path, tensor))
 
         assert array.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(array, tensor.numpy())
 
     def test_bfloat16_becomes_float32_exactly(self, tmp_path: Path):
         tensor = torch.from_numpy(BASE).bfloat16().T
-        array = torch_pt.load_torch_tensor(saved(tmp_path, tensor))
+        array = torch_pt.load_torch_tensor(save_tensor(tmp_path, tensor))
 
         assert array.dtype == np.float32
         np.testing.assert_array_equal(array, tensor.float().numpy())
 
     def test_a_large_file_is_mapped_and_not_read(self, tmp_path: Path):
-        array = torch_pt.load_torch_tensor(saved(tmp_path, torch.ones(MEMORY_MAP_BYTES // 4)))
+        array = torch_pt.load_torch_tensor(save_tensor(tmp_path, torch.ones(MEMORY_MAP_BYTES // 4)))
 
         while isinstance(array.base, np.ndarray) and not isinstance(array, np.memmap):
             array = array.base
@@ -94,13 +94,13 @@ class TestPlainTensors:
 
 class TestOtherFiles:
     def test_a_parameter_is_left_to_torch(self, tmp_path: Path):
-        file = saved(tmp_path, torch.nn.Parameter(torch.from_numpy(BASE)))
+        file = save_tensor(tmp_path, torch.nn.Parameter(torch.from_numpy(BASE)))
 
         np.testing.assert_array_equal(torch_pt.load_torch_tensor(file), BASE)
 
     def test_a_state_dict_is_no_tensor(self, tmp_path: Path):
         with pytest.raises(DumpError, match="expected one tensor, found a OrderedDict"):
-            torch_pt.load_torch_tensor(saved(tmp_path, OrderedDict(weight=torch.zeros(2))))
+            torch_pt.load_torch_tensor(save_tensor(tmp_path, OrderedDict(weight=torch.zeros(2))))
 
     def test_code_in_the_pickle_is_never_run(self, tmp_path: Path):
         marker = tmp_path / "ran"
@@ -118,10 +118,10 @@ class TestOtherFiles:
             torch_pt.load_torch_tensor(file)
         assert not marker.exists()
 
-    def test_without_torch_the_reason_is_said(
+    def test_without_torch_the_reason_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        file = saved(tmp_path, {"a": torch.zeros(2)})
+        file = save_tensor(tmp_path, {"a": torch.zeros(2)})
         monkeypatch.setitem(sys.modules, "torch", None)
 
         with pytest.raises(DumpError, match="torch is not installed"):
@@ -129,7 +129,7 @@ class TestOtherFiles:
 
     @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
     def test_a_cut_file_is_damaged(self, tmp_path: Path, share: float):
-        file = saved(tmp_path, torch.from_numpy(BASE))
+        file = save_tensor(tmp_path, torch.from_numpy(BASE))
         content = file.read_bytes()
         file.write_bytes(content[: int(len(content) * share)])
 
@@ -137,9 +137,9 @@ class TestOtherFiles:
             torch_pt.load_torch_tensor(file)
 
     def test_a_shape_beyond_the_data_is_damage_and_no_crash(self, tmp_path: Path):
-        file = saved(tmp_path, torch.from_numpy(BASE))
-        lying = tmp_path / "lying.pt"
-        with zipfile.ZipFile(file) as source, zipfile.ZipFile(lying, "w") as target:
+        file = save_tensor(tmp_path, torch.from_numpy(BASE))
+        damaged_file = tmp_path / "damaged.pt"
+        with zipfile.ZipFile(file) as source, zipfile.ZipFile(damaged_file, "w") as target:
             for entry in source.infolist():
                 content = source.read(entry)
                 if entry.filename.endswith("data.pkl"):
@@ -148,4 +148,4 @@ class TestOtherFiles:
                 target.writestr(entry.filename, content)
 
         with pytest.raises(DumpError, match="damaged torch file"):
-            torch_pt.load_torch_tensor(lying)
+            torch_pt.load_torch_tensor(damaged_file)

@@ -1,4 +1,4 @@
-"""Rule files of one's own: what they change, and how a bad one is told."""
+"""Rule files of the user: their effect, and the errors of bad files."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -6,17 +6,17 @@ from textwrap import dedent
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.rulebook import RuleError, Rules, load_rules, list_shipped_files
+from dumpdiff.rulebook import RuleError, Rules, list_shipped_files, load_rules
 
 
-def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+def write_rules(folder: Path, text: str, name: str = "mine.yaml") -> Path:
     file = folder / name
     file.write_text(dedent(text), encoding="utf-8")
     return file
 
 
-def test_rules_of_ones_own_add_and_override(tmp_path: Path) -> None:
-    mine = write(
+def test_rules_of_the_user_add_and_override(tmp_path: Path) -> None:
+    file = write_rules(
         tmp_path,
         """\
         scopes:
@@ -39,7 +39,7 @@ def test_rules_of_ones_own_add_and_override(tmp_path: Path) -> None:
             linear: {conditioning: 9, source: mine}
         """,
     )
-    rules = load_rules([mine])
+    rules = load_rules([file])
     assert rules.resolve_scope("net.stage_3.mixer.query") == "layers.3.attention.q"
     assert rules.resolve_scope("layers.3.attention.wq") == "layers.3.attention.special"
     assert rules.resolve_scope("layers.3.attention.wk") == "layers.3.attention.k"
@@ -54,7 +54,8 @@ def test_rules_of_ones_own_add_and_override(tmp_path: Path) -> None:
 def test_later_files_win(tmp_path: Path) -> None:
     text = "scopes: {block: {modules: {attention.NAME: [attention.mix]}}}"
     files = [
-        write(tmp_path, text.replace("NAME", name), f"{name}.yaml") for name in ("first", "second")
+        write_rules(tmp_path, text.replace("NAME", name), f"{name}.yaml")
+        for name in ("first", "second")
     ]
     assert load_rules(files).resolve_scope("layers.0.attention.mix") == "layers.0.attention.second"
 
@@ -65,54 +66,69 @@ def test_later_files_win(tmp_path: Path) -> None:
         ("scops: {}", 1, "unknown key 'scops'; did you mean 'scopes'?"),
         ("scopes:\n  blocks: {}", 2, "unknown key 'blocks'; did you mean 'block'?"),
         ("scopes:\n  block:\n    modules:\n      mlp.x: ['a..b']", 4, "bad pattern 'a..b'"),
-        ("scopes:\n  block:\n    modules:\n      mlp.x:\n        - ok\n        - 'a.(b|c'", 6, "bad pattern 'a.(b|c'"),
+        ("scopes:\n  block:\n    modules:\n      mlp.x:\n        - ok\n        - 'a.(b|c'", 6,
+         "bad pattern 'a.(b|c'"),
         ("scopes:\n  block:\n    modules:\n      mlp.x: ['a.{layer']", 4, "bad pattern 'a.{layer'"),
         ("scopes:\n  layers:\n    '{a}.{a}': []", 3, "the same capture twice"),
-        ("scopes:\n  layers:\n    layers.{layer}:\n      - stage.{stage}", 4, "uses {layer}, which the pattern"),
-        ("scopes:\n  block:\n    modules:\n      mlp.x: ['b.{expert}']", 4, "different names would become one"),
-        ("scopes:\n  block:\n    modules:\n      a: [x]\n      b: [x]", 5, "'x' already means 'a' (mine.yaml:4)"),
-        ("scopes:\n  block:\n    modules:\n      a: [x]\n      a: [y]", 5, "'a' is given twice, first in line 4"),
+        ("scopes:\n  layers:\n    layers.{layer}:\n      - stage.{stage}", 4,
+         "uses {layer}, which the pattern"),
+        ("scopes:\n  block:\n    modules:\n      mlp.x: ['b.{expert}']", 4,
+         "different names would become one"),
+        ("scopes:\n  block:\n    modules:\n      a: [x]\n      b: [x]", 5,
+         "'x' already means 'a' (mine.yaml:4)"),
+        ("scopes:\n  block:\n    modules:\n      a: [x]\n      a: [y]", 5,
+         "'a' is given twice, first in line 4"),
         ("scopes:\n  leaves: [gamma]", 2, "expected a mapping"),
-        ("scopes:\n  leaves:\n    weight: [w]\n    bias: [w]", 4, "'w' already means 'weight' (mine.yaml:3)"),
+        ("scopes:\n  leaves:\n    weight: [w]\n    bias: [w]", 4,
+         "'w' already means 'weight' (mine.yaml:3)"),
         ("operators:\n  kinds:\n    mine: {class: magic}", 3, "unknown class 'magic'"),
         ("operators:\n  kinds:\n    mine: {members: [x]}", 3, "'class' is missing"),
-        ("operators:\n  kinds:\n    mine: {class: linear, layout: upside}", 3, "unknown layout 'upside'"),
-        ("operators:\n  kinds:\n    a: {class: linear, members: [Foo]}\n    b: {class: linear, members: [foo]}", 4,
+        ("operators:\n  kinds:\n    mine: {class: linear, layout: upside}", 3,
+         "unknown layout 'upside'"),
+        ("operators:\n  kinds:\n    a: {class: linear, members: [Foo]}\n    b: {class: linear, "
+            "members: [foo]}", 4,
          "'foo' is already a member of 'a' (mine.yaml:3)"),
-        ("operators:\n  kinds:\n    a: {class: linear, members: {x: y}}", 3, "expected a text, found a mapping"),
+        ("operators:\n  kinds:\n    a: {class: linear, members: {x: y}}", 3,
+         "expected a text, found a mapping"),
         ("operators: 3", 1, "expected a mapping (key: value), found '3'"),
-        ("decompositions:\n  operators:\n    matmul: [[mul, smu]]", 3, "unknown operator kind 'smu'"),
+        ("decompositions:\n  operators:\n    matmul: [[mul, smu]]", 3,
+         "unknown operator kind 'smu'"),
         ("decompositions:\n  operators:\n    matmull: [[mul]]", 3, "did you mean 'matmul'?"),
         ("decompositions:\n  operators:\n    sigmoid: [[silu]]", 3, "cyclic decomposition: "),
-        ("decompositions:\n  operators:\n    silu: [sigmoid, mul]", 3, "expected a list of names, found 'sigmoid'"),
+        ("decompositions:\n  operators:\n    silu: [sigmoid, mul]", 3,
+         "expected a list of names, found 'sigmoid'"),
         ("decompositions:\n  operators:\n    silu: [[]]", 3, "an empty list"),
         ("tolerances:\n  base_units: 32", 2, "expected a mapping"),
         ("tolerances:\n  base_units: {value: 32}", 2, "'source' is missing"),
-        ("tolerances:\n  base_units: {value: many, source: x}", 2, "expected a number, 0 or more, found 'many'"),
-        ("tolerances:\n  spread: {value: -1, source: x}", 2, "expected a number, 0 or more, found '-1'"),
-        ("tolerances:\n  classes:\n    linear: {conditioning: 0.5, source: x}", 3, "1 or more, found 0.5"),
-        ("tolerances:\n  classes:\n    linear: {growth: cubic, source: x}", 3, "unknown growth 'cubic'"),
+        ("tolerances:\n  base_units: {value: many, source: x}", 2,
+         "expected a number, 0 or more, found 'many'"),
+        ("tolerances:\n  spread: {value: -1, source: x}", 2,
+         "expected a number, 0 or more, found '-1'"),
+        ("tolerances:\n  classes:\n    linear: {conditioning: 0.5, source: x}", 3,
+         "1 or more, found 0.5"),
+        ("tolerances:\n  classes:\n    linear: {growth: cubic, source: x}", 3,
+         "unknown growth 'cubic'"),
         ("tolerances:\n  kinds:\n    subb: {conditioning: 2, source: x}", 3, "did you mean 'sub'?"),
         ("scopes:\n  layers: [unclosed", 2, "no valid YAML"),
         ("a: b\n\tc: d", 2, "no valid YAML"),
         ("- a\n- b", 1, "expected a mapping (key: value), found a list"),
     ],
 )  # fmt: skip
-def test_a_bad_rule_is_told_with_file_line_and_reason(
+def test_the_error_of_a_bad_rule_has_file_line_and_reason(
     tmp_path: Path, text: str, line: int, reason: str
 ) -> None:
-    mine = write(tmp_path, text)
+    file = write_rules(tmp_path, text)
     with pytest.raises(RuleError) as caught:
-        load_rules([mine])
+        load_rules([file])
     assert isinstance(caught.value, DumpError)
-    assert caught.value.file == str(mine)
+    assert caught.value.file == str(file)
     assert caught.value.line == line
-    assert reason.replace("mine.yaml", str(mine)) in caught.value.reason
-    assert str(caught.value).startswith(f"{mine}:{line}: ")
+    assert reason.replace("mine.yaml", str(file)) in caught.value.reason
+    assert str(caught.value).startswith(f"{file}:{line}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_unreadable_files_are_told(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="cannot be read"):
         load_rules([tmp_path / "nowhere.yaml"])
     with pytest.raises(RuleError, match="cannot be read"):
@@ -124,17 +140,19 @@ def test_unreadable_files_are_told(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_adds_nothing(tmp_path: Path, rules: Rules) -> None:
-    assert load_rules([write(tmp_path, "# nothing yet\n")]).count_rules() == rules.count_rules()
+    assert (
+        load_rules([write_rules(tmp_path, "# nothing yet\n")]).count_rules() == rules.count_rules()
+    )
 
 
-def test_every_shipped_file_says_what_it_is() -> None:
+def test_every_shipped_file_begins_with_a_description() -> None:
     for file in list_shipped_files():
-        first = file.read_text(encoding="utf-8")
-        assert first.startswith("# ")
-        assert "--rules" in first.split("\n\n")[0], file
+        text = file.read_text(encoding="utf-8")
+        assert text.startswith("# ")
+        assert "--rules" in text.split("\n\n")[0], file
 
 
-def test_explain_names_the_rules_that_fired(rules: Rules) -> None:
+def test_explain_names_the_rules_that_were_applied(rules: Rules) -> None:
     scope, parameter, _ = rules.explain_name("n.n.layers.0.attention.wq.weight")
     assert parameter.result == "layers.0.attention.q.weight"
     assert any(
@@ -155,10 +173,12 @@ def test_explain_of_an_operator_names_member_class_and_decompositions(rules: Rul
     )
 
 
-def test_explain_shows_what_came_closest(rules: Rules) -> None:
+def test_explain_shows_the_most_similar_rules(rules: Rules) -> None:
     scope, _, operator = rules.explain_name("net.wq_projj")
     assert scope.result == ""
     assert scope.rules == ()
     assert rules.explain_name("net.lm_heads")[0].closest[0].endswith("lm_head -> head")
     assert operator.notes == ("class other",)
-    assert any("layer_norm" in line for line in rules.explain_name("Functional.layernrm")[2].closest)
+    assert any(
+        "layer_norm" in line for line in rules.explain_name("Functional.layernrm")[2].closest
+    )

@@ -1,4 +1,4 @@
-"""Rules suggested by a comparison: their text is a rule file, and does what it says."""
+"""Rules inferred from a comparison: the text is a rule file and has the intended effect."""
 
 from pathlib import Path
 
@@ -12,33 +12,33 @@ from dumpdiff.rulebook.inference import infer_rule_text
 SHIPPED = load_rules([])
 
 
-def suggested(
+def infer_rules(
     tmp_path: Path, *learned: Equivalence, parameters: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, Rules]:
-    """The text, and the shipped rules with it."""
+    """Return the inferred text, and the shipped rules with it."""
     text = infer_rule_text(make_result(learned=learned, parameters=parameters), SHIPPED)
-    file = tmp_path / "suggested.yaml"
+    file = tmp_path / "inferred.yaml"
     file.write_text(text, encoding="utf-8")
     return text, load_rules([file])
 
 
 class TestOperators:
     def test_an_unknown_spelling_becomes_a_member_of_the_known_kind(self, tmp_path: Path) -> None:
-        text, rules = suggested(tmp_path, Equivalence(("FrobSwish",), ("Functional.silu",), 7))
+        text, rules = infer_rules(tmp_path, Equivalence(("FrobSwish",), ("Functional.silu",), 7))
         assert rules.resolve_kind("FrobSwish") == "silu"
         assert "silu: {members: [FrobSwish]}  # seen 7 times" in text
 
     def test_whichever_side_it_is_on(self, tmp_path: Path) -> None:
-        _, rules = suggested(tmp_path, Equivalence(("MatMul",), ("Torch.frobnicate",), 1))
+        _, rules = infer_rules(tmp_path, Equivalence(("MatMul",), ("Torch.frobnicate",), 1))
         assert rules.resolve_kind("Torch.frobnicate") == "matmul"
 
     def test_two_unknown_spellings_become_one_kind(self, tmp_path: Path) -> None:
-        text, rules = suggested(tmp_path, Equivalence(("FrobOne",), ("Torch.frob_two",), 3))
+        text, rules = infer_rules(tmp_path, Equivalence(("FrobOne",), ("Torch.frob_two",), 3))
         assert rules.resolve_kind("FrobOne") == rules.resolve_kind("Torch.frob_two")
         assert "give it a class" in text
 
     def test_a_decomposition_is_added_to_those_known(self, tmp_path: Path) -> None:
-        text, rules = suggested(
+        text, rules = infer_rules(
             tmp_path, Equivalence(("Exp", "Add", "Log"), ("Functional.silu",), 2)
         )
         assert rules.decompositions["silu"] == (
@@ -48,22 +48,22 @@ class TestOperators:
         assert "- [exp, add, log]  # seen 2 times" in text
 
     def test_the_one_may_be_on_the_target_side(self, tmp_path: Path) -> None:
-        _, rules = suggested(tmp_path, Equivalence(("Gelu",), ("Torch.erf", "Tensor.__mul__"), 2))
+        _, rules = infer_rules(tmp_path, Equivalence(("Gelu",), ("Torch.erf", "Tensor.__mul__"), 2))
         assert ("erf", "mul") in rules.decompositions["gelu"]
 
     def test_the_backward_record_of_a_call_is_its_gradient(self, tmp_path: Path) -> None:
-        _, rules = suggested(
+        _, rules = infer_rules(
             tmp_path, Equivalence(("Mul", "ReduceSum"), ("Tensor.__mul__Backward",), 10)
         )
         assert rules.decompositions["grad:mul"] == (("mul", "sum"),)
 
     def test_a_part_that_no_rule_knows_becomes_a_kind(self, tmp_path: Path) -> None:
-        _, rules = suggested(tmp_path, Equivalence(("Frob", "Mul"), ("Functional.silu",), 1))
+        _, rules = infer_rules(tmp_path, Equivalence(("Frob", "Mul"), ("Functional.silu",), 1))
         assert rules.has_kind("frob")
         assert ("frob", "mul") in rules.decompositions["silu"]
 
     @pytest.mark.parametrize(
-        ("known", "target", "reference"),
+        ("reason", "target", "reference"),
         [
             ("a row of the shipped rules", ("Sigmoid", "Mul"), ("Functional.silu",)),
             ("a kind that is made of the other", ("Square",), ("Tensor.pow",)),
@@ -75,25 +75,25 @@ class TestOperators:
             ("layout operators beside", ("Reshape", "MatMul"), ("Functional.linear",)),
         ],
     )
-    def test_nothing_is_said_of(
-        self, tmp_path: Path, known: str, target: tuple[str, ...], reference: tuple[str, ...]
+    def test_nothing_is_inferred_from(
+        self, tmp_path: Path, reason: str, target: tuple[str, ...], reference: tuple[str, ...]
     ) -> None:
-        text, _ = suggested(tmp_path, Equivalence(target, reference, 9))
-        assert "Nothing to suggest" in text, known
+        text, _ = infer_rules(tmp_path, Equivalence(target, reference, 9))
+        assert "Nothing to suggest" in text, reason
 
-    def test_no_circle_is_suggested(self, tmp_path: Path) -> None:
+    def test_no_cycle_is_inferred(self, tmp_path: Path) -> None:
         equal = (
             Equivalence(("Mul",), ("Tensor.__truediv__",), 4),
             Equivalence(("RealDiv",), ("Tensor.__mul__",), 2),
         )
-        _, rules = suggested(tmp_path, *equal)
+        _, rules = infer_rules(tmp_path, *equal)
         assert rules.decompositions["div"] == (("mul",),)
         assert "mul" not in rules.decompositions
 
 
 class TestScopes:
     @pytest.mark.parametrize(
-        ("unknown", "known"),
+        ("unknown_name", "known_name"),
         [
             ("net.segment.3.mixer.query.weight", "model.layers.3.self_attn.q_proj.weight"),
             ("net.layers.3.mixer.query.weight", "model.layers.3.self_attn.q_proj.weight"),
@@ -109,30 +109,34 @@ class TestScopes:
     )
     @pytest.mark.parametrize("turned", [False, True])
     def test_both_names_become_one(
-        self, tmp_path: Path, unknown: str, known: str, turned: bool
+        self, tmp_path: Path, unknown_name: str, known_name: str, turned: bool
     ) -> None:
-        pair = (known, unknown) if turned else (unknown, known)
-        _, rules = suggested(tmp_path, parameters=(pair,))
-        assert rules.resolve_parameter(unknown) == rules.resolve_parameter(known) == SHIPPED.resolve_parameter(known) != ""
+        pair = (known_name, unknown_name) if turned else (unknown_name, known_name)
+        _, rules = infer_rules(tmp_path, parameters=(pair,))
+        expected_path = SHIPPED.resolve_parameter(known_name)
+        assert expected_path != ""
+        assert rules.resolve_parameter(unknown_name) == expected_path
+        assert rules.resolve_parameter(known_name) == expected_path
 
     def test_layers_share_one_pattern_and_are_counted(self, tmp_path: Path) -> None:
         pairs = tuple(
             (f"net.segment.{n}.mixer.query.weight", f"model.layers.{n}.self_attn.q_proj.weight")
             for n in range(4)
         )
-        text, rules = suggested(tmp_path, parameters=pairs)
+        text, rules = infer_rules(tmp_path, parameters=pairs)
         assert "attention.q: [mixer.query]  # seen in 4 parameters" in text
         assert (
-            rules.resolve_parameter("net.segment.99.mixer.query.weight") == "layers.99.attention.q.weight"
+            rules.resolve_parameter("net.segment.99.mixer.query.weight")
+            == "layers.99.attention.q.weight"
         )
 
-    def test_a_pattern_that_is_wanted_twice_goes_where_most_want_it(self, tmp_path: Path) -> None:
+    def test_a_pattern_for_two_paths_gets_the_more_frequent_one(self, tmp_path: Path) -> None:
         pairs = (
             ("net.layers.0.odd.weight", "model.layers.0.self_attn.q_proj.weight"),
             ("net.layers.1.odd.weight", "model.layers.1.self_attn.q_proj.weight"),
             ("net.layers.2.odd.weight", "model.layers.2.self_attn.k_proj.weight"),
         )
-        _, rules = suggested(tmp_path, parameters=pairs)
+        _, rules = infer_rules(tmp_path, parameters=pairs)
         assert rules.resolve_parameter("net.layers.0.odd.weight") == "layers.0.attention.q.weight"
 
     @pytest.mark.parametrize(
@@ -146,14 +150,14 @@ class TestScopes:
         ],
         ids=["known", "neither is known", "another number", "no path", "a tower"],
     )
-    def test_nothing_is_said_where_nothing_can_be_told(
+    def test_nothing_is_inferred_from_unclear_pairs(
         self, tmp_path: Path, pair: tuple[str, str]
     ) -> None:
-        assert "Nothing to suggest" in suggested(tmp_path, parameters=(pair,))[0]
+        assert "Nothing to suggest" in infer_rules(tmp_path, parameters=(pair,))[0]
 
 
 def test_names_that_yaml_would_read_otherwise_stay_names(tmp_path: Path) -> None:
-    _, rules = suggested(
+    _, rules = infer_rules(
         tmp_path,
         Equivalence(("No",), ("Functional.silu",), 1),
         Equivalence(("A: b]#",), ("Torch.erf",), 1),

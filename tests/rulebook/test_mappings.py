@@ -1,4 +1,4 @@
-"""msprobe's mapping files given as rules: known by their content, and told by line where they do not hold."""
+"""msprobe's mapping files given as rules: recognized by content; errors have a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Primitive.matmul.MatMul.2.backward.output.0.1: Functional.linear.2.backward.outp
 """
 
 
-def loaded(tmp_path: Path, text: str) -> Rules:
+def load_mapping(tmp_path: Path, text: str) -> Rules:
     file = tmp_path / "mapping.yaml"
     file.write_text(text)
     return load_rules([file])
@@ -24,7 +24,7 @@ def loaded(tmp_path: Path, text: str) -> Rules:
 
 def test_a_data_mapping_names_slots_as_traces_do(tmp_path: Path) -> None:
     dense, linear = "Cell.fc.Dense", "Module.fc.Linear"
-    assert loaded(tmp_path, DATA).named_pairs.tensors == {
+    assert load_mapping(tmp_path, DATA).named_pairs.tensors == {
         (f"{dense}.forward.0", "input.0"): (f"{linear}.forward.0", "input.0"),
         (f"{dense}.forward.0", "parameter.weight"): (f"{linear}.forward.0", "parameter.weight"),
         (f"{dense}.parameters_grad.0", "output.weight"): (
@@ -39,10 +39,12 @@ def test_a_data_mapping_names_slots_as_traces_do(tmp_path: Path) -> None:
 
 
 def test_a_cell_mapping_names_modules(tmp_path: Path) -> None:
-    named = loaded(tmp_path, "fc2.Dense: fc2.Linear\n").named_pairs
-    assert named.modules == {"fc2.Dense": "fc2.Linear"}
-    assert "Module.fc2.Linear.backward.1" in named.list_module_names("Cell.fc2.Dense.backward.1")
-    assert list(named.list_module_names("Cell.fc1.Dense.forward.0")) == []
+    named_pairs = load_mapping(tmp_path, "fc2.Dense: fc2.Linear\n").named_pairs
+    assert named_pairs.modules == {"fc2.Dense": "fc2.Linear"}
+    assert "Module.fc2.Linear.backward.1" in named_pairs.list_module_names(
+        "Cell.fc2.Dense.backward.1"
+    )
+    assert list(named_pairs.list_module_names("Cell.fc1.Dense.forward.0")) == []
 
 
 @pytest.mark.parametrize(
@@ -53,11 +55,11 @@ def test_a_cell_mapping_names_modules(tmp_path: Path) -> None:
     ],
 )
 def test_an_api_mapping_names_kinds(tmp_path: Path, text: str) -> None:
-    assert loaded(tmp_path, text).named_pairs.kinds == {"Functional.abs": "Torch.abs"}
+    assert load_mapping(tmp_path, text).named_pairs.kinds == {"Functional.abs": "Torch.abs"}
 
 
 def test_a_mapping_changes_no_rule(tmp_path: Path) -> None:
-    counts = loaded(tmp_path, DATA).count_rules()
+    counts = load_mapping(tmp_path, DATA).count_rules()
     assert counts.pop("named pairs") == 4
     assert counts == load_rules().count_rules()
 
@@ -98,9 +100,7 @@ def test_a_later_file_wins(tmp_path: Path) -> None:
         ("scope: model.layers\n", 1, "unknown key 'scope'"),
     ],
 )
-def test_what_does_not_hold_is_told_with_its_line(
-    tmp_path: Path, text: str, line: int, reason: str
-) -> None:
-    with pytest.raises(RuleError, match=reason) as told:
-        loaded(tmp_path, text)
-    assert told.value.line == line
+def test_an_error_has_its_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
+    with pytest.raises(RuleError, match=reason) as caught:
+        load_mapping(tmp_path, text)
+    assert caught.value.line == line

@@ -15,7 +15,8 @@ PARAMETERS = {
         "model.embed_tokens.weight", "transformer.wte.weight", "embedding.word_embeddings.weight",
         "language_model.embedding.word_embeddings.weight", "model.tok_embeddings.embedding_weight",
         "model.tok_embeddings.embedding_table", "backbone.embedding.word_embedding.embedding_table",
-        "n.n.embedding.embedding_table", "embedding.weight", "transformer.embedding.word_embeddings.weight",
+        "n.n.embedding.embedding_table", "embedding.weight",
+        "transformer.embedding.word_embeddings.weight",
     ],
     "position_embedding.weight": [
         "transformer.wpe.weight", "embedding.position_embeddings.weight",
@@ -27,7 +28,8 @@ PARAMETERS = {
         "decoder.layers.3.input_layernorm.weight",
         "decoder.layers.3.self_attention.linear_qkv.layer_norm_weight",
         "language_model.encoder.layers.3.input_norm.weight",
-        "language_model.encoder.layers.3.input_layernorm.weight", "model.layers.3.attention_norm.weight",
+        "language_model.encoder.layers.3.input_layernorm.weight",
+        "model.layers.3.attention_norm.weight",
         "backbone.blocks.3.layernorm1.gamma", "n.n.layers.3.input_norm.weight",
     ],
     "layers.3.input_norm.bias": [
@@ -37,12 +39,14 @@ PARAMETERS = {
     "layers.3.attention.q.weight": [
         "model.layers.3.self_attn.q_proj.weight", "model.layers.3.attention.wq.weight",
         "n.n.layers.3.attention.wq.weight",
-        "decoder.layers.3.self_attention.linear_q.weight", "decoder.layers.3.self_attention.linear_q_proj.weight",
+        "decoder.layers.3.self_attention.linear_q.weight",
+        "decoder.layers.3.self_attention.linear_q_proj.weight",
         "backbone.blocks.3.attention.dense1.weight",
     ],
     "layers.3.attention.k.weight": [
         "model.layers.3.self_attn.k_proj.weight", "model.layers.3.attention.wk.weight",
-        "decoder.layers.3.self_attention.linear_k.weight", "backbone.blocks.3.attention.dense2.weight",
+        "decoder.layers.3.self_attention.linear_k.weight",
+        "backbone.blocks.3.attention.dense2.weight",
     ],
     "layers.3.attention.v.bias": [
         "model.layers.3.self_attn.v_proj.bias", "model.layers.3.attention.wv.bias",
@@ -50,18 +54,22 @@ PARAMETERS = {
     ],
     "layers.3.attention.qkv.weight": [
         "transformer.h.3.attn.c_attn.weight", "model.layers.3.self_attn.qkv_proj.weight",
-        "gpt_neox.layers.3.attention.query_key_value.weight", "decoder.layers.3.self_attention.linear_qkv.weight",
+        "gpt_neox.layers.3.attention.query_key_value.weight",
+        "decoder.layers.3.self_attention.linear_qkv.weight",
         "language_model.encoder.layers.3.self_attention.query_key_value.weight",
         "model.layers.3.attention.w_qkv.weight",
     ],
     "layers.3.attention.q_norm.weight": [
-        "model.layers.3.self_attn.q_norm.weight", "decoder.layers.3.self_attention.q_layernorm.weight",
+        "model.layers.3.self_attn.q_norm.weight",
+        "decoder.layers.3.self_attention.q_layernorm.weight",
         "model.layers.3.self_attn.q_a_layernorm.weight", "model.layers.3.attention.lq_norm.weight",
         "decoder.layers.3.self_attention.linear_q_up_proj.layer_norm_weight",
     ],
     "layers.3.attention.k_norm.weight": [
-        "model.layers.3.self_attn.k_norm.weight", "decoder.layers.3.self_attention.k_layernorm.weight",
-        "model.layers.3.self_attn.kv_a_layernorm.weight", "decoder.layers.3.self_attention.kv_layernorm.weight",
+        "model.layers.3.self_attn.k_norm.weight",
+        "decoder.layers.3.self_attention.k_layernorm.weight",
+        "model.layers.3.self_attn.kv_a_layernorm.weight",
+        "decoder.layers.3.self_attention.kv_layernorm.weight",
         "model.layers.3.attention.lkv_norm.weight",
         "decoder.layers.3.self_attention.linear_kv_up_proj.layer_norm_weight",
     ],
@@ -73,9 +81,11 @@ PARAMETERS = {
     ],
     "layers.3.post_attention_norm.weight": [
         "model.layers.3.post_attention_layernorm.weight", "transformer.h.3.ln_2.weight",
-        "decoder.layers.3.pre_mlp_layernorm.weight", "decoder.layers.3.mlp.linear_fc1.layer_norm_weight",
+        "decoder.layers.3.pre_mlp_layernorm.weight",
+        "decoder.layers.3.mlp.linear_fc1.layer_norm_weight",
         "language_model.encoder.layers.3.post_attention_norm.weight",
-        "language_model.encoder.layers.3.post_attention_layernorm.weight", "model.layers.3.ffn_norm.weight",
+        "language_model.encoder.layers.3.post_attention_layernorm.weight",
+        "model.layers.3.ffn_norm.weight",
         "backbone.blocks.3.layernorm2.gamma", "n.n.layers.3.post_norm.weight",
     ],
     "layers.3.mlp.gate_proj.weight": [
@@ -88,34 +98,42 @@ PARAMETERS = {
     ],
     "layers.3.mlp.gate_up_proj.weight": [
         "model.layers.3.mlp.gate_up_proj.weight", "transformer.h.3.mlp.c_fc.weight",
-        "decoder.layers.3.mlp.linear_fc1.weight", "language_model.encoder.layers.3.mlp.dense_h_to_4h.weight",
-        "model.layers.3.feed_forward.w_gate_hidden.weight", "backbone.blocks.3.output.mapping.weight",
+        "decoder.layers.3.mlp.linear_fc1.weight",
+        "language_model.encoder.layers.3.mlp.dense_h_to_4h.weight",
+        "model.layers.3.feed_forward.w_gate_hidden.weight",
+        "backbone.blocks.3.output.mapping.weight",
     ],
     "layers.3.mlp.down_proj.weight": [
         "model.layers.3.mlp.down_proj.weight", "transformer.h.3.mlp.c_proj.weight",
-        "decoder.layers.3.mlp.linear_fc2.weight", "language_model.encoder.layers.3.mlp.dense_4h_to_h.weight",
+        "decoder.layers.3.mlp.linear_fc2.weight",
+        "language_model.encoder.layers.3.mlp.dense_4h_to_h.weight",
         "model.layers.3.feed_forward.w2.weight", "backbone.blocks.3.output.projection.weight",
     ],
     "layers.3.mlp.router.weight": [
         "model.layers.3.mlp.gate.weight", "model.layers.3.block_sparse_moe.gate.weight",
         "model.layers.3.mlp.router.weight",
-        "decoder.layers.3.mlp.router.weight", "model.layers.3.feed_forward.routed_experts.router.dense.weight",
+        "decoder.layers.3.mlp.router.weight",
+        "model.layers.3.feed_forward.routed_experts.router.dense.weight",
         "model.layers.3.feed_forward.routed_experts.router_dense.weight",
         "model.layers.3.feed_forward.router.dense.weight",
     ],
     "layers.3.mlp.router.expert_bias": [
-        "model.layers.3.mlp.gate.e_score_correction_bias", "decoder.layers.3.mlp.router.expert_bias",
+        "model.layers.3.mlp.gate.e_score_correction_bias",
+        "decoder.layers.3.mlp.router.expert_bias",
         "model.layers.3.feed_forward.routed_experts.router.router.topk_bias",
         "model.layers.3.feed_forward.routed_experts.topk_bias", "decoder.layers.3.mlp.expert_bias",
     ],
     "layers.3.mlp.experts.5.gate_proj.weight": [
-        "model.layers.3.mlp.experts.5.gate_proj.weight", "model.layers.3.block_sparse_moe.experts.5.w1.weight",
+        "model.layers.3.mlp.experts.5.gate_proj.weight",
+        "model.layers.3.block_sparse_moe.experts.5.w1.weight",
     ],
     "layers.3.mlp.experts.5.up_proj.weight": [
-        "model.layers.3.mlp.experts.5.up_proj.weight", "model.layers.3.block_sparse_moe.experts.5.w3.weight",
+        "model.layers.3.mlp.experts.5.up_proj.weight",
+        "model.layers.3.block_sparse_moe.experts.5.w3.weight",
     ],
     "layers.3.mlp.experts.5.down_proj.weight": [
-        "model.layers.3.mlp.experts.5.down_proj.weight", "model.layers.3.block_sparse_moe.experts.5.w2.weight",
+        "model.layers.3.mlp.experts.5.down_proj.weight",
+        "model.layers.3.block_sparse_moe.experts.5.w2.weight",
         "decoder.layers.3.mlp.experts.local_experts.5.linear_fc2.weight",
         "decoder.layers.3.mlp.experts.linear_fc2.weight5",
         "language_model.encoder.layers.3.mlp.local_experts.5.dense_4h_to_h.weight",
@@ -129,30 +147,40 @@ PARAMETERS = {
         "model.layers.3.mlp.experts.gate_up_proj", "decoder.layers.3.mlp.experts.weight1",
         "model.layers.3.feed_forward.routed_experts.ffn.w1",
     ],
-    "layers.3.mlp.experts.gate_proj.weight": ["model.layers.3.feed_forward.routed_experts.ffn.w1.weight"],
+    "layers.3.mlp.experts.gate_proj.weight": [
+        "model.layers.3.feed_forward.routed_experts.ffn.w1.weight",
+    ],
     "layers.3.mlp.experts.down_proj.weight": [
         "model.layers.3.mlp.experts.down_proj", "decoder.layers.3.mlp.experts.weight2",
-        "model.layers.3.feed_forward.routed_experts.ffn.w2", "model.layers.3.feed_forward.routed_experts.ffn.w2.weight",
+        "model.layers.3.feed_forward.routed_experts.ffn.w2",
+        "model.layers.3.feed_forward.routed_experts.ffn.w2.weight",
     ],
     "layers.3.mlp.shared_experts.gate_proj.weight": [
-        "model.layers.3.mlp.shared_experts.gate_proj.weight", "model.layers.3.mlp.shared_expert.gate_proj.weight",
+        "model.layers.3.mlp.shared_experts.gate_proj.weight",
+        "model.layers.3.mlp.shared_expert.gate_proj.weight",
         "model.layers.3.feed_forward.shared_experts.w1.weight",
     ],
-    "layers.3.mlp.shared_experts.gate_up_proj.weight": ["decoder.layers.3.mlp.shared_experts.linear_fc1.weight"],
+    "layers.3.mlp.shared_experts.gate_up_proj.weight": [
+        "decoder.layers.3.mlp.shared_experts.linear_fc1.weight",
+    ],
     "layers.3.mlp.shared_experts.down_proj.weight": [
-        "decoder.layers.3.mlp.shared_experts.linear_fc2.weight", "model.layers.3.feed_forward.shared_experts.w2.weight",
+        "decoder.layers.3.mlp.shared_experts.linear_fc2.weight",
+        "model.layers.3.feed_forward.shared_experts.w2.weight",
     ],
     "layers.3.mlp.shared_gate.weight": [
-        "model.layers.3.mlp.shared_expert_gate.weight", "decoder.layers.3.mlp.shared_experts.gate_weight",
+        "model.layers.3.mlp.shared_expert_gate.weight",
+        "decoder.layers.3.mlp.shared_experts.gate_weight",
         "model.layers.3.feed_forward.shared_experts_gate.weight",
         "decoder.layers.3.mlp.shared_experts.shared_experts_gate.weight",
     ],
     "layers.3.attention.q_a.weight": [
-        "model.layers.3.self_attn.q_a_proj.weight", "decoder.layers.3.self_attention.linear_q_down_proj.weight",
+        "model.layers.3.self_attn.q_a_proj.weight",
+        "decoder.layers.3.self_attention.linear_q_down_proj.weight",
         "model.layers.3.attention.q2l_proj.weight",
     ],
     "layers.3.attention.q_b.weight": [
-        "model.layers.3.self_attn.q_b_proj.weight", "decoder.layers.3.self_attention.linear_q_up_proj.weight",
+        "model.layers.3.self_attn.q_b_proj.weight",
+        "decoder.layers.3.self_attention.linear_q_up_proj.weight",
         "decoder.layers.3.self_attention.linear_qb.weight",
     ],
     "layers.3.attention.kv_a.weight": [
@@ -160,7 +188,8 @@ PARAMETERS = {
         "decoder.layers.3.self_attention.linear_kv_down_proj.weight",
     ],
     "layers.3.attention.kv_b.weight": [
-        "model.layers.3.self_attn.kv_b_proj.weight", "decoder.layers.3.self_attention.linear_kv_up_proj.weight",
+        "model.layers.3.self_attn.kv_b_proj.weight",
+        "decoder.layers.3.self_attention.linear_kv_up_proj.weight",
         "decoder.layers.3.self_attention.linear_kvb.weight",
     ],
     "final_norm.weight": [
@@ -172,9 +201,11 @@ PARAMETERS = {
         "lm_head.weight", "output_layer.weight", "language_model.output_layer.weight",
         "word_embeddings_for_head.weight", "n.n.lm_head.weight", "output.weight",
     ],
-    "mtp.1.enorm.weight": ["mtp.layers.1.enorm.weight", "model.mtp_hidden_fusers.1.norm_emb.weight"],
+    "mtp.1.enorm.weight": ["mtp.layers.1.enorm.weight",
+    "model.mtp_hidden_fusers.1.norm_emb.weight"],
     "mtp.1.hnorm.weight": ["mtp.layers.1.hnorm.weight", "model.mtp_hidden_fusers.1.norm.weight"],
-    "mtp.1.eh_proj.weight": ["mtp.layers.1.eh_proj.weight", "model.mtp_hidden_fusers.1.dense.weight"],
+    "mtp.1.eh_proj.weight": ["mtp.layers.1.eh_proj.weight",
+    "model.mtp_hidden_fusers.1.dense.weight"],
     "mtp.1.final_norm.weight": ["mtp.layers.1.final_layernorm.weight", "model.mtp_norms.1.weight"],
     "mtp.1.block.attention.qkv.weight": [
         "mtp.layers.1.transformer_layer.self_attention.linear_qkv.weight",
@@ -271,9 +302,10 @@ def test_optimizer_states_are_not_their_parameters(rules: Rules) -> None:
     assert rules.resolve_parameter("adam_v.model.norm_out.weight") == "exp_avg_sq.final_norm.weight"
 
 
-def test_towers_are_kept_apart(rules: Rules) -> None:
+def test_towers_have_different_names(rules: Rules) -> None:
     assert (
-        rules.resolve_parameter("visual.blocks.0.attn.qkv.weight") == "vision.layers.0.attention.qkv.weight"
+        rules.resolve_parameter("visual.blocks.0.attn.qkv.weight")
+        == "vision.layers.0.attention.qkv.weight"
     )
     assert (
         rules.resolve_parameter("language_model.model.layers.0.self_attn.qkv_proj.weight")
@@ -283,7 +315,10 @@ def test_towers_are_kept_apart(rules: Rules) -> None:
 
 def test_unknown_below_a_layer_is_kept_and_unknown_elsewhere_is_nothing(rules: Rules) -> None:
     assert rules.resolve_parameter("model.layers.4.self_attn.sinks") == "layers.4.attention.sinks"
-    assert rules.resolve_scope("model.layers.4.self_attn.indexer.wq_b") == "layers.4.attention.indexer.wq_b"
+    assert (
+        rules.resolve_scope("model.layers.4.self_attn.indexer.wq_b")
+        == "layers.4.attention.indexer.wq_b"
+    )
     assert rules.resolve_parameter("backbone.stem.conv.weight") == ""
     assert rules.resolve_parameter("learning_rate") == rules.resolve_parameter("") == ""
 
@@ -307,12 +342,12 @@ def test_parts_of_a_fused_parameter(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in SCOPES if path])
-def test_a_canonical_scope_is_its_own(rules: Rules, path: str) -> None:
+def test_a_canonical_scope_maps_to_itself(rules: Rules, path: str) -> None:
     assert rules.resolve_scope(path) == path
 
 
 @pytest.mark.parametrize("path", PARAMETERS)
-def test_a_canonical_parameter_is_its_own(rules: Rules, path: str) -> None:
+def test_a_canonical_parameter_maps_to_itself(rules: Rules, path: str) -> None:
     assert rules.resolve_parameter(path) == path
 
 

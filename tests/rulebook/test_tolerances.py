@@ -20,7 +20,9 @@ def test_the_faults_measured_are_not(rules: Rules) -> None:
     assert (
         rules.compute_tolerance("float32", "float32", "matmul", 4096) < 1.8e-3 / 10
     )  # eps 1e-5 against 1e-3 in a norm
-    assert rules.compute_tolerance("float32", "float32", "rms_norm", 4096) < 1e-3 / 10  # 0.1 % of the norm
+    assert (
+        rules.compute_tolerance("float32", "float32", "rms_norm", 4096) < 1e-3 / 10
+    )  # 0.1 % of the norm
 
 
 def test_the_coarser_dtype_decides(rules: Rules) -> None:
@@ -41,15 +43,17 @@ def test_integers_and_bools_are_exact(rules: Rules) -> None:
 
 
 def test_short_types_are_summed_in_float32(rules: Rules) -> None:
-    grown = rules.compute_tolerance("bfloat16", "bfloat16", "matmul", 4096) - rules.compute_tolerance(
-        "bfloat16", "bfloat16", "matmul", 1
-    )
+    grown = rules.compute_tolerance(
+        "bfloat16", "bfloat16", "matmul", 4096
+    ) - rules.compute_tolerance("bfloat16", "bfloat16", "matmul", 1)
     assert grown == pytest.approx(rules.compute_growth("matmul", 4096) * 2.0**-24, rel=1e-6)
 
 
 @given(st.integers(2, 10**7), st.sampled_from(["matmul", "sum", "layer_norm", "softmax"]))
 def test_sums_grow_with_the_square_root_of_their_length(length: int, kind: str) -> None:
-    assert RULES.compute_growth(kind, 4 * length) == pytest.approx(2 * RULES.compute_growth(kind, length))
+    assert RULES.compute_growth(kind, 4 * length) == pytest.approx(
+        2 * RULES.compute_growth(kind, length)
+    )
     assert RULES.compute_growth(kind, length) == pytest.approx(6 * math.sqrt(length))
 
 

@@ -115,7 +115,7 @@ def _check_field(section: str, name: str, value: object, settings: Settings) -> 
         return [UNREAD_FIELD.build_violation(place, reason)]
     if not _has_type(field.type, value):
         return [TYPE.build_violation(place, f"{_format_value(value)} is not {TYPES[field.type]}{_format_allowed(field)}")]
-    allowed = field.values(settings.target.version)
+    allowed = field.list_values(settings.target.version)
     if allowed and value not in allowed:
         choice = ", ".join(str(item) for item in allowed)
         return [
@@ -130,11 +130,11 @@ def _check_field(section: str, name: str, value: object, settings: Settings) -> 
 def _explain_unread_field(name: str, settings: Settings) -> str:
     """Why MindSpore does not look at the field at all; '' if it does."""
     e2e = settings.e2e or {}
-    if name == "file_format" and settings.synchronous:
+    if name == "file_format" and settings.is_synchronous:
         return "is only for an asynchronous dump, and this one is synchronous and writes npy; leave it out"
     if (
         name == "op_debug_mode"
-        and settings.synchronous
+        and settings.is_synchronous
         and settings.target.version < (2, 3)
         and settings.common[name] != 0
     ):
@@ -152,11 +152,11 @@ def _find_missing_fields(settings: Settings) -> Iterator[Violation]:
         if (
             section is None
             or field.name in section
-            or not is_required(field, settings.target, not settings.synchronous)
+            or not is_required(field, settings.target, not settings.is_synchronous)
         ):
             continue
         yield MISSING_FIELD.build_violation(
-            f"{field.section}.{field.name}", f"is missing; it is {field.does}{_format_allowed(field)}"
+            f"{field.section}.{field.name}", f"is missing; it is {field.purpose}{_format_allowed(field)}"
         )
 
 

@@ -51,7 +51,7 @@ class Field:
     section: str
     name: str
     type: str  #: one of TYPES
-    does: str  #: what it is for
+    purpose: str  #: what it is for
     allowed: tuple[object, ...] = ()  #: the only values taken; empty: see ``form``
     form: str = ""  #: what else a value must look like, in words
     default: str = ""  #: what counts where the field is missing; '' if it must not be
@@ -67,7 +67,7 @@ class Field:
         """Whether this version reads the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
-    def values(self, version: Version) -> tuple[object, ...]:
+    def list_values(self, version: Version) -> tuple[object, ...]:
         """The values that this version takes; none if it is not a matter of a few values."""
         later = {value for value, since in self.newer if version < since}
         return tuple(value for value in self.allowed if value not in later)

@@ -18,19 +18,19 @@ _MAX_STEP = 2**32 - 1
 class Iterations:
     """What an ``iteration`` text selects."""
 
-    everything: bool
+    selects_all: bool
     ranges: tuple[
         tuple[int, int], ...
     ]  #: first and last step of each part that selects any, in the text's order
-    dead: tuple[tuple[str, str], ...]  #: parts that select no step, and why
+    unreachable_parts: tuple[tuple[str, str], ...]  #: parts that select no step, and why
 
     @property
     def last(self) -> int | None:
         """The last step selected; None if there is no last, or none at all."""
-        return None if self.everything or not self.ranges else max(last for _, last in self.ranges)
+        return None if self.selects_all or not self.ranges else max(last for _, last in self.ranges)
 
     def __contains__(self, step: int) -> bool:
-        return self.everything or any(first <= step <= last for first, last in self.ranges)
+        return self.selects_all or any(first <= step <= last for first, last in self.ranges)
 
 
 def find_bad_characters(text: str) -> str:

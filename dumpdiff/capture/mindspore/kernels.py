@@ -42,23 +42,23 @@ class Kernel:
     def selects(self, name: str) -> bool:
         """Whether the operator of this full name is dumped. Raises re.error if the text is no regular expression."""
         if self.form == "regex":
-            return re.fullmatch(self._pattern(), name) is not None
+            return re.fullmatch(self._translate_pattern(), name) is not None
         if self.form == "name":
             return name == self.text
         return self.text.lower() in get_operator_type(name).lower()
 
-    def find_trouble(self) -> str:
+    def explain_bad_regex(self) -> str:
         """Why the text is no regular expression; '' if it is one."""
         extension = re.search(r"\(\?(?![:=!])..?", self.text)
         if extension:
             return f"{extension[0]!r} is not known in ECMAScript"
         try:
-            re.compile(self._pattern())
+            re.compile(self._translate_pattern())
         except (re.error, RecursionError, OverflowError) as error:
             return str(error)
         return ""
 
-    def _pattern(self) -> str:
+    def _translate_pattern(self) -> str:
         """The regular expression in Python's words, which know no [:digit:]."""
         return re.sub(r"\[:(\w+):\]", lambda found: _CLASSES.get(found[1], found[0]), self.text)
 

@@ -19,14 +19,14 @@ class Settings:
     target: Target
     common: Mapping[str, Any]
     e2e: Mapping[str, Any] | None  #: None: the file has no such section
-    here: bool  #: the training will run on this machine
-    unsound: frozenset[str] = frozenset()  #: names of the fields left out
+    run_is_local: bool  #: the training will run on this machine
+    invalid_names: frozenset[str] = frozenset()  #: names of the fields left out
     names: tuple[str, ...] | None = (
         None  #: full names of the network's operators and parameters, if known
     )
 
     @property
-    def synchronous(self) -> bool:
+    def is_synchronous(self) -> bool:
         """Whether the program itself writes the dump, which MindSpore calls end to end."""
         if not self.target.on_ascend:
             return True
@@ -35,7 +35,7 @@ class Settings:
         )
 
     @property
-    def statistics(self) -> bool:
+    def saves_statistics(self) -> bool:
         """Whether statistics are to be saved."""
         return self.saved_data != "tensor"
 
@@ -49,7 +49,7 @@ class Settings:
         """0, or from 2.3 on :data:`OVERFLOW` (1 and 2 mean it too) or :data:`EXCEPTION`."""
         mode = int(self.common.get("op_debug_mode", 0))
         if self.target.version < (2, 3):
-            return 0 if self.synchronous else mode
+            return 0 if self.is_synchronous else mode
         return OVERFLOW if mode in (1, 2) else mode
 
     @property
@@ -58,11 +58,11 @@ class Settings:
         return int(self.common.get("dump_mode", 0))
 
     @property
-    def device_statistics(self) -> bool:
+    def computes_on_device(self) -> bool:
         """Whether the file asks for statistics to be computed on the device."""
         return self.e2e is not None and self.e2e.get("stat_calc_mode") == "device"
 
     @property
-    def sampling(self) -> bool:
+    def saves_samples(self) -> bool:
         """Whether the file asks for the head and the tail of tensors only."""
         return self.e2e is not None and self.e2e.get("sample_mode") == 1

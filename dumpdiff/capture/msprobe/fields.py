@@ -22,14 +22,14 @@ class Field:
 
     section: str  #: '' for the top level, 'task' for the section that bears the task's name
     name: str
-    what: str
+    meaning: str
     since: Version = OLDEST
     frameworks: tuple[str, ...] = FRAMEWORKS
     tasks: tuple[str, ...] = TASKS
     levels: tuple[str, ...] = LEVELS
 
     @property
-    def only(self) -> str:
+    def limits(self) -> str:
         """What it is limited to, in words."""
         limits = [
             *((", ".join(self.frameworks),) if self.frameworks != FRAMEWORKS else ()),

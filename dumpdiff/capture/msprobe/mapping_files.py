@@ -43,7 +43,7 @@ class MsprobeMapping:
 
     kind: Kind
     pairs: Mapping[str, str]  #: target's name -> the name by which msprobe finds the reference's
-    apart: tuple[
+    unpaired: tuple[
         str, ...
     ]  #: of the target: without partner, and not to be paired by their names alone
     notes: tuple[str, ...]  #: what it holds and what it leaves out, for a person
@@ -55,7 +55,7 @@ class MsprobeMapping:
         if self.kind == "api":
             lines += [_build_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()]
         else:
-            rows = [*self.pairs.items(), *((name, name + NO_PARTNER) for name in self.apart)]
+            rows = [*self.pairs.items(), *((name, name + NO_PARTNER) for name in self.unpaired)]
             lines += [f"{_quote_yaml(name)}: {_quote_yaml(other)}" for name, other in rows]
         return "\n".join(lines) + "\n"
 
@@ -91,11 +91,11 @@ def _build_data_mapping(names: Names) -> _MappingParts:
     leaves = [leaf for entry in names.target.values() for leaf in entry]
     unpaired_names = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
     notes = [
-        f"{len(names.pairs)} of the target's {names.recorded} tensors and numbers have a partner."
+        f"{len(names.pairs)} of the target's {names.n_recorded} tensors and numbers have a partner."
     ]
-    if names.reshaped:
+    if names.n_reshaped:
         notes.append(
-            f"{names.reshaped} have theirs in another shape, which msprobe cannot compare: left out."
+            f"{names.n_reshaped} have theirs in another shape, which msprobe cannot compare: left out."
         )
     if unpaired_names:
         notes.append(
@@ -179,7 +179,7 @@ def _pair_by_name(
             for entry, rest in calls[name]
             for pair in _pair_leaves(names, entry, f"{front}{partner}{rest}")
         ]
-        if any(names.wrong(*pair) for pair in leaf_pairs):
+        if any(names.is_wrong_pair(*pair) for pair in leaf_pairs):
             n_refused += 1
         elif any(names.pairs.get(leaf) == found for leaf, found in leaf_pairs):
             pairs[name] = partner

@@ -23,13 +23,13 @@ class Names:
     target: dict[str, tuple[str, ...]]  #: entry -> its leaves, in the order of the dump
     reference: dict[str, str]  #: the name by which msprobe finds a leaf -> the leaf
     pairs: dict[str, str]  #: target's leaf -> the name by which msprobe finds the reference's
-    recorded: int  #: leaves of the target that are tensors or numbers
-    reshaped: int  #: of these, without a partner of their shape, but with one of another
+    n_recorded: int  #: leaves of the target that are tensors or numbers
+    n_reshaped: int  #: of these, without a partner of their shape, but with one of another
     values: tuple[
         dict[str, int], dict[str, int]
     ]  #: leaf -> its value, paired values numbered alike; -1 for others
 
-    def wrong(self, leaf: str, name: str) -> bool:
+    def is_wrong_pair(self, leaf: str, name: str) -> bool:
         """Whether msprobe, looking for ``name``, would compare a leaf of the target with another value than its own."""
         other = self.reference.get(name)
         if other is None or self.pairs.get(leaf) == name:

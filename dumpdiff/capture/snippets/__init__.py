@@ -24,9 +24,9 @@ KINDS = {
 class Framework:
     """A framework, and where its users paste code."""
 
-    written_for: str  #: the folder of the templates
+    template_folder: str  #: the folder of the templates
     config: str  #: what the configuration of its dumper is called by default
-    where: dict[str, str]  #: kind of snippet -> file, place and call
+    places: dict[str, str]  #: kind of snippet -> file, place and call
 
 
 _MEGATRON_STEP = "megatron/training/training.py, in train_step(), before 'optimizer.step()'"
@@ -105,12 +105,12 @@ def build_snippet(
     target = FRAMEWORKS[framework]
     config = target.config if config is None else config
     values = {"seed": seed, "rank": rank, "folder": _escape_quotes(folder), "config": _escape_quotes(config)}
-    comments = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {target.where[kind]}".splitlines()]
+    comments = [f"dumpdiff: {KINDS[kind]}", *f"Paste into: {target.places[kind]}".splitlines()]
     lines = [line for text in comments for line in wrap(text, 110, break_long_words=False)]
     header = Template("".join(f"# {line}\n" for line in lines)).substitute(values)
-    if kind == "dump" and target.written_for == "pytorch":
+    if kind == "dump" and target.template_folder == "pytorch":
         return header + _build_msprobe_lines(framework, config)
-    body = (_TEMPLATES / target.written_for / f"{kind}.py.txt").read_text(encoding="utf-8")
+    body = (_TEMPLATES / target.template_folder / f"{kind}.py.txt").read_text(encoding="utf-8")
     return header + Template(body).substitute(values)
 
 

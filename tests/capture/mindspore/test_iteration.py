@@ -32,7 +32,7 @@ def test_selects(text: str, steps: set[int]) -> None:
 def test_selects_nothing_and_says_why(text: str) -> None:
     found = parse_iterations(text)
     assert not found.ranges
-    assert all(why for _, why in found.dead)
+    assert all(why for _, why in found.unreachable_parts)
 
 
 @given(TEXT)
@@ -44,7 +44,7 @@ def test_the_last_step_is_the_largest_number(text: str) -> None:
 @given(st.text(alphabet="0123456789-|", max_size=12))
 def test_every_part_either_selects_a_step_or_is_dead(text: str) -> None:
     found = parse_iterations(text)
-    assert len(found.ranges) + len(found.dead) == text.count("|") + 1
+    assert len(found.ranges) + len(found.unreachable_parts) == text.count("|") + 1
     assert all(first in found and last in found for first, last in found.ranges)
 
 

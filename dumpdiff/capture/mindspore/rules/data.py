@@ -91,12 +91,12 @@ RULES = (
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the data asked for."""
-    if settings.statistics and not (settings.op_debug_mode == EXCEPTION and settings.synchronous):
+    if settings.saves_statistics and not (settings.op_debug_mode == EXCEPTION and settings.is_synchronous):
         yield from _check_saved_data(settings)
         if settings.target.version >= (2, 3):
             yield from _check_categories(settings)
     e2e, backend = settings.e2e or {}, settings.target.backend
-    if settings.device_statistics and (settings.saved_data != "statistic" or backend != "ascend"):
+    if settings.computes_on_device and (settings.saved_data != "statistic" or backend != "ascend"):
         reason = (
             f"{backend} has none"
             if backend != "ascend"
@@ -106,15 +106,15 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             f"{E2E}.stat_calc_mode",
             f"no statistics are computed on the device: {reason}; write host, or leave it out",
         )
-    if "device_stat_precision_mode" in e2e and not settings.device_statistics:
+    if "device_stat_precision_mode" in e2e and not settings.computes_on_device:
         yield PRECISION.build_violation(
             f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out"
         )
-    if settings.sampling and backend != "ascend":
+    if settings.saves_samples and backend != "ascend":
         yield SAMPLING.build_violation(
             f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out"
         )
-    if settings.sampling and e2e.get("sample_num") == 0:
+    if settings.saves_samples and e2e.get("sample_num") == 0:
         yield SAMPLES.build_violation(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
     if e2e.get("save_kernel_args") and backend != "ascend":
         yield ARGUMENTS.build_violation(
@@ -128,11 +128,11 @@ def _check_saved_data(settings: Settings) -> Iterator[Violation]:
         yield ON_CPU.build_violation(SAVED_DATA, f"{settings.saved_data} cannot be saved on CPU; write tensor")
     elif (
         target.on_ascend
-        and not settings.synchronous
+        and not settings.is_synchronous
         and settings.common.get("file_format", "bin") != "npy"
     ):
         yield NEEDS_NPY.build_violation(f"{COMMON}.file_format", "statistics need npy here; write npy")
-    elif target.on_ascend and settings.synchronous and target.version < (2, 3):
+    elif target.on_ascend and settings.is_synchronous and target.version < (2, 3):
         yield NOT_SYNCHRONOUS.build_violation(
             f"{E2E}.enable",
             "statistics need an asynchronous dump before 2.3; write false, and file_format npy",
@@ -155,7 +155,7 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
             'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]',
         )
     on_device = (
-        settings.device_statistics
+        settings.computes_on_device
         and settings.saved_data == "statistic"
         and settings.target.backend == "ascend"
     )

@@ -87,11 +87,11 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         yield ALL_KERNELS.build_violation(
             f"{COMMON}.dump_mode", f"becomes 0 with op_debug_mode {mode}; write 0"
         )
-    if settings.statistics and target.backend != "cpu":
+    if settings.saves_statistics and target.backend != "cpu":
         yield WHOLE_TENSORS_ONLY.build_violation(
             f"{COMMON}.saved_data", f"is for op_debug_mode 0, not {mode}; write tensor"
         )
-    if settings.sampling:
+    if settings.saves_samples:
         yield WHOLE_TENSORS_ONLY.build_violation(
             f"{E2E}.sample_mode", f"is for op_debug_mode 0, not {mode}; leave it out"
         )
@@ -103,7 +103,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         )
     if (
         mode == OVERFLOW
-        and settings.device_statistics
+        and settings.computes_on_device
         and (settings.e2e or {}).get("enable") is not True
     ):
         yield HOST_STATISTICS.build_violation(
@@ -118,7 +118,7 @@ def _check_exception_mode(settings: Settings) -> Iterator[Violation]:
         yield EXCEPTION_BACKEND.build_violation(
             FIELD, f"{settings.target.backend} dumps no operator that raised; write 0"
         )
-    if not settings.synchronous:
+    if not settings.is_synchronous:
         return
     if settings.common.get("iteration", "all") != "all":
         yield EXCEPTION_STEPS.build_violation(

@@ -179,7 +179,7 @@ def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
             "write [0-9] for a digit, [.] for a dot",
         )
         return
-    trouble = kernel.find_trouble()
+    trouble = kernel.explain_bad_regex()
     if trouble:
         yield BAD_REGEX.build_violation(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
         return

@@ -78,9 +78,9 @@ RULES = (
 def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the place that the dump goes to."""
     if "path" in settings.common or (
-        settings.target.version >= (1, 5) and "path" not in settings.unsound
+        settings.target.version >= (1, 5) and "path" not in settings.invalid_names
     ):
-        yield from _check_path(str(settings.common.get("path", "")), settings.here)
+        yield from _check_path(str(settings.common.get("path", "")), settings.run_is_local)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
         problem = (
