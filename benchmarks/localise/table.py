@@ -13,65 +13,67 @@ from sensitivity import Point
 
 BEGIN, END = "<!-- localise: begin -->", "<!-- localise: end -->"
 
-_INTRODUCTION = """# Localisation
+_INTRODUCTION = """# Localization
 
-`make benchmark-localise` puts one fault at a time into one side of a pair of real recordings, MindSpore 2.10 in graph
-mode against PyTorch 2.13, both on CPU, and asks dumpdiff where the runs part. Nobody says where a fault shows:
-`truth.py` finds it by holding the faulty recording against the clean one of the same framework. An answer counts
-(**top-1**) if the verdict is *diverged* and the first finding names an op that is a root of the fault (**top-3**: one
-of the first three does). *Tuned* are faults that were looked at while dumpdiff was made; *held out* are a third of the
-faults, and a whole model, that were not.
+`make benchmark-localise` inserts one fault at a time into one side of a pair of real recordings: MindSpore 2.10 in graph
+mode against PyTorch 2.13, both on CPU. It asks dumpdiff where the runs diverge. The correct answer is not written by
+hand: `truth.py` finds it by comparing the recording with the fault and the clean recording of the same framework.
 
+- **top-1**: the verdict is *diverged* and the first finding names an op that is a root of the fault.
+  **top-3**: one of the first three findings does.
+- **tuned**: faults that were examined during the development of dumpdiff. **held out**: faults that were not: a third
+  of the faults, and a whole model.
 - **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against a ptdbg_ascend `.pkl`
   with npy files.
 - **statistics**: statistic.csv and graph against msprobe's statistics. **statistics-bare**: statistic.csv alone against
   a `.pkl` of statistics.
 """
 
-_FOUND = """## Found, and false alarms
+_FOUND = """## Faults found, and false alarms
 
 {table}
 
-*Missed*: the verdict was *aligned*. *Ops named*: how many ops of the faulty side the right first finding names, median.
-*Seconds*: median time of one comparison, two at a time on two cores.
+*Missed*: the verdict was *aligned*. *Ops named*: number of ops of the faulty side that a correct first finding names
+(median). *Seconds*: median time of one comparison, two at a time on two cores.
 """
 
 _ALIGNMENT = """## Alignment
 
-Precision: pairs that are right, of those that can be judged. Recall: values of the reference that have their partner,
-of those known to have one. *Beyond*: what the fault changed. Partners are known from the numbers of the clean
-recordings, whatever their names; pairs of low precision are left out.
+*Precision*: share of the pairs that are correct, among those that can be judged. *Recall*: share of the reference's
+values that have their correct partner, among those with a known partner. *Beyond*: values that the fault changed;
+*before*: all others. Partners are known from the numbers of the clean recordings, independently of their names. Pairs of
+low precision are not counted.
 
 {table}
 """
 
 _CAUSES = """## Causes
 
-The first cause given with the finding that is right.
+The first cause that is given with the correct finding.
 
 {table}
 """
 
 _MODELS = """## By model
 
-Top-1, faults of both parts.
+Top-1, tuned and held-out faults together.
 
 {table}
 """
 
 _CURVE = """## How small an error is found
 
-The share found of ten operators of the PyTorch side, evenly spaced over the forward pass, each off by this share of its
-norm.
+The output of one operator of the PyTorch side is changed by this share of its norm. The table shows the share of ten
+operators, evenly spaced over the forward pass, for which the change is found.
 
 {table}
 """
 
-_PEERS = """## Beside msprobe
+_PEERS = """## Comparison with msprobe
 
-`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with PyTorch's. It is given the faults that
-PyTorch carries against the clean PyTorch run: equal names, equal bits up to the fault. That flatters it. Its answer is
-the first row that it marks. dumpdiff gets the same pair here.
+`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with a PyTorch dump. So it gets the faults on the
+PyTorch side against the clean PyTorch run, with equal names and equal bits up to the fault. This is easier than the task
+above. Its answer is the first row that it marks. dumpdiff gets the same pair here.
 
 {table}
 """

@@ -114,9 +114,9 @@ def build_page() -> str:
                 (
                     (
                         f"`{field.section and '<task>.'}{field.name}`",
-                        field.what,
+                        field.meaning,
                         format_version(field.since) if field.since > OLDEST_MSPROBE else "all",
-                        field.only,
+                        field.limits,
                     )
                     for field in msprobe_fields.FIELDS
                 ),
@@ -142,14 +142,14 @@ def _field(field: Field) -> tuple[str, ...]:
         f"{kind}: {value}" if value else kind,
         missing or "-",
         versions if field.since > OLDEST or field.until else "all",
-        field.does,
+        field.purpose,
         field.source,
     )
 
 
 def _places(kind: str) -> list[str]:
     return [
-        framework.where[kind].replace("\n", " ").replace("$seed", "SEED")
+        framework.places[kind].replace("\n", " ").replace("$seed", "SEED")
         for framework in FRAMEWORKS.values()
     ]
 

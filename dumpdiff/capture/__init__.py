@@ -1,4 +1,4 @@
-"""What to record next, and how: configurations of the dumpers, their environment, code for training scripts.
+"""What to record next: dump configurations, environment variables, code for training scripts.
 
-Everything here is data in, text or data out. Nothing runs a framework, and nothing is written to disk.
+Every function takes data and returns data or text. None runs a framework or writes a file.
 """

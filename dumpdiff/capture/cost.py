@@ -1,7 +1,7 @@
-"""How large a dump will be and how long writing it takes, from the tensors of a dump that is there.
+"""Estimate the size and the writing time of a dump, from the tensors of an existing dump.
 
-Sizes follow from shapes and dtypes. Times are those of one machine (two cores, local disk) and of the order of
-magnitude only: see :data:`_WRITERS` for what was measured.
+Sizes follow from shapes and dtypes. Times were measured on one machine (two cores, local disk), so
+only their order of magnitude counts: see :data:`_WRITERS`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ import numpy as np
 from ..model.arrays import Flags
 from ..model.trace import Trace
 
-_ITEM = {
-    "8": 1,
-    "16": 2,
-    "32": 4,
-    "64": 8,
-    "128": 16,
-}  #: bytes of an element, by the end of its dtype's name
+#: Bytes of an element, by the number of bits at the end of its dtype's name.
+_ITEM_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
+_DEFAULT_ITEM_SIZE = 1  #: bytes of an element of any other dtype, such as bool
+_BFLOAT16_AS_FLOAT32 = 4  #: bytes of an element of bfloat16 where a dumper stores float32
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """What one dumper spends."""
+    """The size and speed of one dumper's output."""
 
-    header_bytes: int  #: bytes of a tensor's file beyond its elements
-    row_bytes: int  #: bytes of the record of a tensor's statistics, its name included
+    header_bytes: int  #: bytes of a tensor's file in addition to its elements
+    row_bytes: int  #: bytes of the record of a tensor's statistics, with its name
     seconds_per_tensor: float  #: seconds for each tensor
     bytes_per_second: float  #: bytes written per second
     widens_bfloat16: bool  #: bfloat16 is stored as float32
-    always_statistics: bool  #: whole tensors come with theirs
+    always_statistics: bool  #: statistics are written for every saved tensor too
 
 
-#: MindSpore 2.10 on CPU: 3006 files took 0.44 s a step; msprobe 26.2 on PyTorch: 1000 small tensors took 3.2 s, 16 of
-#: 64 MB each 4.1 s. An npy file has 128 bytes before its elements, a torch file some 2 kB around them; rows are as
-#: large as those of the shipped dumps, call stacks included.
+#: Measured: MindSpore 2.10 on CPU wrote 3006 files in 0.44 s per step; msprobe 26.2 on PyTorch wrote
+#: 1000 small tensors in 3.2 s and 16 tensors of 64 MB each in 4.1 s. An npy file has 128 bytes
+#: before its elements, a torch file about 2 kB around them. The sizes of rows are those of the
+#: shipped dumps, with call stacks.
 _WRITERS = {
     "mindspore": _Writer(128, 220, 1.5e-4, 2.5e8, True, False),
     "msprobe": _Writer(2000, 450, 3e-3, 2.5e8, False, True),
@@ -47,14 +45,14 @@ _WRITERS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a dump costs."""
+    """The size and writing time of a dump."""
 
     tensors: int
     bytes: int
     seconds: float
 
     def multiply(self, steps: int) -> Cost:
-        """Of several steps."""
+        """Return the cost of several such steps."""
         return Cost(self.tensors * steps, self.bytes * steps, self.seconds * steps)
 
     def __str__(self) -> str:
@@ -62,24 +60,32 @@ class Cost:
 
 
 def flag_recorded_tensors(trace: Trace) -> Flags:
-    """(tensors,) true for what a dumper writes: tensors, and those immediate values of which there is a file."""
+    """Return flags (tensors,): true for what a dumper writes.
+
+    That is every tensor, and every constant that has a file.
+    """
     is_written = ~trace.tensors["constant"].to_numpy() | (trace.tensors["file"] != "").to_numpy()
     flags: Flags = is_written & (trace.tensors["size"] >= 0).to_numpy()
     return flags
 
 
 def flag_op_tensors(trace: Trace, ops: Sequence[int]) -> Flags:
-    """(tensors,) true for the tensors of these ops."""
+    """Return flags (tensors,): true for the recorded tensors of these ops."""
     flags: Flags = flag_recorded_tensors(trace) & np.isin(trace.tensors["op"].to_numpy(), list(ops))
     return flags
 
 
 def estimate_cost(
-    trace: Trace, format: str, *, statistics: Flags | None = None, whole_tensors: Flags | None = None
+    trace: Trace,
+    format: str,
+    *,
+    statistics: Flags | None = None,
+    whole_tensors: Flags | None = None,
 ) -> Cost:
-    """What a dumper of this format would spend on a step and rank like the one of the trace.
+    """Return the cost of one step and rank like those of the trace, for the dumper of ``format``.
 
-    ``statistics`` and ``whole`` are (tensors,) flags: of which tensors the one, and the other, is written.
+    ``statistics`` and ``whole_tensors`` are flags (tensors,): whose statistics are written, and
+    whose elements are written.
     """
     writer = _WRITERS[format]
     no_tensors = np.zeros(len(trace.tensors), dtype=bool)
@@ -90,25 +96,34 @@ def estimate_cost(
     rows = np.flatnonzero(whole_tensors)
     sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
     dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
-    item_sizes = np.array([get_item_size(dtype, writer.widens_bfloat16) for dtype in dtypes], dtype=np.int64)
+    item_sizes = np.array(
+        [get_item_size(dtype, writer.widens_bfloat16) for dtype in dtypes], dtype=np.int64
+    )
     n_bytes = (
-        int((sizes * item_sizes).sum()) + writer.header_bytes * len(rows) + writer.row_bytes * int(statistics.sum())
+        int((sizes * item_sizes).sum())
+        + writer.header_bytes * len(rows)
+        + writer.row_bytes * int(statistics.sum())
     )
     tensors = int((whole_tensors | statistics).sum())
-    return Cost(tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second)
+    return Cost(
+        tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second
+    )
 
 
 def get_item_size(dtype: str, widens: bool) -> int:
-    """Bytes of an element as it is stored."""
+    """Return the bytes of an element in its file."""
     if dtype == "bfloat16" and widens:
-        return 4
-    return next((size for bits, size in reversed(_ITEM.items()) if dtype.endswith(bits)), 1)
+        return _BFLOAT16_AS_FLOAT32
+    for bits, size in reversed(_ITEM_SIZES.items()):
+        if dtype.endswith(bits):
+            return size
+    return _DEFAULT_ITEM_SIZE
 
 
 def format_size(count: int) -> str:
-    """Bytes for a person.
+    """Return a number of bytes as text.
 
-    >>> _size(1536)
+    >>> format_size(1536)
     '1.5 kB'
     """
     number, unit = float(count), "B"
@@ -120,6 +135,7 @@ def format_size(count: int) -> str:
 
 
 def format_time(seconds: float) -> str:
+    """Return a duration as text, rounded to seconds or minutes."""
     if seconds < 1:
         return "less than a second"
     return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

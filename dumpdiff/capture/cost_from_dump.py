@@ -1,4 +1,4 @@
-"""How large a dump that a configuration asks for will be, if the run is like one that was dumped."""
+"""Estimate the cost of a dump configuration for a run that is similar to a dumped one."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _INPUT_OUTPUT = {0: ("input", "output", "parameter"), 1: ("input", "parameter"),
 
 @dataclass(frozen=True)
 class ExpectedCost:
-    """The cost of a step and rank, and how many steps were asked for."""
+    """The cost per step and rank, and the number of selected steps."""
 
-    like: str  #: the dump that it was reckoned from
+    like: str  #: the dump that the estimate is based on
     step: Cost
-    steps: int | None  #: None: every step there will be
+    steps: int | None  #: None: every step of the run
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"like {self.like}: {self.step} a step and rank"
+        text = f"based on {self.like}: {self.step} per step and rank"
         if self.steps is not None and self.steps > 1:
             text += f"; {self.steps} steps: {self.step.multiply(self.steps)}"
         return "\n".join([text, *self.notes])
 
 
 def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) -> ExpectedCost:
-    """What MindSpore would write for a valid configuration; ``trace`` is of the dump ``like``, of any format.
+    """Return the cost of a dump that MindSpore writes for a valid configuration.
 
-    Names in ``kernels`` are looked up in a dump of MindSpore; of another they select nothing that could be counted, and
-    a note says so.
+    ``trace`` is the trace of the dump ``like``, of any format. The names in ``kernels`` can only be
+    looked up in a dump of MindSpore. With any other dump, every op counts, and a note says so.
     """
     common = config["common_dump_settings"]
     is_recorded = flag_recorded_tensors(trace) & np.isin(
@@ -49,10 +49,11 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
         if trace.source.format == "mindspore":
             kernels = [parse_kernel(entry) for entry in common["kernels"]]
             is_recorded &= flag_tensors_of_ops(
-                trace, [any(one.selects(name) for one in kernels) for name in trace.ops["name"]]
+                trace,
+                [any(kernel.selects(name) for kernel in kernels) for name in trace.ops["name"]],
             )
         else:
-            notes = (f"{like} knows no kernels of MindSpore: counted as if all were dumped",)
+            notes = (f"{like} is not a dump of MindSpore: kernels is ignored, every op counts",)
     saved = common.get("saved_data", "tensor")
     step = estimate_cost(
         trace,
@@ -61,35 +62,51 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
         whole_tensors=None if saved == "statistic" else is_recorded,
     )
     iterations = parse_iterations(common["iteration"])
-    steps = None if iterations.selects_all else sum(last - first + 1 for first, last in iterations.ranges)
+    steps = None
+    if not iterations.selects_all:
+        steps = sum(last - first + 1 for first, last in iterations.ranges)
     return ExpectedCost(like, step, steps, notes)
 
 
 def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> ExpectedCost:
-    """What msprobe would write; ``trace`` is of the dump ``like``. A scope is counted as if it were all."""
-    names = trace.ops["name"].tolist()
+    """Return the cost of a dump that msprobe writes; ``trace`` is the trace of the dump ``like``.
+
+    A scope is ignored: every op counts.
+    """
     is_recorded = flag_recorded_tensors(trace)
     if trace.source.format == "msprobe" and options.names:
-        is_recorded &= flag_tensors_of_ops(trace, [any(part in name for part in options.names) for name in names])
+        is_recorded &= _flag_tensors_by_name(trace, options.names)
     is_recorded &= flag_tensors_of_mode(trace, options.data_mode)
     whole_tensors = is_recorded if options.task == "tensor" else None
     if options.tensor_list:
-        whole_tensors = is_recorded & flag_tensors_of_ops(
-            trace, [any(part in name for part in options.tensor_list) for name in names]
-        )
+        whole_tensors = is_recorded & _flag_tensors_by_name(trace, options.tensor_list)
     steps = sum(_count_steps(text) for text in options.steps) if options.steps else None
-    notes = ("a scope is counted as if it were everything",) if options.scope else ()
-    return ExpectedCost(like, estimate_cost(trace, "msprobe", statistics=is_recorded, whole_tensors=whole_tensors), steps, notes)
+    notes = ("scope is ignored: every op counts",) if options.scope else ()
+    return ExpectedCost(
+        like,
+        estimate_cost(trace, "msprobe", statistics=is_recorded, whole_tensors=whole_tensors),
+        steps,
+        notes,
+    )
+
+
+def _flag_tensors_by_name(trace: Trace, parts: tuple[str, ...]) -> Flags:
+    """Return flags (tensors,): true for ops whose names contain any of these parts."""
+    names = trace.ops["name"].tolist()
+    return flag_tensors_of_ops(trace, [any(part in name for part in parts) for name in names])
 
 
 def flag_tensors_of_ops(trace: Trace, ops: list[bool]) -> Flags:
-    """(tensors,) true for the tensors of the ops so marked."""
+    """Return flags (tensors,): true for the tensors of the ops that are true in ``ops``."""
     flags: Flags = np.array(ops, dtype=bool)[trace.tensors["op"].to_numpy()]
     return flags
 
 
 def flag_tensors_of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
-    """msprobe's data_mode: passes and sides not mentioned are left out, if any of their kind is mentioned."""
+    """Return flags (tensors,): true for what msprobe's ``data_mode`` selects.
+
+    If ``modes`` names a phase, the other phase is excluded; the same holds for inputs and outputs.
+    """
     flags = np.ones(len(trace.tensors), dtype=bool)
     phases = trace.ops["phase"].to_numpy()[trace.tensors["op"].to_numpy()]
     for column, values in (
@@ -103,5 +120,6 @@ def flag_tensors_of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
 
 
 def _count_steps(text: str) -> int:
+    """Return the number of steps in '5' or '5-8'."""
     first, _, last = text.partition("-")
     return int(last or first) - int(first) + 1

@@ -1,4 +1,4 @@
-"""The variables that a run needs so that it is dumped, repeats itself and shows its overflow."""
+"""Environment variables for a run: dumping, determinism, overflow checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Variable:
 
     name: str
     value: str  #: what to set; '' if it depends on the dump
-    purpose: str  #: what it is for
-    since: str  #: from which version of what it is documented, or who asks for it
+    purpose: str  #: what it does
+    since: str  #: first version that documents it, or the tool that requires it
     frameworks: tuple[str, ...] = FRAMEWORKS
-    is_optional: bool = False  #: set only when asked for by name
+    is_optional: bool = False  #: set only if it is requested by name
 
 
 DUMP_CONFIG, DIAGNOSTIC = "MINDSPORE_DUMP_CONFIG", "MS_DIAGNOSTIC_DATA_PATH"
@@ -32,99 +32,103 @@ VARIABLES = (
     Variable(
         DUMP_CONFIG,
         "",
-        "names the configuration of the dump; read when the first graph is compiled",
+        "path of the dump configuration; read when the first graph is compiled",
         "MindSpore 1.0",
         ("mindspore",),
     ),
     Variable(
         DIAGNOSTIC,
         "",
-        "holds the dump, in debug_dump/, if the configuration has no path",
+        "folder of the dump (in debug_dump/) if the configuration has no path",
         "MindSpore 1.5",
         ("mindspore",),
     ),
     Variable(
         "HCCL_DETERMINISTIC",
         "true",
-        "reductions between Ascend devices (AllReduce, ReduceScatter, Reduce) repeat bit for bit",
+        "bitwise deterministic AllReduce, ReduceScatter and Reduce between Ascend devices",
         "CANN 8.0; Atlas A2",
     ),
     Variable(
         "LCCL_DETERMINISTIC",
         "1",
-        "the same for AllReduce by LCCL, used with at most 8 Ascend devices",
+        "the same for AllReduce with LCCL, which is used for up to 8 Ascend devices",
         "MindSpore 2.4; msprobe sets it for PyTorch",
     ),
     Variable(
         "CLOSE_MATMUL_K_SHIFT",
         "1",
-        "matrix products on Ascend add in one order",
+        "fixed summation order of matrix products on Ascend",
         "msprobe sets it for PyTorch",
     ),
     Variable(
         "CUSTOM_MATMUL_SHUFFLE",
         "off",
-        "the framework's own matrix products on Ascend are not shuffled",
+        "no shuffling in the framework's own matrix products on Ascend",
         "MindSpore 2.4, MindSpore Transformers",
         ("mindspore",),
     ),
     Variable(
         "TE_PARALLEL_COMPILER",
         "1",
-        "operators are compiled one by one, so that each run gets the same; set_deterministic sets it too",
+        "compiles operators one by one, so that every run gets the same ones; "
+        "set_deterministic sets it too",
         "MindSpore 2.4, on Ascend",
         ("mindspore",),
     ),
     Variable(
         "ASCEND_LAUNCH_BLOCKING",
         "1",
-        "operators are launched one after the other, and an error names the operator that made it",
+        "launches operators one after the other, so that an error names the operator that caused it",
         "MindSpore 2.4",
     ),
     Variable(
         "MS_ASCEND_CHECK_OVERFLOW_MODE",
         "INFNAN_MODE",
-        "overflow becomes inf or nan, as on other hardware, and is not cut off at the largest number",
+        "overflow gives inf or nan, as on other hardware, instead of the largest finite number",
         "MindSpore 2.3, where it is the default; Atlas A2",
         ("mindspore",),
     ),
     Variable(
         "INF_NAN_MODE_ENABLE",
         "1",
-        "the same on the side of CANN; both must agree",
-        "msprobe asks for it; the default on Atlas A2",
+        "the same setting in CANN; both must agree",
+        "required by msprobe; the default on Atlas A2",
     ),
     Variable(
         "PYTHONHASHSEED",
         "0",
-        "sets and dictionaries of texts are walked in the same order; must be set before Python starts",
+        "fixed iteration order of sets of strings; must be set before Python starts",
         "Python 3.3",
     ),
     Variable(
         "CUBLAS_WORKSPACE_CONFIG",
         ":4096:8",
-        "matrix products on NVIDIA devices repeat; torch.use_deterministic_algorithms(True) asks for it",
+        "deterministic matrix products on NVIDIA devices; "
+        "torch.use_deterministic_algorithms(True) requires it",
         "CUDA 10.2",
         ("pytorch",),
     ),
     Variable(
         "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
         "0",
-        "Transformer Engine takes algorithms that repeat; Megatron-LM's --deterministic-mode asks for it",
+        "deterministic algorithms in Transformer Engine; "
+        "Megatron-LM's --deterministic-mode requires it",
         "Megatron-LM with Transformer Engine",
         ("pytorch",),
     ),
     Variable(
         "NCCL_ALGO",
         "Ring",
-        "reductions between NVIDIA devices take one way; Megatron-LM's --deterministic-mode asks for it",
+        "one algorithm for reductions between NVIDIA devices; "
+        "Megatron-LM's --deterministic-mode requires it",
         "Megatron-LM with NCCL",
         ("pytorch",),
     ),
     Variable(
         "MINDSPORE_DUMP_IGNORE_USELESS_OUTPUT",
         "0",
-        "keeps the outputs of Send and Print and the reserved one of FlashAttentionScore in the dump",
+        "dumps the outputs of Send and Print and the reserved output of FlashAttentionScore too",
         "MindSpore 2.7",
         ("mindspore",),
         is_optional=True,
@@ -132,23 +136,23 @@ VARIABLES = (
     Variable(
         "ENABLE_MS_GE_DUMP",
         "1",
-        "dumps whole graphs (jit level O2, GE) where the framework still does that itself",
-        "MindSpore 2.4; gone with 2.6",
+        "dumps whole graphs (jit level O2, GE), in versions where MindSpore itself still does so",
+        "MindSpore 2.4; removed in 2.6",
         ("mindspore",),
         is_optional=True,
     ),
     Variable(
         ACL_CONFIG,
         "",
-        "names the same configuration to CANN, for whole graphs",
-        "MindSpore 2.3; gone with 2.6",
+        "path of the same configuration, read by CANN for whole graphs",
+        "MindSpore 2.3; removed in 2.6",
         ("mindspore",),
         is_optional=True,
     ),
     Variable(
         "MS_DEV_SAVE_GRAPHS",
         "2",
-        "saves the graphs; those of trace_code_graph_* and graph_build_* have the names of the dump's files",
+        "saves the graphs; trace_code_graph_* and graph_build_* have the names of the dump's files",
         "MindSpore 2.0",
         ("mindspore",),
         is_optional=True,
@@ -164,7 +168,7 @@ VARIABLES = (
     Variable(
         "VLOG_v",
         "(10302,10302)",
-        "prints what the dumper does, among it why it leaves a step or an operator out",
+        "logs what the dumper does, and why it skips a step or an operator",
         "MindSpore 2.5",
         ("mindspore",),
         is_optional=True,
@@ -177,52 +181,57 @@ BY_NAME = {variable.name: variable for variable in VARIABLES}
 def build_environment(
     framework: str, config: str | Path | None = None, also: tuple[str, ...] = (), seed: int = 0
 ) -> dict[str, str]:
-    """Names and values of the variables for one framework, in the order of :data:`VARIABLES`.
+    """Return names and values of the variables for one framework, in the order of VARIABLES.
 
-    ``config`` is the dump configuration to name, ``also`` names variables that are not set by themselves, ``seed``
-    is for Python's hashes. Raises DumpError for a configuration that cannot be read or a name that is not known.
+    ``config`` is the path of the dump configuration. ``also`` names optional variables to set.
+    ``seed`` is the seed of Python's hashes. Raises DumpError for a configuration that cannot be
+    read and for an unknown name.
     """
     unknown = [name for name in also if name not in BY_NAME]
     if unknown:
         optional_names = ", ".join(variable.name for variable in VARIABLES if variable.is_optional)
-        raise DumpError(f"{unknown[0]} is no variable known here; there are {optional_names}")
-    dump = _read_dump_variables(Path(config)) if config is not None else {}
+        raise DumpError(f"unknown variable {unknown[0]!r}; expected one of {optional_names}")
+    dump_values = _read_dump_variables(Path(config)) if config is not None else {}
     values = {}
     for variable in VARIABLES:
-        if framework in variable.frameworks and (not variable.is_optional or variable.name in also):
-            value = dump.get(variable.name, variable.value)
-            if value:
-                values[variable.name] = str(seed) if variable.name == "PYTHONHASHSEED" else value
+        is_selected = not variable.is_optional or variable.name in also
+        if framework not in variable.frameworks or not is_selected:
+            continue
+        value = dump_values.get(variable.name, variable.value)
+        if not value:
+            continue
+        if variable.name == "PYTHONHASHSEED":
+            value = str(seed)
+        values[variable.name] = value
     return values
 
 
 def explain_variables(framework: str, values: Mapping[str, str]) -> str:
-    """What every variable of a framework is for, those not among ``values`` too, for a person."""
+    """Return text that describes every variable of a framework, also those not in ``values``."""
     lines = []
     for variable in VARIABLES:
-        if framework in variable.frameworks:
-            name = variable.name
-            head = (
-                f"{name}={values[name]}" if name in values else f"{name} (not set{_explain_unset(variable)})"
-            )
-            lines.append(f"{head}\n    {variable.purpose}\n    since: {variable.since}\n")
+        if framework not in variable.frameworks:
+            continue
+        name = variable.name
+        if name in values:
+            first_line = f"{name}={values[name]}"
+        else:
+            first_line = f"{name} (not set{_explain_unset(variable)})"
+        lines.append(f"{first_line}\n    {variable.purpose}\n    since: {variable.since}\n")
     return "".join(lines)
 
 
 def _explain_unset(variable: Variable) -> str:
     if variable.is_optional:
-        return (
-            f"; --also {variable.name} sets it{f' to {variable.value}' if variable.value else ''}"
-        )
-    return (
-        "; give the configuration"
-        if variable.name == DUMP_CONFIG
-        else "; the configuration has a path"
-    )
+        setting = f" to {variable.value}" if variable.value else ""
+        return f"; --also {variable.name} sets it{setting}"
+    if variable.name == DUMP_CONFIG:
+        return "; give the configuration"
+    return "; the configuration has a path"
 
 
 def _read_dump_variables(config: Path) -> dict[str, str]:
-    """What a configuration file asks for: its own absolute path, and a folder if it names none."""
+    """Return the variables for a configuration file: its path, and a folder if it has none."""
     content = read_config(config)
     common = content.get("common_dump_settings") if isinstance(content, dict) else None
     values = dict.fromkeys((DUMP_CONFIG, ACL_CONFIG), str(config.resolve()))
@@ -230,7 +239,8 @@ def _read_dump_variables(config: Path) -> dict[str, str]:
         folder = str(config.resolve().parent)
         if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):
             raise DumpError(
-                f"{config}: has no path, and the dump cannot go into {folder!r} beside it; name a path in it"
+                f"{config}: has no path, and its own folder {folder!r} has characters that MindSpore "
+                "refuses; write a path into the file"
             )
         values[DIAGNOSTIC] = folder
     return values

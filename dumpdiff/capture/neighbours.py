@@ -1,4 +1,4 @@
-"""The ops around a finding, on both sides: what to record whole, to explain it."""
+"""Select the ops around findings, on both sides: their whole tensors help to explain them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from ..graph import Flow
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 
-#: Kinds of records that no dumper can be asked for: values without an op.
+#: Kinds of records that are values without an op: a dumper cannot select them.
 _VALUE_KINDS = ("Parameter", "parameters_grad")
 
 
 def select_nearby_ops(
     alignment: Alignment, findings: Sequence[Finding], count: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """At most ``count`` ops of either side, nearest first, beginning with those of the findings.
+    """Return at most ``count`` ops per side, nearest first, starting with the ops of the findings.
 
-    A step leads from an op to its partner, to what made its inputs and to what reads its outputs; where the recorded
-    dataflow ends too early, as among modules, the calls before and after are taken. Module calls are passed over where
-    ops were recorded too: what is inside them is what they would repeat.
+    The search goes from an op to its partner, to the producers of its inputs and to the consumers
+    of its outputs. Where the recorded dataflow ends too early (as between modules), the calls
+    before and after are added. Module calls are skipped if ops were recorded too, because a module
+    only repeats the values of its ops.
     """
     flows = alignment.target, alignment.reference
     partners = _list_partners(alignment)
-    phases = {
-        FORWARD,
-        *(finding.phase for finding in findings),
-    }  # no gradient explains a forward pass
+    # A gradient never explains a forward pass: its phase counts only if a finding is in it.
+    phases = {FORWARD, *(finding.phase for finding in findings)}
     recordable = [_flag_recordable_ops(flow) for flow in flows]
     selected_ops: tuple[dict[int, None], dict[int, None]] = ({}, {})
     visited: set[tuple[int, int]] = set()
@@ -53,7 +52,7 @@ def select_nearby_ops(
 def _fill_up(
     ops: list[int], flow: Flow, recordable: Sequence[bool], phases: set[str]
 ) -> tuple[int, ...]:
-    """The ops, and behind them all others that are allowed: first those that ran next to the first one."""
+    """Return the ops, then all other recordable ops, nearest first in the order of execution."""
     if not ops:
         return ()
     other_ops = [op for op, phase in enumerate(flow.phases) if recordable[op] and phase in phases]
@@ -74,8 +73,10 @@ def _flag_recordable_ops(flow: Flow) -> list[bool]:
     ]
 
 
-def _list_finding_ops(flows: tuple[Flow, Flow], findings: Sequence[Finding]) -> Iterable[tuple[int, int]]:
-    """The ops of the findings, both sides of the first before those of the second."""
+def _list_finding_ops(
+    flows: tuple[Flow, Flow], findings: Sequence[Finding]
+) -> Iterable[tuple[int, int]]:
+    """Yield (side, op) for the ops of the findings: both sides of the first finding come first."""
     ids = [{name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in flows]
     for finding in findings:
         for side, names in enumerate((finding.target_ops, finding.reference_ops)):
@@ -91,5 +92,5 @@ def _list_neighbors(flow: Flow, op: int) -> Iterable[int]:
 
 
 def _list_parameter_values(flow: Flow, op: int) -> Iterable[int]:
-    """The values of an op that makes none, as the record of a parameter."""
+    """Return the values of an op without outputs, such as the record of a parameter."""
     return (value for value in flow.tensor_class[flow.get_tensor_ids(op)].tolist() if value >= 0)

@@ -1,4 +1,4 @@
-"""The next dump: from a comparison of cheap statistics, whole tensors of just the ops around its findings."""
+"""Plan the next dump: whole tensors of only the ops around the findings of a comparison."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .neighbours import select_nearby_ops
 
 @dataclass(frozen=True)
 class NextDump:
-    """What to record of one side."""
+    """What to record on one side."""
 
     role: str  #: target or reference
-    ops: tuple[str, ...]  #: the dump's own names
-    file: str  #: name of its configuration file, '' if this dumper has none
+    ops: tuple[str, ...]  #: names as in the dump
+    file: str  #: name of the configuration file, '' if the dumper has none
     text: str  #: content of that file
-    instructions: tuple[str, ...]  #: commands and lines to paste, for a person
+    instructions: tuple[str, ...]  #: commands to run or lines to paste
     cost: Cost
-    full_cost: Cost  #: of whole tensors of all ops
+    full_cost: Cost  #: cost of whole tensors of all ops
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,42 @@ class NextDumps:
     findings: tuple[Finding, ...]
     target: NextDump
     reference: NextDump
-    commands: tuple[str, ...]  #: commands that compare them
+    commands: tuple[str, ...]  #: commands that compare the two dumps
 
 
-def plan_next_dump(alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path) -> NextDumps:
-    """Whole tensors of at most ``count`` ops a side, around the findings; ``folder`` gets configurations and dumps.
+def plan_next_dump(
+    alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path
+) -> NextDumps:
+    """Return a plan for whole tensors of at most ``count`` ops per side, around the findings.
 
-    Raises DumpError if there is nothing to look at, a dump is there already, or a configuration would not hold, as with
-    a path that a dumper refuses.
+    ``folder`` is the folder of the configurations and the dumps. Raises DumpError if there are no
+    findings, if a dump already exists, or if a dumper would refuse the configuration (for example
+    because of its path).
     """
     if not findings:
-        raise DumpError("no finding to look at more closely: the comparison has none")
+        raise DumpError("nothing to record: the comparison has no findings")
     for role in ("target", "reference"):
         if (folder / role).exists():
             raise DumpError(
-                f"{folder / role}: is there already, and two dumps would mix; give another folder"
+                f"{folder / role}: already exists, and two dumps would be mixed; give another folder"
             )
     nearby_ops = select_nearby_ops(alignment, findings, count)
     sides = [
         _plan_side(role, flow, ops, folder)
         for role, flow, ops in zip(
-            ("target", "reference"), (alignment.target, alignment.reference), nearby_ops, strict=True
+            ("target", "reference"),
+            (alignment.target, alignment.reference),
+            nearby_ops,
+            strict=True,
         )
     ]
     target, reference, result = (
         shlex.quote(str(folder / name)) for name in ("target", "reference", "result.json")
     )
-    commands = (f"dumpdiff align {target} {reference} --json {result}", f"dumpdiff explain {result}")
+    commands = (
+        f"dumpdiff align {target} {reference} --json {result}",
+        f"dumpdiff explain {result}",
+    )
     return NextDumps(tuple(findings), sides[0], sides[1], commands)
 
 
@@ -72,7 +81,7 @@ def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> Nex
     trace = flow.trace
     if not ops:
         raise DumpError(
-            f"{trace.source.path}: the {role} has no op near the findings that a dumper could be asked for"
+            f"{trace.source.path}: the {role} has no op near the findings that a dumper can select"
         )
     names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", trace.ops["name"].iat[op]) for op in ops))
     file, text, instructions = _WRITERS[trace.source.format](role, trace.source, names, folder)
@@ -88,13 +97,19 @@ def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> Nex
     )
 
 
-_REPEAT_NUMBER = re.compile(r"#\d+$")  #: what the reader puts behind a name that occurs again
+_REPEAT_NUMBER = re.compile(r"#\d+$")  #: the suffix that the reader adds to a repeated name
 
-_DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, its text, what to do
+_DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, its text, instructions
 
 
-def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
-    """``kernels`` with the names of the runtime, which the trace has; without a graph only '/' of theirs is unknown."""
+def _write_mindspore_config(
+    role: str, source: Source, names: tuple[str, ...], folder: Path
+) -> _DumpRequest:
+    """Return a configuration with the ops in ``kernels``.
+
+    Names in the trace are those of the runtime. In a dump without graphs they have '_' for '/';
+    then a regular expression matches either character.
+    """
     kernels = tuple(
         name if "/" in name else f"name-regex({name.replace('_', '.')})" for name in names
     )
@@ -116,7 +131,7 @@ def _write_mindspore_config(role: str, source: Source, names: tuple[str, ...], f
 
 
 def _guess_mindspore_target(source: Source) -> mindspore.Target:
-    """Backend and version as the dump notes them."""
+    """Return backend and version as recorded in the dump; by default Ascend and the tested one."""
     backend = str(source.details.get("device", "ascend")).lower()
     target = mindspore.Target(backend if backend in mindspore.BACKENDS else "ascend")
     if "version" in source.details:
@@ -124,7 +139,9 @@ def _guess_mindspore_target(source: Source) -> mindspore.Target:
     return target
 
 
-def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
+def _write_msprobe_config(
+    role: str, source: Source, names: tuple[str, ...], folder: Path
+) -> _DumpRequest:
     options = msprobe.Options(
         path=str(folder / role),
         framework=source.framework,
@@ -136,12 +153,20 @@ def _write_msprobe_config(role: str, source: Source, names: tuple[str, ...], fol
         names=names,
     )
     file = f"{role}_config.json"
-    script_lines = msprobe.build_script_lines(str(folder / file), source.framework, "plain", options.version)
-    return file, msprobe.format_configuration(msprobe.build_configuration(options)), script_lines.splitlines()
+    script_lines = msprobe.build_script_lines(
+        str(folder / file), source.framework, "plain", options.version
+    )
+    return (
+        file,
+        msprobe.format_configuration(msprobe.build_configuration(options)),
+        script_lines.splitlines(),
+    )
 
 
-def _write_ptdbg_lines(role: str, source: Source, names: tuple[str, ...], folder: Path) -> _DumpRequest:
-    """ptdbg_ascend has no configuration file: the list stands in the script."""
+def _write_ptdbg_lines(
+    role: str, source: Source, names: tuple[str, ...], folder: Path
+) -> _DumpRequest:
+    """Return lines for the script: ptdbg_ascend has no configuration file."""
     scope = ", ".join(map(repr, names))
     return "", "", [
         "from ptdbg_ascend import set_dump_path, set_dump_switch",

@@ -1,4 +1,4 @@
-"""Variables as text that a shell, a container or a batch system takes."""
+"""Environment variables as text for a shell, a container or a batch system."""
 
 from __future__ import annotations
 
@@ -12,38 +12,46 @@ Values = Mapping[str, str]
 
 
 def format_for_bash(values: Values) -> str:
-    """For ``eval "$(…)"`` in sh, bash and zsh; the semicolons let it work without the quotes too."""
+    """Return text for ``eval "$(…)"`` in sh, bash and zsh.
+
+    With the semicolons it also works without the quotes.
+    """
     return "".join(f"export {name}={shlex.quote(value)};\n" for name, value in values.items())
 
 
 def format_for_fish(values: Values) -> str:
-    """For ``dumpdiff env --shell fish | source``."""
+    """Return text for ``dumpdiff env --shell fish | source``."""
     return "".join(f"set -gx {name} {_quote_for_fish(value)};\n" for name, value in values.items())
 
 
 def format_as_json(values: Values) -> str:
-    """One object, such as a launcher's configuration takes."""
+    """Return one JSON object, as in the configuration of a launcher."""
     return json.dumps(dict(values), indent=1) + "\n"
 
 
 def format_for_docker(values: Values) -> str:
-    """Options of ``docker run``, one to a line. Raises DumpError for a value that only a shell's quotes could hold."""
+    """Return options of ``docker run``, one per line. Raise DumpError for a value with a space."""
     for name, value in values.items():
         if any(letter.isspace() for letter in value):
             raise DumpError(
-                f"{name}={value!r} has a space, which an option of docker run cannot hold; rename the folder"
+                f"{name}={value!r} contains a space, which docker run --env cannot take here; "
+                "rename the folder"
             )
     return "".join(f"--env {name}={value}\n" for name, value in values.items())
 
 
 def format_for_slurm(values: Values) -> str:
-    """The option of sbatch and srun that adds to the environment. Raises DumpError for a value that it cannot hold."""
+    """Return the option of sbatch and srun that adds to the environment.
+
+    Raises DumpError for a value with a space, comma or quote.
+    """
     for name, value in values.items():
         if any(letter in ", \t\n'\"" for letter in value):
             raise DumpError(
-                f"{name}={value!r} cannot stand in Slurm's --export; set it in the batch script"
+                f"{name}={value!r} cannot be written in Slurm's --export; set it in the batch script"
             )
-    return f"--export=ALL,{','.join(f'{name}={value}' for name, value in values.items())}\n"
+    assignments = ",".join(f"{name}={value}" for name, value in values.items())
+    return f"--export=ALL,{assignments}\n"
 
 
 SHELLS: dict[str, Callable[[Values], str]] = {

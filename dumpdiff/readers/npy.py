@@ -1,4 +1,4 @@
-"""NumPy .npy files from untrusted folders: the header alone, or the array, memory-mapped if large.
+"""Read NumPy .npy files from untrusted folders: the header, or the array (mapped if large).
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to
 3.0). MindSpore on CPU writes bfloat16 with the descriptor ``<E2``, which NumPy refuses; it is
@@ -24,7 +24,7 @@ MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it does not trust
 _FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is enough
 _BFLOAT16 = "<E2"
-_MAX_ELEMENTS = 2**53  #: of a shape that is believed; no memory holds so many
+_MAX_ELEMENTS = 2**53  #: of a valid shape; no memory holds more
 
 #: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping
 #: it.

@@ -84,7 +84,7 @@ class Rules:
     def get_kind_class(self, kind: str) -> str:
         """Return the class of a canonical kind, 'other' if unknown.
 
-        A gradient has that of its operator.
+        A gradient has the class of its operator.
         """
         rule = self._operators.find_rule(kind)
         return rule.kind_class if rule else OTHER

@@ -127,7 +127,7 @@ class Entry:
         return number
 
     def read_choice(self, choices: Collection[str], concept: str) -> str:
-        """Return one of the ``choices``; ``concept`` says in errors what they are."""
+        """Return one of the ``choices``; ``concept`` is their name in errors."""
         text = self.read_text()
         if text not in choices:
             raise self.make_error(f"unknown {concept} '{text}'{_suggest_word(text, choices)}")

@@ -82,7 +82,8 @@ def _find_closest_members(spelling: str, operators: OperatorRules) -> tuple[str,
 def _find_closest_rules(name: Sequence[str], rules: Iterable[Rule]) -> tuple[str, ...]:
     """Return the rules whose patterns are most similar to the end of the name.
 
-    Compared are as many segments as the pattern has, and once more the last segment alone.
+    The score adds the similarity of as many segments as the pattern has, and that of the last
+    segment.
     """
     scored_rules: dict[str, tuple[float, Rule]] = {}
     for rule in rules:

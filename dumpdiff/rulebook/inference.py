@@ -21,7 +21,8 @@ _PSEUDO_OPERATOR = "parameters_grad"
 _HEAD = """\
 # Rules inferred from two dumps of one model, where they agree. Keep the rules that are true for
 # more than this pair, and give the file with --rules. `dumpdiff rules check FILE` validates it.
-# target    {target} reference {reference}
+# target    {target}
+# reference {reference}
 """
 _NOTHING = (
     "# Nothing to suggest: the rules know every operator and parameter that could be matched.\n"

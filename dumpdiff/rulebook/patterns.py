@@ -1,6 +1,6 @@
 """Patterns of dotted names, and a table that finds the longest pattern that matches a name.
 
-A pattern is a dotted path. ``{layer}`` stands for a number, as a whole segment
+A pattern is a dotted path. ``{layer}`` matches a number, as a whole segment
 (``layers.{layer}.mlp``) or as a part of one (``weight{expert}``); all other text is literal. A
 canonical path uses the same captures.
 """

@@ -114,7 +114,7 @@ def _read_section(section: Entry, tolerances: dict[str, ClassTolerance]) -> list
 
 
 def _read_tolerance(key: Entry, body: Entry, earlier: ClassTolerance | None) -> ClassTolerance:
-    """Return a tolerance; what it does not give is that of an earlier source."""
+    """Return a tolerance; fields that are not given keep the value of an earlier source."""
     required = ("source",) if earlier else ("conditioning", "source")
     fields = body.read_fields(("conditioning", "growth", "reason", "source"), required)
     conditioning = earlier.conditioning if earlier else 1.0

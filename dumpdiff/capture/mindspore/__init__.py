@@ -1,6 +1,7 @@
-"""The file that ``MINDSPORE_DUMP_CONFIG`` names: written (:func:`configuration`) and checked (:func:`check`).
+"""Write and check the file that ``MINDSPORE_DUMP_CONFIG`` names.
 
-What MindSpore makes of such a file depends on its version and on the backend: a :class:`Target` says both.
+:func:`build_configuration` makes its content, :func:`check` checks it. The meaning of such a file
+depends on MindSpore's version and backend: see :class:`Target`.
 """
 
 from .configuration import Options, build_configuration, format_configuration

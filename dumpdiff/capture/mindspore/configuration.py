@@ -1,4 +1,4 @@
-"""What is wanted -> the configuration that asks MindSpore for it."""
+"""Build MindSpore's dump configuration from options."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ from typing import Any
 
 from .target import Target
 
-#: What dumpdiff compares by when only statistics were saved; MindSpore's own default lacks the mean.
+#: The statistics that dumpdiff compares. MindSpore's own default has no mean.
 STATISTICS = ("max", "min", "avg", "l2norm")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to record. Every value goes into the configuration as it is; :func:`check` tells whether it will do."""
+    """What to record. Values are written as they are; :func:`check` finds the invalid ones."""
 
-    path: str  #: where the dump goes, absolute; '' leaves it to MS_DIAGNOSTIC_DATA_PATH
+    path: str  #: absolute folder of the dump; '' leaves it to MS_DIAGNOSTIC_DATA_PATH
     net_name: str = "Net"
     iteration: str = "0"  #: '0', '5-8', '0|5-8' or 'all'
     saved_data: str = "tensor"  #: 'tensor', 'statistic' or 'full'
     input_output: int = 0  #: 0 both, 1 inputs, 2 outputs
-    kernels: tuple[str, ...] = ()  #: none: every operator
+    kernels: tuple[str, ...] = ()  #: empty: every operator
     set_dump: bool = False  #: only the cells marked with mindspore.set_dump
     devices: tuple[int, ...] = tuple(range(8))
     op_debug_mode: int = 0  #: 0 everything, 3 operators that overflow, 4 the operator that raised
     overflow_number: int | None = None
     initial_iteration: int | None = None
-    statistic_category: tuple[str, ...] | None = (
-        None  #: None: :data:`STATISTICS`, where statistics are saved
-    )
+    #: None: :data:`STATISTICS` if statistics are saved
+    statistic_category: tuple[str, ...] | None = None
     stat_calc_mode: str | None = None  #: 'host' or 'device'
     device_stat_precision_mode: str | None = None  #: 'high' or 'low'
-    sample_num: int | None = (
-        None  #: keep so many elements of each tensor, half from its head, half from its tail
-    )
+    #: number of elements to keep of each tensor, half from its head, half from its tail
+    sample_num: int | None = None
     save_kernel_args: bool = False
 
 
 def build_configuration(options: Options, target: Target) -> dict[str, Any]:
-    """The content of the configuration file for ``target``; not yet checked, see :func:`check`.
+    """Return the content of the configuration file for ``target``; :func:`check` checks it.
 
-    Fields that ``target`` does not know are left out unless they were asked for, so that the check can say so.
+    A field that ``target`` does not know is written only if an option sets it, so that the check
+    reports it.
     """
     common: dict[str, Any] = {
         "op_debug_mode": options.op_debug_mode,
-        "dump_mode": 2 if options.set_dump else 1 if options.kernels else 0,
+        "dump_mode": _choose_dump_mode(options),
         "path": options.path,
         "net_name": options.net_name,
         "iteration": options.iteration,
@@ -65,18 +64,19 @@ def build_configuration(options: Options, target: Target) -> dict[str, Any]:
         common["overflow_number"] = options.overflow_number
     if options.initial_iteration is not None:
         common["initial_iteration"] = options.initial_iteration
-    if is_asynchronous(target):
-        if target.version >= (1, 6):
-            common["file_format"] = "npy"
-        extra = _build_e2e_settings(options)
-        return {"common_dump_settings": common} | (
-            {"e2e_dump_settings": {**_E2E_DISABLED, **extra}} if extra else {}
-        )
-    return {"common_dump_settings": common, "e2e_dump_settings": {**_E2E_ENABLED, **_build_e2e_settings(options)}}
+    if is_asynchronous(target) and target.version >= (1, 6):
+        common["file_format"] = "npy"
+    config = {"common_dump_settings": common}
+    e2e_settings = _build_e2e_settings(options)
+    if not is_asynchronous(target):
+        config["e2e_dump_settings"] = {**_E2E_ENABLED, **e2e_settings}
+    elif e2e_settings:
+        config["e2e_dump_settings"] = {**_E2E_DISABLED, **e2e_settings}
+    return config
 
 
 def format_configuration(config: Mapping[str, Any]) -> str:
-    """The text of the file that holds a configuration: a line for each field."""
+    """Return the text of the file, with one line per field."""
     sections = []
     for section, values in config.items():
         lines = ",\n".join(
@@ -87,19 +87,29 @@ def format_configuration(config: Mapping[str, Any]) -> str:
 
 
 def is_asynchronous(target: Target) -> bool:
-    """Whether the dump is made by the device behind the program's back, which wants no ``e2e_dump_settings``.
+    """Return whether the device writes the dump by itself, without ``e2e_dump_settings``.
 
-    So it is with whole graphs, and on Ascend before execution kernel by kernel came with 2.3: the synchronous dump
-    was deprecated there and refused statistics.
+    This holds for whole graphs, and on Ascend before 2.3 introduced execution kernel by kernel:
+    there the synchronous dump was deprecated and refused statistics.
     """
     return target.backend == "ascend-ge" or (target.backend == "ascend" and target.version < (2, 3))
 
 
-_E2E_ENABLED, _E2E_DISABLED = {"enable": True, "trans_flag": True}, {"enable": False, "trans_flag": True}
+def _choose_dump_mode(options: Options) -> int:
+    """Return 2 for marked cells, 1 for listed kernels, 0 for every operator."""
+    if options.set_dump:
+        return 2
+    return 1 if options.kernels else 0
+
+
+_E2E_ENABLED, _E2E_DISABLED = (
+    {"enable": True, "trans_flag": True},
+    {"enable": False, "trans_flag": True},
+)
 
 
 def _build_e2e_settings(options: Options) -> dict[str, Any]:
-    """The fields of e2e_dump_settings that were asked for."""
+    """Return the fields of e2e_dump_settings that options set."""
     settings: dict[str, Any] = {}
     if options.stat_calc_mode is not None:
         settings["stat_calc_mode"] = options.stat_calc_mode

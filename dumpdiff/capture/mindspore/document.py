@@ -1,4 +1,4 @@
-"""A configuration file: read as MindSpore's JSON parser reads it, then checked."""
+"""Read a configuration file as MindSpore's JSON parser does, and check it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,29 @@ SYNTAX = Rule(
     "The file is JSON, without comments and without a comma before a closing bracket.",
     framework="Parse dump json failed, error:",
 )
-DUPLICATE_KEY = Rule("json-twice", "ignored", "A key stands in its object once; of two the later counts.")
+DUPLICATE_KEY = Rule(
+    "json-twice", "ignored", "A key occurs once in its object; of two, the later one counts."
+)
 TRAILING_TEXT = Rule(
-    "json-rest", "ignored", "The file ends with the closing brace; what follows is not read."
+    "json-rest", "ignored", "The file ends with the closing brace; text after it is not read."
 )
 
 RULES = (SUFFIX, SYNTAX, DUPLICATE_KEY, TRAILING_TEXT, *validation.RULES)
 
-_MAX_FILE_BYTES = 1 << 20  #: bytes; a configuration has a few hundred
+_MAX_FILE_BYTES = 1 << 20  #: bytes that are read; a configuration has a few hundred
 
 
 def check_file(
-    path: str | Path, target: Target, *, run_is_local: bool = True, names: tuple[str, ...] | None = None
+    path: str | Path,
+    target: Target,
+    *,
+    run_is_local: bool = True,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[Violation, ...]:
-    """What is wrong with a configuration file, worst first; see :func:`check`. Raises DumpError if it is no text."""
+    """Return the violations in a configuration file, worst first; see :func:`check`.
+
+    Raises DumpError if the file cannot be read as text.
+    """
     path = Path(path)
     text = _read_text(path)
     violations = []
@@ -55,7 +64,7 @@ def check_file(
 
 
 def read_config(path: Path) -> Any:
-    """The content of a configuration file, unchecked. Raises DumpError if it is no JSON."""
+    """Return the content of a configuration file, unchecked. Raise DumpError if it is not JSON."""
     config, violations = parse_config(_read_text(path))
     if config is None and violations:
         raise DumpError(f"{path}: {violations[0].message}")
@@ -63,34 +72,36 @@ def read_config(path: Path) -> Any:
 
 
 def parse_config(text: str) -> tuple[Any, list[Violation]]:
-    """The content of a JSON text, None if it is none, and what is wrong with the text itself."""
+    """Return the content of a JSON text (None if it is invalid) and the violations in the text."""
     duplicate_keys: list[str] = []
 
-    def objects(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        duplicate_keys.extend(name for position, name in enumerate(names) if name in names[:position])
-        return dict(pairs)
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in content:
+                duplicate_keys.append(name)
+            content[name] = value
+        return content
 
     text = text.removeprefix("\ufeff")
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
         config, end = json.JSONDecoder(
-            object_pairs_hook=objects, parse_constant=_refuse
+            object_pairs_hook=build_object, parse_constant=_refuse
         ).raw_decode(text, start)
     except json.JSONDecodeError as error:
-        return None, [
-            SYNTAX.build_violation("", f"line {error.lineno}, column {error.colno}: {_suggest_fix(text, error)}")
-        ]
+        message = f"line {error.lineno}, column {error.colno}: {_suggest_fix(text, error)}"
+        return None, [SYNTAX.build_violation("", message)]
     except (RecursionError, ValueError) as error:
-        return None, [SYNTAX.build_violation("", f"{error}; a configuration has sections with plain fields")]
+        message = f"{error}; a configuration has sections with plain fields"
+        return None, [SYNTAX.build_violation("", message)]
     return config, [*_find_text_violations(duplicate_keys, text[end:])]
 
 
 def _read_text(path: Path) -> str:
     if not path.is_file():
-        raise DumpError(
-            f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; expected a JSON file"
-        )
+        problem = "is a folder" if path.is_dir() else "there is no such file"
+        raise DumpError(f"{path}: {problem}; expected a JSON file")
     try:
         with path.open("rb") as stream:
             return stream.read(_MAX_FILE_BYTES).decode("utf-8")
@@ -101,12 +112,14 @@ def _read_text(path: Path) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _find_text_violations(duplicate_keys: list[str], trailing_text: str) -> Iterator[Violation]:
     for name in dict.fromkeys(duplicate_keys):
-        yield DUPLICATE_KEY.build_violation(name, "stands there twice, and only the later counts; delete one")
+        yield DUPLICATE_KEY.build_violation(
+            name, "occurs twice, and only the later one counts; delete one"
+        )
     if trailing_text.strip():
         yield TRAILING_TEXT.build_violation(
             "", f"{trailing_text.strip()[:30]!r} after the closing brace is not read; delete it"
@@ -114,15 +127,15 @@ def _find_text_violations(duplicate_keys: list[str], trailing_text: str) -> Iter
 
 
 def _suggest_fix(text: str, error: json.JSONDecodeError) -> str:
-    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    before = text[: error.pos].rstrip()
+    after = text[error.pos :].lstrip()
+    is_before_bracket = after.startswith(",") and after[1:].lstrip().startswith(("}", "]"))
     if not text.strip():
         return "the file is empty"
     if after.startswith(("//", "/*", "#")):
         return "JSON has no comments; delete it"
-    if before.endswith(",") or (
-        after.startswith(",") and after[1:].lstrip().startswith(("}", "]"))
-    ):
+    if before.endswith(",") or is_before_bracket:
         return "there is a comma before a closing bracket; delete it"
     if after.startswith("'"):
-        return "texts stand in double quotes"
+        return "strings need double quotes"
     return error.msg

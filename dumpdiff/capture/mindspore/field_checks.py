@@ -1,4 +1,4 @@
-"""Each field by itself: known, there, of its type, with a value that is allowed; what holds becomes Settings."""
+"""Check each field by itself: its name, presence, type and value. Valid fields become Settings."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ NO_SECTION = Rule(
     framework=f"Check dump json failed, {COMMON} not found",
 )
 ODD_SECTION = Rule(
-    "section-type", "ignored", f"{E2E} is an object; anything else is taken for an empty one."
+    "section-type", "ignored", f"{E2E} is an object; anything else counts as an empty one."
 )
 UNKNOWN_SECTION = Rule(
-    "section-unknown", "ignored", "A section that MindSpore does not know is passed over."
+    "section-unknown", "ignored", "A section that MindSpore does not know is ignored."
 )
-UNKNOWN_FIELD = Rule(
-    "field-unknown", "ignored", "A field that MindSpore does not know is passed over."
-)
+UNKNOWN_FIELD = Rule("field-unknown", "ignored", "A field that MindSpore does not know is ignored.")
 OTHER_VERSION = Rule(
-    "field-version", "ignored", "A field that came with a later version, or went, is passed over."
+    "field-version", "ignored", "A field that was added later or removed earlier is ignored."
 )
-UNREAD_FIELD = Rule("field-unread", "ignored", "Some fields are read only if others ask for it.")
+UNREAD_FIELD = Rule(
+    "field-unread", "ignored", "Some fields are read only for certain values of other fields."
+)
 MISSING_FIELD = Rule(
-    "field-missing", "error", "A required field is there.", framework="Check dump json failed,"
+    "field-missing",
+    "error",
+    "Every required field is present.",
+    framework="Check dump json failed,",
 )
 TYPE = Rule("field-type", "error", "A value has the type of its field.", framework="should be")
-VALUE = Rule("field-value", "error", "A value is one of those allowed.")
+VALUE = Rule("field-value", "error", "A value is one of the allowed values.")
 RULES = (
     NO_SECTION,
     ODD_SECTION,
@@ -48,23 +51,28 @@ RULES = (
 )
 
 
+_MAX_VALUE_LENGTH = 60  #: characters of a value in a message; a longer one is cut
+
+
 def build_settings(
     config: object, target: Target, run_is_local: bool, names: tuple[str, ...] | None
 ) -> tuple[Settings | None, list[Violation]]:
-    """What MindSpore takes of a configuration, None if nothing, and what is wrong with single fields."""
+    """Return the valid part of a configuration (None without a common section) and violations."""
     common = config.get(COMMON) if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(common, Mapping):
-        problem = "is missing" if common is None else "is no object in { }"
+        problem = "is missing" if common is None else "is not an object in { }"
         return None, [
             NO_SECTION.build_violation(
-                COMMON, f"{problem}; all fields but those of {E2E} stand in this section"
+                COMMON, f"{problem}; it contains all fields except those of {E2E}"
             )
         ]
     violations = [*_check_sections(config, target)]
     e2e = config.get(E2E)
     if E2E in config and not isinstance(e2e, Mapping):
         violations.append(
-            ODD_SECTION.build_violation(E2E, "is no object in { } and is taken for an empty one; write { }")
+            ODD_SECTION.build_violation(
+                E2E, "is not an object in { } and counts as empty; write { }"
+            )
         )
         e2e = {}
     file_settings = Settings(target, common, e2e, run_is_local)
@@ -80,7 +88,12 @@ def build_settings(
                 valid_values[section][name] = value
     violations += _find_missing_fields(file_settings)
     settings = Settings(
-        target, valid_values[COMMON], None if e2e is None else valid_values[E2E], run_is_local, frozenset(invalid_names), names
+        target,
+        valid_values[COMMON],
+        None if e2e is None else valid_values[E2E],
+        run_is_local,
+        frozenset(invalid_names),
+        names,
     )
     return settings, violations
 
@@ -90,55 +103,72 @@ def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Vi
         if section == ASYNC:
             yield OTHER_VERSION.build_violation(
                 ASYNC,
-                f"is read by 1.2 and older, not by {target.version}; without {E2E} a dump is asynchronous",
+                f"is read only up to 1.2, not by {target.version}; "
+                f"without {E2E} a dump is asynchronous",
             )
         elif section not in SECTIONS:
             close_names = get_close_matches(section, SECTIONS, n=1)
-            yield UNKNOWN_SECTION.build_violation(section, f"is not known; {_suggest_name(close_names)}")
+            yield UNKNOWN_SECTION.build_violation(
+                section, f"is not known; {_suggest_name(close_names)}"
+            )
 
 
 def _check_field(section: str, name: str, value: object, settings: Settings) -> list[Violation]:
     place, field = f"{section}.{name}", BY_PLACE.get((section, name))
     if field is None:
-        other_sections = [row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)]
-        close_names = get_close_matches(name, [row.name for row in FIELDS if row.section == section], n=1)
-        hint = f"it belongs into {other_sections[0]}" if other_sections else _suggest_name(close_names)
+        other_sections = [
+            row.section for row in FIELDS if row.name == name and row.section in (COMMON, E2E)
+        ]
+        close_names = get_close_matches(
+            name, [row.name for row in FIELDS if row.section == section], n=1
+        )
+        hint = _suggest_name(close_names)
+        if other_sections:
+            hint = f"it belongs to {other_sections[0]}"
         return [UNKNOWN_FIELD.build_violation(place, f"is not known; {hint}")]
     if not field.is_known_to(settings.target.version):
         return [
             OTHER_VERSION.build_violation(
-                place, f"came with {field.since}; {settings.target.version} passes it over"
+                place, f"was added in {field.since}; {settings.target.version} ignores it"
             )
         ]
     reason = _explain_unread_field(name, settings)
     if reason:
         return [UNREAD_FIELD.build_violation(place, reason)]
     if not _has_type(field.type, value):
-        return [TYPE.build_violation(place, f"{_format_value(value)} is not {TYPES[field.type]}{_format_allowed(field)}")]
+        return [
+            TYPE.build_violation(
+                place, f"{_format_value(value)} is not {TYPES[field.type]}{_format_allowed(field)}"
+            )
+        ]
     allowed = field.list_values(settings.target.version)
     if allowed and value not in allowed:
         choice = ", ".join(str(item) for item in allowed)
         return [
             VALUE.build_violation(
                 place,
-                f"{_format_value(value)} is not one of those that {settings.target.version} takes: {choice}",
+                f"{_format_value(value)} is not a value that {settings.target.version} accepts: "
+                f"{choice}",
             )
         ]
     return []
 
 
 def _explain_unread_field(name: str, settings: Settings) -> str:
-    """Why MindSpore does not look at the field at all; '' if it does."""
+    """Return why MindSpore does not read the field; '' if it does."""
     e2e = settings.e2e or {}
     if name == "file_format" and settings.is_synchronous:
-        return "is only for an asynchronous dump, and this one is synchronous and writes npy; leave it out"
+        return (
+            "is only for an asynchronous dump, and this one is synchronous and writes npy; "
+            "leave it out"
+        )
     if (
         name == "op_debug_mode"
         and settings.is_synchronous
         and settings.target.version < (2, 3)
         and settings.common[name] != 0
     ):
-        return "is only for an asynchronous dump before 2.3; write 0"
+        return "before 2.3 it is only for an asynchronous dump; write 0"
     if name == "statistic_category" and settings.common.get("saved_data", "tensor") == "tensor":
         return "is read only if saved_data is statistic or full; leave it out, or save statistics"
     if name == "sample_num" and e2e.get("sample_mode") != 1:
@@ -147,25 +177,28 @@ def _explain_unread_field(name: str, settings: Settings) -> str:
 
 
 def _find_missing_fields(settings: Settings) -> Iterator[Violation]:
+    sections = {COMMON: settings.common, E2E: settings.e2e}
     for field in FIELDS:
-        section = {COMMON: settings.common, E2E: settings.e2e}.get(field.section)
-        if (
-            section is None
-            or field.name in section
-            or not is_required(field, settings.target, not settings.is_synchronous)
-        ):
+        section = sections.get(field.section)
+        if section is None or field.name in section:
+            continue
+        if not is_required(field, settings.target, not settings.is_synchronous):
             continue
         yield MISSING_FIELD.build_violation(
-            f"{field.section}.{field.name}", f"is missing; it is {field.purpose}{_format_allowed(field)}"
+            f"{field.section}.{field.name}",
+            f"is missing; it is {field.purpose}{_format_allowed(field)}",
         )
 
 
 def _has_type(kind: str, value: object) -> bool:
+    """Return whether a value has the type ``kind``; items of an array are not looked at."""
     if kind == "uint":
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if kind == "bool":
         return isinstance(value, bool)
-    return isinstance(value, str if kind == "string" else list)
+    if kind == "string":
+        return isinstance(value, str)
+    return isinstance(value, list)
 
 
 def _format_allowed(field: Field) -> str:
@@ -179,4 +212,6 @@ def _suggest_name(close_names: list[str]) -> str:
 
 def _format_value(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) <= _MAX_VALUE_LENGTH:
+        return text
+    return f"{text[: _MAX_VALUE_LENGTH - 3]}..."

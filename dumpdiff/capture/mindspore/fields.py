@@ -1,4 +1,4 @@
-"""Every field of the configuration: one row each, for the check and for docs/dump-config.md."""
+"""Every field of the configuration, for the check and for docs/dump-config.md."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from .target import OLDEST, Target, Version
 
 COMMON, E2E, ASYNC = "common_dump_settings", "e2e_dump_settings", "async_dump_settings"
 
-#: Type -> what MindSpore calls a value of it.
+#: Type -> what a value of it looks like in JSON.
 TYPES = {
     "uint": "a whole number, 0 or more, without quotes",
-    "string": "a text in quotes",
+    "string": "a string in quotes",
     "bool": "true or false, without quotes",
     "array": "a list in [ ]",
     "uint array": "a list of whole numbers in [ ]",
-    "string array": "a list of texts in [ ]",
+    "string array": "a list of strings in [ ]",
 }
 
-#: How a fact is known.
+#: Evidence for a fact -> what it means.
 SOURCES = {
-    "run": "seen in runs of MindSpore 2.10 on CPU",
-    "read": "read in the source of MindSpore's parser, of 1.6 to 2.10",
-    "told": "told by MindSpore's documentation, of 1.3 to 2.9",
+    "run": "tested in runs of MindSpore 2.10 on CPU",
+    "read": "read in the source code of MindSpore's parser, versions 1.6 to 2.10",
+    "documented": "stated in MindSpore's documentation, versions 1.3 to 2.9",
 }
 
-#: What ``statistic_category`` may hold when the host computes, in MindSpore's order.
+#: Values of ``statistic_category`` that the host computes, in MindSpore's order.
 HOST_STATISTICS = (
     "max",
     "min",
@@ -40,35 +40,34 @@ HOST_STATISTICS = (
     "md5",
     "l2norm",
 )
-HASHES = ("hash", "hash:sha1", "hash:md5")  #: added by 2.10, host too
+HASHES = ("hash", "hash:sha1", "hash:md5")  #: added in 2.10, also on the host
 DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field, as MindSpore's parser takes it."""
+    """One field, as MindSpore's parser reads it."""
 
     section: str
     name: str
     type: str  #: one of TYPES
-    purpose: str  #: what it is for
-    allowed: tuple[object, ...] = ()  #: the only values taken; empty: see ``form``
-    form: str = ""  #: what else a value must look like, in words
-    default: str = ""  #: what counts where the field is missing; '' if it must not be
-    since: Version = OLDEST  #: the first version of those known here that reads it
-    until: Version | None = None  #: the last that does
-    required: str = ""  #: where it must be given: 'always', or a condition in words
-    source: str = "run"  #: how it is known, one of SOURCES
-    newer: tuple[
-        tuple[object, Version], ...
-    ] = ()  #: values of ``allowed`` that came later than the field
+    purpose: str  #: what it does
+    allowed: tuple[object, ...] = ()  #: the only valid values; empty: see ``form``
+    form: str = ""  #: format of a value, as text
+    default: str = ""  #: value if the field is missing; '' if it must not be missing
+    since: Version = OLDEST  #: first supported version that reads it
+    until: Version | None = None  #: last version that reads it
+    required: str = ""  #: when it must be present: 'always', or a condition as text
+    source: str = "run"  #: the evidence for it, one of SOURCES
+    #: values of ``allowed`` that were added later than the field
+    newer: tuple[tuple[object, Version], ...] = ()
 
     def is_known_to(self, version: Version) -> bool:
-        """Whether this version reads the field."""
+        """Return whether this version reads the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
     def list_values(self, version: Version) -> tuple[object, ...]:
-        """The values that this version takes; none if it is not a matter of a few values."""
+        """Return the values that this version accepts; empty if they are not a fixed list."""
         later = {value for value, since in self.newer if version < since}
         return tuple(value for value in self.allowed if value not in later)
 
@@ -78,8 +77,9 @@ FIELDS = (
         COMMON,
         "op_debug_mode",
         "uint",
-        "0 every operator; 3 those that overflow (Ascend); 4 the one that raised (Ascend, since 2.4). "
-        "1 and 2 were overflow in AI Core and in atomic operators; since 2.3 they mean 3",
+        "0 every operator; 3 operators that overflow (Ascend); 4 the operator that raised an "
+        "exception (Ascend, since 2.4). 1 and 2 were overflow in AI Core and in atomic operators; "
+        "since 2.3 they mean 3",
         allowed=(0, 1, 2, 3, 4),
         newer=((4, Version(2, 4)),),
         default="0",
@@ -89,7 +89,8 @@ FIELDS = (
         COMMON,
         "dump_mode",
         "uint",
-        "0 every operator; 1 those of kernels; 2 those of cells marked by set_dump (Ascend, since 1.6)",
+        "0 every operator; 1 the operators in kernels; "
+        "2 the operators of cells marked by set_dump (Ascend, since 1.6)",
         allowed=(0, 1, 2),
         newer=((2, Version(1, 6)),),
         required="always",
@@ -98,7 +99,7 @@ FIELDS = (
         COMMON,
         "path",
         "string",
-        "the folder that rank_N/ is put into",
+        "the folder that contains rank_N/",
         form="absolute; letters, digits, '-', '_' and '/' only: no dot, no space",
         default="$MS_DIAGNOSTIC_DATA_PATH/debug_dump",
         required="before 1.5",
@@ -115,7 +116,7 @@ FIELDS = (
         COMMON,
         "iteration",
         "string",
-        "the steps to dump, counted from 0 for each compiled graph by itself",
+        "the steps to dump, counted from 0 for each compiled graph",
         form="'all', or numbers and ranges joined by '|', as in '0|5-8', without spaces",
         required="always",
     ),
@@ -123,7 +124,7 @@ FIELDS = (
         COMMON,
         "saved_data",
         "string",
-        "whole tensors, their statistics, or both",
+        "whole tensors, statistics, or both",
         allowed=("tensor", "statistic", "full"),
         default="tensor",
         since=Version(1, 6),
@@ -141,14 +142,14 @@ FIELDS = (
         "kernels",
         "array",
         "the operators that dump_mode 1 dumps; an empty list: every operator",
-        form="full names as the runtime has them, parts of operator types, or (since 2.3) name-regex(…)",
+        form="full names as in the runtime, parts of operator types, or (since 2.3) name-regex(…)",
         required="always",
     ),
     Field(
         COMMON,
         "support_device",
         "uint array",
-        "the devices to dump, by their number on the machine; not looked at on CPU",
+        "the devices to dump, by their number on the machine; ignored on CPU",
         required="always",
     ),
     Field(
@@ -166,7 +167,7 @@ FIELDS = (
         COMMON,
         "overflow_number",
         "uint",
-        "stop after so many operators that overflow; 0: never",
+        "the number of overflowing operators after which the dump stops; 0: no limit",
         form="only with op_debug_mode 3",
         default="0",
         since=Version(2, 4),
@@ -184,7 +185,7 @@ FIELDS = (
         COMMON,
         "file_format",
         "string",
-        "what an asynchronous dump writes",
+        "the format of the files of an asynchronous dump",
         allowed=("npy", "bin"),
         default="bin",
         since=Version(1, 6),
@@ -194,8 +195,8 @@ FIELDS = (
         E2E,
         "enable",
         "bool",
-        "true: the program waits for the dump of each operator; false, on Ascend: it does not. "
-        "Before 2.4, false on Ascend asks for an asynchronous dump, as without the section",
+        "true: the program waits for the dump of each operator; false, on Ascend: it does not wait. "
+        "Before 2.4, false on Ascend means an asynchronous dump, as without the section",
         default="false",
         required="in the section, before 2.4",
     ),
@@ -203,16 +204,16 @@ FIELDS = (
         E2E,
         "trans_flag",
         "bool",
-        "bring tensors into the host's layout before they are written",
+        "convert tensors to the layout of the host before they are written",
         default="true",
         required="in the section, before 2.4",
-        source="told",
+        source="documented",
     ),
     Field(
         E2E,
         "stat_calc_mode",
         "string",
-        "where statistics are computed; device (Ascend) is faster and knows fewer",
+        "where statistics are computed; device (Ascend) is faster and has fewer statistics",
         allowed=("host", "device"),
         default="host",
         since=Version(2, 3),
@@ -222,11 +223,11 @@ FIELDS = (
         E2E,
         "device_stat_precision_mode",
         "string",
-        "for statistics on the device: high float32, low the tensor's own type",
+        "precision of statistics on the device: high float32, low the type of the tensor",
         allowed=("high", "low"),
         default="high",
         since=Version(2, 4),
-        source="told",
+        source="documented",
     ),
     Field(
         E2E,
@@ -236,17 +237,17 @@ FIELDS = (
         allowed=(0, 1),
         default="0",
         since=Version(2, 3),
-        source="told",
+        source="documented",
     ),
     Field(
         E2E,
         "sample_num",
         "uint",
-        "how many elements sample_mode 1 keeps at each end",
+        "the number of elements that sample_mode 1 keeps at each end",
         form="1 or more",
         default="100",
         since=Version(2, 3),
-        source="told",
+        source="documented",
     ),
     Field(
         E2E,
@@ -255,7 +256,7 @@ FIELDS = (
         "write the attributes of each operator to a JSON file (Ascend)",
         default="false",
         since=Version(2, 3),
-        source="told",
+        source="documented",
     ),
     Field(
         ASYNC,
@@ -282,11 +283,14 @@ SECTIONS = tuple(dict.fromkeys(field.section for field in FIELDS))
 
 
 def is_required(field: Field, target: Target, is_asynchronous: bool) -> bool:
-    """Whether the field must stand in its section; ``asynchronous`` says what kind of dump the file asks for."""
+    """Return whether the field must be in its section.
+
+    ``is_asynchronous``: the file requests an asynchronous dump.
+    """
     if field.required == "always":
         return True
     if field.section == E2E:
         return field.name in ("enable", "trans_flag") and target.version < (2, 4)
-    return (field.name == "path" and target.version < (1, 5)) or (
-        field.name == "op_debug_mode" and is_asynchronous
-    )
+    if field.name == "path":
+        return target.version < (1, 5)
+    return field.name == "op_debug_mode" and is_asynchronous

@@ -1,7 +1,8 @@
 """The grammar of ``iteration``: 'all', or numbers and ranges joined by '|'.
 
-MindSpore tests each part by itself when a step ends: a part that it cannot read selects no step, silently. What it
-refuses is only a character other than digits, '-' and '|' (spaces too, although its own examples have some).
+MindSpore tests each part by itself at the end of a step. A part that it cannot read silently
+selects no step. It refuses only characters other than digits, '-' and '|' (also spaces, although
+its own examples contain some).
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ import re
 from dataclasses import dataclass
 
 ALL = "all"
-#: Numbers beyond 64 bits select no step; a step count has 32 bits.
+_MAX_DIGITS = 20  #: of the largest number of 64 bits; MindSpore cannot read longer numbers
+#: A step count has 32 bits: a larger number selects no step.
 _MAX_STEP = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Iterations:
-    """What an ``iteration`` text selects."""
+    """The steps that an ``iteration`` text selects."""
 
     selects_all: bool
-    ranges: tuple[
-        tuple[int, int], ...
-    ]  #: first and last step of each part that selects any, in the text's order
-    unreachable_parts: tuple[tuple[str, str], ...]  #: parts that select no step, and why
+    #: first and last step of each part that selects any, in the order of the text
+    ranges: tuple[tuple[int, int], ...]
+    unreachable_parts: tuple[tuple[str, str], ...]  #: parts that select no step, and the reason
 
     @property
     def last(self) -> int | None:
-        """The last step selected; None if there is no last, or none at all."""
+        """The last selected step; None if all or no steps are selected."""
         return None if self.selects_all or not self.ranges else max(last for _, last in self.ranges)
 
     def __contains__(self, step: int) -> bool:
@@ -34,12 +35,12 @@ class Iterations:
 
 
 def find_bad_characters(text: str) -> str:
-    """The characters for which MindSpore refuses the text, each once."""
+    """Return the characters for which MindSpore refuses the text, each once."""
     return "" if text == ALL else "".join(dict.fromkeys(re.sub(r"[0-9|-]", "", text)))
 
 
 def parse_iterations(text: str) -> Iterations:
-    """What a text without bad characters selects."""
+    """Return the steps that a text without bad characters selects."""
     if text == ALL:
         return Iterations(True, (), ())
     ranges, unreachable_parts = [], []
@@ -54,16 +55,16 @@ def parse_iterations(text: str) -> Iterations:
 
 
 def _explain_unreachable(part: str) -> str:
-    """Why no step is within this part; '' if one is."""
+    """Return why a part selects no step; '' if it selects any."""
     if not part:
-        return "there is nothing on one side of a '|'"
+        return "one side of a '|' is empty"
     numbers = part.split("-")
     if len(numbers) > 2:
-        return "a range has one '-'"
+        return "a range has exactly one '-'"
     if not all(numbers):
-        return "a range needs both its ends"
-    if any(len(number) > 20 or int(number) > _MAX_STEP for number in numbers):
-        return "no step has so large a number"
+        return "a range needs both ends"
+    if any(len(number) > _MAX_DIGITS or int(number) > _MAX_STEP for number in numbers):
+        return "no step has such a large number"
     if int(numbers[0]) > int(numbers[-1]):
         return "the range ends before it begins"
     return ""

@@ -1,16 +1,18 @@
 """The grammar of ``kernels``: which operators an entry selects.
 
-MindSpore removes quotes and spaces from an entry and then takes it as one of three forms:
+MindSpore removes quotes and spaces from an entry, which then has one of three forms:
 
 ``name-regex(R)``
     every operator whose whole name matches the regular expression R (ECMAScript); since 2.3
 with ``/`` or ``-op`` in it
     the operator of exactly this name, as in ``Default/network-WithLoss/fc-Dense/MatMul-op0``
 anything else
-    every operator whose type (the name's last part, before its last ``-``) contains the entry, whatever the case
+    every operator whose type (the last part of the name, before its last ``-``) contains the entry,
+    ignoring case
 
-Names are those of the runtime, as in the files of a dump before ``/`` became ``_``; on CPU and GPU the graph files
-were written before the numbers behind ``-op`` were given out anew, so theirs are others.
+Names are those of the runtime: the names of the files of a dump, with ``/`` instead of ``_``. On
+CPU and GPU the graph files have other numbers after ``-op``, because they were written before the
+runtime renumbered the operators.
 """
 
 from __future__ import annotations
@@ -27,20 +29,23 @@ if TYPE_CHECKING:
     from ...model.trace import Trace
 
 _REGEX = "name-regex("
-#: What std::regex takes as special outside brackets.
+#: Characters that std::regex treats as special outside brackets.
 _SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")
 _CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z"}
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One entry of ``kernels`` as MindSpore takes it."""
+    """One entry of ``kernels`` as MindSpore interprets it."""
 
     form: str  #: 'regex', 'name' or 'type'
-    text: str  #: the regular expression, the name or the part of a type
+    text: str  #: the regular expression, the name, or a part of a type
 
     def selects(self, name: str) -> bool:
-        """Whether the operator of this full name is dumped. Raises re.error if the text is no regular expression."""
+        """Return whether the operator of this full name is dumped.
+
+        Raises re.error if the text is not a regular expression.
+        """
         if self.form == "regex":
             return re.fullmatch(self._translate_pattern(), name) is not None
         if self.form == "name":
@@ -48,10 +53,10 @@ class Kernel:
         return self.text.lower() in get_operator_type(name).lower()
 
     def explain_bad_regex(self) -> str:
-        """Why the text is no regular expression; '' if it is one."""
+        """Return why the text is not a valid regular expression; '' if it is."""
         extension = re.search(r"\(\?(?![:=!])..?", self.text)
         if extension:
-            return f"{extension[0]!r} is not known in ECMAScript"
+            return f"{extension[0]!r} does not exist in ECMAScript"
         try:
             re.compile(self._translate_pattern())
         except (re.error, RecursionError, OverflowError) as error:
@@ -59,14 +64,15 @@ class Kernel:
         return ""
 
     def _translate_pattern(self) -> str:
-        """The regular expression in Python's words, which know no [:digit:]."""
-        return re.sub(r"\[:(\w+):\]", lambda found: _CLASSES.get(found[1], found[0]), self.text)
+        """Return the regular expression in Python's syntax, which has no [:digit:]."""
+        return re.sub(r"\[:(\w+):\]", lambda match: _CLASSES.get(match[1], match[0]), self.text)
 
 
 def parse_kernel(entry: object) -> Kernel:
-    """The entry as MindSpore takes it.
+    """Return the entry as MindSpore interprets it.
 
-    It works on the JSON text of the entry: quotes and spaces are dropped, and a backslash stays doubled.
+    MindSpore uses the JSON text of the entry: it removes quotes and spaces, and a backslash stays
+    doubled.
     """
     text = (
         json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
@@ -79,35 +85,38 @@ def parse_kernel(entry: object) -> Kernel:
 
 
 def get_operator_type(name: str) -> str:
-    """``Default/fc-Dense/MatMul-op0`` -> ``MatMul``, as the comparison with a type takes it."""
+    """Return ``MatMul`` for ``Default/fc-Dense/MatMul-op0``: the part that is compared with a type."""
     last = name.rsplit("/", 1)[-1]
     return last.rsplit("-", 1)[0]
 
 
 def extract_regex(names: Iterable[str]) -> str:
-    """One ``name-regex(…)`` entry that selects exactly these full names.
+    """Return one ``name-regex(…)`` entry that selects exactly these full names.
 
-    Special characters are written as in [.], since a backslash would reach the framework doubled. Raises ValueError
-    for a name with a character that cannot be written so; no operator's name has one.
+    Special characters are put into brackets, as in [.], because MindSpore doubles a backslash.
+    Raises ValueError for a name with a character that brackets cannot quote; no operator has one.
     """
     return f"{_REGEX}{'|'.join(_SPECIAL.sub(_quote_in_brackets, name) for name in names)})"
 
 
 def _quote_in_brackets(match: re.Match[str]) -> str:
     if match[0] in r"^[]\\":
-        raise ValueError(f"an operator's name with {match[0]!r}: {match.string!r}")
+        raise ValueError(
+            f"{match.string!r}: {match[0]!r} cannot be quoted in the name of an operator"
+        )
     return f"[{match[0]}]"
 
 
 def list_kernel_names(trace: Trace) -> tuple[str, ...]:
-    """Full names of the operators and parameters of a dump, as the runtime has them.
+    """Return the full names of the operators and parameters of a dump, as in the runtime.
 
-    Raises DumpError if the dump does not tell them: without a graph they are known only with '_' for '/'.
+    Raises DumpError if the dump has no full names: without a graph they have '_' instead of '/'.
     """
     names = trace.ops["name"].str.replace(r"#\d+$", "", regex=True)
     if trace.source.format != "mindspore" or not names.str.contains("/").any():
         raise DumpError(
-            f"{trace.source.path}: names no operators in full; expected a MindSpore dump with its graphs"
+            f"{trace.source.path}: has no full names of operators; "
+            "expected a MindSpore dump with its graphs"
         )
     parameters = trace.tensors["parameter"]
     return tuple(dict.fromkeys([*names, *parameters[parameters != ""]]))

@@ -1,4 +1,4 @@
-"""A configuration as MindSpore takes it: sound values only, defaults and forced values put in."""
+"""A configuration as MindSpore interprets it: valid values, defaults and forced values."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ KERNELS, MARKED_CELLS = 1, 2  #: values of dump_mode
 
 @dataclass(frozen=True)
 class Settings:
-    """What the rules look at. A field whose value is unsound is reported once, and left out here."""
+    """The input of the rules. A field with an invalid value was already reported and is not in it."""
 
     target: Target
     common: Mapping[str, Any]
     e2e: Mapping[str, Any] | None  #: None: the file has no such section
-    run_is_local: bool  #: the training will run on this machine
-    invalid_names: frozenset[str] = frozenset()  #: names of the fields left out
-    names: tuple[str, ...] | None = (
-        None  #: full names of the network's operators and parameters, if known
+    run_is_local: (
+        bool  #: the training runs on this machine, so that its folders and environment count
     )
+    invalid_names: frozenset[str] = frozenset()  #: fields that were left out
+    #: full names of the network's operators and parameters, if known
+    names: tuple[str, ...] | None = None
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether the program itself writes the dump, which MindSpore calls end to end."""
+        """Whether the program itself writes the dump; MindSpore calls this end to end."""
         if not self.target.on_ascend:
             return True
-        return self.e2e is not None and (
-            self.target.version >= (2, 4) or self.e2e.get("enable") is True
-        )
+        if self.e2e is None:
+            return False
+        return self.target.version >= (2, 4) or self.e2e.get("enable") is True
 
     @property
     def saves_statistics(self) -> bool:
-        """Whether statistics are to be saved."""
+        """Whether statistics are saved."""
         return self.saved_data != "tensor"
 
     @property
@@ -50,19 +51,21 @@ class Settings:
         mode = int(self.common.get("op_debug_mode", 0))
         if self.target.version < (2, 3):
             return 0 if self.is_synchronous else mode
-        return OVERFLOW if mode in (1, 2) else mode
+        if mode in (1, 2):
+            return OVERFLOW
+        return mode
 
     @property
     def dump_mode(self) -> int:
-        """0, :data:`KERNELS` or :data:`MARKED_CELLS`, as the file says it."""
+        """0, :data:`KERNELS` or :data:`MARKED_CELLS`, as written in the file."""
         return int(self.common.get("dump_mode", 0))
 
     @property
     def computes_on_device(self) -> bool:
-        """Whether the file asks for statistics to be computed on the device."""
+        """Whether the file requests statistics that the device computes."""
         return self.e2e is not None and self.e2e.get("stat_calc_mode") == "device"
 
     @property
     def saves_samples(self) -> bool:
-        """Whether the file asks for the head and the tail of tensors only."""
+        """Whether the file requests only the head and the tail of tensors."""
         return self.e2e is not None and self.e2e.get("sample_mode") == 1

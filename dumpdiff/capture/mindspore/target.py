@@ -1,4 +1,4 @@
-"""For which MindSpore a configuration is meant: its version and its backend."""
+"""The version and backend of MindSpore that a configuration is for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ...model.errors import DumpError
 
-#: Backend -> what it is. ``ascend`` executes kernel by kernel, ``ascend-ge`` hands whole graphs to the graph engine.
+#: Backend -> what it is. ``ascend`` executes kernel by kernel; ``ascend-ge`` gives whole graphs to
+#: the graph engine.
 BACKENDS = {
     "ascend": "Ascend, kernel by kernel: jit level O0 or O1, backend ms_backend",
     "ascend-ge": "Ascend, whole graphs: jit level O2, backend GE",
@@ -27,16 +28,16 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """'2.6', '2.6.0' or '2.3.0rc2' -> the version. Raises DumpError for anything else."""
+        """Return the version for '2.6', '2.6.0' or '2.3.0rc2'. Raise DumpError for anything else."""
         match = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
         if match is None:
-            raise DumpError(f"{text!r} is no version of MindSpore; write it as 2.6 or 2.6.0")
+            raise DumpError(f"{text!r} is not a version of MindSpore; write it as 2.6 or 2.6.0")
         return cls(int(match[1]), int(match[2]))
 
 
-#: The version whose behaviour was seen in runs, not only read in its source.
+#: The version whose behavior was tested in runs, not only read in its source.
 TESTED = Version(2, 10)
-#: Before it, ``iteration`` was a number and the sections were others.
+#: The oldest supported version: before it, ``iteration`` was a number and the sections differed.
 OLDEST = Version(1, 3)
 
 

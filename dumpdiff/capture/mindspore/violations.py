@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration: a rule as data, and what is said of a file that breaks one."""
+"""Rules for configurations, as data, and violations of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ...model.formatting import escape_control
 
 Severity = Literal["error", "writes nothing", "ignored"]
 
-#: How bad it is, worst first, and what it means for the run.
+#: Severity -> consequence for the run, worst first.
 SEVERITIES: dict[Severity, str] = {
     "error": "MindSpore stops the training with an exception",
-    "writes nothing": "the training runs, and the dump is empty or the named part of it is missing",
-    "ignored": "the training runs, and MindSpore does something else than the file says",
+    "writes nothing": "the training runs, but the dump is empty or the named part of it is missing",
+    "ignored": "the training runs, but MindSpore does not do what the file says",
 }
 
 
 class Violation(NamedTuple):
-    """A rule broken by one file."""
+    """A rule that one file breaks."""
 
     rule: str  #: the id of the rule
     field: str  #: ``section.field``, ``section``, or '' for the file as a whole
@@ -35,11 +35,10 @@ class Rule(NamedTuple):
     id: str
     severity: Severity
     statement: str  #: the rule itself, in one sentence
-    source: str = "run"  #: how it is known, one of :data:`fields.SOURCES`
-    framework: str = (
-        ""  #: what MindSpore 2.10 says when it is broken, without the values; '' if it says nothing
-    )
+    source: str = "run"  #: the evidence for it, one of :data:`fields.SOURCES`
+    #: message of MindSpore 2.10 for a violation, without values; '' if there is none
+    framework: str = ""
 
     def build_violation(self, field: str, message: str) -> Violation:
-        """The violation of this rule at a field."""
+        """Return a violation of this rule at a field."""
         return Violation(self.id, field, self.severity, message)

@@ -48,7 +48,9 @@ def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
         same_shape_rows = [other for other in candidate_rows if sides[1].shapes[other] == shape]
         if same_shape_rows:
             partner_rows = [other for other in same_shape_rows if sides[1].op[other] == partner]
-            same_slot_rows = [other for other in partner_rows if sides[1].slots[other] == sides[0].slots[row]]
+            same_slot_rows = [
+                other for other in partner_rows if sides[1].slots[other] == sides[0].slots[row]
+            ]
             tensors[row] = (same_slot_rows or partner_rows or same_shape_rows)[0]
         elif candidate_rows:
             reshaped.append(row)
@@ -113,14 +115,18 @@ def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int
             ranked_pairs.append((share + 2 * (paired.get(op) == other) + same_scope, op, other))
     ops: dict[int, int] = {}
     paired_references: set[int] = set()
-    for _, op, other in sorted(ranked_pairs, key=lambda row: (-row[0], abs(row[1] - row[2]), row[1])):
+    for _, op, other in sorted(
+        ranked_pairs, key=lambda row: (-row[0], abs(row[1] - row[2]), row[1])
+    ):
         if op not in ops and other not in paired_references:
             ops[op] = other
             paired_references.add(other)
     return ops
 
 
-def _pair_scalars(alignment: Alignment, ops: dict[int, int], *sides: _Side) -> Iterator[tuple[int, int]]:
+def _pair_scalars(
+    alignment: Alignment, ops: dict[int, int], *sides: _Side
+) -> Iterator[tuple[int, int]]:
     """Scalar arguments in the same slot of two calls of one kind: an epsilon that differs is to be compared."""
     scalar_rows = []
     for side, flow in zip(sides, (alignment.target, alignment.reference), strict=True):

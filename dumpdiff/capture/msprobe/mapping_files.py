@@ -53,7 +53,9 @@ class MsprobeMapping:
         """The YAML file, its notes as comments."""
         lines = [f"# {note}" for note in self.notes]
         if self.kind == "api":
-            lines += [_build_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()]
+            lines += [
+                _build_api_row(name, other, self.slots[name]) for name, other in self.pairs.items()
+            ]
         else:
             rows = [*self.pairs.items(), *((name, name + NO_PARTNER) for name in self.unpaired)]
             lines += [f"{_quote_yaml(name)}: {_quote_yaml(other)}" for name, other in rows]
@@ -74,7 +76,11 @@ def build_mapping(
         raise DumpError(
             f"{target.path}: msprobe takes API mappings for MindSpore targets only; use --kind data"
         )
-    pairs, unpaired_names, notes = {"data": _build_data_mapping, "cell": _build_cell_mapping, "api": _build_api_mapping}[kind](names)
+    pairs, unpaired_names, notes = {
+        "data": _build_data_mapping,
+        "cell": _build_cell_mapping,
+        "api": _build_api_mapping,
+    }[kind](names)
     if not pairs:
         raise DumpError(
             f"{target.path}: nothing that a mapping of kind {kind} could pair rightly; use --kind data"
@@ -89,7 +95,9 @@ _MappingParts = tuple[dict[str, str], tuple[str, ...], list[str]]
 
 def _build_data_mapping(names: Names) -> _MappingParts:
     leaves = [leaf for entry in names.target.values() for leaf in entry]
-    unpaired_names = tuple(leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference)
+    unpaired_names = tuple(
+        leaf for leaf in leaves if leaf not in names.pairs and leaf in names.reference
+    )
     notes = [
         f"{len(names.pairs)} of the target's {names.n_recorded} tensors and numbers have a partner."
     ]
@@ -183,7 +191,9 @@ def _pair_by_name(
             n_refused += 1
         elif any(names.pairs.get(leaf) == found for leaf, found in leaf_pairs):
             pairs[name] = partner
-    note = f"{n_refused} more cannot be said by name: numbers or slots differ; --kind data says them."
+    note = (
+        f"{n_refused} more cannot be said by name: numbers or slots differ; --kind data says them."
+    )
     return pairs, [note] if n_refused else []
 
 

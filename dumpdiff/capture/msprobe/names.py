@@ -51,7 +51,8 @@ def collect_names(alignment: Alignment, rules: Rules, version: Version | None = 
     leaves = list_leaf_names(traces[0]), list_leaf_names(traces[1])
     correspondence = build_correspondence(alignment, rules)
     partners = (
-        (leaves[0][row], lookup_names.get(leaves[1][other], "")) for row, other in correspondence.tensors.items()
+        (leaves[0][row], lookup_names.get(leaves[1][other], ""))
+        for row, other in correspondence.tensors.items()
     )
     return Names(
         version,
@@ -64,7 +65,9 @@ def collect_names(alignment: Alignment, rules: Rules, version: Version | None = 
     )
 
 
-def _group_by_compared_name(entries: dict[str, tuple[str, ...]], version: Version) -> dict[str, str]:
+def _group_by_compared_name(
+    entries: dict[str, tuple[str, ...]], version: Version
+) -> dict[str, str]:
     """The name by which msprobe finds a leaf -> the leaf."""
     return {
         name + leaf.removeprefix(entry): leaf
@@ -83,11 +86,15 @@ def _collect_values(
     return (
         {
             leaf: value if value in paired else -1
-            for leaf, value in zip(target_leaves, alignment.target.tensor_class.tolist(), strict=True)
+            for leaf, value in zip(
+                target_leaves, alignment.target.tensor_class.tolist(), strict=True
+            )
         },
         {
             leaf: number.get(value, -1)
-            for leaf, value in zip(reference_leaves, alignment.reference.tensor_class.tolist(), strict=True)
+            for leaf, value in zip(
+                reference_leaves, alignment.reference.tensor_class.tolist(), strict=True
+            )
         },
     )
 

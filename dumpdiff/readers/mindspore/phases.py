@@ -43,7 +43,7 @@ def assign_phases(flow: Dataflow) -> list[str]:
 def _is_expanded(op: GraphOp) -> bool:
     """Whether a compiler pass created the op.
 
-    Its name then does not tell what it was expanded from.
+    The name of such an op does not tell what it was expanded from.
     """
     return op.name.startswith("Expand/")
 

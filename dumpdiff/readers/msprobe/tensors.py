@@ -36,7 +36,7 @@ _FIELDS = ("dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "data_name", "
 _MAX_DEPTH = 16  #: levels of nested lists and dicts in an argument
 _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
-_normalise = lru_cache(maxsize=1 << 10)(normalise)
+_normalize_dtype = lru_cache(maxsize=1 << 10)(normalise)
 
 #: A tensor or number as recorded: op, slot, role, then the values of _FIELDS.
 _Leaf = tuple[Any, ...]
@@ -60,7 +60,7 @@ def build_tensor_table(
     )
     dtypes = []
     for dtype_name, constant in zip(dtype_names, constants, strict=True):
-        dtypes.append(dtype_name if constant else _normalise(str(dtype_name)))
+        dtypes.append(dtype_name if constant else _normalize_dtype(str(dtype_name)))
     shapes, sizes = [], []
     for raw_shape in raw_shapes:
         shape, size = call_records.parse_shape_and_size(raw_shape)

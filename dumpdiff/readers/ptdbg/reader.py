@@ -41,14 +41,14 @@ _MODULE = re.compile(r"(?:(?P<scope>.+)[._])?(?P<type>[A-Za-z]\w*)")
 #: From this number on, the N of a folder rankN is the id of a process (or its id + 100000).
 _MIN_PROCESS = 1000
 
-#: Number of items in a line -> the version, where the number alone tells it.
+#: Number of items in a line -> the version, if the number is unique to it.
 _ERAS = {
     8: "troubleshooter's API dump: 8 items a line with MD5 and norm",
     5: "overflow dump: 5 items a line, no statistics",
     4: "prototype of 2022: 4 items a line, whole tensors in the line",
 }
 
-_normalise = lru_cache(maxsize=None)(normalise)
+_normalize_dtype = lru_cache(maxsize=None)(normalise)
 
 
 def find_parts(path: Path) -> list[Part]:
@@ -139,7 +139,7 @@ def _build_tensor_table(
     groups: CallGroups, ops: pd.DataFrame, files: list[str]
 ) -> tuple[pd.DataFrame, bool]:
     """Return the tensor table, and whether backward inputs and outputs had to be swapped."""
-    dtypes = [_normalise(record.dtype) for record in groups.records]
+    dtypes = [_normalize_dtype(record.dtype) for record in groups.records]
     shapes, sizes = [], []
     for record in groups.records:
         shape, size = call_records.parse_shape_and_size(record.shape)

@@ -184,7 +184,7 @@ def made(trace: Callable[[str], Trace]) -> Callable[..., MsprobeMapping]:
 def test_a_mapping_is_yaml_with_its_notes_as_comments(made) -> None:
     mapping = made("ms_mf_none", "pt_none")
     content = yaml.safe_load(mapping.text())
-    assert content == {**mapping.pairs, **{name: name + NO_PARTNER for name in mapping.apart}}
+    assert content == {**mapping.pairs, **{name: name + NO_PARTNER for name in mapping.unpaired}}
     assert mapping.text().startswith(f"# {mapping.notes[0]}\n")
 
 

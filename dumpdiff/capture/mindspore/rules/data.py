@@ -91,7 +91,9 @@ RULES = (
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
     """What is wrong with the data asked for."""
-    if settings.saves_statistics and not (settings.op_debug_mode == EXCEPTION and settings.is_synchronous):
+    if settings.saves_statistics and not (
+        settings.op_debug_mode == EXCEPTION and settings.is_synchronous
+    ):
         yield from _check_saved_data(settings)
         if settings.target.version >= (2, 3):
             yield from _check_categories(settings)
@@ -115,7 +117,9 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out"
         )
     if settings.saves_samples and e2e.get("sample_num") == 0:
-        yield SAMPLES.build_violation(f"{E2E}.sample_num", "0 elements are no sample; write 1 or more")
+        yield SAMPLES.build_violation(
+            f"{E2E}.sample_num", "0 elements are no sample; write 1 or more"
+        )
     if e2e.get("save_kernel_args") and backend != "ascend":
         yield ARGUMENTS.build_violation(
             f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out"
@@ -125,13 +129,17 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
 def _check_saved_data(settings: Settings) -> Iterator[Violation]:
     target = settings.target
     if target.backend == "cpu":
-        yield ON_CPU.build_violation(SAVED_DATA, f"{settings.saved_data} cannot be saved on CPU; write tensor")
+        yield ON_CPU.build_violation(
+            SAVED_DATA, f"{settings.saved_data} cannot be saved on CPU; write tensor"
+        )
     elif (
         target.on_ascend
         and not settings.is_synchronous
         and settings.common.get("file_format", "bin") != "npy"
     ):
-        yield NEEDS_NPY.build_violation(f"{COMMON}.file_format", "statistics need npy here; write npy")
+        yield NEEDS_NPY.build_violation(
+            f"{COMMON}.file_format", "statistics need npy here; write npy"
+        )
     elif target.on_ascend and settings.is_synchronous and target.version < (2, 3):
         yield NOT_SYNCHRONOUS.build_violation(
             f"{E2E}.enable",
@@ -147,7 +155,8 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
     unknown = [str(name) for name in categories if name not in known_categories]
     if unknown:
         yield UNKNOWN_STATISTIC.build_violation(
-            CATEGORY, f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known_categories)}"
+            CATEGORY,
+            f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known_categories)}",
         )
     if not categories:
         yield NO_STATISTIC.build_violation(
@@ -159,7 +168,9 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
         and settings.saved_data == "statistic"
         and settings.target.backend == "ascend"
     )
-    host_only_categories = [name for name in categories if name in known_categories and name not in DEVICE_STATISTICS]
+    host_only_categories = [
+        name for name in categories if name in known_categories and name not in DEVICE_STATISTICS
+    ]
     if on_device and host_only_categories:
         yield HOST_ONLY.build_violation(
             CATEGORY,

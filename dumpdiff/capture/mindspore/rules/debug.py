@@ -110,7 +110,9 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             f"{E2E}.stat_calc_mode", "becomes host, since enable is not true; write enable true"
         )
     if mode == OVERFLOW and common.get("input_output", 0) != 0:
-        yield INPUT_OUTPUT.build_violation(f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0")
+        yield INPUT_OUTPUT.build_violation(
+            f"{COMMON}.input_output", f"becomes 0 with op_debug_mode {mode}; write 0"
+        )
 
 
 def _check_exception_mode(settings: Settings) -> Iterator[Violation]:

@@ -120,7 +120,11 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         seen_kernels.add(kernel)
         entry_violations = [*_check_entry(entry, kernel, settings)]
         yield from entry_violations
-        if not entry_violations and settings.names is not None and not any(map(kernel.selects, settings.names)):
+        if (
+            not entry_violations
+            and settings.names is not None
+            and not any(map(kernel.selects, settings.names))
+        ):
             yield ABSENT.build_violation(
                 FIELD, f"{entry!r} selects nothing: {_suggest_entry(kernel, settings.names)}"
             )
@@ -151,7 +155,9 @@ def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Vio
 def _suggest_entry(kernel: Kernel, names: Sequence[str]) -> str:
     """What the network has where an entry selects none of its operators."""
     stem = kernel.text.rsplit("-op", 1)[0]
-    same_stem_names = [name for name in names if kernel.form == "name" and name.rsplit("-op", 1)[0] == stem]
+    same_stem_names = [
+        name for name in names if kernel.form == "name" and name.rsplit("-op", 1)[0] == stem
+    ]
     if same_stem_names:
         numbers = ", ".join(name[len(stem) :] for name in same_stem_names[:8])
         ellipsis = ", ..." if len(same_stem_names) > 8 else ""
@@ -181,7 +187,9 @@ def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
         return
     trouble = kernel.explain_bad_regex()
     if trouble:
-        yield BAD_REGEX.build_violation(FIELD, f"'name-regex({text})' is no regular expression: {trouble}")
+        yield BAD_REGEX.build_violation(
+            FIELD, f"'name-regex({text})' is no regular expression: {trouble}"
+        )
         return
     mismatch = _explain_partial_match(text)
     if mismatch:

@@ -25,13 +25,13 @@ WHOLE_GRAPHS_MOVED = Rule(
     "writes nothing",
     "Dumps of whole graphs (jit level O2, GE) are made by msprobe since 2.6.",
     framework="[Dump Deprecated Alert",
-    source="told",
+    source="documented",
 )
 WHOLE_GRAPHS_SECTION = Rule(
     "ge-e2e",
     "ignored",
     "With whole graphs (jit level O2, GE) the dump is asynchronous: e2e_dump_settings is not for it.",
-    source="told",
+    source="documented",
 )
 RULES = (SECTION_NEEDED, SWITCH, WHOLE_GRAPHS_MOVED, WHOLE_GRAPHS_SECTION)
 

@@ -111,7 +111,9 @@ def _check_path(path: str, run_is_local: bool) -> Iterator[Violation]:
             f"use a folder such as {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
     if not path.startswith("/"):
-        yield PATH_RELATIVE.build_violation(place, f"{path!r} is relative; write the whole path from '/'")
+        yield PATH_RELATIVE.build_violation(
+            place, f"{path!r} is relative; write the whole path from '/'"
+        )
     elif run_is_local and not bad_characters:
         reason = _explain_unwritable(Path(path))
         if reason:
@@ -146,7 +148,8 @@ def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
     non_numbers = [device for device in devices if not isinstance(device, (int, float))]
     if non_numbers:
         yield DEVICE_TYPE.build_violation(
-            DEVICES, f"{non_numbers[0]!r} is no number; write the numbers without quotes, as in [0, 1]"
+            DEVICES,
+            f"{non_numbers[0]!r} is no number; write the numbers without quotes, as in [0, 1]",
         )
     for device in devices:
         if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):

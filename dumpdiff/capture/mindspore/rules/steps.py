@@ -42,12 +42,16 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         return
     bad_characters = find_bad_characters(text)
     if bad_characters or not text:
-        yield CHARACTERS.build_violation(ITERATION, f"{text!r} {_describe_bad_iteration(text, bad_characters)}; {_GRAMMAR}")
+        yield CHARACTERS.build_violation(
+            ITERATION, f"{text!r} {_describe_bad_iteration(text, bad_characters)}; {_GRAMMAR}"
+        )
         return
     steps = parse_iterations(text)
     if not steps.selects_all and not steps.ranges:
         part, reason = steps.unreachable_parts[0]
-        yield NO_STEP.build_violation(ITERATION, f"{text!r} selects no step: in {part!r} {reason}; {_GRAMMAR}")
+        yield NO_STEP.build_violation(
+            ITERATION, f"{text!r} selects no step: in {part!r} {reason}; {_GRAMMAR}"
+        )
         return
     for part, reason in steps.unreachable_parts:
         yield DEAD_PART.build_violation(
