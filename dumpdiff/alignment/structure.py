@@ -90,7 +90,8 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     for (kind_t, kind_r), count in counts.items():
         totals_t[kind_t] += count
         totals_r[kind_r] += count
-    names = {kind: kind for kind in {*matching.kinds_t, *matching.kinds_r}}
+    # In the order of the dumps: signatures are sorted by these numbers, and equal dumps must give equal results.
+    names = {kind: kind for kind in (*matching.kinds_t, *matching.kinds_r)}
     for (kind_t, kind_r), count in counts.most_common():
         is_frequent = count >= _MIN_LEARNED
         is_frequent &= 2 * count > totals_t[kind_t] and 2 * count > totals_r[kind_r]

@@ -19,7 +19,7 @@ from .stages import PHASES
 class Advice:
     """One thing to do."""
 
-    why: str
+    reason: str
     commands: tuple[str, ...] = ()  #: lines for a shell, in order
 
 

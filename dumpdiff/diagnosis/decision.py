@@ -35,8 +35,8 @@ class RuledOut:
     """A place that is not the cause."""
 
     place: Place
-    by: str  #: the stage that says so
-    said: str
+    stage: str  #: the stage that says so
+    summary: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Decision:
     ]  #: remaining places, if the runs differ and the place is not known
     headline: str
     evidence: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()  #: what else differs, and may be another cause
+    other_differences: tuple[str, ...] = ()  #: what else differs, and may be another cause
     ruled_out: tuple[RuledOut, ...] = ()
     missing: tuple[str, ...] = ()  #: what was not examined, or is inconclusive
 
@@ -135,7 +135,7 @@ def _decide_by_place(
     lines = [setting.reason for setting in settings]
     if first.place in ("schedule", "optimizer"):
         lines += [setting.reason for setting in select_settings(evidence, first.place)]
-    lines.append(f"{first.by or first.place}: {first.message}")
+    lines.append(f"{first.stage or first.place}: {first.message}")
     lines += [line for line in first.evidence if line != first.message]
     return Decision(
         verdict="differ",
@@ -144,7 +144,7 @@ def _decide_by_place(
         candidates=(),
         headline=f"{_CAUSE_HEADLINES[cause]}: {reason}",
         evidence=tuple(dict.fromkeys(lines)),
-        also=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers),
+        other_differences=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers),
         ruled_out=_list_ruled_out(answers, first.place),
         missing=_list_missing(evidence, answers, first.place),
     )
@@ -265,7 +265,7 @@ def _list_answers(answers: Mapping[Place, PlaceAnswer], last: Place) -> list[Pla
 def _list_ruled_out(answers: Mapping[Place, PlaceAnswer], last: Place) -> tuple[RuledOut, ...]:
     """Return the places up to ``last`` that agree."""
     return tuple(
-        RuledOut(answer.place, answer.by, answer.message)
+        RuledOut(answer.place, answer.stage, answer.message)
         for answer in _list_answers(answers, last)
         if answer.verdict == "agree"
     )

@@ -43,7 +43,7 @@ class PlaceAnswer:
     verdict: Verdict | Literal["unseen"]  #: unseen: no stage examined it
     message: str = ""  #: what the verdict rests on, in one line
     evidence: tuple[str, ...] = ()
-    by: str = ""  #: the stage that says so
+    stage: str = ""  #: the stage that says so
 
 
 _Source = Callable[[Evidence], PlaceAnswer | None]
@@ -89,7 +89,7 @@ def _merge_answers(place: Place, answers: list[PlaceAnswer]) -> PlaceAnswer:
         first = matching_answers[0]
         lines = list(first.evidence)
         for answer in matching_answers[1:]:
-            lines += [f"{answer.by}: {answer.message}", *answer.evidence]
+            lines += [f"{answer.stage}: {answer.message}", *answer.evidence]
         return replace(first, evidence=tuple(lines))
     return PlaceAnswer(place, "unseen")
 
@@ -173,7 +173,7 @@ def _read_first_loss(evidence: Evidence) -> PlaceAnswer | None:
     check = check_first_loss(evidence.logs, evidence.settings)
     if check is None or check.verdict != "agree":
         return None
-    return PlaceAnswer("forward", "agree", check.said, (), "logs")
+    return PlaceAnswer("forward", "agree", check.summary, (), "logs")
 
 
 def _read_first_norm(evidence: Evidence) -> PlaceAnswer | None:
@@ -183,7 +183,7 @@ def _read_first_norm(evidence: Evidence) -> PlaceAnswer | None:
         return None
     if check.verdict == "differ" and _read_first_loss(evidence) is None:
         return None
-    return PlaceAnswer("backward", check.verdict, check.said, (), "logs")
+    return PlaceAnswer("backward", check.verdict, check.summary, (), "logs")
 
 
 def _read_second_loss(evidence: Evidence) -> PlaceAnswer | None:
@@ -191,7 +191,7 @@ def _read_second_loss(evidence: Evidence) -> PlaceAnswer | None:
     check = check_second_loss(evidence.logs) if evidence.logs is not None else None
     if check is None or check.verdict != "agree":
         return None
-    return PlaceAnswer("optimizer", "agree", check.said, (), "logs")
+    return PlaceAnswer("optimizer", "agree", check.summary, (), "logs")
 
 
 def _read_learning_rate(evidence: Evidence) -> PlaceAnswer | None:
@@ -199,7 +199,7 @@ def _read_learning_rate(evidence: Evidence) -> PlaceAnswer | None:
     check = find_check(evidence.logs, "learning rate") if evidence.logs is not None else None
     if check is None:
         return None
-    return PlaceAnswer("schedule", check.verdict, check.said, (), "logs")
+    return PlaceAnswer("schedule", check.verdict, check.summary, (), "logs")
 
 
 def _read_solved_learning_rates(evidence: Evidence) -> PlaceAnswer | None:
@@ -209,7 +209,7 @@ def _read_solved_learning_rates(evidence: Evidence) -> PlaceAnswer | None:
     differences = evidence.optimizer.differences
     if any(difference.name != "learning-rate" for difference in differences):
         return None
-    return PlaceAnswer("schedule", "differ", differences[0].text, (), "optimizer")
+    return PlaceAnswer("schedule", "differ", differences[0].summary, (), "optimizer")
 
 
 def _read_long_run(evidence: Evidence) -> PlaceAnswer | None:

@@ -110,5 +110,5 @@ def build_optimizer_stage(comparison: UpdateComparison) -> Stage:
     """Return the comparison of two runs' updates as a stage with the differences as evidence."""
     from ..optimizers.summary import format_headline
 
-    differences = tuple(difference.text for difference in comparison.differences)
+    differences = tuple(difference.summary for difference in comparison.differences)
     return Stage("optimizer", comparison.verdict, format_headline(comparison), differences)

@@ -61,7 +61,7 @@ def check_first_loss(logs: LogComparison, settings: SettingsComparison | None) -
     if check.value <= min(limit, check.limit):
         return check
     message = (
-        f"{check.said}: within the standard, but beyond the rounding of {dtype}"
+        f"{check.summary}: within the standard, but beyond the rounding of {dtype}"
         f" ({format_number(limit)})"
     )
     return Check(check.name, "differ", message, check.value, limit)

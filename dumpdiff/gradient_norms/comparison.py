@@ -201,7 +201,7 @@ def _build_rows(sides: PairedSides, judgement: Judgement) -> list[Row]:
             relative=float(judgement.relative[pair_number]),
             tolerance=float(judgement.tolerance[pair_number]),
             state=judgement.states[pair_number],
-            by=pair.by,
+            evidence=pair.evidence,
         )
         rows.append(row)
     return rows
@@ -220,8 +220,9 @@ def _list_notes(sides: PairedSides) -> Iterator[str]:
             f"step {target.step} of the target is compared with step {reference.step} of the"
             " reference"
         )
-    for by, criterion in (("order", "their position in both lists"), ("value", "their values")):
-        count = sum(pair.by == by for pair in sides.pairs.pairs)
+    criteria = (("order", "their position in both lists"), ("value", "their values"))
+    for evidence, criterion in criteria:
+        count = sum(pair.evidence == evidence for pair in sides.pairs.pairs)
         if count:
             yield f"{count} norms were paired by {criterion}, because not both sides name them"
     if sides.pairs.n_ambiguous:

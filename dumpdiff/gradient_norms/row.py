@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..model.formatting import format_number
 from ..model.verdict import Verdict
-from .pairs import By
+from .pairs import PairEvidence
 from .parameter_path import compute_depth, find_layer, is_vector, strip_layer
 
 #: inconclusive: more than float32 rounding explains, but within the noise of this pair of runs;
@@ -37,7 +37,7 @@ class Row:
     relative: float
     tolerance: float
     state: State
-    by: By
+    evidence: PairEvidence
 
     def get_norm(self, side: str) -> float:
         """Return the norm of the 'target' or the 'reference'."""

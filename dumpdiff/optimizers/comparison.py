@@ -49,7 +49,7 @@ class Difference:
     name: str  #: bias-correction, weight-decay, learning-rate, ...
     target: str
     reference: str
-    text: str
+    summary: str
     parameters: tuple[str, ...]
 
 
@@ -364,12 +364,12 @@ def _merge_differences(differences: Sequence[Difference]) -> tuple[Difference, .
     """Merge differences with the same text, and sort them by their effect."""
     merged: dict[str, Difference] = {}
     for difference in differences:
-        earlier = merged.get(difference.text)
+        earlier = merged.get(difference.summary)
         if earlier is None:
-            merged[difference.text] = difference
+            merged[difference.summary] = difference
         else:
             names = (*earlier.parameters, *difference.parameters)
-            merged[difference.text] = replace(difference, parameters=names)
+            merged[difference.summary] = replace(difference, parameters=names)
     return tuple(sorted(merged.values(), key=_rank_difference))
 
 

@@ -60,13 +60,14 @@ class Fit:
     values: HyperparameterValues  #: of rule and scaling, and ``decay``
     rates: tuple[float, ...]  #: learning rate of each step
     residual: float  #: ||observed - recomputed|| / ||observed|| over all updates
-    excess: float  #: residual of the worst parameter and step, as a share of what noise allows
+    #: Residual of the worst parameter and step, as a share of what noise allows.
+    relative_to_tolerance: float
     n_elements: int
 
     @property
     def explains(self) -> bool:
         """Whether the residual of every parameter and every step is only noise."""
-        return self.excess <= 1
+        return self.relative_to_tolerance <= 1
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,7 @@ def _refit(fit: Fit, data: UpdateData, settings: KnownSettings) -> Fit:
 
 
 def _get_excess(fit: Fit) -> float:
-    return fit.excess
+    return fit.relative_to_tolerance
 
 
 def _round_rates(fit: Fit, data: UpdateData) -> Fit:
@@ -319,7 +319,7 @@ def _round_rates(fit: Fit, data: UpdateData) -> Fit:
     for digits in range(_RATE_DIGITS):
         rates = tuple(float(f"{rate:.{digits}e}") for rate in fit.rates)
         rounded = apply_fit(replace(fit, rates=rates), data)
-        if rounded.excess <= max(fit.excess, ROUNDED_EXCESS):
+        if rounded.relative_to_tolerance <= max(fit.relative_to_tolerance, ROUNDED_EXCESS):
             return rounded
     return fit
 

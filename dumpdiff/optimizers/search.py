@@ -258,7 +258,7 @@ class _Search:
         """Scan common values; refine the result if it is not good enough and not hopeless."""
         fit = self._scan()
         is_hopeful = fit.residual < get_residual_limit(self.scaling)
-        if self.unknowns and fit.excess > _GOOD_EXCESS and is_hopeful:
+        if self.unknowns and fit.relative_to_tolerance > _GOOD_EXCESS and is_hopeful:
             fit = self._round(self._refine(fit))
         return fit
 
@@ -268,7 +268,7 @@ class _Search:
         for _ in range(_SCAN_ROUNDS):
             previous_residual = best_fit.residual
             for unknown in self.unknowns:
-                if best_fit.excess <= _GOOD_EXCESS:
+                if best_fit.relative_to_tolerance <= _GOOD_EXCESS:
                     return best_fit
                 fits = [
                     self._fit_values({**best_fit.values, unknown.name: value})
@@ -317,7 +317,7 @@ class _Search:
             for value in _list_rounded_values(unknown, fit.values[unknown.name]):
                 rounded = self._fit_values({**fit.values, unknown.name: value})
                 is_small = rounded.residual <= _ROUNDED_GROWTH * fit.residual
-                if rounded.excess <= ROUNDED_EXCESS or is_small:
+                if rounded.relative_to_tolerance <= ROUNDED_EXCESS or is_small:
                     fit = rounded
                     break
         return fit

@@ -21,7 +21,7 @@ def format_headline(result: UpdateAnalysis | UpdateComparison) -> str:
         return f"same rule: {_format_run(result.target)}"
     if result.verdict == "differ":
         n_others = len(result.differences) - 1
-        headline = f"different rules: {result.differences[0].text}"
+        headline = f"different rules: {result.differences[0].summary}"
         return f"{headline} (and {n_others} more)" if n_others else headline
     if not result.n_paired:
         return "inconclusive: no parameter of one run could be paired with one of the other"

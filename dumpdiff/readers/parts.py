@@ -23,7 +23,7 @@ class Part:
     #: id of the process; the PyTorch recorders do not know the rank without a process group
     process: int | None = None
     graph: int | None = None
-    has_tensors: bool = False  #: the dump has whole tensors, not only statistics
+    has_whole_tensors: bool = False  #: the dump has whole tensors, not only statistics
 
     @property
     def is_unranked(self) -> bool:
@@ -41,7 +41,7 @@ class Part:
             number = getattr(self, key)
             if number is not None:
                 labels.append(f"{key} {number}")
-        if self.has_tensors:
+        if self.has_whole_tensors:
             labels.append("whole tensors")
         return f"{self.path} ({', '.join(labels)})"
 
@@ -177,7 +177,7 @@ def _select_single_part(side: str, parts: list[Part]) -> Part:
     """Return the part of the first graph; of several dumps of it, the one with whole tensors."""
     first_graph = _find_minimum(part.graph for part in parts)
     graph_parts = _filter_parts(parts, "graph", first_graph)
-    tensor_parts = [part for part in graph_parts if part.has_tensors]
+    tensor_parts = [part for part in graph_parts if part.has_whole_tensors]
     candidates = tensor_parts or graph_parts
     if len(candidates) > 1:
         listed_parts = [str(part) for part in candidates[:_MAX_LISTED_PARTS]]

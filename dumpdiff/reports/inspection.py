@@ -98,7 +98,7 @@ def _convert_part(part: Part) -> dict[str, Any]:
         "rank": part.rank_or_process,
         "process": part.process,
         "graph": part.graph,
-        "whole": part.has_tensors,
+        "whole": part.has_whole_tensors,
     }
 
 

@@ -44,7 +44,7 @@ class Item:
 
     name: str
     section: str
-    ask: str
+    requirement: str
     settings: bool = False
     advise: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def _check_advised_value(
         (settings.reference, row.reference),
     )
     for side, row_value in sides:
-        if row.state == "unused" or row_value.how in ("unknown", "absent"):
+        if row.state == "unused" or row_value.origin in ("unknown", "absent"):
             continue
         if not are_equal(row_value.value, advised_value):
             value = format_value(row_value.value)
@@ -225,4 +225,4 @@ def _check_keys(item: Item, side: Settings) -> Iterator[tuple[State, str]]:
 def _check_logs(item: Item, logs: LogComparison) -> Iterator[tuple[State, str]]:
     for criterion in logs.checks:
         if criterion.name in item.logs:
-            yield _ANSWERS[criterion.verdict], criterion.said
+            yield _ANSWERS[criterion.verdict], criterion.summary

@@ -202,13 +202,13 @@ def _judge_row(
     if row.needs and not _has_effect(row.needs, target_values, reference_values):
         return "unused", f"means nothing here ({row.needs.replace('_', ' ')})"
     target_value, reference_value = target_values[row.name], reference_values[row.name]
-    if target_value.how == "absent" and reference_value.how == "absent":
+    if target_value.origin == "absent" and reference_value.origin == "absent":
         return "unused", "neither framework has it"
-    if target_value.how == "absent":
+    if target_value.origin == "absent":
         return _judge_unsupported(row, reference, reference_value, target)
-    if reference_value.how == "absent":
+    if reference_value.origin == "absent":
         return _judge_unsupported(row, target, target_value, reference)
-    if "unknown" in (target_value.how, reference_value.how):
+    if "unknown" in (target_value.origin, reference_value.origin):
         state: State = "inconclusive"
         if row.effect != "numbers" and not (
             _is_written(target_value) or _is_written(reference_value)
@@ -230,7 +230,7 @@ def _judge_row(
 
 def _is_written(row_value: RowValue) -> bool:
     """Return whether a file sets the value, or an option from which it follows."""
-    return row_value.how not in ("unknown", "default") or bool(row_value.names)
+    return row_value.origin not in ("unknown", "default") or bool(row_value.names)
 
 
 def _has_effect(
@@ -257,11 +257,11 @@ def _judge_unsupported(
     It is unsupported if ``settings`` sets it to something other than the default or nothing.
     """
     name = _format_row_name(row)
-    if row_value.how == "unknown":
-        return "inconclusive" if row_value.names else "unused", f"{name}: {row_value.why}"
+    if row_value.origin == "unknown":
+        return "inconclusive" if row_value.names else "unused", f"{name}: {row_value.reason}"
     value = _format_row_value(settings, row_value)
     reason = f"{name}: {value}; {FRAMEWORK_NAMES[other.framework]} has no such option"
-    if row_value.how not in ("set", "derived") or row_value.value in (None, False, ""):
+    if row_value.origin not in ("set", "derived") or row_value.value in (None, False, ""):
         return "unused", reason
     if _equals_default(row, settings, row_value):
         return "unused", reason
@@ -284,8 +284,8 @@ def _equals_default(row: Row, settings: Settings, row_value: RowValue) -> bool:
 
 
 def _explain_value(settings: Settings, row_value: RowValue) -> str:
-    if row_value.how == "unknown":
-        return f"{FRAMEWORK_NAMES[settings.framework]}: {row_value.why}"
+    if row_value.origin == "unknown":
+        return f"{FRAMEWORK_NAMES[settings.framework]}: {row_value.reason}"
     return _format_row_value(settings, row_value)
 
 
@@ -310,9 +310,9 @@ def _format_row_value(settings: Settings, row_value: RowValue) -> str:
     """Return ``32 (run.sh:29)``, or ``32 by default`` with the framework."""
     value = values.format_value(row_value.value)
     framework = FRAMEWORK_NAMES[settings.framework]
-    if row_value.how == "default":
+    if row_value.origin == "default":
         return f"{value} by default of {framework}"
-    if row_value.how == "fixed":
+    if row_value.origin == "fixed":
         return f"always {value} in {framework}"
     return f"{value} ({format_places(row_value.places)})"
 

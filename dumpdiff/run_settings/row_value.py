@@ -26,10 +26,10 @@ class RowValue:
     """The value of one side."""
 
     value: Any
-    how: ValueOrigin
+    origin: ValueOrigin
     names: tuple[str, ...] = ()  #: the options that were set, as this framework calls them
     places: tuple[str, ...] = ()  #: file:line of each
-    why: str = ""  #: why it is unknown
+    reason: str = ""  #: why it is unknown
 
 
 class SettingsLookup:

@@ -15,11 +15,11 @@ from ..model.stage import Stage
 from ..model.verdict import Verdict
 from . import migration_standard
 from .curve_shape import (
-    Wander,
+    Fluctuation,
     compute_block_rms,
     find_lasting_divergence,
     find_spikes,
-    measure_wander,
+    measure_fluctuation,
 )
 from .curves import Curves
 from .migration_standard import Check
@@ -47,7 +47,8 @@ class Band:
     steps: int  #: number of steps that all runs have
     spread: float  #: root mean square of their distance from the reference
     distance: float  #: root mean square of the target's distance from the reference
-    inside: bool  #: in every tenth of the steps the target is within _BAND_FACTOR times the spread
+    #: In every tenth of the steps, the target is within _BAND_FACTOR times the spread.
+    contains_target: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class LogComparison:
     checks: tuple[Check, ...]
     onset: Onset
     divergence_step: int | None  #: step from which the losses diverge permanently, or None
-    wander: Wander
+    fluctuation: Fluctuation
     spikes: tuple[tuple[str, int], ...]  #: (side, step) where the loss of one side only has a spike
     band: Band | None = None
     notes: tuple[str, ...] = ()
@@ -89,12 +90,12 @@ class LogComparison:
         elif inconclusive:
             headline = f"{inconclusive[0]}; all else agrees"
         else:
-            first_message = self.checks[0].said
+            first_message = self.checks[0].summary
             headline = f"{len(self.steps)} steps within the migration standard, {first_message}"
         return Stage("logs", self.verdict, headline, (*differing, *agreeing), tuple(inconclusive))
 
     def _list_messages(self, verdict: Verdict) -> list[str]:
-        return [check.said for check in self.checks if check.verdict == verdict]
+        return [check.summary for check in self.checks if check.verdict == verdict]
 
 
 def compare(
@@ -132,7 +133,7 @@ def compare(
         checks=tuple(checks),
         onset=_classify_onset(checks, steps, difference, rounding, divergence is not None),
         divergence_step=None if divergence is None else int(steps[divergence]),
-        wander=measure_wander(difference),
+        fluctuation=measure_fluctuation(difference),
         spikes=tuple(_find_one_sided_spikes(steps, target_loss, reference_loss)),
         band=band,
         notes=tuple(_list_notes(target, reference, steps)),
@@ -253,11 +254,11 @@ def _check_lost_steps(target: Curves, reference: Curves) -> Iterator[Check]:
 
 def _accept_within_band(check: Check, band: Band) -> Check:
     """Accept a mean or second loss that misses the standard if the target is in the band."""
-    is_accepted = band.inside and check.name in ("mean loss", "second loss")
+    is_accepted = band.contains_target and check.name in ("mean loss", "second loss")
     if not is_accepted or check.verdict == "agree":
         return check
-    message = f"{check.said}, within what runs of the reference differ by"
-    return replace(check, verdict="agree", said=message)
+    message = f"{check.summary}, within what runs of the reference differ by"
+    return replace(check, verdict="agree", summary=message)
 
 
 def _compute_band(
@@ -294,7 +295,7 @@ def _compute_band(
         steps=len(common_steps),
         spread=float(np.sqrt(np.mean(np.square(spreads)))),
         distance=float(np.sqrt(np.mean(np.square(distances)))),
-        inside=bool((distances <= limits).all()),
+        contains_target=bool((distances <= limits).all()),
     )
 
 

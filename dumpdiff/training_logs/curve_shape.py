@@ -17,7 +17,8 @@ _MIN_SIGNIFICANCE = 25.0
 _MIN_SEGMENT = 4  #: steps required on each side of a split
 _TINY = 1e-300  #: lower bound of sizes, so that their logarithm is finite
 
-_MIN_WANDER_STEPS = 16  #: below this number of steps the error of a mean is reported as infinite
+#: Below this number of steps, the standard error of a mean is reported as infinite.
+_MIN_FLUCTUATION_STEPS = 16
 _BIAS_ERRORS = 3  #: a mean within this many standard errors is around zero
 
 _SPIKE_WINDOW = 21  #: steps in the running median that a spike is measured against
@@ -73,35 +74,35 @@ def _compute_split_likelihood(sizes: AnyArray, split: int) -> float:
 
 
 @dataclass(frozen=True)
-class Wander:
+class Fluctuation:
     """How a difference is distributed around zero."""
 
     bias: float  #: its mean, target minus reference
     #: standard error of that mean, from means of batches because neighboring steps are correlated
-    error: float
-    positive: float  #: share of steps in which the target is larger
+    standard_error: float
+    positive_share: float  #: share of steps in which the target is larger
 
     @property
-    def around_zero(self) -> bool:
+    def is_unbiased(self) -> bool:
         """Whether the mean is within three standard errors of zero."""
-        return abs(self.bias) <= _BIAS_ERRORS * self.error or self.bias == 0
+        return abs(self.bias) <= _BIAS_ERRORS * self.standard_error or self.bias == 0
 
 
-def measure_wander(difference: AnyArray) -> Wander:
+def measure_fluctuation(difference: AnyArray) -> Fluctuation:
     """Measure how ``difference`` is distributed around zero.
 
     The error is infinite below 16 steps.
     """
     count = len(difference)
-    if count < _MIN_WANDER_STEPS:
+    if count < _MIN_FLUCTUATION_STEPS:
         mean = float(np.mean(difference)) if count else np.nan
-        return Wander(mean, np.inf, float(np.mean(difference > 0)))
+        return Fluctuation(mean, np.inf, float(np.mean(difference > 0)))
     n_batches = int(np.sqrt(count))
     means = np.array([batch.mean() for batch in np.array_split(difference, n_batches)])
     error = float(means.std(ddof=1) / np.sqrt(n_batches))
     nonzero = difference[difference != 0]
     positive = float(np.mean(nonzero > 0)) if len(nonzero) else 0.5
-    return Wander(float(difference.mean()), error, positive)
+    return Fluctuation(float(difference.mean()), error, positive)
 
 
 def find_spikes(loss: AnyArray) -> AnyArray:

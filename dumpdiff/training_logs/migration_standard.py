@@ -33,7 +33,7 @@ class Check:
 
     name: str  #: first loss, second loss, mean loss, global norm, learning rate, ...
     verdict: Verdict
-    said: str  #: the result in one line
+    summary: str  #: the result in one line
     value: float = math.nan  #: measured value, NaN if nothing was measured
     limit: float = math.nan
 

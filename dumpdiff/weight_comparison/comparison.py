@@ -199,7 +199,7 @@ def _build_pair(
     target_member, reference_member = _get_members(comparison, number)
     return Pair(
         path=parameter.path,
-        whole=comparison.group.path if comparison.group.fused else "",
+        fused_parameter=comparison.group.path if comparison.group.fused else "",
         target=parameter.target_name,
         reference=parameter.reference_name,
         evidence=comparison.group.evidence,
@@ -209,8 +209,8 @@ def _build_pair(
         layout=_describe_layout(comparison, number),
         rounding=rounding,
         error=_compute_error(distance, rows),
-        largest=distance.largest,
-        unequal=int(distance.unequal[rows].sum()),
+        max_absolute=distance.largest,
+        differing_elements=int(distance.unequal[rows].sum()),
         elements=parameter.shape[0] * parameter.shape[1],
         mistake=mistake,
     )

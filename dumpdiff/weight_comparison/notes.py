@@ -79,7 +79,7 @@ def find_layer_shift(pairs: Iterable[Pair]) -> int | None:
     """Return by how many layers most swapped parameters are shifted; None if they are not."""
     shifts: Counter[int] = Counter()
     for pair in pairs:
-        held_path = pair.mistake.holds if pair.mistake is not None else ""
+        held_path = pair.mistake.actual_parameter if pair.mistake is not None else ""
         layer, held_layer = get_layer_path(pair.path), get_layer_path(held_path)
         if not layer or not held_layer:
             continue

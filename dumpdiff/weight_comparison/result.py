@@ -22,8 +22,9 @@ class Mistake:
     """What is wrong with a parameter."""
 
     kind: str  #: stable name for programs, see docs/weights.md
-    said: str  #: what the target holds, as text
-    holds: str = ""  #: canonical name of the reference parameter that the target holds instead
+    summary: str  #: what the target holds, as text
+    #: Canonical name of the reference parameter that the target holds instead.
+    actual_parameter: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,15 @@ class Pair:
     shape: tuple[int, int]  #: rows and columns compared
     dtypes: tuple[str, str]  #: of target and reference
     relation: Relation
-    whole: str = ""  #: canonical name of the fused parameter that contains this part on one side
+    #: Canonical name of the fused parameter that contains this part on one side.
+    fused_parameter: str = ""
     layout: str = (
         ""  #: how the target's rows are arranged compared with the reference, if differently
     )
     rounding: str = ""  #: the cast that explains every difference
     error: float = 0.0  #: L2 norm of the difference over that of the reference
-    largest: float = 0.0  #: largest absolute difference
-    unequal: int = 0  #: number of elements that differ
+    max_absolute: float = 0.0  #: largest absolute difference
+    differing_elements: int = 0  #: number of elements that differ
     elements: int = 0
     mistake: Mistake | None = None
 

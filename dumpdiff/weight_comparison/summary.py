@@ -75,27 +75,27 @@ def group_mistakes(pairs: Sequence[Pair]) -> list[MistakeGroup]:
 def _compute_group_key(pair: Pair, mistake: Mistake) -> tuple[str, str, str]:
     """Return kind, parameter and contents of a mistake, without numbers."""
     path = pair.path
-    if pair.whole and mistake.kind.endswith("-order"):
-        path = pair.whole
+    if pair.fused_parameter and mistake.kind.endswith("-order"):
+        path = pair.fused_parameter
     if mistake.kind == "rounding":
         path = ""  # wrong roundings usually affect all parameters
-    contents = mistake.holds or mistake.said
+    contents = mistake.actual_parameter or mistake.summary
     return mistake.kind, _mask_numbers(path), _mask_numbers(contents)
 
 
 def _summarize_mistakes(pairs: Sequence[Pair]) -> str:
     """Return what is wrong with all of the pairs, or with one as an example."""
     mistakes = [pair.mistake for pair in pairs if pair.mistake is not None]
-    if len({mistake.said for mistake in mistakes}) == 1:
-        return mistakes[0].said
-    if not all(mistake.holds for mistake in mistakes):
-        return f"{mistakes[0].said} (and the like)"
+    if len({mistake.summary for mistake in mistakes}) == 1:
+        return mistakes[0].summary
+    if not all(mistake.actual_parameter for mistake in mistakes):
+        return f"{mistakes[0].summary} (and the like)"
     exchanges: dict[str, None] = {}
     for pair, mistake in zip(pairs, mistakes, strict=True):
-        exchange = _format_exchange(mistake.holds, pair.path)
+        exchange = _format_exchange(mistake.actual_parameter, pair.path)
         if exchange:
             exchanges[exchange] = None
-    summary = f"the reference's {_mask_numbers(mistakes[0].holds)}"
+    summary = f"the reference's {_mask_numbers(mistakes[0].actual_parameter)}"
     if exchanges:
         listed_exchanges = list(exchanges)[:_MAX_EXCHANGES]
         ellipsis = "; ..." if len(exchanges) > _MAX_EXCHANGES else ""

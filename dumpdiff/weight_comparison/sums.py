@@ -314,8 +314,8 @@ def _build_pair(found_sum: _Sum) -> Pair:
         layout=f"the {_ROLES[side]} holds a sum: {formula}",
         rounding=rounding,
         error=distance.relative,
-        largest=distance.largest,
-        unequal=int(distance.unequal.sum()),
+        max_absolute=distance.largest,
+        differing_elements=int(distance.unequal.sum()),
         elements=member.matrix.size,
     )
 

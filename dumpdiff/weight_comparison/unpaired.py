@@ -97,7 +97,7 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
         dtypes=(target.dtype, reference.dtype),
         relation=distance.classify(),
         error=distance.relative,
-        unequal=int(distance.unequal.sum()),
+        differing_elements=int(distance.unequal.sum()),
         elements=target.size,
         mistake=mistake,
     )

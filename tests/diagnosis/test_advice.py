@@ -233,7 +233,7 @@ def test_statistics_are_narrowed_down(triage_result: TriageResult, working_folde
     )
     evidence = replace(triage_result.evidence, dumps=unexplained)
     (item,) = advise(triage_result.case, evidence, make_decision("forward"))
-    assert item.why == (
+    assert item.reason == (
         "statistics show where the runs diverge, whole tensors show why;"
         " what to dump next around finding 1:"
     )
@@ -245,19 +245,19 @@ def test_the_first_finding_of_the_place_is_named_and_the_others_are_counted(
     dump_evidence: Evidence,
 ) -> None:
     (item,) = advise(Case(), dump_evidence, make_decision("forward"))
-    assert "around finding 2 (the first of 2 there)" in item.why
+    assert "around finding 2 (the first of 2 there)" in item.reason
     assert item.commands[1] == "dumpdiff narrow result.json --finding 2 -o next"
 
 
 def test_what_dumps_show_of_weights_is_advised_to_be_looked_at(dump_evidence: Evidence) -> None:
     first, second = advise(Case(), dump_evidence, make_decision("weights"))
-    assert first.why.startswith("compare the checkpoints: give weights: of both runs")
-    assert second.why == "look at finding 1:"
+    assert first.reason.startswith("compare the checkpoints: give weights: of both runs")
+    assert second.reason == "look at finding 1:"
 
 
 def test_where_there_are_whole_tensors_what_was_tried_is_shown(dump_evidence: Evidence) -> None:
     (item,) = advise(Case(), mark_whole_tensors(dump_evidence), make_decision("forward"))
-    assert item.why.startswith("no hypothesis explains finding 2")
+    assert item.reason.startswith("no hypothesis explains finding 2")
     assert item.commands[1] == "dumpdiff explain result.json --finding 2"
 
 
@@ -266,7 +266,7 @@ def test_what_was_given_and_cannot_be_read_is_not_asked_for_again(place: Place) 
     evidence = Evidence(stages=(Stage(place, "inconclusive", "a.bin: cut off"),))
     advice = advise(Case(), evidence, make_decision(place))
     assert any(
-        item.why.endswith("could not be used; fix it, and triage again: a.bin: cut off")
+        item.reason.endswith("could not be used; fix it, and triage again: a.bin: cut off")
         for item in advice
     )
-    assert not any("give " in item.why for item in advice)
+    assert not any("give " in item.reason for item in advice)

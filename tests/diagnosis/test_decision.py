@@ -74,7 +74,7 @@ def test_what_comes_first_is_the_cause_and_the_rest_follows() -> None:
     )
     assert (decision.verdict, decision.cause, decision.symptom) == ("differ", "data", "first loss")
     assert decision.headline == "the data differ: what data found"
-    assert decision.also == (
+    assert decision.other_differences == (
         "the backward pass: what norms found",
         "the optimizer: what optimizer found",
     )
@@ -90,7 +90,7 @@ def test_every_stage_has_its_cause(stage: str, cause: str) -> None:
 
 def test_what_agrees_before_the_cause_is_ruled_out_and_what_was_not_looked_at_is_missing() -> None:
     decision = decide_from(*make_stages(data="agree", norms="differ"))
-    assert [(ruled.place, ruled.by) for ruled in decision.ruled_out] == [("data", "data")]
+    assert [(ruled.place, ruled.stage) for ruled in decision.ruled_out] == [("data", "data")]
     assert decision.missing == ("the weights: not looked at", "the forward pass: not looked at")
 
 
@@ -224,4 +224,4 @@ def test_nothing_at_all_is_no_agreement() -> None:
 def test_every_outcome_says_what_to_do_next(given_stages: tuple[Stage, ...], message: str) -> None:
     evidence = Evidence(stages=given_stages)
     advice = advise(Case(), evidence, decide(evidence))
-    assert any(message in line for item in advice for line in (item.why, *item.commands))
+    assert any(message in line for item in advice for line in (item.reason, *item.commands))

@@ -75,7 +75,7 @@ def test_float32_runs_are_not_allowed_what_the_standard_allows(logs: Logs, tmp_p
     check = check_first_loss(close_logs, compare_in_float32(tmp_path))
     assert check is not None
     assert check.verdict == "differ"
-    assert "within the standard, but beyond the rounding of float32" in check.said
+    assert "within the standard, but beyond the rounding of float32" in check.summary
 
 
 def test_low_precision_runs_are(logs: Logs) -> None:

@@ -15,7 +15,7 @@ def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> Non
         (1.0, 1.0),
         (),
     )
-    assert {row.by for row in comparison.rows} == {"name", "rule"}
+    assert {row.evidence for row in comparison.rows} == {"name", "rule"}
     assert max(row.relative for row in comparison.rows) < 1e-6
     assert comparison.to_stage().headline == "48 parameters' gradient norms equal within 8.3e-7"
 

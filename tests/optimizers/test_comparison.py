@@ -24,7 +24,7 @@ def test_adam_weight_decay_against_adamw_is_a_missing_bias_correction(analyze: A
     assert (comparison.verdict, comparison.n_paired) == ("differ", 6)
     first, second = comparison.differences
     assert first.name == "bias-correction"
-    assert first.text == (
+    assert first.summary == (
         "no bias correction (as MindSpore AdamWeightDecay) against bias correction (as AdamW): "
         "without it the steps are 3.16, 4.25, 4.95 times as long; losses agree at step 1, before "
         "any update, and diverge from step 2 on"

@@ -66,12 +66,12 @@ class TestFind:
     def test_every_level_of_the_tree_finds_the_iteration(self, root: Path):
         for level in (".", "rank_0", "rank_0/TinyLlama", "rank_0/TinyLlama/0", ITERATION):
             part = find_single_part(root / level)
-            assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, True)
+            assert (part.step, part.rank, part.graph, part.has_whole_tensors) == (0, 0, 0, True)
             assert part.path.resolve() == (root / ITERATION).resolve()
 
     def test_a_statistic_csv_by_itself(self, statistics: Path):
         part = find_single_part(statistics / ITERATION / "statistic.csv")
-        assert (part.step, part.rank, part.graph, part.has_tensors) == (0, 0, 0, False)
+        assert (part.step, part.rank, part.graph, part.has_whole_tensors) == (0, 0, 0, False)
 
     def test_several_ranks_graphs_and_iterations(self, copy: Path, tmp_path: Path):
         many = tmp_path / "many"

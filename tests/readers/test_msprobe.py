@@ -65,7 +65,7 @@ def test_both_frameworks_are_read_completely(pytorch: Trace, mindspore: Trace):
 def test_step_and_process_come_from_the_folders(dump: Dump):
     part = find_single_part(dump("pt_none"))
 
-    assert (part.step, part.rank, part.process, part.has_tensors) == (0, None, 17620, False)
+    assert (part.step, part.rank, part.process, part.has_whole_tensors) == (0, None, 17620, False)
     assert readers.find_parts(part.path) == readers.find_parts(part.path.parent) == [part]
 
 

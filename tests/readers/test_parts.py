@@ -145,7 +145,7 @@ def test_the_first_graph_is_the_default_and_a_side_without_graphs_matches_any():
 def test_of_two_recordings_of_one_run_the_one_with_whole_tensors_is_taken():
     recordings = [
         make_part("statistics_mix", step=0, process=17620),
-        make_part("tensor_mix", step=0, process=17848, has_tensors=True),
+        make_part("tensor_mix", step=0, process=17848, has_whole_tensors=True),
     ]
 
     assert choose_parts(recordings, list_ranks(0))[0].path == Path("tensor_mix")

@@ -40,7 +40,7 @@ def find_answer(checklist: Checklist, name: str) -> Answer:
 def test_items_are_well_formed(item: Item) -> None:
     rows = {row.name: row for row in load_table().rows}
     assert item.section in TITLES
-    assert item.ask
+    assert item.requirement
     assert set(item.advise) <= rows.keys()
     assert not item.settings or any(row.item == item.name for row in rows.values())
 

@@ -177,7 +177,7 @@ def test_what_another_setting_makes_meaningless_is_not_compared() -> None:
 def test_silence_means_the_default_of_the_framework() -> None:
     row = compare_row("betas", make_settings(**MEGATRON), make_settings("swift", **MEGATRON))
     assert (row.target.value, row.reference.value) == ((0.9, 0.999), (0.9, 0.95))
-    assert (row.state, row.target.how) == ("differ", "default")
+    assert (row.state, row.target.origin) == ("differ", "default")
 
 
 def test_swift_takes_the_structure_from_a_file_that_is_not_here() -> None:

@@ -61,7 +61,7 @@ def test_runs_that_differ_by_noise_agree(loss: np.ndarray) -> None:
         "never",
         None,
     )
-    assert comparison.wander.around_zero
+    assert comparison.fluctuation.is_unbiased
     assert comparison.to_stage().headline.startswith(
         "1200 steps within the migration standard, first loss (step 1)"
     )
@@ -101,7 +101,7 @@ def test_three_decimals_are_inconclusive_at_the_limit() -> None:
         "first loss",
     )
     assert first_loss.verdict == "inconclusive"
-    assert "the printed digits leave" in first_loss.said
+    assert "the printed digits leave" in first_loss.summary
 
 
 def test_an_optimizer_that_differs_is_reported_at_step_2(loss: np.ndarray) -> None:
@@ -121,7 +121,7 @@ def test_a_later_divergence_is_found_at_its_step(loss: np.ndarray) -> None:
         701,
     )
     assert comparison.to_stage().headline.endswith("the losses diverge permanently from step 701")
-    assert not comparison.wander.around_zero
+    assert not comparison.fluctuation.is_unbiased
 
 
 def test_too_few_steps_are_inconclusive_unless_fewer_are_required(loss: np.ndarray) -> None:
@@ -182,7 +182,7 @@ def test_a_schedule_one_step_late_differs(loss: np.ndarray) -> None:
         "learning rate",
     )
     assert rate.verdict == "differ"
-    assert rate.said == "learning rates diverge at step 2: 0 against 1e-05"
+    assert rate.summary == "learning rates diverge at step 2: 0 against 1e-05"
 
 
 def test_both_interpretations_of_a_rate_are_tried_if_the_format_does_not_define_it() -> None:
@@ -213,7 +213,7 @@ def test_a_nan_of_one_side_differs() -> None:
     comparison = compare(
         read_log(LOGS / "megatron_0.12_nan.log"), read_log(LOGS / "megatron_0.12.log")
     )
-    assert find_check(comparison, "nonfinite").said == (
+    assert find_check(comparison, "nonfinite").summary == (
         "only the target has a loss or norm that is not finite at step 2 and 2 more steps"
     )
 
@@ -224,7 +224,7 @@ def test_a_skipped_update_of_one_side_differs(loss: np.ndarray) -> None:
     skipped[4] = True
     comparison = compare(replace(target, skipped=skipped), read_megatron_curves(loss))
     assert (
-        find_check(comparison, "skipped").said == "only the target has a skipped update at step 5"
+        find_check(comparison, "skipped").summary == "only the target has a skipped update at step 5"
     )
 
 
@@ -253,9 +253,9 @@ def test_the_spread_of_the_reference_runs_is_allowed(loss: np.ndarray) -> None:
         ],
     )
     assert comparison.band is not None
-    assert comparison.band.inside
+    assert comparison.band.contains_target
     assert find_check(comparison, "mean loss").verdict == "agree"
-    assert find_check(comparison, "mean loss").said.endswith(
+    assert find_check(comparison, "mean loss").summary.endswith(
         "within what runs of the reference differ by"
     )
 
@@ -269,7 +269,7 @@ def test_a_target_outside_the_band_still_differs(loss: np.ndarray) -> None:
         [read_megatron_curves(loss + draw_noise(0.01, 3))],
     )
     assert comparison.band is not None
-    assert not comparison.band.inside
+    assert not comparison.band.contains_target
     assert comparison.verdict == "differ"
 
 

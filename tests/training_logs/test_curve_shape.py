@@ -11,7 +11,7 @@ from dumpdiff.training_logs.curve_shape import (
     compute_block_rms,
     find_lasting_divergence,
     find_spikes,
-    measure_wander,
+    measure_fluctuation,
 )
 from dumpdiff.training_logs.log_text import estimate_resolution, parse_number, strip_terminal_codes
 
@@ -46,15 +46,15 @@ def test_a_temporary_difference_is_no_lasting_divergence() -> None:
 
 def test_noise_is_around_zero_and_a_bias_is_not() -> None:
     random = np.random.default_rng(3)
-    assert measure_wander(random.normal(0, 1, 2000)).around_zero
-    assert not measure_wander(random.normal(0.3, 1, 2000)).around_zero
-    assert measure_wander(np.zeros(100)).around_zero
+    assert measure_fluctuation(random.normal(0, 1, 2000)).is_unbiased
+    assert not measure_fluctuation(random.normal(0.3, 1, 2000)).is_unbiased
+    assert measure_fluctuation(np.zeros(100)).is_unbiased
 
 
 def test_the_error_of_a_mean_grows_with_the_correlation_of_neighbors() -> None:
     white = np.random.default_rng(4).normal(0, 1, 4000)
     smooth = np.convolve(white, np.ones(50) / 50, mode="same") * np.sqrt(50)
-    assert measure_wander(smooth).error > 3 * measure_wander(white).error
+    assert measure_fluctuation(smooth).standard_error > 3 * measure_fluctuation(white).standard_error
 
 
 def test_a_spike_is_found_and_a_slope_is_none() -> None:

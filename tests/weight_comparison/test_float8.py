@@ -89,7 +89,7 @@ def test_one_wrong_scale_is_found(tmp_path: Path, float8: Path) -> None:
         write_changed_weights(float8, tmp_path / "t.safetensors", double_scale), float8 / "bfloat16"
     )
     assert [pair.path for pair in result.mistakes] == ["layers.0.mlp.gate_proj.weight"]
-    assert "8 of 176 rows (24 to 31)" in result.mistakes[0].mistake.said
+    assert "8 of 176 rows (24 to 31)" in result.mistakes[0].mistake.summary
 
 
 def test_gate_and_up_that_are_exchanged_with_their_scales_are_found(
@@ -102,7 +102,7 @@ def test_gate_and_up_that_are_exchanged_with_their_scales_are_found(
     result = compare_files(
         write_changed_weights(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16"
     )
-    assert {pair.path: (pair.mistake.kind, pair.mistake.holds) for pair in result.mistakes} == {
+    assert {pair.path: (pair.mistake.kind, pair.mistake.actual_parameter) for pair in result.mistakes} == {
         "layers.0.mlp.gate_proj.weight": ("swapped", "layers.0.mlp.up_proj.weight"),
         "layers.0.mlp.up_proj.weight": ("swapped", "layers.0.mlp.gate_proj.weight"),
     }

@@ -41,7 +41,7 @@ def test_the_mistake_is_named(
     mistakes = {pair.path: pair.mistake for pair in result.mistakes}
     assert result.verdict == "differ"
     assert {mistake.kind for mistake in mistakes.values()} == {case.kind}
-    assert all(case.message_part in mistake.said for mistake in mistakes.values())
+    assert all(case.message_part in mistake.summary for mistake in mistakes.values())
     assert all(
         any(matches_pattern(path, pattern) for pattern in case.wrong_parameters)
         for path in mistakes
@@ -51,7 +51,7 @@ def test_the_mistake_is_named(
         for pattern in case.wrong_parameters
     )
     if case.holds:
-        assert case.holds in [mistake.holds for mistake in mistakes.values()]
+        assert case.holds in [mistake.actual_parameter for mistake in mistakes.values()]
 
 
 def test_layers_off_by_one_are_reported_once(
@@ -103,7 +103,7 @@ def test_a_wrong_rounding_is_named(
 
     assert len(result.mistakes) == len(result.pairs) == 39
     assert all(
-        pair.mistake.kind == "rounding" and rounding in pair.mistake.said
+        pair.mistake.kind == "rounding" and rounding in pair.mistake.summary
         for pair in result.mistakes
     )
 
@@ -166,7 +166,7 @@ def test_norms_that_are_not_zero_centered_contrary_to_the_settings_are_wrong(
 
     assert {pair.mistake.kind for pair in result.mistakes} == {"offset"}
     assert all(
-        "although the target stores norm weights minus one" in pair.mistake.said
+        "although the target stores norm weights minus one" in pair.mistake.summary
         for pair in result.mistakes
     )
     assert len(result.mistakes) == 9
@@ -215,7 +215,7 @@ def test_exchanged_tensor_parallel_ranks_are_found(
         "blocks-permuted",
         "columns-permuted",
     }
-    assert all("the two halves" in pair.mistake.said for pair in result.mistakes)
+    assert all("the two halves" in pair.mistake.summary for pair in result.mistakes)
 
 
 def test_ranks_that_should_be_replicas_but_differ_are_a_problem(
@@ -238,7 +238,7 @@ def test_padding_at_the_front_shifts_the_vocabulary(
     result = compare_files(
         save_megatron_ranks(tmp_path, layouts.shard_weights(weights, 1, 1)), models / "llama"
     )
-    assert {pair.path: pair.mistake.said for pair in result.mistakes} == {
+    assert {pair.path: pair.mistake.summary for pair in result.mistakes} == {
         "embedding.weight": "rows shifted by 6",
         "head.weight": "rows shifted by 6",
     }

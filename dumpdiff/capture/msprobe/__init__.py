@@ -1,4 +1,4 @@
-"""What msprobe is given: its configuration, the lines of a training script, mappings for ``msprobe compare``."""
+"""Input for msprobe: configuration, lines of training scripts, mappings for ``msprobe compare``."""
 
 from .configuration import Options, build_configuration, format_configuration
 from .script import SCRIPTS, build_script_lines

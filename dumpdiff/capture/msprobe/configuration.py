@@ -1,4 +1,4 @@
-"""What is wanted -> msprobe's config.json, with every rule checked before anything is written."""
+"""Build msprobe's config.json from options, and check every rule before it is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...model.errors import DumpError
 from .fields import BY_NAME, PYTORCH
 from .version import LATEST, Version, format_version
 
-_MAX_NUMBER = 1_000_000  #: of a step or rank
+_MAX_NUMBER = 1_000_000  #: largest step or rank that msprobe accepts
 _PATH = re.compile(r"[A-Za-z0-9_.:/-]+")
 _API = re.compile(
     r"(Distributed|Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Primitive|Aten|VF|NPU|Jit)\..+"
@@ -26,24 +26,27 @@ _NUMBERS = re.compile(r"\d+(-\d+)?")
 class Options:
     """What to record."""
 
-    path: str  #: where the dump goes
+    path: str  #: folder of the dump
     framework: str = PYTORCH
     version: Version = LATEST
     task: str = "statistics"  #: statistics or tensor
     level: str = "mix"
-    steps: tuple[str, ...] = ("0",)  #: '0', '5-8'; none: all
-    ranks: tuple[str, ...] = ()  #: none: all
-    names: tuple[str, ...] = ()  #: only calls whose names contain one of these
-    scope: tuple[str, ...] = ()  #: none, or the full names of the first and the last call
+    steps: tuple[str, ...] = ("0",)  #: '0', '5-8'; empty: all
+    ranks: tuple[str, ...] = ()  #: empty: all
+    names: tuple[str, ...] = ()  #: only calls whose names contain any of these
+    scope: tuple[str, ...] = ()  #: empty, or the full names of the first and the last call
     data_mode: tuple[str, ...] = ("all",)
     summary_mode: str = "statistics"  #: statistics or md5
-    tensor_list: tuple[str, ...] = ()  #: beside statistics of everything, whole tensors of these
+    tensor_list: tuple[str, ...] = ()  #: whole tensors of these, in addition to all statistics
     precision: str = ""  #: low or high; '' leaves it to msprobe
     risk_level: str = ""  #: CORE, FOCUS or ALL; '' leaves it to msprobe
 
 
 def build_configuration(options: Options) -> dict[str, Any]:
-    """The content of config.json. Raises DumpError, naming the rule, for what msprobe would refuse or ignore."""
+    """Return the content of config.json.
+
+    Raises DumpError with the broken rule for options that msprobe would refuse or ignore.
+    """
     for reason in _find_violations(options):
         raise DumpError(f"msprobe {format_version(options.version)}: {reason}")
     section: dict[str, Any] = {
@@ -62,14 +65,15 @@ def build_configuration(options: Options) -> dict[str, Any]:
         "step": [_parse_number(text) for text in options.steps],
         "level": options.level,
     }
-    config |= {
-        name: value for name in ("precision", "risk_level") if (value := getattr(options, name))
-    }
+    if options.precision:
+        config["precision"] = options.precision
+    if options.risk_level:
+        config["risk_level"] = options.risk_level
     return {**config, options.task: section}
 
 
 def format_configuration(config: dict[str, Any]) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     return json.dumps(config, indent=2) + "\n"
 
 
@@ -78,9 +82,9 @@ def _parse_number(text: str) -> int | str:
 
 
 def _find_violations(options: Options) -> Iterator[str]:
-    """What stands against the options, the first being told."""
+    """Yield the broken rules, as text; only the first is reported."""
     if not _PATH.fullmatch(options.path):
-        yield f"dump_path {options.path!r} may hold letters, digits and _ . : / - only"
+        yield f"dump_path {options.path!r} may have only letters, digits and _ . : / -"
     yield from _check_numbers("step", options.steps)
     yield from _check_numbers("rank", options.ranks)
     yield from _find_ignored_fields(options)
@@ -88,34 +92,42 @@ def _find_violations(options: Options) -> Iterator[str]:
     if options.level == "L2" and options.framework == PYTORCH and not options.names:
         yield "level L2 of PyTorch needs list: one API whose kernels to record, on an NPU"
     if "all" in options.data_mode and len(options.data_mode) > 1:
-        yield "data_mode all goes with no other"
+        yield "data_mode all cannot be combined with another mode"
     if options.summary_mode == "md5" and options.task != "statistics":
-        yield "summary_mode md5 goes with task statistics"
+        yield "summary_mode md5 needs task statistics"
 
 
 def _check_numbers(name: str, texts: tuple[str, ...]) -> Iterator[str]:
     for text in texts:
-        first, _, last = text.partition("-")
-        if not _NUMBERS.fullmatch(text) or not int(first) <= int(last or first) <= _MAX_NUMBER:
-            yield f"{name} {text!r}: expected a number such as 0, or a range such as 5-8, up to {_MAX_NUMBER}"
+        if not _is_number_or_range(text):
+            expected = f"a number such as 0, or a range such as 5-8, up to {_MAX_NUMBER}"
+            yield f"{name} {text!r}: expected {expected}"
+
+
+def _is_number_or_range(text: str) -> bool:
+    if not _NUMBERS.fullmatch(text):
+        return False
+    first, _, last = text.partition("-")
+    return int(first) <= int(last or first) <= _MAX_NUMBER
 
 
 def _find_ignored_fields(options: Options) -> Iterator[str]:
-    """Fields that were asked for and would be ignored."""
+    """Yield a message for each field that is set but would be ignored."""
     for name in ("tensor_list", "precision", "risk_level"):
         field = BY_NAME[name]
         if not getattr(options, name):
             continue
         if options.version < field.since:
-            yield f"{name} is known from {format_version(field.since)} on, and ignored before"
+            yield f"{name} exists since {format_version(field.since)}; older versions ignore it"
         if options.framework not in field.frameworks:
             yield f"{name} has no effect in {options.framework}"
         if options.task not in field.tasks or options.level not in field.levels:
-            yield f"{name} goes with task {' or '.join(field.tasks)} and level {', '.join(field.levels)}"
+            tasks, levels = " or ".join(field.tasks), ", ".join(field.levels)
+            yield f"{name} needs task {tasks} and level {levels}"
 
 
 def _check_scope(options: Options) -> Iterator[str]:
-    """The scope: two full names."""
+    """Yield the broken rules of the scope, which is two full names."""
     if not options.scope:
         return
     if options.level == "L2":
@@ -124,7 +136,8 @@ def _check_scope(options: Options) -> Iterator[str]:
         yield f"scope takes two names, the first and the last call; {len(options.scope)} given"
     for name in options.scope:
         if not _is_full_name(name, options.level):
-            yield f"scope {name!r} is no full name of level {options.level}, such as {_EXAMPLES[options.level]}"
+            example = _EXAMPLES[options.level]
+            yield f"scope {name!r} is not a full name of level {options.level}, such as {example}"
 
 
 _EXAMPLES = {
@@ -136,6 +149,6 @@ _EXAMPLES = {
 
 
 def _is_full_name(name: str, level: str) -> bool:
-    return (level in ("L1", "mix") and _API.fullmatch(name) is not None) or (
-        level in ("L0", "mix") and _MODULE.fullmatch(name) is not None
-    )
+    if level in ("L1", "mix") and _API.fullmatch(name) is not None:
+        return True
+    return level in ("L0", "mix") and _MODULE.fullmatch(name) is not None

@@ -1,8 +1,8 @@
-"""Which call of one side is which of the other, and which of its tensors: what an alignment says, slot by slot.
+"""Pair calls and their tensors, slot by slot, from an alignment.
 
-An alignment pairs values, and a value stands in many slots: a module repeats what an op inside it made, a residual is
-read again and again. A mapping file names slots, so every target call is given the reference call that has most of its
-values in the same roles.
+An alignment pairs values, and one value occurs in many slots: a module repeats the output of an op
+inside it, a residual has many consumers. A mapping file names slots. Therefore every target call
+gets the reference call that has most of its values in the same roles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pandas as pd
 from ...alignment import Alignment
 from ...rulebook import Rules
 
-#: Confidence below which a pair is a guess (near values, roles): good to look at, but not for a file of facts.
+#: Lowest confidence of a pair in a mapping file. A pair below it is a guess (close values, roles): it
+#: may help a reader, but must not become input of another tool.
 MIN_CONFIDENCE = 0.7
 
 
@@ -26,16 +27,14 @@ class Correspondence:
     """Pairs of ops and of tensors (row numbers of either side's tables); each target row at most once."""
 
     ops: dict[int, int]  #: target op -> reference op, one to one
-    tensors: dict[
-        int, int
-    ]  #: target tensor -> reference tensor, of one shape; a reference tensor may serve twice
-    reshaped: tuple[
-        int, ...
-    ]  #: target tensors whose values are there on the other side, but in no equal shape
+    #: target tensor -> reference tensor of the same shape; a reference tensor may occur twice
+    tensors: dict[int, int]
+    #: target tensors whose values exist in the reference, but only in other shapes
+    reshaped: tuple[int, ...]
 
 
 def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
-    """The slots of a paired value, call by call; scalars of two calls that were paired, slot by slot."""
+    """Return pairs of ops and tensors: by paired values, and scalars of paired calls by slot."""
     sides = _Side(alignment, rules, 0), _Side(alignment, rules, 1)
     ops = _pair_ops(alignment, *sides)
     tensors: dict[int, int] = {}
@@ -58,12 +57,13 @@ def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     return Correspondence(ops, tensors, tuple(reshaped))
 
 
-#: What makes two slots the same: the value (numbered by the target), its role, and the level and phase of the call.
+#: Two slots correspond if these agree: the value (numbered as in the target), its role, and the level
+#: and phase of the call.
 _Key = tuple[int, str, str, str]
 
 
 class _Side:
-    """The tables of one side as lists, and its slots by what is in them."""
+    """The tables of one side as lists, and its slots by key."""
 
     def __init__(self, alignment: Alignment, rules: Rules, side: int) -> None:
         flow = (alignment.target, alignment.reference)[side]
@@ -72,9 +72,8 @@ class _Side:
         self.slots: list[str] = tensors["slot"].tolist()
         self.shapes = tensors["shape"].tolist()
         self.scopes = [rules.resolve_scope(scope) if scope else "" for scope in ops["scope"]]
-        number = np.full(
-            len(flow.classes) + 1, -1
-        )  # of a value: the target's; -1 stands last for "no class"
+        # Value class -> number of the paired class of the target; index -1 means "no class".
+        number = np.full(len(flow.classes) + 1, -1)
         pairs = select_certain_pairs(alignment)
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()
         phases, levels = ops["phase"].tolist(), ops["level"].tolist()
@@ -93,12 +92,15 @@ class _Side:
 
 
 def select_certain_pairs(alignment: Alignment) -> pd.DataFrame:
-    """The pairs of classes that are more than a guess."""
+    """Return the pairs of classes that are more than a guess."""
     return alignment.classes[alignment.classes["confidence"] >= MIN_CONFIDENCE]
 
 
 def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
-    """The best pairs first: by the share of values in common; pairs of the alignment, then of equal scope, before."""
+    """Return one-to-one pairs of ops, best first.
+
+    Pairs of the alignment come first, then pairs of equal scope, then by the share of common values.
+    """
     paired = dict(
         zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True)
     )
@@ -127,7 +129,10 @@ def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int
 def _pair_scalars(
     alignment: Alignment, ops: dict[int, int], *sides: _Side
 ) -> Iterator[tuple[int, int]]:
-    """Scalar arguments in the same slot of two calls of one kind: an epsilon that differs is to be compared."""
+    """Yield pairs of scalar arguments in the same slot of two paired calls of one kind.
+
+    Their values may differ: a different epsilon must be compared, too.
+    """
     scalar_rows = []
     for side, flow in zip(sides, (alignment.target, alignment.reference), strict=True):
         rows = np.flatnonzero(
@@ -136,9 +141,7 @@ def _pair_scalars(
         scalar_rows.append({(side.op[row], side.slots[row]): row for row in rows.tolist()})
     for (op, slot), row in scalar_rows[0].items():
         other = ops.get(op, -1)
-        if (
-            other >= 0
-            and alignment.target_kinds[op] == alignment.reference_kinds[other]
-            and (other, slot) in scalar_rows[1]
-        ):
+        if other < 0 or alignment.target_kinds[op] != alignment.reference_kinds[other]:
+            continue
+        if (other, slot) in scalar_rows[1]:
             yield row, scalar_rows[1][other, slot]

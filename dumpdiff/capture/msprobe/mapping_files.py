@@ -1,8 +1,9 @@
-"""Mapping files for ``msprobe compare``, from an alignment: what people write by hand today.
+"""Write mapping files for ``msprobe compare`` from an alignment; people write them by hand today.
 
-Three kinds, read in mindstudio-probe 26.2 (core/compare/acc_compare.py). ``data`` names every tensor, and nothing is
-compared that it does not pair. ``cell`` and ``api`` name modules and APIs, of which msprobe then compares what has
-equal call numbers and slots: they hold only names for which that is right.
+There are three kinds (source: mindstudio-probe 26.2, core/compare/acc_compare.py). ``data`` names
+every tensor, and msprobe compares only its pairs. ``cell`` and ``api`` name modules and APIs, and
+msprobe compares their tensors with equal call numbers and slots. These two files contain only names
+for which that is correct.
 """
 
 from __future__ import annotations
@@ -21,20 +22,25 @@ from .names import Names, collect_names
 from .version import Version, format_version
 
 Kind = Literal["data", "cell", "api"]
-OPTIONS: Mapping[Kind, str] = {"data": "-dm", "cell": "-cm", "api": "-am"}  #: of msprobe compare
+OPTIONS: Mapping[Kind, str] = {
+    "data": "-dm",
+    "cell": "-cm",
+    "api": "-am",
+}  #: kind -> option of msprobe compare
 
-#: Behind a name that nothing has: what a mapping does not mention, msprobe pairs by its own name.
+#: Suffix of a name that does not exist. A name that is not in the mapping would be paired by name.
 NO_PARTNER = ".no_partner"
 
 _CELL = re.compile(
-    r"(?P<front>Cell\.|Module\.)(?P<name>.+)(?P<rest>\.(?:(?:forward|backward)\.\d+|parameters_grad.*))"
+    r"(?P<front>Cell\.|Module\.)(?P<name>.+)"
+    r"(?P<rest>\.(?:(?:forward|backward)\.\d+|parameters_grad.*))"
 )
 _API = re.compile(r"(?P<front>)(?P<name>\w+\.[^.]+)(?P<rest>\..*(?:forward|backward))")
 _CALL = re.compile(r"\w+\.(?P<name>.+)\.(?:forward|backward)")
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*")
 
 
-Slots = Mapping[str, tuple[str, ...]]  #: input, output -> the numbers of the slots
+Slots = Mapping[str, tuple[str, ...]]  #: input, output -> numbers of the slots
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,13 @@ class MsprobeMapping:
 
     kind: Kind
     pairs: Mapping[str, str]  #: target's name -> the name by which msprobe finds the reference's
-    unpaired: tuple[
-        str, ...
-    ]  #: of the target: without partner, and not to be paired by their names alone
-    notes: tuple[str, ...]  #: what it holds and what it leaves out, for a person
+    #: target's names without partner that msprobe must not pair by name
+    unpaired: tuple[str, ...]
+    notes: tuple[str, ...]  #: sentences about what the file contains and leaves out
     slots: Mapping[str, Slots]  #: API -> its slots; {} for other kinds
 
     def to_yaml(self) -> str:
-        """The YAML file, its notes as comments."""
+        """Return the YAML file, with its notes as comments."""
         lines = [f"# {note}" for note in self.notes]
         if self.kind == "api":
             lines += [
@@ -65,16 +70,16 @@ class MsprobeMapping:
 def build_mapping(
     alignment: Alignment, rules: Rules, kind: Kind = "data", version: Version | None = None
 ) -> MsprobeMapping:
-    """The mapping of the given kind for msprobe of a version; by default of the one that wrote the reference.
+    """Return the mapping of ``kind`` for a version of msprobe, by default that of the reference.
 
-    Raises DumpError if a side is no dump of msprobe, if nothing can be paired, or if ``api`` is asked for a target that
-    is not MindSpore's.
+    Raises DumpError if a side is not a dump of msprobe, if nothing can be paired, or if ``kind`` is
+    ``api`` and the target is not from MindSpore.
     """
     names = collect_names(alignment, rules, version)
     target = alignment.target.trace.source
     if kind == "api" and target.framework != "mindspore":
         raise DumpError(
-            f"{target.path}: msprobe takes API mappings for MindSpore targets only; use --kind data"
+            f"{target.path}: msprobe accepts API mappings only for MindSpore targets; use --kind data"
         )
     pairs, unpaired_names, notes = {
         "data": _build_data_mapping,
@@ -83,7 +88,7 @@ def build_mapping(
     }[kind](names)
     if not pairs:
         raise DumpError(
-            f"{target.path}: nothing that a mapping of kind {kind} could pair rightly; use --kind data"
+            f"{target.path}: a mapping of kind {kind} cannot pair anything correctly; use --kind data"
         )
     head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {format_version(names.version)}), written by dumpdiff."
     slots = _group_slots(names, pairs) if kind == "api" else {}
@@ -103,20 +108,21 @@ def _build_data_mapping(names: Names) -> _MappingParts:
     ]
     if names.n_reshaped:
         notes.append(
-            f"{names.n_reshaped} have theirs in another shape, which msprobe cannot compare: left out."
+            f"{names.n_reshaped} have a partner of another shape, which msprobe cannot compare: left out."
         )
     if unpaired_names:
         notes.append(
-            f"{len(unpaired_names)} (ending in {NO_PARTNER}) are only named like something else: kept apart."
+            f"{len(unpaired_names)} (ending in {NO_PARTNER}) only share a name: not paired."
         )
     return names.pairs, unpaired_names, notes
 
 
 def _build_cell_mapping(names: Names) -> _MappingParts:
-    """Modules by name. msprobe also replaces a name inside longer ones, so that every module is listed.
+    """Return pairs of modules by name.
 
-    It takes "what stands between the first dot and the direction" for a module's name, of APIs too: calls that it
-    would pair by their own names, and that are not known to be the same, are kept apart in the same way.
+    msprobe also replaces a name inside longer names, so every module is listed. For APIs too it
+    treats the text between the first dot and the phase as the name of a module. Therefore calls
+    that it would pair by name without evidence are marked as unpaired in the same way.
     """
     pairs, refused = _pair_by_name(names, _CELL, "Module.")
     cells: dict[str, None] = {}
@@ -143,7 +149,7 @@ def _build_api_mapping(names: Names) -> _MappingParts:
 
 
 def _group_slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
-    """API -> input, output -> the slots that its calls have."""
+    """Return API -> input, output -> the slots of its calls."""
     slots: dict[str, dict[str, dict[str, None]]] = {
         api: {"input": {}, "output": {}} for api in apis
     }
@@ -164,9 +170,10 @@ def _group_slots(names: Names, apis: Mapping[str, str]) -> dict[str, Slots]:
 def _pair_by_name(
     names: Names, pattern: re.Pattern[str], front: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Name -> name, where it pairs something and nothing wrongly; and how many were refused, in words.
+    """Return target's name -> reference's name, and a note if names were refused.
 
-    ``pattern`` takes an entry apart; msprobe looks for ``front``, the other name and the rest as it is.
+    A name is refused if it would pair any wrong tensors. ``pattern`` splits an entry; msprobe looks
+    for ``front``, the reference's name and the unchanged rest.
     """
     calls: dict[str, list[tuple[str, str]]] = defaultdict(list)  # name -> (entry, rest)
     partner_counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -192,18 +199,22 @@ def _pair_by_name(
         elif any(names.pairs.get(leaf) == found for leaf, found in leaf_pairs):
             pairs[name] = partner
     note = (
-        f"{n_refused} more cannot be said by name: numbers or slots differ; --kind data says them."
+        f"{n_refused} more cannot be paired by name, because numbers or slots differ; "
+        "use --kind data."
     )
     return pairs, [note] if n_refused else []
 
 
 def _pair_leaves(names: Names, entry: str, reference_entry: str) -> Iterator[tuple[str, str]]:
-    """Each leaf of an entry, and the name that msprobe looks for in its place."""
+    """Return each leaf of an entry, with the name that msprobe looks for."""
     return ((leaf, reference_entry + leaf.removeprefix(entry)) for leaf in names.target[entry])
 
 
 def _build_api_row(name: str, other: str, slots: Slots) -> str:
-    """msprobe compares the slots that a row lists; it checks ``ms_outputs`` for length and reads ``ms_output``."""
+    """Return one row of the file.
+
+    msprobe compares the listed slots; it checks the length of ``ms_outputs`` and reads ``ms_output``.
+    """
     lists = [
         f"{side}_{key}: {json.dumps(list(slots.get(place, ())))}"
         for place, keys in (("input", ("args",)), ("output", ("outputs", "output")))

@@ -1,4 +1,4 @@
-"""What ``msprobe compare`` calls the tensors of two dumps, and which names of one side are which of the other."""
+"""Names of the tensors of two dumps as ``msprobe compare`` uses them, and pairs of such names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from .version import Version, get_version
 
 @dataclass(frozen=True)
 class Names:
-    """Two dumps by name: entries are calls, leaves their tensors and other arguments."""
+    """Two dumps by name: entries are calls, leaves are their tensors and other arguments."""
 
-    version: Version  #: of the msprobe that is to compare them
+    version: Version  #: version of the msprobe that compares them
     target: dict[str, tuple[str, ...]]  #: entry -> its leaves, in the order of the dump
     reference: dict[str, str]  #: the name by which msprobe finds a leaf -> the leaf
     pairs: dict[str, str]  #: target's leaf -> the name by which msprobe finds the reference's
-    n_recorded: int  #: leaves of the target that are tensors or numbers
-    n_reshaped: int  #: of these, without a partner of their shape, but with one of another
-    values: tuple[
-        dict[str, int], dict[str, int]
-    ]  #: leaf -> its value, paired values numbered alike; -1 for others
+    n_recorded: int  #: number of the target's leaves that are tensors or numbers
+    n_reshaped: int  #: number of leaves whose only partners have another shape
+    #: both sides: leaf -> number of its value, equal for paired values, -1 for others
+    values: tuple[dict[str, int], dict[str, int]]
 
     def is_wrong_pair(self, leaf: str, name: str) -> bool:
-        """Whether msprobe, looking for ``name``, would compare a leaf of the target with another value than its own."""
+        """Return whether msprobe would compare a target's leaf with a wrong value by this name."""
         other = self.reference.get(name)
         if other is None or self.pairs.get(leaf) == name:
             return False
@@ -39,9 +38,9 @@ class Names:
 
 
 def collect_names(alignment: Alignment, rules: Rules, version: Version | None = None) -> Names:
-    """The names of both sides, for msprobe of a version; by default of the one that wrote the reference.
+    """Return the names of both sides for a version of msprobe, by default that of the reference.
 
-    Raises DumpError if a side is no dump of msprobe.
+    Raises DumpError if a side is not a dump of msprobe.
     """
     traces = alignment.target.trace, alignment.reference.trace
     files = _get_dump_file("target", traces[0]), _get_dump_file("reference", traces[1])
@@ -68,7 +67,7 @@ def collect_names(alignment: Alignment, rules: Rules, version: Version | None = 
 def _group_by_compared_name(
     entries: dict[str, tuple[str, ...]], version: Version
 ) -> dict[str, str]:
-    """The name by which msprobe finds a leaf -> the leaf."""
+    """Return the name by which msprobe finds a leaf -> the leaf."""
     return {
         name + leaf.removeprefix(entry): leaf
         for entry, name in list_lookup_names(entries, version).items()
@@ -79,7 +78,7 @@ def _group_by_compared_name(
 def _collect_values(
     alignment: Alignment, target_leaves: list[str], reference_leaves: list[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Leaf -> number of its value, on both sides: the target's for values that are surely paired, else -1."""
+    """Return leaf -> number of its value for both sides: the target's if paired, else -1."""
     pairs = select_certain_pairs(alignment)
     number = dict(zip(pairs["reference"].tolist(), pairs["target"].tolist(), strict=True))
     paired = set(number.values())
@@ -103,6 +102,7 @@ def _get_dump_file(role: str, trace: Trace) -> Path:
     source = trace.source
     if source.format != msprobe.FORMAT:
         raise DumpError(
-            f"{source.path}: the {role} is a dump of {source.format}; msprobe compares none but its own"
+            f"{source.path}: the {role} is a dump of {source.format}; "
+            "msprobe compares only its own dumps"
         )
     return Path(source.path) / "dump.json"

@@ -1,4 +1,4 @@
-"""The lines that a training script needs, for msprobe to record it."""
+"""The lines that a training script needs to be recorded by msprobe."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .version import Version, format_version
 
 #: Script -> (frameworks, what it is).
 SCRIPTS = {
-    "plain": ((PYTORCH, MINDSPORE), "a training loop of one's own"),
+    "plain": ((PYTORCH, MINDSPORE), "your own training loop"),
     "megatron": ((PYTORCH,), "Megatron-LM or MindSpeed: megatron/training/training.py"),
     "mindformers": ((MINDSPORE,), "MindSpore Transformers: the script that makes the Trainer"),
 }
 
-_FIRST_WITH_CALLBACK: Version = (1, 3)  #: from here on there is MsprobeStep
+_FIRST_WITH_CALLBACK: Version = (1, 3)  #: the first version with MsprobeStep
 
 _LOOP = """\
 # {where_import}
@@ -33,24 +33,24 @@ PrecisionDebugger.step()
 
 _PLACES = {
     (PYTORCH, "plain"): {
-        "where_import": "behind 'import torch' (and 'import torch_npu')",
+        "where_import": "after 'import torch' (and 'import torch_npu')",
         "where_made": "before the model is made",
         "where_start": "in the loop, before the forward pass",
-        "where_stop": "in the loop, behind optimizer.step()",
+        "where_stop": "in the loop, after optimizer.step()",
         "model": "model=model",
     },
     (PYTORCH, "megatron"): {
-        "where_import": "megatron/training/training.py: behind 'import torch' (and what MindSpeed patches)",
-        "where_made": "in pretrain(), behind initialize_megatron(...)",
-        "where_start": "in train(), before 'train_step(' is called; model is its list of chunks, which msprobe takes",
-        "where_stop": "in train(), behind that call",
+        "where_import": "megatron/training/training.py: after 'import torch' (and what MindSpeed patches)",
+        "where_made": "in pretrain(), after initialize_megatron(...)",
+        "where_start": "in train(), before the call of 'train_step('; model is a list of chunks, which msprobe accepts",
+        "where_stop": "in train(), after that call",
         "model": "model=model",
     },
     (MINDSPORE, "plain"): {
-        "where_import": "behind 'import mindspore'",
+        "where_import": "after 'import mindspore'",
         "where_made": "before the network is made; PyNative mode, for graph mode see dump-config mindspore",
         "where_start": "in the loop, before the forward pass",
-        "where_stop": "in the loop, behind the optimizer",
+        "where_stop": "in the loop, after the optimizer",
         "model": "model",
     },
 }
@@ -67,18 +67,19 @@ trainer = Trainer(..., callbacks=[MsprobeStep(debugger)])
 
 
 def build_script_lines(config: str, framework: str, script: str, version: Version) -> str:
-    """What to paste into which place; ``config`` is the path of config.json.
+    """Return lines to paste, with comments for the places; ``config`` is the path of config.json.
 
-    There is one PrecisionDebugger in a process, and its class speaks for it: no variable has to be carried from
-    function to function. Megatron-LM's functions are those of core 0.6 and later. Raises DumpError for a script
-    that is not of the framework, or that the version has no hook for.
+    A process has one PrecisionDebugger, and class methods reach it: no variable must be passed
+    between functions. The functions of Megatron-LM are those of core 0.6 and later. Raises
+    DumpError for a script of another framework, and for a version without a hook for the script.
     """
     if framework not in SCRIPTS[script][0]:
         raise DumpError(f"--script {script} is for {SCRIPTS[script][0][0]}, not {framework}")
     if script == "mindformers":
         if version < _FIRST_WITH_CALLBACK:
             raise DumpError(
-                f"--script mindformers: MsprobeStep came with msprobe {format_version(_FIRST_WITH_CALLBACK)}; use a later version"
+                f"--script mindformers: MsprobeStep needs msprobe "
+                f"{format_version(_FIRST_WITH_CALLBACK)} or later"
             )
         return _TRAINER.format(config=config)
     return _LOOP.format(framework=framework, config=config, **_PLACES[framework, script])

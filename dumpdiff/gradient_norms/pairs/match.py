@@ -14,7 +14,7 @@ from ..parameter_path import is_vector
 
 #: name: the same name; rule: names of the same meaning; parts: a fused parameter and its parts,
 #: whose squared norms add up; order: the same position in both lists; value: equal norms.
-By = Literal["name", "rule", "parts", "order", "value"]
+PairEvidence = Literal["name", "rule", "parts", "order", "value"]
 
 #: Distances are absolute differences of logarithms, less the rounding of the printed digits.
 #: Two norms within NEAR are almost equal; of many norms, few are that close by chance.
@@ -45,7 +45,7 @@ class ParameterPair:
     path: str  #: canonical name, '' if neither side has one
     target_indices: tuple[int, ...]
     reference_indices: tuple[int, ...]
-    by: By
+    evidence: PairEvidence
 
 
 @dataclass(frozen=True)
@@ -170,17 +170,17 @@ class Match:
 
     lists: ItemLists
     positions: tuple[tuple[int, int], ...]  #: (position in target, position in reference)
-    by: By
+    evidence: PairEvidence
     scale: float  #: logarithm of the factor between the sides
     score: float  #: 1 if all norms are paired and equal, more if the order agrees too
 
     def build_pairs(self) -> Iterator[ParameterPair]:
         """Yield the parameters of each pair of positions."""
         for target_position, reference_position in self.positions:
-            yield self.build_pair((target_position,), (reference_position,), self.by)
+            yield self.build_pair((target_position,), (reference_position,), self.evidence)
 
     def build_pair(
-        self, target_positions: Sequence[int], reference_positions: Sequence[int], by: By
+        self, target_positions: Sequence[int], reference_positions: Sequence[int], evidence: PairEvidence
     ) -> ParameterPair:
         """Return the parameters at the given positions of both lists as one pair."""
         target_items = [self.lists[0][position] for position in target_positions]
@@ -191,8 +191,8 @@ class Match:
         if not path and len(reference_items) == 1:
             path = reference_items[0].path
         if len(target_indices) != len(reference_indices):
-            by = "parts"
-        return ParameterPair(path, target_indices, reference_indices, by)
+            evidence = "parts"
+        return ParameterPair(path, target_indices, reference_indices, evidence)
 
 
 def _collect_indices(items: Sequence[Item]) -> tuple[int, ...]:

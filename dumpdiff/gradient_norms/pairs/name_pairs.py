@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...optimizers.inputs import strip_wrappers
 from ...rulebook import Rules
 from ..norms import Norms
-from .match import By, ParameterPair
+from .match import PairEvidence, ParameterPair
 
 _EXPERT_STACK = re.compile(
     r"^(.*\bmlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)\.(weight|bias)$"
@@ -44,8 +44,8 @@ def pair_by_name(
             continue
         target_name = strip_wrappers(sides[0].names[target_index])
         reference_name = strip_wrappers(sides[1].names[reference_index])
-        by: By = "name" if target_name == reference_name else "rule"
-        pairs.append(ParameterPair(path, (target_index,), (reference_index,), by))
+        evidence: PairEvidence = "name" if target_name == reference_name else "rule"
+        pairs.append(ParameterPair(path, (target_index,), (reference_index,), evidence))
         paired[0].add(target_index)
         paired[1].add(reference_index)
     for fused_side, split_side in ((0, 1), (1, 0)):

@@ -81,7 +81,7 @@ def pair_by_value(
         return ParameterPairs(tuple(match.build_pairs()), n_ambiguous=_count_ambiguous(match))
     match = _find_best_match(lists, rules)
     pairs = list(match.build_pairs())
-    if match.by == "value":
+    if match.evidence == "value":
         pairs += _pair_fused_parameters(match)
         pairs += _pair_between_neighbors(match, pairs)
     n_target_paired = sum(len(pair.target_indices) for pair in pairs)
@@ -167,7 +167,7 @@ def _match_by_value(lists: ItemLists, scale: float, limit: float) -> Match:
 
 def _count_ambiguous(match: Match) -> int:
     """Count pairs by value that could exchange a norm with another pair at no larger distance."""
-    if match.by != "value" or len(match.positions) < 2:
+    if match.evidence != "value" or len(match.positions) < 2:
         return 0
     target_items = [match.lists[0][i] for i, _ in match.positions]
     reference_items = [match.lists[1][j] for _, j in match.positions]

@@ -41,7 +41,7 @@ def find_parts(path: Path) -> list[Part]:
     """
     if path.is_file():
         folder = path.resolve().parent
-        return [_make_part(path, folder, has_tensors=False)] if is_statistic_csv(path) else []
+        return [_make_part(path, folder, has_whole_tensors=False)] if is_statistic_csv(path) else []
     parts = []
     n_levels = len(path.parts)
     for root, subfolders, files in os.walk(path):
@@ -49,9 +49,9 @@ def find_parts(path: Path) -> list[Part]:
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if len(folder.parts) - n_levels >= _MAX_DEPTH:
             subfolders.clear()
-        has_tensors = is_npy_folder(folder, files)
-        if has_tensors or (CSV in files and is_statistic_csv(folder / CSV)):
-            parts.append(_make_part(folder, folder.resolve(), has_tensors))
+        has_whole_tensors = is_npy_folder(folder, files)
+        if has_whole_tensors or (CSV in files and is_statistic_csv(folder / CSV)):
+            parts.append(_make_part(folder, folder.resolve(), has_whole_tensors))
     return sorted(parts, key=_get_sort_key)
 
 
@@ -90,7 +90,7 @@ def read_part(part: Part) -> Trace:
     return Trace(source, ops, tensors, (*records.problems, *problems), npy.make_loader(folder))
 
 
-def _make_part(path: Path, folder: Path, has_tensors: bool) -> Part:
+def _make_part(path: Path, folder: Path, has_whole_tensors: bool) -> Part:
     """Return the part that the folder names describe.
 
     Example: .../rank_0/net/1/0 is graph 1, iteration 0 of rank 0.
@@ -103,7 +103,7 @@ def _make_part(path: Path, folder: Path, has_tensors: bool) -> Part:
         if match is not None:
             rank = int(match[1])
             break
-    return Part(FORMAT, path, step, rank, graph=graph, has_tensors=has_tensors)
+    return Part(FORMAT, path, step, rank, graph=graph, has_whole_tensors=has_whole_tensors)
 
 
 def _parse_number(name: str) -> int | None:

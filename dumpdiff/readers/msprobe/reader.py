@@ -45,8 +45,8 @@ def find_parts(path: Path) -> list[Part]:
         step = find_folder_number(file, "step")
         rank = find_folder_number(file, "rank")
         process = find_folder_number(file, "proc") if rank is None else None
-        has_tensors = _has_files(file.parent / FOLDER)
-        parts.append(Part(FORMAT, file, step, rank, process, has_tensors=has_tensors))
+        has_whole_tensors = _has_files(file.parent / FOLDER)
+        parts.append(Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors))
     return parts
 
 

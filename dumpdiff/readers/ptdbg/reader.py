@@ -61,8 +61,8 @@ def find_parts(path: Path) -> list[Part]:
         if is_dump(read_head(file)):
             step = find_folder_number(file, "step")
             rank, process = _find_rank(file)
-            has_tensors = bool(_find_tensor_folders(file))
-            parts.append(Part(FORMAT, file, step, rank, process, has_tensors=has_tensors))
+            has_whole_tensors = bool(_find_tensor_folders(file))
+            parts.append(Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors))
     return parts
 
 

@@ -69,7 +69,7 @@ def write(
         console.print(Text(title, style="bold"))
         for answer in answers:
             mark = (_MARKS[answer.state], _COLORS[answer.state])
-            console.print(Text.assemble(mark, " ", answer.item.ask), soft_wrap=True)
+            console.print(Text.assemble(mark, " ", answer.item.requirement), soft_wrap=True)
             for line in _select_evidence(answer, verbose):
                 console.print(Text(f"      {escape_control(line)}", style="dim"), soft_wrap=True)
     console.print()
@@ -80,7 +80,7 @@ def build_blocks(checklist: Checklist) -> Iterator[Block]:
     """Yield the items that need attention, with their evidence."""
     for state, title in _ATTENTION.items():
         answers = checklist.select_answers(state)
-        rows = tuple((answer.item.ask, "; ".join(answer.evidence)) for answer in answers)
+        rows = tuple((answer.item.requirement, "; ".join(answer.evidence)) for answer in answers)
         yield TableBlock(title, ("what is known",), rows)
 
 
@@ -92,7 +92,7 @@ def write_markdown(checklist: Checklist, stream: IO[bytes]) -> None:
         for answer in answers:
             tick = "x" if answer.state in ("holds", "unused") else " "
             label = _MARKDOWN_LABELS.get(answer.state, "")
-            lines.append(f"- [{tick}] {label}{answer.item.ask}")
+            lines.append(f"- [{tick}] {label}{answer.item.requirement}")
             for evidence in answer.evidence:
                 code = escape_control(evidence).replace("`", "'")
                 lines.append(f"  - `{code}`")
@@ -121,7 +121,7 @@ def _convert_answer(answer: Answer) -> dict[str, Any]:
     return {
         "item": answer.item.name,
         "section": answer.item.section,
-        "ask": answer.item.ask,
+        "ask": answer.item.requirement,
         "state": answer.state,
         "evidence": answer.evidence,
     }

@@ -44,7 +44,7 @@ def format_sides(comparison: LogComparison) -> tuple[str, str]:
 
 def build_blocks(comparison: LogComparison, *, verbose: bool = False) -> Iterator[Block]:
     """Yield every criterion, then the shape of the difference; with ``verbose`` also the steps."""
-    checks = tuple((check.name, check.verdict, check.said) for check in comparison.checks)
+    checks = tuple((check.name, check.verdict, check.summary) for check in comparison.checks)
     yield TableBlock("criterion", ("", "what was measured"), checks)
     yield ListBlock("the difference", tuple(_describe_difference(comparison)))
     if verbose:
@@ -67,15 +67,15 @@ def _format_curves(curves: Curves) -> str:
 
 
 def _describe_difference(comparison: LogComparison) -> Iterator[str]:
-    wander, band = comparison.wander, comparison.band
+    wander, band = comparison.fluctuation, comparison.band
     if comparison.divergence_step is not None:
         yield f"grows permanently from step {comparison.divergence_step}"
     if len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
-        shape = "fluctuates around zero" if wander.around_zero else "has a bias to one side"
-        mean = f"mean {format_number(wander.bias)} (error {format_number(wander.error)})"
-        yield f"{shape}: {mean}, positive in {100 * wander.positive:.0f} % of the steps"
+        shape = "fluctuates around zero" if wander.is_unbiased else "has a bias to one side"
+        mean = f"mean {format_number(wander.bias)} (error {format_number(wander.standard_error)})"
+        yield f"{shape}: {mean}, positive in {100 * wander.positive_share:.0f} % of the steps"
     if band is not None:
-        position = "inside" if band.inside else "outside"
+        position = "inside" if band.contains_target else "outside"
         runs = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
         distances = f"{format_number(band.distance)} against {format_number(band.spread)}"
         yield f"{position} the band of {runs}: {distances} (root mean square)"
@@ -90,7 +90,7 @@ def _describe_difference(comparison: LogComparison) -> Iterator[str]:
 
 def to_json(comparison: LogComparison) -> dict[str, Any]:
     """Return the comparison as plain data: criteria, shape, both curves at the common steps."""
-    wander = comparison.wander
+    wander = comparison.fluctuation
     return build_document(
         comparison.to_stage(),
         target=_convert_curves(comparison.target),
@@ -98,7 +98,7 @@ def to_json(comparison: LogComparison) -> dict[str, Any]:
         checks=[_convert_check(check) for check in comparison.checks],
         begins=comparison.onset,
         departure=comparison.divergence_step,
-        wander={**vars(wander), "around_zero": wander.around_zero},
+        wander={**vars(wander), "around_zero": wander.is_unbiased},
         band=None if comparison.band is None else vars(comparison.band),
         spikes=[{"side": side, "step": step} for side, step in comparison.spikes],
         notes=comparison.notes,
@@ -114,7 +114,7 @@ def _convert_check(check: Check) -> dict[str, Any]:
     return {
         "name": check.name,
         "verdict": check.verdict,
-        "said": check.said,
+        "said": check.summary,
         "value": check.value,
         "limit": check.limit,
     }

@@ -74,7 +74,7 @@ def _list_cells(row: Row) -> tuple[str, ...]:
         format_number(row.relative),
         format_number(row.tolerance),
         _STATES[row.state],
-        _PAIRED_BY[row.by],
+        _PAIRED_BY[row.evidence],
     )
 
 

@@ -66,7 +66,7 @@ def build_blocks(
         differences = []
         for difference in result.differences:
             parameters = _format_parameters(difference.parameters, result.n_paired)
-            differences.append(f"{difference.name}: {difference.text}{parameters}")
+            differences.append(f"{difference.name}: {difference.summary}{parameters}")
         yield ListBlock("differences", tuple(differences))
     for role, run in list_roles(result):
         columns = ("rule", "residual", "next best", "residual")
@@ -207,6 +207,6 @@ def _convert_fit(fit: Fit | None) -> dict[str, Any] | None:
         "learning_rates": fit.rates,
         "gradients": fit.scaling.kind,
         "residual": fit.residual,
-        "of_allowed": fit.excess,
+        "of_allowed": fit.relative_to_tolerance,
         "elements": fit.n_elements,
     }

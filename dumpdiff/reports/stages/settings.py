@@ -68,12 +68,12 @@ def _list_cells(row: ComparedSetting) -> tuple[str, ...]:
 
 
 def _format_value(value: RowValue) -> str:
-    if value.how == "absent":
+    if value.origin == "absent":
         return "no such option"
-    if value.how == "unknown":
-        return f"? {value.why}"
+    if value.origin == "unknown":
+        return f"? {value.reason}"
     origins = {"default": "by default", "fixed": "always"}
-    origin = origins.get(value.how, format_places(value.places))
+    origin = origins.get(value.origin, format_places(value.places))
     return f"{format_value(value.value)}  ({origin})"
 
 

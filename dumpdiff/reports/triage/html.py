@@ -121,7 +121,7 @@ def _build_tree(triaged: TriageResult) -> Iterator[Branch]:
 def _build_leaf(answer: PlaceAnswer) -> Leaf:
     if answer.verdict == "unseen":
         return Leaf(answer.place, "absent", "not compared", "", "")
-    return Leaf(answer.place, answer.verdict, answer.verdict, answer.message, answer.by)
+    return Leaf(answer.place, answer.verdict, answer.verdict, answer.message, answer.stage)
 
 
 def _mark_safe(svg: str) -> object:

@@ -44,7 +44,7 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
 
 
 def _convert_decision(decision: Decision) -> dict[str, Any]:
-    ruled_out = [{"place": p.place, "by": p.by, "said": p.said} for p in decision.ruled_out]
+    ruled_out = [{"place": p.place, "by": p.stage, "said": p.summary} for p in decision.ruled_out]
     return {**asdict(decision), "ruled_out": ruled_out, "outcome": decision.outcome}
 
 

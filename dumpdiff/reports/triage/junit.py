@@ -37,10 +37,10 @@ def _build_conclusion_case(triaged: TriageResult) -> ET.Element:
     case = build_case(_CLASS, "conclusion", [decision.headline])
     if decision.verdict in _OUTCOMES:
         lines = list(decision.evidence)
-        lines += [f"ruled out: {p.place}, by {p.by}: {p.said}" for p in decision.ruled_out]
+        lines += [f"ruled out: {p.place}, by {p.stage}: {p.summary}" for p in decision.ruled_out]
         lines += decision.missing
         for advice in triaged.advice:
-            lines += [f"next: {advice.why}", *advice.commands]
+            lines += [f"next: {advice.reason}", *advice.commands]
         outcome = _OUTCOMES[decision.verdict]
         set_outcome(case, outcome, decision.headline, decision.outcome, lines)
     return case

@@ -39,7 +39,7 @@ def to_markdown(triaged: TriageResult) -> str:
 def _build_parts(triaged: TriageResult) -> Iterator[str]:
     yield _format_headline(triaged.decision.headline)
     for advice in triaged.advice:
-        yield f"Next: {format_prose(advice.why)}"
+        yield f"Next: {format_prose(advice.reason)}"
         if advice.commands:
             yield format_shell_block(advice.commands)
     rows = [_format_stage(*row) for row in build_overview(triaged.evidence).rows]

@@ -42,6 +42,6 @@ def _write_advice(triaged: TriageResult, console: Console) -> None:
     console.print()
     console.print(Text("next", style="bold"))
     for advice in triaged.advice:
-        console.print(Text(f"  {escape_control(advice.why)}"), soft_wrap=True)
+        console.print(Text(f"  {escape_control(advice.reason)}"), soft_wrap=True)
         for command in advice.commands:
             console.print(Text(f"    {escape_control(command)}", style="cyan"), soft_wrap=True)

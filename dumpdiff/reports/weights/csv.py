@@ -50,8 +50,8 @@ def _list_cells(pair: Pair) -> tuple[object, ...]:
         pair.layout,
         pair.rounding,
         pair.error,
-        pair.largest,
-        pair.unequal,
+        pair.max_absolute,
+        pair.differing_elements,
         pair.elements,
-        *(("", "", "") if mistake is None else (mistake.kind, mistake.said, mistake.holds)),
+        *(("", "", "") if mistake is None else (mistake.kind, mistake.summary, mistake.actual_parameter)),
     )

@@ -41,8 +41,8 @@ def _convert_pair(pair: Pair) -> dict[str, Any]:
     if pair.mistake is not None:
         mistake = {
             "kind": pair.mistake.kind,
-            "said": pair.mistake.said,
-            "holds": pair.mistake.holds,
+            "said": pair.mistake.summary,
+            "holds": pair.mistake.actual_parameter,
         }
     return {**asdict(pair), "mistake": mistake}
 

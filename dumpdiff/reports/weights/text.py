@@ -85,7 +85,7 @@ def _build_table(pairs: Sequence[Pair]) -> Table:
     for pair in pairs:
         layout = ", ".join(filter(None, (pair.layout, pair.rounding)))
         if pair.mistake is not None:
-            layout = pair.mistake.said
+            layout = pair.mistake.summary
         error = format_number(pair.error)
         cells = (pair.path, pair.target, pair.reference, pair.relation, error, layout)
         table.add_row(*(Text(escape_control(cell)) for cell in cells))

@@ -17,13 +17,13 @@ Condition = Callable[[SideValues], bool | None]
 def _test_row(row: str, predicate: Callable[[object], bool]) -> Condition:
     def test(side: SideValues) -> bool | None:
         row_value = side[row]
-        return None if row_value.how == "unknown" else predicate(row_value.value)
+        return None if row_value.origin == "unknown" else predicate(row_value.value)
 
     return test
 
 
 def _test_known(row: str) -> Condition:
-    return lambda side: side[row].how != "unknown"
+    return lambda side: side[row].origin != "unknown"
 
 
 def _combine_any(*conditions: Condition) -> Condition:
@@ -36,7 +36,7 @@ def _combine_any(*conditions: Condition) -> Condition:
     return test
 
 
-_FROM_SCRATCH: Condition = lambda side: side["load"].how != "set"  # noqa: E731
+_FROM_SCRATCH: Condition = lambda side: side["load"].origin != "set"  # noqa: E731
 
 CONDITIONS: Mapping[str, Condition] = {
     "learned_positions": _test_row("position_embedding", lambda value: value == "learned_absolute"),

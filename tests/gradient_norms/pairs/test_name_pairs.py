@@ -23,7 +23,7 @@ def test_squared_norms_of_parts_sum_to_that_of_the_fused_parameter(
         (1.0, 1.0),
     )
     qkv = find_row(comparison, "layers.1.attention.qkv.weight")
-    assert qkv.by == "parts"
+    assert qkv.evidence == "parts"
     assert qkv.reference == " + ".join(
         f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv"
     )
@@ -38,7 +38,7 @@ def test_single_experts_are_the_parts_of_a_stack() -> None:
     )
     stack = build_norms("b", "", ("layers.0.mlp.experts.gate_up_proj.weight",), np.array([3.0]))
     comparison = compare(replace(experts, squared=False), replace(stack, squared=False))
-    assert (comparison.verdict, comparison.rows[0].by, comparison.rows[0].relative) == (
+    assert (comparison.verdict, comparison.rows[0].evidence, comparison.rows[0].relative) == (
         "agree",
         "parts",
         0.0,

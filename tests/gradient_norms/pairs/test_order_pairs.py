@@ -21,7 +21,7 @@ def test_lists_in_one_order_are_paired_by_position(ms: Norms, pt: Norms) -> None
     pt_paths = [RULES.resolve_parameter(name) for name in pt.names]
     same_order = [pt_paths.index(RULES.resolve_parameter(name)) for name in ms.names]
     comparison = compare(drop_names(ms), drop_names(pt, same_order))
-    assert (comparison.verdict, {row.by for row in comparison.rows}) == ("agree", {"order"})
+    assert (comparison.verdict, {row.evidence for row in comparison.rows}) == ("agree", {"order"})
     assert all(row.target == row.reference for row in comparison.rows)
     assert len(comparison.rows) == len(ms)
 

@@ -40,7 +40,7 @@ def test_lists_without_a_common_order_are_paired_by_value(ms: Norms, pt: Norms) 
     order = np.random.default_rng(0).permutation(len(ms)).tolist()
     comparison = compare(drop_names(ms, order, digits=5), pt)
     assert (comparison.verdict, count_wrong_pairs(comparison, ms, order)) == ("agree", 0)
-    assert {row.by for row in comparison.rows} == {"value"}
+    assert {row.evidence for row in comparison.rows} == {"value"}
     note = "48 norms were paired by their values, because not both sides name them"
     assert note in comparison.notes
 
@@ -48,4 +48,4 @@ def test_lists_without_a_common_order_are_paired_by_value(ms: Norms, pt: Norms) 
 def test_parts_of_fused_parameters_are_found_without_names(ms: Norms, pt: Norms) -> None:
     comparison = compare(fuse_parameters(ms, named=False), drop_names(pt))
     assert comparison.verdict == "agree"
-    assert sum(row.by == "parts" for row in comparison.rows) == 8
+    assert sum(row.evidence == "parts" for row in comparison.rows) == 8

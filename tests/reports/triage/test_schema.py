@@ -126,7 +126,7 @@ def test_an_unknown_word_is_refused(document: dict[str, Any]) -> None:
         (("data_side", "kind"), get_args(batch.Kind)),
         (("logs", "begins"), get_args(log_comparison.Onset)),
         (("norms", "rows", "[]", "state"), get_args(row.State)),
-        (("norms", "rows", "[]", "by"), get_args(pairs.By)),
+        (("norms", "rows", "[]", "by"), get_args(pairs.PairEvidence)),
         (("norms", "patterns", "[]", "kind"), get_args(patterns.Kind)),
         (("relation",), get_args(weights.Relation)),
         (

@@ -1,4 +1,4 @@
-"""The rules between fields, by what they are about; each module holds its rules and the code that finds them broken."""
+"""Rules that concern several fields or values: one module per subject, with rules and checks."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ from ..settings import Settings
 from ..violations import Rule, Violation
 from . import data, debug, kernels, mode, place, steps
 
-#: What finds the violations of one subject.
+#: Yields the violations of one subject.
 Check = Callable[[Settings], Iterator[Violation]]
 
 CHECKS: tuple[Check, ...] = (

@@ -1,4 +1,4 @@
-"""What is saved of each tensor: values, statistics, samples."""
+"""Rules for the saved data of a tensor: values, statistics, samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ SAVED_DATA, CATEGORY = f"{COMMON}.saved_data", f"{COMMON}.statistic_category"
 ON_CPU = Rule(
     "statistics-cpu",
     "error",
-    "CPU saves no statistics.",
-    framework="storing statistic dump is only supported on GPU and Ascend, please set saved_data to tensor",
+    "CPU cannot save statistics.",
+    framework="storing statistic dump is only supported on GPU and Ascend, "
+    "please set saved_data to tensor",
 )
 NEEDS_NPY = Rule(
     "statistics-npy",
     "error",
     "An asynchronous dump with statistics needs file_format npy.",
-    framework="storing statistic dump is only supported on Ascend when file_format is set to 'npy'.",
+    framework="storing statistic dump is only supported on Ascend when file_format is set to "
+    "'npy'.",
     source="read",
 )
 NOT_SYNCHRONOUS = Rule(
@@ -32,14 +34,14 @@ NOT_SYNCHRONOUS = Rule(
 UNKNOWN_STATISTIC = Rule(
     "statistics-unknown",
     "error",
-    "statistic_category holds names that MindSpore knows.",
+    "statistic_category has only names that MindSpore knows.",
     framework="The following statistic_category is invalid:",
     source="read",
 )
 HOST_ONLY = Rule(
     "statistics-host",
     "ignored",
-    "The device computes max, min, avg and l2norm only.",
+    "The device computes only max, min, avg and l2norm.",
     framework="The following statistic_category only support to be compute on host:",
     source="read",
 )
@@ -53,15 +55,16 @@ DEVICE_WHOLE = Rule(
     "device-statistics",
     "ignored",
     "The device computes statistics only on Ascend and only if saved_data is statistic.",
-    framework="the device cannot be used to calculate statistics and the 'stat_calc_mode' is forced to 'host'.",
+    framework="the device cannot be used to calculate statistics and the 'stat_calc_mode' is "
+    "forced to 'host'.",
 )
 PRECISION = Rule(
     "device-precision",
     "ignored",
-    "device_stat_precision_mode counts only with stat_calc_mode device.",
+    "device_stat_precision_mode has an effect only with stat_calc_mode device.",
 )
 SAMPLING = Rule(
-    "sampling-backend", "ignored", "Only Ascend, kernel by kernel, saves samples of tensors."
+    "sampling-backend", "ignored", "Only Ascend in kernel-by-kernel mode saves samples of tensors."
 )
 SAMPLES = Rule(
     "sample-num",
@@ -72,7 +75,7 @@ SAMPLES = Rule(
 ARGUMENTS = Rule(
     "kernel-args-backend",
     "ignored",
-    "Only Ascend, kernel by kernel, saves attributes of operators.",
+    "Only Ascend in kernel-by-kernel mode saves attributes of operators.",
 )
 RULES = (
     ON_CPU,
@@ -90,7 +93,7 @@ RULES = (
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
-    """What is wrong with the data asked for."""
+    """Yield the violations that concern the saved data."""
     if settings.saves_statistics and not (
         settings.op_debug_mode == EXCEPTION and settings.is_synchronous
     ):
@@ -99,30 +102,29 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             yield from _check_categories(settings)
     e2e, backend = settings.e2e or {}, settings.target.backend
     if settings.computes_on_device and (settings.saved_data != "statistic" or backend != "ascend"):
-        reason = (
-            f"{backend} has none"
-            if backend != "ascend"
-            else f"saved_data is {settings.saved_data}, not statistic"
-        )
+        reason = f"saved_data is {settings.saved_data}, not statistic"
+        if backend != "ascend":
+            reason = f"{backend} has no such statistics"
         yield DEVICE_WHOLE.build_violation(
             f"{E2E}.stat_calc_mode",
-            f"no statistics are computed on the device: {reason}; write host, or leave it out",
+            f"the device computes no statistics: {reason}; write host, or leave it out",
         )
     if "device_stat_precision_mode" in e2e and not settings.computes_on_device:
         yield PRECISION.build_violation(
-            f"{E2E}.device_stat_precision_mode", "is for statistics on the device; leave it out"
+            f"{E2E}.device_stat_precision_mode",
+            "is only for statistics on the device; leave it out",
         )
     if settings.saves_samples and backend != "ascend":
         yield SAMPLING.build_violation(
-            f"{E2E}.sample_mode", f"tensors are saved whole on {backend}; leave sample_mode out"
+            f"{E2E}.sample_mode", f"{backend} saves whole tensors; leave sample_mode out"
         )
     if settings.saves_samples and e2e.get("sample_num") == 0:
         yield SAMPLES.build_violation(
-            f"{E2E}.sample_num", "0 elements are no sample; write 1 or more"
+            f"{E2E}.sample_num", "0 elements are not a sample; write 1 or more"
         )
     if e2e.get("save_kernel_args") and backend != "ascend":
         yield ARGUMENTS.build_violation(
-            f"{E2E}.save_kernel_args", f"nothing is saved on {backend}; leave it out"
+            f"{E2E}.save_kernel_args", f"{backend} saves no attributes; leave it out"
         )
 
 
@@ -138,12 +140,12 @@ def _check_saved_data(settings: Settings) -> Iterator[Violation]:
         and settings.common.get("file_format", "bin") != "npy"
     ):
         yield NEEDS_NPY.build_violation(
-            f"{COMMON}.file_format", "statistics need npy here; write npy"
+            f"{COMMON}.file_format", "statistics of an asynchronous dump need npy; write npy"
         )
     elif target.on_ascend and settings.is_synchronous and target.version < (2, 3):
         yield NOT_SYNCHRONOUS.build_violation(
             f"{E2E}.enable",
-            "statistics need an asynchronous dump before 2.3; write false, and file_format npy",
+            "before 2.3, statistics need an asynchronous dump; write false, and file_format npy",
         )
 
 
@@ -156,23 +158,23 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
     if unknown:
         yield UNKNOWN_STATISTIC.build_violation(
             CATEGORY,
-            f"{', '.join(unknown)}: not known; {settings.target} has {', '.join(known_categories)}",
+            f"{', '.join(unknown)}: unknown; {settings.target} has {', '.join(known_categories)}",
         )
     if not categories:
         yield NO_STATISTIC.build_violation(
             CATEGORY,
-            'is empty: the table would have no statistics; write ["max", "min", "avg", "l2norm"]',
+            'is empty, so that the table has no statistics; write ["max", "min", "avg", "l2norm"]',
         )
     on_device = (
         settings.computes_on_device
         and settings.saved_data == "statistic"
         and settings.target.backend == "ascend"
     )
-    host_only_categories = [
-        name for name in categories if name in known_categories and name not in DEVICE_STATISTICS
-    ]
+    valid_categories = [name for name in categories if name in known_categories]
+    host_only_categories = [name for name in valid_categories if name not in DEVICE_STATISTICS]
     if on_device and host_only_categories:
         yield HOST_ONLY.build_violation(
             CATEGORY,
-            f"the device does not compute {', '.join(host_only_categories)}; leave them out, or set stat_calc_mode to host",
+            f"the device does not compute {', '.join(host_only_categories)}; leave them out, or set "
+            "stat_calc_mode to host",
         )

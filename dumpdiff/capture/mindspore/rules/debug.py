@@ -1,4 +1,4 @@
-"""Operators that overflow (op_debug_mode 3) or that raised (4)."""
+"""Rules for dumps of operators that overflow (op_debug_mode 3) or raise an exception (4)."""
 
 from __future__ import annotations
 
@@ -14,47 +14,49 @@ OLD_MODE = Rule("debug-old", "ignored", "Since 2.3, op_debug_mode 1 and 2 mean 3
 ALL_KERNELS = Rule(
     "debug-dump-mode",
     "ignored",
-    "With op_debug_mode other than 0 every operator is watched: dump_mode becomes 0.",
+    "An op_debug_mode other than 0 checks every operator: dump_mode becomes 0.",
     framework="Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
 )
 INPUT_OUTPUT = Rule(
     "overflow-input-output",
     "ignored",
-    "With op_debug_mode 3 inputs and outputs are dumped: input_output becomes 0.",
+    "op_debug_mode 3 dumps inputs and outputs: input_output becomes 0.",
     framework="When the `op_debug` mode is set to 3, `input_output` should be set to 0.",
 )
 HOST_STATISTICS = Rule(
     "overflow-statistics",
     "ignored",
     "With op_debug_mode 3 the device computes statistics only if e2e_dump_settings.enable is true.",
-    framework="When op_debug_mode is set to 3 and e2e_enable is set to false,stat_calc_mode has been be set to 'host'.",
+    framework="When op_debug_mode is set to 3 and e2e_enable is set to false,"
+    "stat_calc_mode has been be set to 'host'.",
     source="read",
 )
 OVERFLOW_NUMBER = Rule(
     "overflow-number",
     "error",
-    "overflow_number stands there only with op_debug_mode 3.",
+    "overflow_number is allowed only with op_debug_mode 3.",
     framework="overflow_number only need to be set when op_debug_mode is 3.",
 )
 OVERFLOW_BACKEND = Rule(
-    "overflow-backend", "ignored", "Only Ascend finds overflow; CPU and GPU dump every operator."
+    "overflow-backend", "ignored", "Only Ascend detects overflow; CPU and GPU dump every operator."
 )
 EXCEPTION_BACKEND = Rule(
     "exception-backend",
     "writes nothing",
-    "Only Ascend dumps the operator that raised.",
+    "Only Ascend dumps the operator that raised an exception.",
     framework="none operator data would be saved when abnormal dump is enabled",
 )
 EXCEPTION_STEPS = Rule(
     "exception-iteration",
     "ignored",
-    "With op_debug_mode 4 every step is watched: iteration becomes all.",
+    "op_debug_mode 4 checks every step: iteration becomes all.",
     framework="For e2e exception dump, it is not support to specify iteration, set iteration to all.",
 )
 WHOLE_TENSORS_ONLY = Rule(
     "debug-data",
     "ignored",
-    "With op_debug_mode 3 or 4 whole tensors are saved: no statistics (saved_data) and no samples (sample_mode).",
+    "op_debug_mode 3 and 4 save whole tensors: "
+    "no statistics (saved_data) and no samples (sample_mode).",
     framework="For e2e exception dump, it is not support to sample dump, set sample_mode to 0",
 )
 RULES = (
@@ -71,7 +73,7 @@ RULES = (
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
-    """What is wrong with the way operators are watched."""
+    """Yield the violations that concern op_debug_mode."""
     common, mode, target = settings.common, settings.op_debug_mode, settings.target
     if target.version >= (2, 3) and common.get("op_debug_mode") in (1, 2):
         yield OLD_MODE.build_violation(
@@ -79,7 +81,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         )
     if target.version >= (2, 4) and "overflow_number" in common and mode != OVERFLOW:
         yield OVERFLOW_NUMBER.build_violation(
-            NUMBER, f"is only for op_debug_mode 3, and the mode is {mode}; leave it out"
+            NUMBER, f"is only for op_debug_mode 3, but the mode is {mode}; leave it out"
         )
     if mode == 0:
         return
@@ -99,7 +101,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         yield from _check_exception_mode(settings)
     elif target.backend in ("cpu", "gpu"):
         yield OVERFLOW_BACKEND.build_violation(
-            FIELD, f"{target.backend} does not find overflow and dumps all; write 0"
+            FIELD, f"{target.backend} does not detect overflow and dumps every operator; write 0"
         )
     if (
         mode == OVERFLOW
@@ -107,7 +109,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         and (settings.e2e or {}).get("enable") is not True
     ):
         yield HOST_STATISTICS.build_violation(
-            f"{E2E}.stat_calc_mode", "becomes host, since enable is not true; write enable true"
+            f"{E2E}.stat_calc_mode", "becomes host because enable is not true; write enable true"
         )
     if mode == OVERFLOW and common.get("input_output", 0) != 0:
         yield INPUT_OUTPUT.build_violation(
@@ -118,7 +120,8 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
 def _check_exception_mode(settings: Settings) -> Iterator[Violation]:
     if not settings.target.on_ascend:
         yield EXCEPTION_BACKEND.build_violation(
-            FIELD, f"{settings.target.backend} dumps no operator that raised; write 0"
+            FIELD,
+            f"{settings.target.backend} cannot dump the operator that raised an exception; write 0",
         )
     if not settings.is_synchronous:
         return

@@ -1,4 +1,4 @@
-"""Which operators are dumped."""
+"""Rules for the selection of operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELD, DUMP_MODE = f"{COMMON}.kernels", f"{COMMON}.dump_mode"
 SET_DUMP = Rule(
     "set-dump-backend",
     "error",
-    "dump_mode 2, cells marked by set_dump, is for Ascend.",
+    "dump_mode 2 (cells marked by set_dump) is only for Ascend.",
     framework="Set dump is only supported in Ascend async dump. Please set dump_mode to 0 or 1.",
 )
 UNUSED_LIST = Rule("kernels-unused", "ignored", "kernels is read only with dump_mode 1.")
@@ -27,49 +27,49 @@ EMPTY_LIST = Rule(
 NOT_TEXT = Rule(
     "kernel-type",
     "writes nothing",
-    "An entry of kernels is a text.",
+    "An entry of kernels is a string.",
     framework="Unused Kernel in json:",
 )
 DUPLICATE = Rule(
     "kernel-twice",
     "ignored",
-    "An entry of kernels stands there once.",
+    "An entry of kernels occurs once.",
     framework="Duplicate dump kernel name:",
 )
 BAD_REGEX = Rule(
     "regex-invalid", "error", "The text in name-regex( ) is a regular expression (ECMAScript)."
 )
 NO_REGEX_YET = Rule(
-    "regex-version", "writes nothing", "name-regex( ) is known since 2.3.", source="read"
+    "regex-version", "writes nothing", "name-regex( ) exists since 2.3.", source="read"
 )
 BACKSLASH = Rule(
     "regex-backslash",
     "writes nothing",
-    "A regular expression holds no backslash: it arrives doubled, and matches a backslash.",
+    "A regular expression has no backslash: MindSpore doubles it, so that it matches a backslash.",
     framework="Unused Kernel in json:",
 )
 PARTIAL = Rule(
     "regex-part",
     "writes nothing",
-    "A regular expression matches whole names, from Default/ (or such) to -op0.",
+    "A regular expression matches whole names, for example from Default/ to -op0.",
     framework="Unused Kernel in json:",
 )
 SCOPE = Rule(
     "kernel-scope",
     "writes nothing",
-    "A name ends in -op and a number; a cell selects nothing.",
+    "A name ends in -op and a number; the name of a cell selects nothing.",
     framework="Unused Kernel in json:",
 )
 FILE_NAME = Rule(
     "kernel-file-name",
     "writes nothing",
-    "A name has '/', not the '_' that names of files have in its place.",
+    "A name has '/', not the '_' of file names.",
     framework="Unused Kernel in json:",
 )
 ABSENT = Rule(
     "kernel-absent",
     "writes nothing",
-    "An entry selects an operator of the network; the numbers behind -op are those of the runtime.",
+    "An entry selects an operator of the network; the number after -op is that of the runtime.",
     framework="Unused Kernel in json:",
 )
 RULES = (
@@ -87,16 +87,18 @@ RULES = (
     ABSENT,
 )
 
-#: How the names of operators begin; a parameter's name is its path, in small letters.
+#: Beginnings of operator names. The name of a parameter is its path, in lower case.
 _ROOTS = ("Default", "Gradients", "Expand")
 _PLAIN = r"[A-Za-z0-9_/-]*"
+_MAX_SUGGESTIONS = 8  #: operators with another number that a message lists
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
-    """What is wrong with the operators asked for."""
+    """Yield the violations that concern the selected operators."""
     if settings.dump_mode == MARKED_CELLS and not settings.target.on_ascend:
         yield SET_DUMP.build_violation(
-            DUMP_MODE, f"2 is not for {settings.target.backend}; write 1 and name the kernels"
+            DUMP_MODE,
+            f"2 is not available on {settings.target.backend}; write 1 and list the kernels",
         )
     entries = settings.common.get("kernels")
     if entries is None:
@@ -110,13 +112,13 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         return
     if not any(entries):
         yield EMPTY_LIST.build_violation(
-            FIELD, "is empty, which means every operator; name some, or write dump_mode 0"
+            FIELD, "is empty, which selects every operator; list some, or write dump_mode 0"
         )
     seen_kernels = set()
-    for entry in filter(None, entries):  # an empty one is passed over
+    for entry in filter(None, entries):  # an empty one is ignored
         kernel = parse_kernel(entry)
         if kernel in seen_kernels:
-            yield DUPLICATE.build_violation(FIELD, f"{entry!r} stands there twice; write it once")
+            yield DUPLICATE.build_violation(FIELD, f"{entry!r} occurs twice; write it once")
         seen_kernels.add(kernel)
         entry_violations = [*_check_entry(entry, kernel, settings)]
         yield from entry_violations
@@ -134,26 +136,27 @@ def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Vio
     if not isinstance(entry, str):
         yield NOT_TEXT.build_violation(
             FIELD,
-            f"{entry!r} is no text, and is taken for the type {kernel.text!r}; put it in quotes",
+            f"{entry!r} is not a string, and MindSpore reads it as the type {kernel.text!r}; "
+            "put it in quotes",
         )
     elif kernel.form == "regex":
         yield from _check_regex(kernel, settings)
     elif kernel.form == "name" and "/" not in kernel.text:
         yield FILE_NAME.build_violation(
             FIELD,
-            f"{entry!r} selects nothing: an operator's name has '/' where the name of its file has '_', as in "
-            "Default/fc-Dense/MatMul-op0; dumpdiff's findings have such names",
+            f"{entry!r} selects nothing: the name of an operator has '/' where its file name has "
+            "'_', as in Default/fc-Dense/MatMul-op0; dumpdiff's findings have such names",
         )
     elif kernel.form == "name" and not re.search(r"-op\d+$", kernel.text):
         yield SCOPE.build_violation(
             FIELD,
-            f"{entry!r} selects nothing: it is the name of a cell or part of one; for the operators in it write "
-            f"'name-regex({kernel.text}/.*)'",
+            f"{entry!r} selects nothing: it is the name of a cell or a part of it; for the "
+            f"operators in it write 'name-regex({kernel.text}/.*)'",
         )
 
 
 def _suggest_entry(kernel: Kernel, names: Sequence[str]) -> str:
-    """What the network has where an entry selects none of its operators."""
+    """Return the closest names in the network, for an entry that selects nothing."""
     stem = kernel.text.rsplit("-op", 1)[0]
     same_stem_names = [
         name for name in names if kernel.form == "name" and name.rsplit("-op", 1)[0] == stem
@@ -175,20 +178,21 @@ def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
     if settings.target.version < (2, 3):
         yield NO_REGEX_YET.build_violation(
             FIELD,
-            f"name-regex( ) is known since 2.3, and taken for an operator type by {settings.target}; write names",
+            f"name-regex( ) exists since 2.3, and {settings.target} reads it as an operator type; "
+            "write names",
         )
         return
     if "\\" in text:
         yield BACKSLASH.build_violation(
             FIELD,
-            f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: a backslash arrives doubled; "
-            "write [0-9] for a digit, [.] for a dot",
+            f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: MindSpore doubles a "
+            "backslash; write [0-9] for a digit, [.] for a dot",
         )
         return
     trouble = kernel.explain_bad_regex()
     if trouble:
         yield BAD_REGEX.build_violation(
-            FIELD, f"'name-regex({text})' is no regular expression: {trouble}"
+            FIELD, f"'name-regex({text})' is not a regular expression: {trouble}"
         )
         return
     mismatch = _explain_partial_match(text)
@@ -196,24 +200,33 @@ def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
         inner = text.removeprefix(".*").removesuffix(".*")
         yield PARTIAL.build_violation(
             FIELD,
-            f"'name-regex({text})' selects nothing: a whole name must match, {mismatch}; write 'name-regex(.*{inner}.*)'",
+            f"'name-regex({text})' selects nothing: a whole name must match, {mismatch}; "
+            f"write 'name-regex(.*{inner}.*)'",
         )
 
 
 def _explain_partial_match(text: str) -> str:
-    """Why no name matches as a whole; '' if one may. Certain only for what stands at either end in plain letters."""
+    """Return why the expression cannot match a whole name; '' if it may match one.
+
+    Only its plain characters at both ends are looked at.
+    """
     if "|" in text:
         return ""
-    head, tail = (re.search(pattern, text) for pattern in (f"^{_PLAIN}(?![?*{{])", f"{_PLAIN}$"))
-    first = head[0] if head else ""
-    if first[:1].isupper() and not any(
-        root.startswith(first) or first.startswith(root) for root in _ROOTS
-    ):
-        return f"and none begins with {first!r}"
-    last = tail[0] if tail else ""
-    if first != text and re.search(r"[A-Z][A-Za-z]*$", last) and "-op" not in last:
-        return f"and none ends with {last!r}"
-    parameter = re.fullmatch("[a-z0-9]+(_[a-z0-9]+)+", text) is not None  # such as global_step
-    if first == text and not parameter and not re.search(r"/.*-op\d+$", text):
+    head_match = re.search(f"^{_PLAIN}(?![?*{{])", text)
+    tail_match = re.search(f"{_PLAIN}$", text)
+    head = head_match[0] if head_match else ""
+    tail = tail_match[0] if tail_match else ""
+    if head[:1].isupper() and not _is_start_of_name(head):
+        return f"and no name begins with {head!r}"
+    if head != text and re.search(r"[A-Z][A-Za-z]*$", tail) and "-op" not in tail:
+        return f"and no name ends with {tail!r}"
+    if head != text:
+        return ""
+    is_parameter = re.fullmatch("[a-z0-9]+(_[a-z0-9]+)+", text) is not None  # such as global_step
+    if not is_parameter and not re.search(r"/.*-op\d+$", text):
         return "and this one ends before '-op' and a number"
     return ""
+
+
+def _is_start_of_name(text: str) -> bool:
+    return any(root.startswith(text) or text.startswith(root) for root in _ROOTS)

@@ -1,4 +1,4 @@
-"""Where the dump goes: folder, net, devices."""
+"""Rules for the place of the dump: folder, net name, devices."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ FALLBACK = "MS_DIAGNOSTIC_DATA_PATH"
 NO_PATH = Rule(
     "path-missing",
     "error",
-    f"There must be a path, or the variable {FALLBACK}.",
-    framework=f"Dump path is empty. Please set it in dump json file or environment variable `{FALLBACK}`.",
+    f"The path is set, or the variable {FALLBACK} is.",
+    framework="Dump path is empty. Please set it in dump json file or environment variable "
+    f"`{FALLBACK}`.",
 )
 PATH_CHARACTERS = Rule(
     "path-characters",
     "error",
-    "A path holds letters, digits, '-', '_' and '/' only.",
+    "A path has only letters, digits, '-', '_' and '/'.",
     framework="Dump path only support alphabets, digit or {'-', '_', '/'}, but got:",
 )
 PATH_RELATIVE = Rule(
@@ -36,13 +37,13 @@ PATH_RELATIVE = Rule(
 PATH_UNWRITABLE = Rule(
     "path-unwritable",
     "writes nothing",
-    "The folder can be made and written to.",
+    "The folder can be created and is writable.",
     framework="CreatePrefixPath failed.",
 )
 BAD_NET_NAME = Rule(
     "net-name",
     "error",
-    "A net_name holds letters, digits, '-' and '_' only, and at least one.",
+    "A net_name has only letters, digits, '-' and '_', and is not empty.",
     framework="net_name only supports alphabetic, digit, or {'-', '_'}, but got:",
 )
 DEVICE_TYPE = Rule(
@@ -54,12 +55,12 @@ DEVICE_TYPE = Rule(
 DEVICE_VALUE = Rule(
     "device-odd",
     "ignored",
-    "Devices are whole numbers, 0 or more; others are turned into such silently.",
+    "Devices are whole numbers, 0 or more; MindSpore silently converts other numbers.",
 )
 NO_DEVICE = Rule(
     "device-none",
     "writes nothing",
-    "On Ascend and GPU only the devices listed are dumped.",
+    "On Ascend and GPU only the listed devices are dumped.",
     framework="Dump is not enabled. device_id:",
     source="read",
 )
@@ -76,16 +77,16 @@ RULES = (
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
-    """What is wrong with the place that the dump goes to."""
+    """Yield the violations that concern the place of the dump."""
     if "path" in settings.common or (
         settings.target.version >= (1, 5) and "path" not in settings.invalid_names
     ):
         yield from _check_path(str(settings.common.get("path", "")), settings.run_is_local)
     net_name = settings.common.get("net_name")
     if net_name is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", net_name):
-        problem = (
-            f"{net_name!r} has other characters than" if net_name else "is empty; it is a name of"
-        )
+        problem = "is empty; it needs"
+        if net_name:
+            problem = f"{net_name!r} has characters other than"
         yield BAD_NET_NAME.build_violation(
             NET_NAME, f"{problem} letters, digits, '-' and '_'; write {_clean_name(net_name)!r}"
         )
@@ -96,41 +97,43 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
 def _check_path(path: str, run_is_local: bool) -> Iterator[Violation]:
     place = PATH
     if not path:
-        path, place = os.environ.get(FALLBACK, "") if run_is_local else "", FALLBACK
+        if not run_is_local:
+            return
+        path, place = os.environ.get(FALLBACK, ""), FALLBACK
         if not path:
-            if run_is_local:
-                yield NO_PATH.build_violation(
-                    PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path"
-                )
+            yield NO_PATH.build_violation(
+                PATH, f"is missing or empty, and {FALLBACK} is not set; write an absolute path"
+            )
             return
     bad_characters = "".join(dict.fromkeys(re.sub(r"[A-Za-z0-9_/-]", "", path)))
     if bad_characters:
         yield PATH_CHARACTERS.build_violation(
             place,
-            f"{path!r} holds {bad_characters!r}; only letters, digits, '-', '_' and '/' are taken (no dot, no space); "
-            f"use a folder such as {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
+            f"{path!r} contains {bad_characters!r}; only letters, digits, '-', '_' and '/' are "
+            "allowed (no dot, no space); use a folder such as "
+            f" {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
     if not path.startswith("/"):
-        yield PATH_RELATIVE.build_violation(
-            place, f"{path!r} is relative; write the whole path from '/'"
-        )
+        yield PATH_RELATIVE.build_violation(place, f"{path!r} is relative; write the absolute path")
     elif run_is_local and not bad_characters:
         reason = _explain_unwritable(Path(path))
         if reason:
             yield PATH_UNWRITABLE.build_violation(
-                place, f"{reason}; the training would run and leave no dump; use another folder"
+                place, f"{reason}; the training would run but write no dump; use another folder"
             )
 
 
 def _explain_unwritable(path: Path) -> str:
-    """Why nothing can be written into a folder on this machine; '' if it can. Leaves nothing behind."""
+    """Return why a folder on this machine is not writable; '' if it is.
+
+    Makes an empty folder and removes it.
+    """
     existing_folder = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not existing_folder.is_dir():
         return f"{str(existing_folder)!r} is a file"
     try:
-        Path(
-            tempfile.mkdtemp(prefix="dumpdiff-", dir=existing_folder)
-        ).rmdir()  # permissions alone do not tell (root, /proc)
+        # A test of the permissions is not enough (root, /proc).
+        Path(tempfile.mkdtemp(prefix="dumpdiff-", dir=existing_folder)).rmdir()
     except OSError as error:
         return f"{str(existing_folder)!r} cannot be written to on this machine ({error.strerror})"
     return ""
@@ -149,10 +152,11 @@ def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
     if non_numbers:
         yield DEVICE_TYPE.build_violation(
             DEVICES,
-            f"{non_numbers[0]!r} is no number; write the numbers without quotes, as in [0, 1]",
+            f"{non_numbers[0]!r} is not a number; write the numbers without quotes, as in [0, 1]",
         )
     for device in devices:
-        if isinstance(device, (bool, float)) or (isinstance(device, int) and device < 0):
+        is_negative = isinstance(device, int) and device < 0
+        if isinstance(device, (bool, float)) or is_negative:
             yield DEVICE_VALUE.build_violation(
-                DEVICES, f"{device!r} is no device; write whole numbers from 0 on, as in [0, 1]"
+                DEVICES, f"{device!r} is not a device; write whole numbers, 0 or more, as in [0, 1]"
             )

@@ -1,4 +1,4 @@
-"""Which steps are dumped."""
+"""Rules for the dumped steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ ITERATION = f"{COMMON}.iteration"
 CHARACTERS = Rule(
     "iteration-characters",
     "error",
-    "An iteration is 'all', or holds digits, '-' and '|' only; no spaces.",
+    "An iteration is 'all', or has only digits, '-' and '|'; no spaces.",
     framework="iteration only supports digits, {'-', '|'}, or just \"all\" but got:",
 )
 DEAD_PART = Rule(
     "iteration-part",
     "ignored",
-    "Each part between '|' is a number or a range first-last with first <= last; any other part is passed over.",
+    "Each part between '|' is a number or a range first-last with first <= last; "
+    "any other part is ignored.",
 )
 NO_STEP = Rule(
     "iteration-none", "writes nothing", "At least one part of the iteration selects a step."
@@ -28,15 +29,15 @@ NO_STEP = Rule(
 BEFORE_FIRST = Rule(
     "initial-iteration",
     "writes nothing",
-    "The first step has the number initial_iteration; an iteration below it never comes.",
+    "The first step has the number initial_iteration; a lower number never occurs.",
 )
 RULES = (CHARACTERS, DEAD_PART, NO_STEP, BEFORE_FIRST)
 
-_GRAMMAR = "write 'all', or numbers and ranges joined by '|', as in '0|5-8'"
+_GRAMMAR = "write 'all', or numbers and ranges separated by '|', as in '0|5-8'"
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
-    """What is wrong with the steps asked for."""
+    """Yield the violations that concern the selected steps."""
     text = settings.common.get("iteration")
     if text is None:
         return
@@ -57,11 +58,13 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         yield DEAD_PART.build_violation(
             ITERATION, f"{part!r} in {text!r} selects no step: {reason}; {_GRAMMAR}"
         )
-    first = settings.common.get("initial_iteration", 0) if settings.target.version >= (2, 6) else 0
+    first = 0
+    if settings.target.version >= (2, 6):
+        first = settings.common.get("initial_iteration", 0)
     if steps.last is not None and steps.last < first and settings.op_debug_mode != EXCEPTION:
         yield BEFORE_FIRST.build_violation(
             f"{COMMON}.initial_iteration",
-            f"the first step has the number {first}, so that {text!r} is over before it begins; "
+            f"the first step has the number {first}, so that {text!r} selects no step; "
             f"the first two steps are '{first}-{first + 1}'",
         )
 
@@ -70,7 +73,7 @@ def _describe_bad_iteration(text: str, bad_characters: str) -> str:
     if not text:
         return "is empty"
     if text.lower() == "all":
-        return "must be written in small letters"
+        return "must be written in lower case"
     if bad_characters == " ":
         return f"has spaces; without them it is {text.replace(' ', '')!r}"
-    return f"holds {bad_characters!r}"
+    return f"contains {bad_characters!r}"
