@@ -59,7 +59,7 @@ class Figures:
     scroll: float
 
 
-def demo(folder: Path) -> Result:
+def build_demo(folder: Path) -> Result:
     for name in ("demo_mindspore", "demo_pytorch"):
         with tarfile.open(ROOT / "fixtures" / "data" / f"{name}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
@@ -67,7 +67,7 @@ def demo(folder: Path) -> Result:
     return dumpdiff.load(result.save(folder / "result"))  # with what its drawings need
 
 
-def browser() -> Chrome:
+def start_browser() -> Chrome:
     options = ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
     for switch in SWITCHES:
@@ -75,13 +75,13 @@ def browser() -> Chrome:
     return Chrome(options=options, service=Service("/usr/bin/chromedriver"))
 
 
-def measured(result: Result, file: Path) -> Figures:
+def measure_page(result: Result, file: Path) -> Figures:
     stream = io.BytesIO()
     start = time.perf_counter()
     html.write(result, stream)
     writing = time.perf_counter() - start
     file.write_bytes(stream.getvalue())
-    driver = browser()  # a new one each time: nothing is warm
+    driver = start_browser()  # a new one each time: nothing is warm
     try:
         driver.get(file.as_uri())
         mark = "return performance.getEntriesByName('interactive')[0]?.startTime"
@@ -95,11 +95,11 @@ def measured(result: Result, file: Path) -> Figures:
     return Figures(len(result.pairs), size, writing, interactive / 1000, search, sort, scroll)
 
 
-def rows(repeat: int) -> Iterator[Figures]:
+def list_rows(repeat: int) -> Iterator[Figures]:
     with tempfile.TemporaryDirectory() as folder:
-        small = demo(Path(folder))
+        small = build_demo(Path(folder))
         for result in (small, *(extend_result(small, size) for size in SIZES)):
-            runs = [measured(result, Path(folder) / "report.html") for _ in range(repeat)]
+            runs = [measure_page(result, Path(folder) / "report.html") for _ in range(repeat)]
             yield Figures(*map(min, zip(*map(astuple, runs), strict=True)))
 
 
@@ -112,7 +112,7 @@ def main() -> None:
     print(
         "| pairs | file | written in | interactive after | search | sort | scroll |\n|--:|--:|--:|--:|--:|--:|--:|"
     )
-    for row in rows(arguments.repeat):
+    for row in list_rows(arguments.repeat):
         print(
             f"| {row.pairs:,} | {row.megabytes:.2f} MB | {row.writing:.2f} s | {row.interactive:.2f} s "
             f"| {row.search:.0f} ms | {row.sort:.0f} ms | {row.scroll:.0f} ms |",

@@ -69,7 +69,7 @@ def tensors(work: Path) -> Pair:
     return _pair(target, reference)
 
 
-def demo(work: Path) -> Pair:
+def build_demo(work: Path) -> Pair:
     for name in ("demo_mindspore", "demo_pytorch"):
         if not (work / name).exists():
             with tarfile.open(FIXTURES / "data" / f"{name}.tar.xz") as archive:
@@ -81,7 +81,7 @@ def demo(work: Path) -> Pair:
 CASES: dict[str, Callable[[Path], Pair]] = {
     "statistics": statistics,
     "tensors": tensors,
-    "demo": demo,
+    "demo": build_demo,
 }
 
 
@@ -113,7 +113,7 @@ def measure(command: Sequence[str], log: Path) -> Measurement:
     return Measurement(seconds, usage.ru_maxrss / 1024, process.returncode)
 
 
-def commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int, ...]]]:
+def list_commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int, ...]]]:
     """Program -> its command line and the exit codes that mean it did its work."""
     beside = Path(sys.executable).parent
     align = [str(beside / "dumpdiff"), "align", str(pair.target), str(pair.reference)]
@@ -134,7 +134,7 @@ def commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int, ...
     }
 
 
-def best(
+def select_best(
     name: str, program: str, command: list[str], done: tuple[int, ...], out: Path, repeat: int
 ) -> Measurement:
     """The quickest of several runs. Raises SystemExit if one fails: a figure of a crash says nothing."""
@@ -174,9 +174,9 @@ def main() -> None:
         out = args.work / f"{name}_output"
         out.mkdir(exist_ok=True)
         seconds = {}
-        for program, (command, done) in commands(pair, out).items():
+        for program, (command, done) in list_commands(pair, out).items():
             if program in (args.program or (program,)):
-                run = best(name, program, command, done, out, args.repeat)
+                run = select_best(name, program, command, done, out, args.repeat)
                 seconds[program] = run.seconds
                 ratio = (
                     f"{run.seconds / seconds['dumpdiff']:.1f}"

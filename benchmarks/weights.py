@@ -103,7 +103,7 @@ for file in sorted(Path({safetensors!r}).glob("*.safetensors")):
 }
 
 
-def measured(program: str) -> tuple[float, float]:
+def measure_step(program: str) -> tuple[float, float]:
     """(seconds, peak megabytes) of a program in a process of its own."""
     program += "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     began = time.perf_counter()
@@ -115,7 +115,7 @@ def measured(program: str) -> tuple[float, float]:
     return time.perf_counter() - began, int(done.stdout.split()[-1]) / 1024
 
 
-def size_of(path: Path) -> int:
+def get_size(path: Path) -> int:
     """Bytes of a folder's files."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
@@ -144,10 +144,10 @@ def run(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
         }
         best, written = (float("inf"), float("inf")), 0.0
         for _ in range(times):
-            best = min(best, measured(step.program.format(**names)))
-            written = size_of(out) / 1e9
+            best = min(best, measure_step(step.program.format(**names)))
+            written = get_size(out) / 1e9
             shutil.rmtree(out, ignore_errors=True)
-        read = sum(size_of(folder / kind) for kind in step.reads) / 1e9
+        read = sum(get_size(folder / kind) for kind in step.reads) / 1e9
         speed = (read + written) / best[0]
         print(
             f"{title:<54} {read:>5.2f} GB {written:>5.2f} GB {best[0]:>8.1f} {speed:>6.2f} {best[1]:>8.0f}",

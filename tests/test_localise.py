@@ -47,14 +47,14 @@ def recording(recorded):
 class TestTruth:
     @pytest.mark.parametrize("fault", ROOTS)
     def test_the_root_is_found_from_the_numbers_alone(self, recording, framework, fault):
-        found = truth.find(recording(framework), recording(framework, fault))
+        found = truth.find_truth(recording(framework), recording(framework, fault))
         assert found.phase == "forward"
         assert found.first.rpartition("/")[2].startswith(ROOTS[fault][framework])
         assert found.first in found.ops
         assert found.effect > 1e-3
 
     def test_a_clean_recording_has_none(self, recording, framework):
-        found = truth.find(recording(framework), recording(framework))
+        found = truth.find_truth(recording(framework), recording(framework))
         assert not found.ops
         assert not (found.changed == truth.CHANGED).any()
 
@@ -62,7 +62,7 @@ class TestTruth:
         self, recording, framework
     ):
         faulty = recording(framework, "eps")
-        found = truth.find(recording(framework), faulty)
+        found = truth.find_truth(recording(framework), faulty)
         root = faulty.trace.ops["name"].tolist().index(found.first)
         before = [row for op in range(root) for row in faulty.writes[op]]
         forward = faulty.trace.ops["phase"] == "forward"
@@ -77,13 +77,13 @@ class TestTruth:
         again = dumps.load(
             recorded(framework, "--order", "qkv")
         )  # the default, recorded a second time
-        assert dumps.same_recording(recording(framework), again)
+        assert dumps.is_same_recording(recording(framework), again)
 
 
 class TestPartners:
     def test_most_values_of_a_clean_pair_have_one(self, recording):
         ours, theirs = recording("mindspore"), recording("pytorch")
-        known = partners.known(ours, theirs)
+        known = partners.find_known_partners(ours, theirs)
         reference = {name for others in known.values() for name in others}
         assert len(reference) > 150
 
@@ -98,22 +98,22 @@ class TestPartners:
         result = align(recorded("mindspore", "--fault", "eps"), recorded("pytorch"))
         sides = [
             partners.Side(
-                clean, faulty, dumps.twins(clean, faulty), truth.find(clean, faulty).changed
+                clean, faulty, dumps.pair_ops(clean, faulty), truth.find_truth(clean, faulty).changed
             ),
-            partners.Side(reference, reference, dumps.twins(reference, reference)),
+            partners.Side(reference, reference, dumps.pair_ops(reference, reference)),
         ]
         pairs = list(
             zip(result.pairs["target"].tolist(), result.pairs["reference"].tolist(), strict=True)
         )
         outputs = [row for row, role in enumerate(reference.role) if role == "output"]
-        quality = partners.judge(pairs, partners.known(clean, reference), *sides, outputs)
+        quality = partners.judge_pairs(pairs, partners.find_known_partners(clean, reference), *sides, outputs)
         assert quality.before.right > 50
         assert quality.beyond.right > 50
         wrong = [
             (pairs[0][0], reference_row) for _, reference_row in pairs[1:]
         ]  # everything paired with one tensor
         assert (
-            partners.judge(wrong, partners.known(clean, reference), *sides, outputs).before.right
+            partners.judge_pairs(wrong, partners.find_known_partners(clean, reference), *sides, outputs).before.right
             <= 3
         )
 
@@ -122,24 +122,24 @@ class TestForms:
     @pytest.mark.parametrize("form", formats.FORMS)
     def test_the_same_fault_is_found_in_every_form(self, recorded, form):
         chosen = formats.FORMS[form]
-        target = formats.made(chosen.target, recorded("mindspore", "--fault", "eps"))
-        result = align(target, formats.made(chosen.reference, recorded("pytorch")))
+        target = formats.make_form(chosen.target, recorded("mindspore", "--fault", "eps"))
+        result = align(target, formats.make_form(chosen.reference, recorded("pytorch")))
         assert result.verdict == "diverged"
         assert result.findings[0].reference_ops == ("Tensor.__add__.12.forward",)
 
     def test_ops_without_a_graph_are_known_by_the_names_they_have_with_one(self, recorded):
         recording = recorded("mindspore", "--fault", "eps")
         trace = read(recording)
-        renamed = formats.names(formats.without_graph, recording, trace)
+        renamed = formats.map_names(formats.without_graph, recording, trace)
         assert set(renamed.values()) == set(trace.ops["name"])
 
     def test_statistics_hold_no_tensor(self, recorded):
-        folder = formats.made(formats.msprobe_statistics, recorded("pytorch"))
+        folder = formats.make_form(formats.msprobe_statistics, recorded("pytorch"))
         assert not (read(folder).tensors["file"] != "").any()
 
     def test_a_summary_in_the_words_of_ptdbg_has_the_calls_of_the_recording(self, recorded):
         recording = recorded("pytorch")
-        calls = read(formats.made(formats.ptdbg_summary, recording))
+        calls = read(formats.make_form(formats.ptdbg_summary, recording))
         assert calls.source.format == "ptdbg"
         assert not calls.problems
         whole = read(recording).ops
@@ -160,9 +160,9 @@ def scores(tmp_path_factory):
         faults.Case("epsilon", "llama", "eps", "mindspore", *styles),
         faults.Case("weight", "llama", "weight_scaled", "pytorch", *styles),
     ]
-    wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
-    assert recordings.make(wanted, work, 2, print) == {}
-    return score.scores(cases, ("tensors", "statistics-bare"), work, 1, print)
+    wanted = [one for case in cases for side in recordings.list_recordings(case) for one in (side, side.clean())]
+    assert recordings.make_recordings(wanted, work, 2, print) == {}
+    return score.score_cases(cases, ("tensors", "statistics-bare"), work, 1, print)
 
 
 class TestScore:
@@ -186,17 +186,17 @@ class TestScore:
                 )
 
     def test_the_tables_say_so(self, scores):
-        text = table.document(scores, [], [])
+        text = table.format_document(scores, [], [])
         assert "| tuned | tensors | 2 | 100% | 100% |" in text
         assert "msprobe compare" not in text, "what was not measured is left out"
-        assert table.failures(scores, held_out=False) == ""
+        assert table.format_failures(scores, held_out=False) == ""
 
 
 def test_the_document_keeps_what_stands_around_the_section(tmp_path):
     file = tmp_path / "benchmarks.md"
     file.write_text("# Speed\n\nfast\n")
-    table.write(file, "first\n")
-    table.write(file, "second\n")
+    table.write_document(file, "first\n")
+    table.write_document(file, "second\n")
     text = file.read_text()
     assert text.startswith("# Speed\n\nfast\n")
     assert "second" in text

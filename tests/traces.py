@@ -184,8 +184,8 @@ def find_outputs(trace: Trace, *names: str) -> list[int]:
     ids = [find_op(trace, name) for name in names]
     flow = build_flow(trace)
     outputs = {value for row in ids for value in flow.writes[row]}
-    role = trace.tensors["role"].to_numpy() == "output"
-    return np.flatnonzero(np.isin(flow.tensor_class, sorted(outputs)) & role).tolist()
+    is_output = trace.tensors["slot_kind"].to_numpy() == "output"
+    return np.flatnonzero(np.isin(flow.tensor_class, sorted(outputs)) & is_output).tolist()
 
 
 def select_ops(
@@ -207,7 +207,7 @@ def select_ops(
     new_row[rows] = np.arange(len(rows))
     kept_tensors = trace.tensors.iloc[rows].reset_index(drop=True)
     kept_tensors["op"] = place[rows]
-    kept_tensors["producer"] = new_row[kept_tensors["producer"].to_numpy()]
+    kept_tensors["source_tensor"] = new_row[kept_tensors["source_tensor"].to_numpy()]
     return replace(trace, ops=kept_ops, tensors=kept_tensors)
 
 

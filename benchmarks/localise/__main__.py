@@ -32,36 +32,36 @@ DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    args = _parse()
+    args = _parse_arguments()
     args.work.mkdir(parents=True, exist_ok=True)
     cases = [
         case
         for case in faults.CASES
         if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])
     ]
-    wanted = [one for case in cases for side in recordings.of(case) for one in (side, side.clean())]
-    failed = recordings.make(wanted, args.work, args.processes, _say)
-    for recording, error in failed.items():
-        print(f"not recorded: {recording.name}\n{error}", file=sys.stderr)
-    broken = {one.name for one in failed}
+    requested = [recording for case in cases for side in recordings.list_recordings(case) for recording in (side, side.clean())]
+    errors = recordings.make_recordings(requested, args.work, args.processes, _report)
+    for failed_recording, error in errors.items():
+        print(f"not recorded: {failed_recording.name}\n{error}", file=sys.stderr)
+    failed_names = {recording.name for recording in errors}
     cases = [
         case for case in cases
-        if not any(one.name in broken for side in recordings.of(case) for one in (side, side.clean()))
+        if not any(recording.name in failed_names for side in recordings.list_recordings(case) for recording in (side, side.clean()))
     ]  # fmt: skip
-    scores = score.scores(cases, tuple(args.form or FORMS), args.work, args.processes, _say)
+    scores = score.score_cases(cases, tuple(args.form or FORMS), args.work, args.processes, _report)
     if args.failures:
-        print(table.failures(scores, args.held_out))
+        print(table.format_failures(scores, args.held_out))
         return
-    whole = not (args.only or args.form)
-    verdicts = peers.verdicts(cases, args.work, args.processes, _say) if whole else []
-    curve = sensitivity.curve(args.work, args.processes, _say) if whole else []
-    text = table.document(scores, verdicts, curve)
+    is_complete = not (args.only or args.form)
+    verdicts = peers.judge_cases(cases, args.work, args.processes, _report) if is_complete else []
+    curve = sensitivity.measure_curve(args.work, args.processes, _report) if is_complete else []
+    text = table.format_document(scores, verdicts, curve)
     print(text)
     if args.write:
-        table.write(DOCUMENT, text)
+        table.write_document(DOCUMENT, text)
 
 
-def _parse() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--work", type=Path, default=Path("/tmp/dumpdiff-localise"), help="recordings and scores"
@@ -83,7 +83,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -253,13 +253,13 @@ def clean(name: str) -> Model:
             bias(f"{name}.bias", length)
 
     if size.image:
-        _resnet(size, normal, bias, norm)
+        _build_resnet(size, normal, bias, norm)
     else:
-        _decoder(size, weights, rng, normal, bias, norm)
+        _build_decoder(size, weights, rng, normal, bias, norm)
     return Model(name, size, (Layer(),) * size.layers, weights)
 
 
-def _resnet(size: Size, normal, bias, norm) -> None:
+def _build_resnet(size: Size, normal, bias, norm) -> None:
     """A stem, stages of two 3x3 convolutions with a 1x1 short cut (channels double, stride 2), mean, a linear head."""
     width = size.hidden
     normal("stem.weight", width, 3, 3, 3)
@@ -276,7 +276,7 @@ def _resnet(size: Size, normal, bias, norm) -> None:
     bias("head.bias", size.vocab)
 
 
-def _decoder(size: Size, weights, rng, normal, bias, norm) -> None:
+def _build_decoder(size: Size, weights, rng, normal, bias, norm) -> None:
     deviation = (
         0.25 if size.tied else 1.0
     )  # a tied head of unit rows would make logits that leave no doubt
@@ -311,13 +311,13 @@ def _decoder(size: Size, weights, rng, normal, bias, norm) -> None:
                 if size.bias:
                     bias(f"{at}attention.{name}.bias", count)
         norm(at + "post_norm", size.hidden)
-        _mlp(size, at + "mlp.", normal, bias)
+        _build_mlp(size, at + "mlp.", normal, bias)
     norm("norm", size.hidden)
     if not size.tied:
         normal("head.weight", size.vocab, size.hidden)
 
 
-def _mlp(size: Size, at: str, normal, bias) -> None:
+def _build_mlp(size: Size, at: str, normal, bias) -> None:
     if size.mlp == "gelu":
         for name, rows, columns in (("up", size.ffn, size.hidden), ("down", size.hidden, size.ffn)):
             normal(f"{at}{name}.weight", rows, columns)

@@ -32,7 +32,7 @@ class Dump:
     @cached_property
     def role(self) -> list[str]:
         """Per tensor: input, output or parameter."""
-        return self.trace.tensors["role"].tolist()
+        return self.trace.tensors["slot_kind"].tolist()
 
     @cached_property
     def slots(self) -> dict[tuple[int, str], int]:
@@ -65,7 +65,7 @@ class Dump:
     @cached_property
     def makers(self) -> list[int]:
         """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded made it."""
-        recorded = self.trace.tensors["producer"].tolist()
+        recorded = self.trace.tensors["source_tensor"].tolist()
         made: dict[str, int] = {}
         found = [-1] * len(self.op)
         by_op = [(op, row) for row, op in enumerate(self.op)]
@@ -103,18 +103,18 @@ def load(path: Path) -> Dump:
     columns = zip(table["file"], table["constant"], table["max"], table["trusted"], strict=True)
     for row, (file, constant, value, trusted) in enumerate(columns):
         if file and trusted:
-            exact[row], loose[row] = _fingerprints(trace.array(row))
+            exact[row], loose[row] = _compute_fingerprints(trace.array(row))
         elif constant and not file and np.isfinite(value):
             exact[row] = loose[row] = f"={value!r}"
     return Dump(trace, tuple(exact), tuple(loose))
 
 
-def same_recording(one: Dump, other: Dump) -> bool:
+def is_same_recording(first: Dump, second: Dump) -> bool:
     """Whether two recordings of one program are equal to the last bit, as everything here assumes."""
-    return one.program == other.program and one.bits == other.bits
+    return first.program == second.program and first.bits == second.bits
 
 
-def twins(clean: Dump, faulty: Dump) -> list[int]:
+def pair_ops(clean: Dump, faulty: Dump) -> list[int]:
     """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not have."""
     table = [-1] * len(faulty.program)
     matcher = SequenceMatcher(None, clean.program, faulty.program, autojunk=False)
@@ -124,14 +124,14 @@ def twins(clean: Dump, faulty: Dump) -> list[int]:
     return table
 
 
-def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
+def compute_distance(target_dump: Dump, row: int, reference_dump: Dump, other: int) -> float:
     """Relative L2 between two tensors, element by element in memory order; infinite if they cannot be compared."""
-    files = [dump.trace.tensors["file"].iat[at] for dump, at in ((ours, row), (theirs, other))]
+    files = [dump.trace.tensors["file"].iat[at] for dump, at in ((target_dump, row), (reference_dump, other))]
     if not all(files):
         return float("inf")
     a, b = (
         np.asarray(d.trace.array(at), dtype=np.float64).ravel()
-        for d, at in ((ours, row), (theirs, other))
+        for d, at in ((target_dump, row), (reference_dump, other))
     )
     if a.size != b.size:
         return float("inf")
@@ -141,7 +141,7 @@ def distance(ours: Dump, row: int, theirs: Dump, other: int) -> float:
     return gap / scale if scale and np.isfinite(gap) else 0.0 if gap == 0 else float("inf")
 
 
-def _fingerprints(values: np.ndarray) -> tuple[str, str]:
+def _compute_fingerprints(values: np.ndarray) -> tuple[str, str]:
     flat = np.where(values == 0, 0.0, values).astype(np.float64).ravel()  # no negative zero
     return tuple(
         hashlib.blake2b(v.tobytes(), digest_size=12).hexdigest() for v in (flat, np.sort(flat))

@@ -66,15 +66,15 @@ class Case:
 Change = Callable[[Model, int], Model]
 
 
-def _layer(**knobs: object) -> Change:
+def _change_layer(**knobs: object) -> Change:
     return lambda model, n: with_layer(model, n, **knobs)
 
 
-def _model(**knobs: object) -> Change:
+def _change_model(**knobs: object) -> Change:
     return lambda model, _: replace(model, **knobs)
 
 
-def _optimizer(**knobs: object) -> Change:
+def _change_optimizer(**knobs: object) -> Change:
     return lambda model, _: replace(model, optimizer=replace(model.optimizer, **knobs))
 
 
@@ -92,7 +92,7 @@ def _weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Cha
     return apply
 
 
-def _swapped(one: str, other: str) -> Change:
+def _swap_weights(one: str, other: str) -> Change:
     def apply(model: Model, n: int) -> Model:
         a, b = one.format(n=n), other.format(n=n)
         return replace(model, weights={**model.weights, a: model.weights[b], b: model.weights[a]})
@@ -100,67 +100,67 @@ def _swapped(one: str, other: str) -> Change:
     return apply
 
 
-def _heads_permuted(weight: np.ndarray, model: Model) -> np.ndarray:
+def _permute_heads(weight: np.ndarray, model: Model) -> np.ndarray:
     heads = weight.reshape(-1, model.size.head_dim, weight.shape[1])
     return np.roll(heads, 1, axis=0).reshape(weight.shape)
 
 
-def _halves_to_pairs(weight: np.ndarray, model: Model) -> np.ndarray:
+def _interleave_halves(weight: np.ndarray, model: Model) -> np.ndarray:
     """The rows as a checkpoint of interleaved rotary pairs has them, not permuted when it was converted."""
     heads = weight.reshape(-1, 2, model.size.head_dim // 2, weight.shape[1])
     return heads.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _one_row(table: np.ndarray, model: Model) -> np.ndarray:
+def _shift_one_row(table: np.ndarray, model: Model) -> np.ndarray:
     table[int(model.batch()[0][0, 3])] *= 0.9
     return table
 
 
-def _per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
+def _change_per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
     """Rows of two tensor-parallel ranks, interleaved by blocks where they belong one after the other."""
     blocks = weight.reshape(4, -1, weight.shape[1])
     return blocks[[0, 2, 1, 3]].reshape(weight.shape)
 
 
-def _tied_by_mistake(model: Model, _: int) -> Model:
+def _tie_weights(model: Model, _: int) -> Model:
     return replace(model, head_from="embedding.weight")
 
 
 FAULTS: Mapping[str, Fault] = {
     "none": Fault("no fault", "", lambda model, _: model),
     # norms
-    "eps": Fault("input norm has eps 1e-3 for 1e-5", "epsilon", _layer(input_eps=1e-3), "48"),
-    "eps_large": Fault("second norm has eps 1e-1", "epsilon", _layer(post_eps=1e-1)),
-    "eps_subtle": Fault("second norm has eps 1e-4 for 1e-5", "epsilon", _layer(post_eps=1e-4), held_out=True),
+    "eps": Fault("input norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(input_eps=1e-3), "48"),
+    "eps_large": Fault("second norm has eps 1e-1", "epsilon", _change_layer(post_eps=1e-1)),
+    "eps_subtle": Fault("second norm has eps 1e-4 for 1e-5", "epsilon", _change_layer(post_eps=1e-4), held_out=True),
     "norm_kind": Fault("layer norm for RMS norm, or the other way", "norm-kind", lambda m, n: with_layer(
         m, n, input_norm_kind="layer" if m.size.norm == "rms" else "rms")),
     "norm_weight_ones": Fault("the norm's weight was not loaded", "zeroed", _weight(
         "layers.{n}.input_norm.weight", lambda w, _: np.ones_like(w))),
     # attention
-    "score_scale": Fault("scores divided by the head's size, not its root", "scale", _layer(score_scale=0.25)),
-    "score_scale_small": Fault("scores 5 % too large", "scale", _layer(score_scale=1.05), held_out=True),
-    "mask_none": Fault("causal flag ignored", "mask-missing", _layer(mask="none"), "47"),
-    "mask_shifted": Fault("a token sees the one after it", "mask-shifted", _layer(mask="shifted")),
-    "rope_layout": Fault("rotary pairs interleaved, not halves", "rope-layout", _layer(rope_interleaved=True), "43"),
-    "rope_theta": Fault("rotary base 500000 for 10000", "rope-theta", _model(rope_theta=5e5)),
-    "rope_half": Fault("inverse frequencies rounded to bfloat16", "low-precision", _model(rope_half=True), "46", True),
-    "position_offset": Fault("positions begin at 1", "position-offset", _layer(position_offset=1)),
-    "softmax_half": Fault("softmax in float16", "low-precision", _layer(softmax_half=True)),
-    "softmax_axis": Fault("softmax over the queries", "softmax-axis", _layer(softmax_axis=-2), held_out=True),
-    "dropout": Fault("dropout left on", "dropout", _layer(dropout=0.1)),
-    "residual_scale": Fault("attention output scaled by 0.9", "residual-scale", _layer(residual_scale=0.9)),
-    "residual_order": Fault("residual taken after the norm", "residual-order", _layer(residual="after"), held_out=True),
+    "score_scale": Fault("scores divided by the head's size, not its root", "scale", _change_layer(score_scale=0.25)),
+    "score_scale_small": Fault("scores 5 % too large", "scale", _change_layer(score_scale=1.05), held_out=True),
+    "mask_none": Fault("causal flag ignored", "mask-missing", _change_layer(mask="none"), "47"),
+    "mask_shifted": Fault("a token sees the one after it", "mask-shifted", _change_layer(mask="shifted")),
+    "rope_layout": Fault("rotary pairs interleaved, not halves", "rope-layout", _change_layer(rope_interleaved=True), "43"),
+    "rope_theta": Fault("rotary base 500000 for 10000", "rope-theta", _change_model(rope_theta=5e5)),
+    "rope_half": Fault("inverse frequencies rounded to bfloat16", "low-precision", _change_model(rope_half=True), "46", True),
+    "position_offset": Fault("positions begin at 1", "position-offset", _change_layer(position_offset=1)),
+    "softmax_half": Fault("softmax in float16", "low-precision", _change_layer(softmax_half=True)),
+    "softmax_axis": Fault("softmax over the queries", "softmax-axis", _change_layer(softmax_axis=-2), held_out=True),
+    "dropout": Fault("dropout left on", "dropout", _change_layer(dropout=0.1)),
+    "residual_scale": Fault("attention output scaled by 0.9", "residual-scale", _change_layer(residual_scale=0.9)),
+    "residual_order": Fault("residual taken after the norm", "residual-order", _change_layer(residual="after"), held_out=True),
     # feed-forward
-    "gelu_erf": Fault("exact gelu for the tanh form", "gelu-variant", _layer(activation="gelu_erf")),
-    "gelu_for_silu": Fault("gelu for silu", "activation-kind", _layer(activation="gelu_tanh")),
-    "relu": Fault("relu for the activation", "activation-kind", _layer(activation="relu"), held_out=True),
-    "half_layer": Fault("one feed-forward in float16", "low-precision", _layer(compute="float16")),
-    "bias_missing": Fault("the bias of one projection is left out", "bias-missing", _layer(no_bias="q")),
+    "gelu_erf": Fault("exact gelu for the tanh form", "gelu-variant", _change_layer(activation="gelu_erf")),
+    "gelu_for_silu": Fault("gelu for silu", "activation-kind", _change_layer(activation="gelu_tanh")),
+    "relu": Fault("relu for the activation", "activation-kind", _change_layer(activation="relu"), held_out=True),
+    "half_layer": Fault("one feed-forward in float16", "low-precision", _change_layer(compute="float16")),
+    "bias_missing": Fault("the bias of one projection is left out", "bias-missing", _change_layer(no_bias="q")),
     "bias_missing_mlp": Fault("the bias of the second layer is left out", "bias-missing",
-        _layer(no_bias="down"), held_out=True),
+        _change_layer(no_bias="down"), held_out=True),
     "bias_twice": Fault("the bias of the output projection is added by every rank", "bias-doubled",
-        _layer(double_bias="o")),
-    "head_bias_missing": Fault("the bias of the head is left out", "bias-missing", _layer(no_bias="head")),
+        _change_layer(double_bias="o")),
+    "head_bias_missing": Fault("the bias of the head is left out", "bias-missing", _change_layer(no_bias="head")),
     # weights
     "weight_scaled": Fault("one weight 1 % too large", "weight-scaled",
         _weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01)),
@@ -168,79 +168,79 @@ FAULTS: Mapping[str, Fault] = {
         "layers.{n}.attention.v.weight", lambda w, _: w * 1.01), held_out=True),
     "weight_transposed": Fault("a square weight transposed", "weight-transposed", _weight(
         "layers.{n}.attention.o.weight", lambda w, _: w.T)),
-    "qk_swapped": Fault("the weights of q and k swapped", "weight-swapped", _swapped(
+    "qk_swapped": Fault("the weights of q and k swapped", "weight-swapped", _swap_weights(
         "layers.{n}.attention.q.weight", "layers.{n}.attention.k.weight")),
-    "gate_up_swapped": Fault("gate and up swapped", "gate-up-swapped", _swapped(
+    "gate_up_swapped": Fault("gate and up swapped", "gate-up-swapped", _swap_weights(
         "layers.{n}.mlp.gate.weight", "layers.{n}.mlp.up.weight"), held_out=True),
     "heads_permuted": Fault("heads of q in another order", "heads-permuted", _weight(
-        "layers.{n}.attention.q.weight", _heads_permuted), "43"),
+        "layers.{n}.attention.q.weight", _permute_heads), "43"),
     "rope_rows": Fault("rows of k not permuted for the rotary halves", "heads-permuted", _weight(
-        "layers.{n}.attention.k.weight", _halves_to_pairs), "43", True),
+        "layers.{n}.attention.k.weight", _interleave_halves), "43", True),
     "rows_per_rank": Fault("tensor-parallel rows put together wrongly", "heads-permuted", _weight(
-        "layers.{n}.attention.q.weight", _per_rank), "42"),
+        "layers.{n}.attention.q.weight", _change_per_rank), "42"),
     "zero_values": Fault("the values' weight filled with zeros on load", "zeroed", _weight(
         "layers.{n}.attention.v.weight", lambda w, _: 0 * w), "44"),
     "zero_keys": Fault("the keys' weight filled with zeros on load", "zeroed", _weight(
         "layers.{n}.attention.k.weight", lambda w, _: 0 * w), "44", True),
     "embedding_row": Fault("one row of the embedding 10 % too small", "weight-rows",
-        _weight("embedding.weight", _one_row)),
+        _weight("embedding.weight", _shift_one_row)),
     "embedding_shift": Fault("rows of the embedding shifted by one", "row-shift", _weight(
         "embedding.weight", lambda w, _: np.roll(w, 1, axis=0)), held_out=True),
     "tied_head": Fault("the head's own weight lost, the embedding in its place", "weight-swapped",
-        _tied_by_mistake, "45"),
+        _tie_weights, "45"),
     "weight_rounded": Fault("a weight rounded to bfloat16 on the way", "low-precision", _weight(
         "layers.{n}.attention.o.weight", lambda w, _: round_bfloat16(w))),
     "conv_scaled": Fault("a convolution's weight 1 % too large", "weight-scaled", _weight(
         "stages.{n}.conv2.weight", lambda w, _: w * 1.01)),
     "conv_transposed": Fault("a convolution's kernel flipped", "weight-transposed", _weight(
         "stages.{n}.conv2.weight", lambda w, _: w[:, :, ::-1, ::-1]), held_out=True),
-    "batch_norm_eps": Fault("batch norm has eps 1e-3 for 1e-5", "epsilon", _layer(stage_eps=1e-3), "49"),
+    "batch_norm_eps": Fault("batch norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(stage_eps=1e-3), "49"),
     # low-rank attention
     "latent_norm_ones": Fault("the norm of the latent was not loaded", "zeroed", _weight(
         "layers.{n}.attention.kv_norm.weight", lambda w, _: np.ones_like(w))),
     "latent_scaled": Fault("the latent's projection 1 % too large", "weight-scaled", _weight(
         "layers.{n}.attention.kv_b.weight", lambda w, _: w * 1.01)),
     # experts
-    "expert_order": Fault("two experts change places", "experts-permuted", _layer(expert_order=(1, 0, 2, 3))),
+    "expert_order": Fault("two experts change places", "experts-permuted", _change_layer(expert_order=(1, 0, 2, 3))),
     "router_normalisation": Fault("router weights not normalised", "router-normalisation",
-        _layer(normalise_router=False)),
+        _change_layer(normalise_router=False)),
     "router_sigmoid": Fault("sigmoid scores for softmax", "router-normalisation",
-        _layer(router_sigmoid=True), held_out=True),
-    "capacity": Fault("tokens dropped for lack of capacity", "capacity", _layer(capacity=10)),
+        _change_layer(router_sigmoid=True), held_out=True),
+    "capacity": Fault("tokens dropped for lack of capacity", "capacity", _change_layer(capacity=10)),
     "expert_missing": Fault("one expert contributes nothing", "expert-missing",
-        _layer(missing_expert=2), held_out=True),
+        _change_layer(missing_expert=2), held_out=True),
     # loss and data
-    "loss_all": Fault("mean over padding too", "loss-reduction", _model(loss="all"), "8"),
-    "loss_sum": Fault("the sum of the loss, not its mean", "loss-reduction", _model(loss="sum"), "9", True),
-    "loss_scale": Fault("loss times two", "constant-factor", _model(loss_scale=2.0), "1"),
-    "label_shift": Fault("labels are the tokens themselves", "label-shift", _model(label_shift=0)),
-    "label_shift_two": Fault("labels moved twice", "label-shift", _model(label_shift=2), "40", True),
-    "batch_order": Fault("the sequences in another order", "row-shift", _model(batch_order=(1, 0)), held_out=True),
-    "loss_twice": Fault("the vocabulary gathered twice: log 2 too much", "loss-reduction", _model(loss="twice"), "33"),
-    "mask_fewer": Fault("the loss mask shrinks", "loss-reduction", _model(loss="fewer"), "39", True),
+    "loss_all": Fault("mean over padding too", "loss-reduction", _change_model(loss="all"), "8"),
+    "loss_sum": Fault("the sum of the loss, not its mean", "loss-reduction", _change_model(loss="sum"), "9", True),
+    "loss_scale": Fault("loss times two", "constant-factor", _change_model(loss_scale=2.0), "1"),
+    "label_shift": Fault("labels are the tokens themselves", "label-shift", _change_model(label_shift=0)),
+    "label_shift_two": Fault("labels moved twice", "label-shift", _change_model(label_shift=2), "40", True),
+    "batch_order": Fault("the sequences in another order", "row-shift", _change_model(batch_order=(1, 0)), held_out=True),
+    "loss_twice": Fault("the vocabulary gathered twice: log 2 too much", "loss-reduction", _change_model(loss="twice"), "33"),
+    "mask_fewer": Fault("the loss mask shrinks", "loss-reduction", _change_model(loss="fewer"), "39", True),
     # backward
-    "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _layer(detached="gate")),
+    "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _change_layer(detached="gate")),
     "stop_attention": Fault("no gradient through the attention", "gradient-stopped",
-        _layer(detached="attention"), "17", True),
-    "stop_keys": Fault("the keys' gradient stays local", "gradient-stopped", _layer(detached="k"), "16", True),
-    "gradient_double": Fault("a gradient doubled", "gradient-scaled", _layer(gradient_scale=2.0), "21"),
+        _change_layer(detached="attention"), "17", True),
+    "stop_keys": Fault("the keys' gradient stays local", "gradient-stopped", _change_layer(detached="k"), "16", True),
+    "gradient_double": Fault("a gradient doubled", "gradient-scaled", _change_layer(gradient_scale=2.0), "21"),
     "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled",
-        _layer(gradient_scale=0.5), "15", True),
-    "stop_router": Fault("no gradient reaches the router", "gradient-stopped", _layer(detached="router"), "6"),
-    "norm_gradient": Fault("a norm's gradient times two ranks", "gradient-scaled", _layer(norm_gradient=2.0), "12"),
+        _change_layer(gradient_scale=0.5), "15", True),
+    "stop_router": Fault("no gradient reaches the router", "gradient-stopped", _change_layer(detached="router"), "6"),
+    "norm_gradient": Fault("a norm's gradient times two ranks", "gradient-scaled", _change_layer(norm_gradient=2.0), "12"),
     # optimizer
-    "adam_eps": Fault("AdamW eps 1e-3 for 1e-8", "optimizer-epsilon", _optimizer(eps=1e-3), "32", optimizer=True),
+    "adam_eps": Fault("AdamW eps 1e-3 for 1e-8", "optimizer-epsilon", _change_optimizer(eps=1e-3), "32", optimizer=True),
     "bias_correction": Fault("AdamW without bias correction", "bias-correction",
-        _optimizer(bias_correction=False), "32", optimizer=True),
-    "decay_all": Fault("weight decay on biases and norms", "weight-decay", _optimizer(decay_all=True), optimizer=True),
-    "decay_none": Fault("no weight decay", "weight-decay", _optimizer(weight_decay=0.0), "32", True, optimizer=True),
+        _change_optimizer(bias_correction=False), "32", optimizer=True),
+    "decay_all": Fault("weight decay on biases and norms", "weight-decay", _change_optimizer(decay_all=True), optimizer=True),
+    "decay_none": Fault("no weight decay", "weight-decay", _change_optimizer(weight_decay=0.0), "32", True, optimizer=True),
     "learning_rate": Fault("learning rate three times as large", "learning-rate",
-        _optimizer(learning_rate=3e-3), optimizer=True),
-    "clip_none": Fault("gradients not clipped", "clip", _optimizer(clip=0.0), "29", optimizer=True),
+        _change_optimizer(learning_rate=3e-3), optimizer=True),
+    "clip_none": Fault("gradients not clipped", "clip", _change_optimizer(clip=0.0), "29", optimizer=True),
     "clip_norm": Fault(
-        "tied embedding counted twice in the norm", "clip", _optimizer(norm_factor=2**0.5), "27", optimizer=True),
+        "tied embedding counted twice in the norm", "clip", _change_optimizer(norm_factor=2**0.5), "27", optimizer=True),
     "clip_after": Fault("gradients halved in place of clipped", "clip",
-        _optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
+        _change_optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
 }  # fmt: skip
 
 _NORMS = "eps eps_large eps_subtle norm_kind norm_weight_ones"
@@ -306,7 +306,7 @@ def build(model: str, fault: str = "none") -> Model:
     return FAULTS[name].apply(made, int(layer) if layer else made.size.layers // 2)
 
 
-def _cases() -> tuple[Case, ...]:
+def _list_cases() -> tuple[Case, ...]:
     cases = [Case(f"{model}-clean", model, "none", "", *_STYLES[model]) for model in MODELS]
     for twin, model, target, reference in _BENIGN:
         styles = _STYLES[model]
@@ -330,7 +330,7 @@ def _cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = _cases()
+CASES = _list_cases()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -67,7 +67,7 @@ def msprobe_statistics(recording: Path, folder: Path) -> None:
     for file in recording.rglob("*.json"):
         copy = folder / file.relative_to(recording)
         if file.name == "dump.json":
-            content = json.loads(file.read_text(), object_hook=_without_file)
+            content = json.loads(file.read_text(), object_hook=_remove_file_name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(json.dumps({**content, "task": "statistics", "dump_data_dir": None}))
         elif file.parent != recording:
@@ -77,12 +77,12 @@ def msprobe_statistics(recording: Path, folder: Path) -> None:
 
 def ptdbg_tensors(recording: Path, folder: Path) -> None:
     """A ptdbg_ascend 6.0 dump in mode api_stack, with npy files."""
-    _write_ptdbg(recording, folder, whole=True)
+    _write_ptdbg(recording, folder, with_tensors=True)
 
 
 def ptdbg_summary(recording: Path, folder: Path) -> None:
     """A ptdbg_ascend 6.0 dump in mode api_stack, summary only."""
-    _write_ptdbg(recording, folder, whole=False)
+    _write_ptdbg(recording, folder, with_tensors=False)
 
 
 FORMS: Mapping[str, Form] = {
@@ -93,7 +93,7 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def made(make: Callable[[Path, Path], None] | None, recording: Path) -> Path:
+def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Path:
     """A recording in another form, made once beside it."""
     if make is None:
         return recording
@@ -108,23 +108,23 @@ def made(make: Callable[[Path, Path], None] | None, recording: Path) -> Path:
     return folder
 
 
-def names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: Trace) -> Names:
+def map_names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: Trace) -> Names:
     """How the ops of a recording are called in the form that ``make`` gives it; {} where they keep their names.
 
     Without a graph MindSpore's ops have the names of their files.
     """
     if make not in (without_graph, statistic_csv_without_graph):
         return {}
-    bare = read(made(without_graph, recording))
-    ours = dict(
+    bare = read(make_form(without_graph, recording))
+    recorded_names = dict(
         zip(
             recorded.tensors["file"],
             recorded.ops["name"].to_numpy()[recorded.tensors["op"]],
             strict=True,
         )
     )
-    theirs = zip(bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True)
-    return {name: ours[file] for file, name in theirs if file in ours}
+    form_names = zip(bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True)
+    return {name: recorded_names[file] for file, name in form_names if file in recorded_names}
 
 
 #: Calls that ptdbg_ascend does not wrap.
@@ -135,17 +135,17 @@ _UNSEEN = {
 _FRAME = re.compile(r"File (.+), line (\d+), in (.+?), ?\n ?(.*)", re.DOTALL)
 
 
-def _without_file(entry: dict[str, Any]) -> dict[str, Any]:
+def _remove_file_name(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key != "data_name"}
 
 
-def _write_ptdbg(recording: Path, folder: Path, *, whole: bool) -> None:
+def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
     """Calls in order, of each its inputs, outputs and stack; modules are not recorded in this mode."""
     trace = read(recording)
     rank = folder / "ptdbg_dump_v6.0" / "step0" / "rank0"
     tensors = rank / "api_stack_dump"
-    (tensors if whole else rank).mkdir(parents=True)
-    stacks = _stacks(recording)
+    (tensors if with_tensors else rank).mkdir(parents=True)
+    stacks = _read_stacks(recording)
     rows_of: dict[int, list[int]] = {}
     for row, op in enumerate(trace.tensors["op"].tolist()):
         rows_of.setdefault(op, []).append(row)
@@ -155,16 +155,16 @@ def _write_ptdbg(recording: Path, folder: Path, *, whole: bool) -> None:
     ):
         if level != "op" or kind in _UNSEEN or not name.endswith((".forward", ".backward")):
             continue
-        for row, slot in _slots(trace, rows_of.get(op, []), forward=name.endswith("forward")):
-            lines.append(_line(trace, row, f"{name}.{slot}"))
-            if whole and trace.tensors["file"].iat[row]:
-                np.save(tensors / f"{name}.{slot}.npy", _shaped(trace, row))
+        for row, slot in _name_slots(trace, rows_of.get(op, []), forward=name.endswith("forward")):
+            lines.append(_format_record(trace, row, f"{name}.{slot}"))
+            if with_tensors and trace.tensors["file"].iat[row]:
+                np.save(tensors / f"{name}.{slot}.npy", _read_tensor(trace, row))
         if name in stacks:
             lines.append(json.dumps([f"{name}.stack_info", stacks[name]]))
     (rank / "api_stack_dump.pkl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def _slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, str]]:
+def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, str]]:
     """Slots as ptdbg counts them: keyword arguments go on after the positional ones, a single output has no number."""
     slots = trace.tensors["slot"].tolist()
     outputs = sum(slots[row].startswith("output") for row in rows)
@@ -172,7 +172,7 @@ def _slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, s
         int(slots[row].split(".")[1]) for row in rows if re.match(r"input\.\d", slots[row])
     ]
     following = max(positions, default=-1)
-    named = []
+    named_slots = []
     for row in rows:
         slot = slots[row]
         if slot.startswith("input.") and not slot[6].isdigit():
@@ -180,11 +180,11 @@ def _slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, s
             slot = f"input.{following}"
         elif forward and outputs == 1 and slot == "output.0":
             slot = "output"
-        named.append((row, slot))
-    return named
+        named_slots.append((row, slot))
+    return named_slots
 
 
-def _line(trace: Trace, row: int, name: str) -> str:
+def _format_record(trace: Trace, row: int, name: str) -> str:
     """One record: [name, step, hash, dtype, shape, [max, min, mean, norm]]; "Nan" is 'not computed'."""
     dtype, shape, constant, *numbers = (
         trace.tensors[column].iat[row]
@@ -204,15 +204,15 @@ def _line(trace: Trace, row: int, name: str) -> str:
     return json.dumps([name, 0, [], f"torch.{dtype}", list(shape), statistics])
 
 
-def _shaped(trace: Trace, row: int) -> np.ndarray:
+def _read_tensor(trace: Trace, row: int) -> np.ndarray:
     return np.asarray(trace.array(row)).reshape(trace.tensors["shape"].iat[row])
 
 
-def _stacks(recording: Path) -> dict[str, list[list[str]]]:
+def _read_stacks(recording: Path) -> dict[str, list[list[str]]]:
     """Call -> its frames, innermost first, as [file, line, function, code]."""
     (file,) = recording.rglob("stack.json")
-    found = {}
+    stacks = {}
     for calls, frames in json.loads(file.read_text()).values():
         parts = [match.groups() for frame in frames if (match := _FRAME.match(frame))]
-        found.update({call: [list(part) for part in parts] for call in calls})
-    return found
+        stacks.update({call: [list(part) for part in parts] for call in calls})
+    return stacks

@@ -34,16 +34,16 @@ class Side:
         """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not there."""
         twin = self.twins[self.run.op[row]]
         slot = self.run.trace.tensors["slot"].iat[row]
-        at = self.clean.slots.get((twin, slot), -1) if twin >= 0 else -1
-        return self.clean.numbers[at] if at >= 0 else ""
+        clean_row = self.clean.slots.get((twin, slot), -1) if twin >= 0 else -1
+        return self.clean.numbers[clean_row] if clean_row >= 0 else ""
 
     def values(self) -> dict[str, bool]:
         """Every value that the run has a tensor for -> whether the fault reaches it."""
-        found: dict[str, bool] = {}
+        is_reached: dict[str, bool] = {}
         for row in range(len(self.run.op)):
             if value := self.value(row):
-                found[value] = found.get(value, False) or self.reached(row)
-        return found
+                is_reached[value] = is_reached.get(value, False) or self.reached(row)
+        return is_reached
 
     def reached(self, row: int) -> bool:
         """Whether the fault changed this tensor."""
@@ -68,31 +68,31 @@ class Quality:
     beyond: Tally = field(default_factory=Tally)
 
 
-def known(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
+def find_known_partners(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
     """Known partners of a clean pair: the numbers of a target tensor -> those of its reference tensors."""
-    ours, theirs = _by_size(target), _by_size(reference)
-    found: dict[str, frozenset[str]] = {}
-    for size, (names, values) in ours.items():
-        if size not in theirs:
+    target_groups, reference_groups = _group_by_size(target), _group_by_size(reference)
+    partners: dict[str, frozenset[str]] = {}
+    for size, (names, values) in target_groups.items():
+        if size not in reference_groups:
             continue
-        others, candidates = theirs[size]
+        reference_names, candidates = reference_groups[size]
         scale = np.linalg.norm(candidates, axis=1)
         squares = (values**2).sum(1)[:, None] + (candidates**2).sum(1) - 2 * values @ candidates.T
-        near = (
+        is_close = (
             np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale
         )  # cheap and inexact; then exactly
         for row, name in enumerate(names):
             columns = [
                 c
-                for c in np.flatnonzero(near[row])
-                if _distance(values[row], candidates[c]) <= CLOSE
+                for c in np.flatnonzero(is_close[row])
+                if _compute_distance(values[row], candidates[c]) <= CLOSE
             ]
             if columns:
-                found[name] = frozenset(others[c] for c in columns)
-    return found
+                partners[name] = frozenset(reference_names[c] for c in columns)
+    return partners
 
 
-def judge(
+def judge_pairs(
     pairs: Iterable[tuple[int, int]],
     partners: Mapping[str, frozenset[str]],
     target: Side,
@@ -101,27 +101,27 @@ def judge(
 ) -> Quality:
     """Count right pairs and found values. ``pairs`` are (target, reference) tensors; ``recorded`` are the reference's
     tensors that the form of the dump has at all."""
-    theirs: dict[str, set[str]] = defaultdict(set)
+    target_values: dict[str, set[str]] = defaultdict(set)
     for name, others in partners.items():
-        for other in others:
-            theirs[other].add(name)
+        for reference_row in others:
+            target_values[reference_row].add(name)
     quality, paired = Quality(), set()
-    for ours, other in pairs:
-        value, expected = target.value(ours), reference.value(other)
-        if value in partners and expected in theirs:
-            right = expected in partners[value]
+    for target_row, reference_row in pairs:
+        value, expected = target.value(target_row), reference.value(reference_row)
+        if value in partners and expected in target_values:
+            is_correct = expected in partners[value]
             tally = (
                 quality.beyond
-                if target.reached(ours) or reference.reached(other)
+                if target.reached(target_row) or reference.reached(reference_row)
                 else quality.before
             )
-            tally.right += right
-            tally.wrong += not right
-            if right:
+            tally.right += is_correct
+            tally.wrong += not is_correct
+            if is_correct:
                 paired.add(expected)
     reached = target.values()
-    for value, beyond in _values_of(reference, recorded).items():
-        present = [name for name in theirs.get(value, ()) if name in reached]
+    for value, beyond in _list_values(reference, recorded).items():
+        present = [name for name in target_values.get(value, ()) if name in reached]
         if present:
             tally = (
                 quality.beyond
@@ -133,15 +133,15 @@ def judge(
     return quality
 
 
-def _values_of(side: Side, rows: Iterable[int]) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+def _list_values(side: Side, rows: Iterable[int]) -> dict[str, bool]:
+    is_reached: dict[str, bool] = {}
     for row in rows:
         if value := side.value(row):
-            found[value] = found.get(value, False) or side.reached(row)
-    return found
+            is_reached[value] = is_reached.get(value, False) or side.reached(row)
+    return is_reached
 
 
-def _by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
+def _group_by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
     """Element count -> fingerprints and sorted numbers (values, elements) of the different values of that size."""
     rows: dict[str, int] = {}
     for row, name in enumerate(dump.numbers):
@@ -158,5 +158,5 @@ def _by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
     }
 
 
-def _distance(values: np.ndarray, others: np.ndarray) -> float:
+def _compute_distance(values: np.ndarray, others: np.ndarray) -> float:
     return float(np.linalg.norm(values - others) / np.linalg.norm(others))

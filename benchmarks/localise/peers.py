@@ -38,45 +38,45 @@ class Verdict:
     dumpdiff: bool  #: its first finding names an op that is right
 
 
-def verdicts(
-    cases: Iterable[faults.Case], work: Path, processes: int, say: Callable[[str], None]
+def judge_cases(
+    cases: Iterable[faults.Case], work: Path, processes: int, report: Callable[[str], None]
 ) -> list[Verdict]:
     """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from run to run."""
-    chosen = [case for case in cases if case.side == recordings.PYTORCH]
+    judged_cases = [case for case in cases if case.side == recordings.PYTORCH]
     with ThreadPoolExecutor(processes) as pool:
-        found = []
-        for count, made in enumerate(pool.map(lambda case: list(_judge(case, work)), chosen), 1):
-            say(f"msprobe compare {count}/{len(chosen)}")
-            found += made
-    return found
+        verdicts = []
+        for count, case_verdicts in enumerate(pool.map(lambda case: list(_judge_case(case, work)), judged_cases), 1):
+            report(f"msprobe compare {count}/{len(judged_cases)}")
+            verdicts += case_verdicts
+    return verdicts
 
 
-def _judge(case: faults.Case, work: Path) -> Iterator[Verdict]:
-    recording = recordings.of(case)[1]
-    paths = [recordings.path(one, work) for one in (recording, recording.clean())]
-    right = truth.find(dumps.load(paths[1]), dumps.load(paths[0])).ops
-    if not right:
+def _judge_case(case: faults.Case, work: Path) -> Iterator[Verdict]:
+    recording = recordings.list_recordings(case)[1]
+    paths = [recordings.get_path(side, work) for side in (recording, recording.clean())]
+    root_ops = truth.find_truth(dumps.load(paths[1]), dumps.load(paths[0])).ops
+    if not root_ops:
         return
     for form in ("tensors", "statistics"):
-        faulty, clean = (formats.made(formats.FORMS[form].reference, path) for path in paths)
-        rows = _marked(faulty, clean, recordings.mark(recording, work).read_text())
-        said = rows[0] if rows else ""
+        faulty, clean = (formats.make_form(formats.FORMS[form].reference, path) for path in paths)
+        rows = _list_marked_rows(faulty, clean, recordings.get_mark(recording, work).read_text())
+        first_row = rows[0] if rows else ""
         first = dumpdiff.align(faulty, clean).first_divergence
         yield Verdict(
             case=case.name,
             held_out=case.held_out,
             form=form,
-            msprobe=any(said.startswith(f"{op}.") for op in right),
+            msprobe=any(first_row.startswith(f"{op}.") for op in root_ops),
             marked=len(rows),
-            dumpdiff=first is not None and bool({*first.target_ops} & right),
+            dumpdiff=first is not None and bool({*first.target_ops} & root_ops),
         )
 
 
-def _marked(faulty: Path, clean: Path, key: str) -> list[str]:
+def _list_marked_rows(faulty: Path, clean: Path, key: str) -> list[str]:
     """Names of the rows that msprobe marks, in its order."""
-    kept = faulty.with_name(f"{faulty.name}.msprobe")
-    if kept.exists() and (held := json.loads(kept.read_text()))["key"] == key:
-        return held["rows"]
+    cache_file = faulty.with_name(f"{faulty.name}.msprobe")
+    if cache_file.exists() and (cached := json.loads(cache_file.read_text()))["key"] == key:
+        return cached["rows"]
     out = faulty.with_name(f"{faulty.name}.msprobe_output")
     shutil.rmtree(out, ignore_errors=True)
     command = [
@@ -96,5 +96,5 @@ def _marked(faulty: Path, clean: Path, key: str) -> list[str]:
             row["NPU Name"] for row in csv.DictReader(file) if row["Result"] in ("warning", "error")
         ]
     shutil.rmtree(out)
-    kept.write_text(json.dumps({"key": key, "rows": rows}))
+    cache_file.write_text(json.dumps({"key": key, "rows": rows}))
     return rows

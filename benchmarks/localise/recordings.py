@@ -42,7 +42,7 @@ class Recording:
         return Recording(self.framework, self.model, "none", self.options)
 
 
-def of(case: faults.Case) -> tuple[Recording, Recording]:
+def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
     """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side it belongs to."""
     sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
     target, reference = (
@@ -54,32 +54,32 @@ def of(case: faults.Case) -> tuple[Recording, Recording]:
     return target, reference
 
 
-def path(recording: Recording, work: Path) -> Path:
+def get_path(recording: Recording, work: Path) -> Path:
     """Where a recording is, or will be."""
     return work / "recordings" / recording.name
 
 
-def make(
-    wanted: Iterable[Recording], work: Path, processes: int, say: Callable[[str], None]
+def make_recordings(
+    requested: Iterable[Recording], work: Path, processes: int, report: Callable[[str], None]
 ) -> dict[Recording, str]:
     """Make those that are missing or out of date; returns what went wrong, by recording."""
-    missing = [recording for recording in dict.fromkeys(wanted) if not _is_current(recording, work)]
-    failed: dict[Recording, str] = {}
+    missing = [recording for recording in dict.fromkeys(requested) if not _is_current(recording, work)]
+    errors: dict[Recording, str] = {}
     with ThreadPoolExecutor(processes) as pool:
-        made = pool.map(lambda recording: (recording, _record(recording, work)), missing)
-        for count, (recording, error) in enumerate(made, 1):
-            say(f"recorded {count}/{len(missing)} {recording.name}{': failed' if error else ''}")
+        outcomes = pool.map(lambda recording: (recording, _record(recording, work)), missing)
+        for count, (recording, error) in enumerate(outcomes, 1):
+            report(f"recorded {count}/{len(missing)} {recording.name}{': failed' if error else ''}")
             if error:
-                failed[recording] = error
-    return failed
+                errors[recording] = error
+    return errors
 
 
 def _record(recording: Recording, work: Path) -> str:
     """Run the script; '' if all went well, else its last words."""
-    out = path(recording, work)
+    out = get_path(recording, work)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for old in (out, *out.parent.glob(f"{out.name}.*")):
-        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    for old_path in (out, *out.parent.glob(f"{out.name}.*")):
+        shutil.rmtree(old_path) if old_path.is_dir() else old_path.unlink(missing_ok=True)
     script = HERE / f"record_{recording.framework}.py"
     fault = ["--fault", recording.fault] if recording.fault != "none" else []
     command = [
@@ -94,23 +94,23 @@ def _record(recording: Recording, work: Path) -> str:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         return f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
-    mark(recording, work).write_text(_digest(recording))
+    get_mark(recording, work).write_text(_compute_digest(recording))
     return ""
 
 
 def _is_current(recording: Recording, work: Path) -> bool:
-    made_of = mark(recording, work)
-    return made_of.exists() and made_of.read_text() == _digest(recording)
+    made_of = get_mark(recording, work)
+    return made_of.exists() and made_of.read_text() == _compute_digest(recording)
 
 
-def mark(recording: Recording, work: Path) -> Path:
+def get_mark(recording: Recording, work: Path) -> Path:
     """The file that says what a finished recording was made of."""
-    out = path(recording, work)
+    out = get_path(recording, work)
     return out.with_name(f"{out.name}.digest")
 
 
-def _digest(recording: Recording) -> str:
-    digest = hashlib.sha256(_sources(recording.framework).encode())
+def _compute_digest(recording: Recording) -> str:
+    digest = hashlib.sha256(_hash_sources(recording.framework).encode())
     model = faults.build(recording.model, recording.fault)
     for field in fields(model):
         if field.name != "weights":
@@ -121,6 +121,6 @@ def _digest(recording: Recording) -> str:
 
 
 @cache
-def _sources(framework: str) -> str:
+def _hash_sources(framework: str) -> str:
     files = [*(HERE / _SOURCES[framework]).rglob("*.py"), HERE / f"record_{framework}.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()

@@ -19,8 +19,8 @@ import recordings
 import truth
 
 import dumpdiff
-from dumpdiff.model.result import Result
 from dumpdiff.model.finding import Finding
+from dumpdiff.model.result import Result
 
 HERE = Path(__file__).resolve().parent
 _SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
@@ -51,62 +51,62 @@ class Score:
     said: tuple[str, ...]  #: titles of the first three findings, or why it is inconclusive
 
 
-def scores(
+def score_cases(
     cases: Iterable[faults.Case],
     forms: tuple[str, ...],
     work: Path,
     processes: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Score]:
     """Score the cases whose recordings are there, or take what was scored before with the same code."""
     file = work / "scores.jsonl"
-    kept = dict(_kept(file)) if file.exists() else {}
-    found, wanted = [], []
+    cached_scores = dict(_read_scores(file)) if file.exists() else {}
+    scores, pending = [], []
     for case in cases:
-        key = _key(case, work)
-        found += [kept[at] for form in forms if (at := (case.name, form, key)) in kept]
-        if missing := tuple(form for form in forms if (case.name, form, key) not in kept):
-            wanted.append((case, missing, key))
+        key = _compute_key(case, work)
+        scores += [cached_scores[score_key] for form in forms if (score_key := (case.name, form, key)) in cached_scores]
+        if missing := tuple(form for form in forms if (case.name, form, key) not in cached_scores):
+            pending.append((case, missing, key))
     with ProcessPoolExecutor(processes) as pool, file.open("a") as lines:
         running = {
-            pool.submit(score, case, missing, work): (case, key) for case, missing, key in wanted
+            pool.submit(score_case, case, missing, work): (case, key) for case, missing, key in pending
         }
-        for count, done in enumerate(as_completed(running), 1):
-            case, key = running[done]
-            for made in done.result():
-                found.append(made)
-                lines.write(json.dumps({"key": key, **asdict(made)}) + "\n")
+        for count, future in enumerate(as_completed(running), 1):
+            case, key = running[future]
+            for score in future.result():
+                scores.append(score)
+                lines.write(json.dumps({"key": key, **asdict(score)}) + "\n")
             lines.flush()
-            say(
+            report(
                 f"scored {count}/{len(running)} {'a held-out case' if case.held_out else case.name}"
             )
-    return found
+    return scores
 
 
-def score(case: faults.Case, forms: Iterable[str], work: Path) -> list[Score]:
+def score_case(case: faults.Case, forms: Iterable[str], work: Path) -> list[Score]:
     """Compare one pair in several forms."""
-    wanted = recordings.of(case)
-    clean = [_load(recordings.path(recording.clean(), work)) for recording in wanted]
-    runs = [_load(recordings.path(recording, work)) for recording in wanted]
+    pair_recordings = recordings.list_recordings(case)
+    clean = [_load(recordings.get_path(recording.clean(), work)) for recording in pair_recordings]
+    runs = [_load(recordings.get_path(recording, work)) for recording in pair_recordings]
     faulty = 0 if case.side == recordings.MINDSPORE else 1
-    root = None if case.benign else truth.find(clean[faulty], runs[faulty])
+    root = None if case.benign else truth.find_truth(clean[faulty], runs[faulty])
     sides = [
-        partners.Side(*pair, dumps.twins(*pair), root.changed if root and at == faulty else None)
-        for at, pair in enumerate(zip(clean, runs, strict=True))
+        partners.Side(*side_dumps, dumps.pair_ops(*side_dumps), root.changed if root and at == faulty else None)
+        for at, side_dumps in enumerate(zip(clean, runs, strict=True))
     ]
-    single = not any("16" in option for option in (*case.target_options, *case.reference_options))
-    known = partners.known(*clean) if single else None
-    paths = [recordings.path(recording, work) for recording in wanted]
-    return [_score(case, form, paths, sides, root, known) for form in forms]
+    is_float32 = not any("16" in option for option in (*case.target_options, *case.reference_options))
+    known_partners = partners.find_known_partners(*clean) if is_float32 else None
+    paths = [recordings.get_path(recording, work) for recording in pair_recordings]
+    return [_score_form(case, form, paths, sides, root, known_partners) for form in forms]
 
 
-def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root, known) -> Score:
-    chosen = formats.FORMS[form]
+def _score_form(case, form: str, paths: list[Path], sides: list[partners.Side], root, known_partners) -> Score:
+    form_makers = formats.FORMS[form]
     target, reference = (
-        formats.made(chosen.target, paths[0]),
-        formats.made(chosen.reference, paths[1]),
+        formats.make_form(form_makers.target, paths[0]),
+        formats.make_form(form_makers.reference, paths[1]),
     )
-    renamed = formats.names(chosen.target, paths[0], sides[0].run.trace)
+    recorded_names = formats.map_names(form_makers.target, paths[0], sides[0].run.trace)
     ops_of_form = set(dumpdiff.read(reference).ops["name"])
     begin = time.perf_counter()
     result = dumpdiff.align(target, reference)
@@ -115,12 +115,12 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
     void, hits = "", []
     if root is not None:
         nameable = root.ops & ops_of_form if case.side == recordings.PYTORCH else root.ops
-        void = _void(root, bool(nameable))
-        hits = [_named(finding, case.side, renamed) & nameable for finding in result.findings[:3]]
-    right = next(
+        void = _explain_void(root, bool(nameable))
+        hits = [_list_named_ops(finding, case.side, recorded_names) & nameable for finding in result.findings[:3]]
+    correct_finding = next(
         (finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None
     )
-    causes = getattr(right, "causes", ())
+    causes = getattr(correct_finding, "causes", ())
     first = result.first_divergence
     diverged = result.verdict == "diverged"
     return Score(
@@ -135,10 +135,10 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
         verdict=result.verdict,
         top1=diverged and bool(hits[:1] and hits[0]),
         top3=diverged and any(hits),
-        named=len(_named(first, case.side, renamed)) if first and case.side else 0,
+        named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
-        pairs=asdict(_alignment(result, renamed, sides, ops_of_form, known))
-        if known is not None
+        pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))
+        if known_partners is not None
         else {},
         seconds=round(seconds, 3),
         truth=root.first if root else "",
@@ -146,7 +146,7 @@ def _score(case, form: str, paths: list[Path], sides: list[partners.Side], root,
     )
 
 
-def _void(root: truth.Truth, nameable: bool) -> str:
+def _explain_void(root: truth.Truth, nameable: bool) -> str:
     """Why there is nothing to find, '' if there is."""
     if not root.ops:
         return "nothing that was recorded changes"
@@ -155,27 +155,27 @@ def _void(root: truth.Truth, nameable: bool) -> str:
     return "" if nameable else "its op is not recorded in this form"
 
 
-def _named(finding: Finding, side: str, renamed: formats.Names) -> frozenset[str]:
+def _list_named_ops(finding: Finding, side: str, recorded_names: formats.Names) -> frozenset[str]:
     """Ops of the faulty side that a finding names, by their names as recorded."""
     ops = finding.target_ops if side == recordings.MINDSPORE else finding.reference_ops
-    return frozenset(renamed.get(op, op) if side == recordings.MINDSPORE else op for op in ops)
+    return frozenset(recorded_names.get(op, op) if side == recordings.MINDSPORE else op for op in ops)
 
 
-def _alignment(
-    result: Result, renamed, sides: list[partners.Side], ops_of_form: set[str], known
+def _judge_alignment(
+    result: Result, recorded_names, sides: list[partners.Side], ops_of_form: set[str], known_partners
 ) -> partners.Quality:
     rows = []
     for side, run in zip(("target", "reference"), (side.run for side in sides), strict=True):
         number = {name: op for op, name in enumerate(run.trace.ops["name"])}
         names = result.pairs[f"{side}_op"]
         ops = [
-            number.get(renamed.get(name, name) if side == "target" else name, -1) for name in names
+            number.get(recorded_names.get(name, name) if side == "target" else name, -1) for name in names
         ]
         rows.append(
             [run.slots.get(at, -1) for at in zip(ops, result.pairs[f"{side}_slot"], strict=True)]
         )
     pairs = [
-        (ours, theirs) for ours, theirs in zip(*rows, strict=True) if ours >= 0 and theirs >= 0
+        (target_row, reference_row) for target_row, reference_row in zip(*rows, strict=True) if target_row >= 0 and reference_row >= 0
     ]
     reference = sides[1].run
     names = reference.trace.ops["name"].tolist()
@@ -184,7 +184,7 @@ def _alignment(
         for row, op in enumerate(reference.op)
         if reference.role[row] == "output" and names[op] in ops_of_form
     ]
-    return partners.judge(pairs, known, *sides, results)
+    return partners.judge_pairs(pairs, known_partners, *sides, results)
 
 
 @lru_cache(maxsize=8)
@@ -192,7 +192,7 @@ def _load(path: Path) -> dumps.Dump:
     return dumps.load(path)
 
 
-def _kept(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
+def _read_scores(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
     for line in file.read_text().splitlines():
         fields = json.loads(line)
         key = fields.pop("key")
@@ -202,17 +202,17 @@ def _kept(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
         )
 
 
-def _key(case: faults.Case, work: Path) -> str:
+def _compute_key(case: faults.Case, work: Path) -> str:
     """Changes with the program, with the way of scoring, and with the recordings."""
-    digest = hashlib.sha256(code().encode())
-    for recording in recordings.of(case):
-        for one in (recording, recording.clean()):
-            digest.update(recordings.mark(one, work).read_bytes())
+    digest = hashlib.sha256(hash_code().encode())
+    for recording in recordings.list_recordings(case):
+        for digested in (recording, recording.clean()):
+            digest.update(recordings.get_mark(digested, work).read_bytes())
     return digest.hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
-def code() -> str:
+def hash_code() -> str:
     """What every answer depends on: a digest of the program, its rules and the way of scoring."""
     package = Path(dumpdiff.__file__).parent
     rules = package.parent / "rules"

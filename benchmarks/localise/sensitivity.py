@@ -44,59 +44,59 @@ class Point:
     verdict: str
 
 
-def curve(work: Path, processes: int, say: Callable[[str], None]) -> list[Point]:
+def measure_curve(work: Path, processes: int, report: Callable[[str], None]) -> list[Point]:
     """All points, those of the last run if neither dumpdiff nor the recordings changed."""
-    if failed := recordings.make([TARGET, REFERENCE], work, processes, say):
+    if failed := recordings.make_recordings([TARGET, REFERENCE], work, processes, report):
         raise SystemExit("\n".join(failed.values()))
-    made_of = "".join(recordings.mark(one, work).read_text() for one in (TARGET, REFERENCE))
+    made_of = "".join(recordings.get_mark(one, work).read_text() for one in (TARGET, REFERENCE))
     recorded = hashlib.sha256(
         (made_of + Path(__file__).with_name("record_perturbed.py").read_text()).encode()
     )
-    key = hashlib.sha256((recorded.hexdigest() + score.code()).encode()).hexdigest()
-    kept = work / "sensitivity.json"
-    if kept.exists() and (held := json.loads(kept.read_text()))["key"] == key:
-        return [Point(**point) for point in held["points"]]
-    _record(work, recorded.hexdigest(), say)
+    key = hashlib.sha256((recorded.hexdigest() + score.hash_code()).encode()).hexdigest()
+    cache_file = work / "sensitivity.json"
+    if cache_file.exists() and (cached := json.loads(cache_file.read_text()))["key"] == key:
+        return [Point(**point) for point in cached["points"]]
+    _record(work, recorded.hexdigest(), report)
     count = OPERATORS * len(SIZES)
     with ProcessPoolExecutor(processes) as pool:
-        found = []
-        for number, made in enumerate(pool.map(partial(_judge, work), range(count)), 1):
-            say(f"sensitivity {number}/{count}")
-            found += made
-    kept.write_text(json.dumps({"key": key, "points": [asdict(point) for point in found]}))
-    return found
+        points = []
+        for number, run_points in enumerate(pool.map(partial(_judge_run, work), range(count)), 1):
+            report(f"sensitivity {number}/{count}")
+            points += run_points
+    cache_file.write_text(json.dumps({"key": key, "points": [asdict(point) for point in points]}))
+    return points
 
 
-def _record(work: Path, key: str, say: Callable[[str], None]) -> None:
+def _record(work: Path, key: str, report: Callable[[str], None]) -> None:
     out = work / "perturbed"
     mark = out / "digest"
     if mark.exists() and mark.read_text() == key:
         return
-    say(f"recording {OPERATORS * len(SIZES)} disturbed runs")
+    report(f"recording {OPERATORS * len(SIZES)} disturbed runs")
     shutil.rmtree(out, ignore_errors=True)
     script = recordings.HERE / "record_perturbed.py"
     sizes = [word for size in SIZES for word in ("--by", repr(size))]
-    given = ["--model", MODEL, *REFERENCE.options, "--operators", str(OPERATORS), *sizes]
+    arguments = ["--model", MODEL, *REFERENCE.options, "--operators", str(OPERATORS), *sizes]
     run = subprocess.run(
-        [sys.executable, script, out, *given], capture_output=True, text=True, check=False
+        [sys.executable, script, out, *arguments], capture_output=True, text=True, check=False
     )
     if run.returncode:
         raise SystemExit(f"{script.name} failed:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
     mark.write_text(key)
 
 
-def _judge(work: Path, number: int) -> list[Point]:
+def _judge_run(work: Path, number: int) -> list[Point]:
     """One disturbed run in every form; nothing if the operator wrote what no recorder sees."""
     disturbed = work / "perturbed" / str(number)
-    root = truth.find(dumps.load(recordings.path(REFERENCE, work)), dumps.load(disturbed))
-    found = []
+    root = truth.find_truth(dumps.load(recordings.get_path(REFERENCE, work)), dumps.load(disturbed))
+    points = []
     for name in FORMS if root.ops else ():
         form = formats.FORMS[name]
-        target = formats.made(form.target, recordings.path(TARGET, work))
-        result = dumpdiff.align(target, formats.made(form.reference, disturbed))
+        target = formats.make_form(form.target, recordings.get_path(TARGET, work))
+        result = dumpdiff.align(target, formats.make_form(form.reference, disturbed))
         first = result.first_divergence
         named = first is not None and bool({*first.reference_ops} & root.ops)
-        found.append(
+        points.append(
             Point(
                 root.first,
                 SIZES[number % len(SIZES)],
@@ -105,4 +105,4 @@ def _judge(work: Path, number: int) -> list[Point]:
                 result.verdict,
             )
         )
-    return found
+    return points

@@ -29,7 +29,7 @@ hand: `truth.py` finds it by comparing the recording with the fault and the clea
   a `.pkl` of statistics.
 """
 
-_FOUND = """## Faults found, and false alarms
+_FINDINGS = """## Faults found, and false alarms
 
 {table}
 
@@ -79,15 +79,15 @@ above. Its answer is the first row that it marks. dumpdiff gets the same pair he
 """
 
 
-def document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]) -> str:
+def format_document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]) -> str:
     """The whole section; what was not measured is left out."""
     sections = [
-        (_FOUND, _found(scores)),
-        (_ALIGNMENT, _alignment(scores)),
-        (_CAUSES, _causes(scores)),
-        (_MODELS, _by_model(scores)),
-        (_CURVE, _curve(points) if points else ""),
-        (_PEERS, _peers(verdicts) if verdicts else ""),
+        (_FINDINGS, _format_findings(scores)),
+        (_ALIGNMENT, _format_alignment(scores)),
+        (_CAUSES, _format_causes(scores)),
+        (_MODELS, _format_models(scores)),
+        (_CURVE, _format_curve(points) if points else ""),
+        (_PEERS, _format_peers(verdicts) if verdicts else ""),
     ]
     return (
         "\n".join(
@@ -97,32 +97,32 @@ def document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Seque
     )
 
 
-def write(file: Path, text: str) -> None:
+def write_document(file: Path, text: str) -> None:
     """Put the section between the markers of a file, at its end if it has none."""
-    before, _, rest = file.read_text().partition(BEGIN)
-    after = rest.partition(END)[2] or "\n"
+    before, _, after_begin = file.read_text().partition(BEGIN)
+    after = after_begin.partition(END)[2] or "\n"
     file.write_text(f"{before.rstrip()}\n\n{BEGIN}\n{text}{END}{after}")
 
 
-def failures(scores: Sequence[Score], held_out: bool) -> str:
+def format_failures(scores: Sequence[Score], held_out: bool) -> str:
     """What was said of each case that went wrong; cases that are held out only if asked for."""
-    wrong = [
+    failed_scores = [
         s for s in scores if not s.void and (s.verdict != "aligned" if s.benign else not s.top1)
     ]
     lines = []
-    for s in sorted(wrong, key=lambda s: (s.case, list(FORMS).index(s.form))):
+    for s in sorted(failed_scores, key=lambda s: (s.case, list(FORMS).index(s.form))):
         if s.held_out and not held_out:
             continue
-        wanted = "nothing" if s.benign else f"{s.truth} ({s.cause}, in {s.side})"
+        expected = "nothing" if s.benign else f"{s.truth} ({s.cause}, in {s.side})"
         lines += [
             f"### {s.case} [{s.form}]: {s.verdict}{', found in the first three' if s.top3 else ''}"
         ]
         lines += [
-            f"- truth: {wanted}",
-            *(f"- {number}. {said}" for number, said in enumerate(s.said, 1)),
+            f"- truth: {expected}",
+            *(f"- {number}. {title}" for number, title in enumerate(s.said, 1)),
             "",
         ]
-    hidden = sum(s.held_out for s in wrong)
+    hidden = sum(s.held_out for s in failed_scores)
     void = sorted(
         {
             f"{s.case} [{s.form}]: {s.void}"
@@ -142,40 +142,40 @@ _PARTS: dict[str, Callable[[Score | Verdict], bool]] = {
 }
 
 
-def _found(scores: Sequence[Score]) -> str:
+def _format_findings(scores: Sequence[Score]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in FORMS:
-            ours = [s for s in scores if belongs(s) and s.form == form and not s.void]
-            faulty, benign = [s for s in ours if not s.benign], [s for s in ours if s.benign]
-            if not ours:
+            form_scores = [s for s in scores if belongs(s) and s.form == form and not s.void]
+            faulty, benign = [s for s in form_scores if not s.benign], [s for s in form_scores if s.benign]
+            if not form_scores:
                 continue
             rows.append([
-                part, form, len(faulty), _share(s.top1 for s in faulty), _share(s.top3 for s in faulty),
-                _share(s.verdict == "inconclusive" for s in faulty), _share(s.verdict == "aligned" for s in faulty),
-                f"{_median(s.named for s in faulty if s.top1):.0f}", len(benign),
+                part, form, len(faulty), _format_share(s.top1 for s in faulty), _format_share(s.top3 for s in faulty),
+                _format_share(s.verdict == "inconclusive" for s in faulty), _format_share(s.verdict == "aligned" for s in faulty),
+                f"{_compute_median(s.named for s in faulty if s.top1):.0f}", len(benign),
                 sum(s.verdict == "diverged" for s in benign), sum(s.verdict == "inconclusive" for s in benign),
-                f"{_median(s.seconds for s in ours):.1f}",
+                f"{_compute_median(s.seconds for s in form_scores):.1f}",
             ])  # fmt: skip
     head = (
         "part", "form", "faults", "top-1", "top-3", "inconclusive", "missed", "ops named", "no fault", "false alarms",
         "inconclusive ", "seconds",
     )  # fmt: skip
-    return _markdown(head, rows)
+    return _format_table(head, rows)
 
 
-def _alignment(scores: Sequence[Score]) -> str:
+def _format_alignment(scores: Sequence[Score]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in FORMS:
-            ours = [
+            tallies = [
                 s.pairs for s in scores if belongs(s) and s.form == form and s.pairs and not s.void
             ]
-            if ours:
+            if tallies:
                 rows.append([
-                    part, form, len(ours),
-                    *(_ratio(ours, where, good, bad)
-                      for good, bad in (("right", "wrong"), ("found", "lost")) for where in ("before", "beyond")),
+                    part, form, len(tallies),
+                    *(_format_ratio(tallies, region, right_key, wrong_key)
+                      for right_key, wrong_key in (("right", "wrong"), ("found", "lost")) for region in ("before", "beyond")),
                 ])  # fmt: skip
     head = (
         "part",
@@ -186,16 +186,16 @@ def _alignment(scores: Sequence[Score]) -> str:
         "recall before",
         "recall beyond",
     )
-    return _markdown(head, rows)
+    return _format_table(head, rows)
 
 
-def _ratio(pairs: Iterable[dict[str, dict[str, int]]], where: str, good: str, bad: str) -> str:
-    held = [tally[where] for tally in pairs]
-    right, wrong = sum(tally[good] for tally in held), sum(tally[bad] for tally in held)
-    return f"{right / (right + wrong):.1%}" if right + wrong else "-"
+def _format_ratio(pairs: Iterable[dict[str, dict[str, int]]], region: str, right_key: str, wrong_key: str) -> str:
+    tallies = [tally[region] for tally in pairs]
+    n_right, n_wrong = sum(tally[right_key] for tally in tallies), sum(tally[wrong_key] for tally in tallies)
+    return f"{n_right / (n_right + n_wrong):.1%}" if n_right + n_wrong else "-"
 
 
-def _causes(scores: Sequence[Score]) -> str:
+def _format_causes(scores: Sequence[Score]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in FORMS:
@@ -203,65 +203,65 @@ def _causes(scores: Sequence[Score]) -> str:
                 s for s in scores if belongs(s) and s.form == form and s.top3 and not s.benign
             ]
             if located:
-                right = [s.said_cause == s.cause for s in located]
-                none = [not s.said_cause for s in located]
-                other = [not a and not b for a, b in zip(right, none, strict=True)]
-                rows.append([part, form, len(located), _share(right), _share(none), _share(other)])
-    return _markdown(("part", "form", "located", "the injected one", "none given", "another"), rows)
+                is_correct = [s.said_cause == s.cause for s in located]
+                is_absent = [not s.said_cause for s in located]
+                is_other = [not a and not b for a, b in zip(is_correct, is_absent, strict=True)]
+                rows.append([part, form, len(located), _format_share(is_correct), _format_share(is_absent), _format_share(is_other)])
+    return _format_table(("part", "form", "located", "the injected one", "none given", "another"), rows)
 
 
-def _by_model(scores: Sequence[Score]) -> str:
+def _format_models(scores: Sequence[Score]) -> str:
     faulty = [s for s in scores if not s.benign and not s.void]
     models = list(dict.fromkeys(s.model for s in faulty))
     rows = []
     for model in models:
-        ours = [s for s in faulty if s.model == model]
-        shares = [_share(s.top1 for s in ours if s.form == form) for form in FORMS]
-        rows.append([model, len({s.case for s in ours}), *shares])
-    return _markdown(("model", "faults", *FORMS), rows)
+        model_scores = [s for s in faulty if s.model == model]
+        shares = [_format_share(s.top1 for s in model_scores if s.form == form) for form in FORMS]
+        rows.append([model, len({s.case for s in model_scores}), *shares])
+    return _format_table(("model", "faults", *FORMS), rows)
 
 
-def _curve(points: Sequence[Point]) -> str:
+def _format_curve(points: Sequence[Point]) -> str:
     sizes = sorted({point.size for point in points})
     forms = list(dict.fromkeys(point.form for point in points))
     rows = [
         [
             form,
             *(
-                _share(p.found for p in points if p.form == form and p.size == size)
+                _format_share(p.found for p in points if p.form == form and p.size == size)
                 for size in sizes
             ),
         ]
         for form in forms
     ]
-    return _markdown(("form", *(f"{size:g}" for size in sizes)), rows)
+    return _format_table(("form", *(f"{size:g}" for size in sizes)), rows)
 
 
-def _peers(verdicts: Sequence[Verdict]) -> str:
+def _format_peers(verdicts: Sequence[Verdict]) -> str:
     rows = []
     for part, belongs in _PARTS.items():
         for form in dict.fromkeys(v.form for v in verdicts):
-            ours = [v for v in verdicts if belongs(v) and v.form == form]
-            if ours:
+            form_verdicts = [v for v in verdicts if belongs(v) and v.form == form]
+            if form_verdicts:
                 rows.append([
-                    part, form, len(ours), _share(v.msprobe for v in ours), _share(not v.marked for v in ours),
-                    _share(v.dumpdiff for v in ours),
+                    part, form, len(form_verdicts), _format_share(v.msprobe for v in form_verdicts), _format_share(not v.marked for v in form_verdicts),
+                    _format_share(v.dumpdiff for v in form_verdicts),
                 ])  # fmt: skip
-    return _markdown(
+    return _format_table(
         ("part", "form", "faults", "msprobe top-1", "msprobe marks nothing", "dumpdiff top-1"), rows
     )
 
 
-def _share(flags: Iterable[bool]) -> str:
-    held = list(flags)
-    return f"{sum(held) / len(held):.0%}" if held else "-"
+def _format_share(flags: Iterable[bool]) -> str:
+    values = list(flags)
+    return f"{sum(values) / len(values):.0%}" if values else "-"
 
 
-def _median(values: Iterable[float]) -> float:
+def _compute_median(values: Iterable[float]) -> float:
     return median(list(values) or [0.0])
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [list(map(str, head)), ["---" if column < 2 else "--:" for column in range(len(head))]]
     return "\n".join(
         f"| {' | '.join(line)} |" for line in (*lines, *(list(map(str, row)) for row in rows))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from dumps import Dump, distance, twins
+from dumps import Dump, compute_distance, pair_ops
 
 from dumpdiff.model.dtypes import UNIT_ROUNDOFF
 from dumpdiff.model.trace import BACKWARD, FORWARD, PHASES
@@ -36,7 +36,7 @@ class Truth:
     effect: float  #: largest relative L2 error that it leaves in loss and gradients, if it is of the forward pass
 
 
-def find(clean: Dump, faulty: Dump) -> Truth:
+def find_truth(clean: Dump, faulty: Dump) -> Truth:
     """The root of the fault.
 
     Roots are ops that write a changed tensor and read none; parameters and constants that are changed; and, where it
@@ -45,8 +45,8 @@ def find(clean: Dump, faulty: Dump) -> Truth:
     theirs. Beside the roots counts what returns the same numbers (a module call, a reshape), what computes with a root
     that computes nothing (a parameter, a cast), and the gradient call of a root.
     """
-    pairs = twins(clean, faulty)
-    changed = _changed(clean, faulty, pairs)
+    pairs = pair_ops(clean, faulty)
+    changed = _flag_changes(clean, faulty, pairs)
     ops = faulty.trace.ops
     leaf = (ops["level"] == "op").tolist()
     phase = ops["phase"].tolist()
@@ -63,30 +63,30 @@ def find(clean: Dump, faulty: Dump) -> Truth:
         for op in roots
         if phase[op] == FORWARD or any(faulty.op[row] == op for row in faulty.reads[op])
     ]
-    reached = _phases_reached(faulty, pairs, changed)
+    reached = _list_reached_phases(faulty, pairs, changed)
     candidates = {
-        op for op in {*reading, *_given(faulty, changed, leaf)} or roots if phase[op] in reached
+        op for op in {*reading, *_find_changed_sources(faulty, changed, leaf)} or roots if phase[op] in reached
     }
     if not candidates:
         return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
-    chosen = {op for op in candidates if phase[op] == first_phase}
+    roots_of_phase = {op for op in candidates if phase[op] == first_phase}
     # What amplifies rounding is no root where something else is.
-    chosen = {op for op in chosen if not (changed[faulty.reads[op]] == TOUCHED).any()} or chosen
-    accepted = chosen | _same_numbers(faulty, changed, chosen)
-    accepted |= _consumers(faulty, changed, chosen) | _rewired(
-        clean, faulty, pairs, changed, chosen
+    roots_of_phase = {op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()} or roots_of_phase
+    accepted = roots_of_phase | _find_repeating_ops(faulty, changed, roots_of_phase)
+    accepted |= _find_consumers(faulty, changed, roots_of_phase) | _find_rewired_producers(
+        clean, faulty, pairs, changed, roots_of_phase
     )
     accepted = {op for op in accepted if phase[op] == first_phase}
-    accepted |= {op for op, forward in enumerate(ops["forward"].tolist()) if forward in chosen}
+    accepted |= {op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase}
     names = ops["name"].tolist()
-    effect = _effect(clean, faulty, pairs, changed, first_phase)
+    effect = _compute_effect(clean, faulty, pairs, changed, first_phase)
     return Truth(
-        frozenset(names[op] for op in accepted), names[min(chosen)], first_phase, changed, effect
+        frozenset(names[op] for op in accepted), names[min(roots_of_phase)], first_phase, changed, effect
     )
 
 
-def _phases_reached(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
+def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
     """Phases in which an op that the clean run has too writes something else, or one writes what nothing reads."""
     read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
     phase = faulty.trace.ops["phase"].tolist()
@@ -100,10 +100,10 @@ def _phases_reached(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[
     }
 
 
-def _changed(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
+def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
     """Outputs against the same op's where both ran one program, else against everything that the clean run holds."""
     one_program = clean.program == faulty.program
-    held = set(clean.bits)
+    clean_bits = set(clean.bits)
     named: dict[str, set[str]] = defaultdict(set)
     for name, print_ in zip(clean.trace.tensors["parameter"], clean.bits, strict=True):
         named[name].add(print_)
@@ -129,22 +129,22 @@ def _changed(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
             changed[row] = changed[faulty.makers[row]]
         elif parameter[row] in named and parameter[row]:
             changed[row] = SAME if print_ in named[parameter[row]] else CHANGED
-        elif print_ == clean.bits[twin] if one_program and twin >= 0 else print_ in held:
+        elif print_ == clean.bits[twin] if one_program and twin >= 0 else print_ in clean_bits:
             changed[row] = SAME
         else:
-            alike = [twin] if twin >= 0 else of_size[size[row]]
-            far = all(distance(faulty, row, clean, other) > ROUNDING for other in alike)
-            changed[row] = CHANGED if far else TOUCHED
+            candidates = [twin] if twin >= 0 else of_size[size[row]]
+            is_changed = all(compute_distance(faulty, row, clean, other) > ROUNDING for other in candidates)
+            changed[row] = CHANGED if is_changed else TOUCHED
     return changed
 
 
-def _given(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
+def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
     """Ops that read a changed parameter, constant or first input which nothing recorded made, and pass it on.
 
     Beside the first input are those of its shape: cosine and sine, tokens and labels.
     """
     table = faulty.trace.tensors
-    known = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
+    is_leaf_value = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
     read = [
         r
         for r in np.flatnonzero(changed == CHANGED)
@@ -155,18 +155,18 @@ def _given(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
         for op, rows in enumerate(faulty.writes)
     ]
     first = min((op for op, passes in enumerate(passing) if passes), default=-1)
-    found = {faulty.op[row] for row in read if known.iat[row] and passing[faulty.op[row]]}
-    if not found:
+    source_ops = {faulty.op[row] for row in read if is_leaf_value.iat[row] and passing[faulty.op[row]]}
+    if not source_ops:
         early = {table["shape"].iat[row] for row in read if faulty.op[row] <= first}
-        found = {
+        source_ops = {
             faulty.op[row]
             for row in read
             if table["shape"].iat[row] in early and passing[faulty.op[row]]
         }
-    return found
+    return source_ops
 
 
-def _same_numbers(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:
+def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:
     """Ops and module calls that write what these write, rearranged or as it is."""
     prints = {
         faulty.numbers[row] for op in ops for row in faulty.writes[op] if changed[row] == CHANGED
@@ -178,23 +178,23 @@ def _same_numbers(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[
     }
 
 
-def _consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> set[int]:
+def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> set[int]:
     """Where a root computes nothing (a parameter, a rearrangement, a rounding): also the ops that compute with it."""
-    found: set[int] = set()
+    consumers: set[int] = set()
     for root in roots:
         written = [row for row in faulty.writes[root] if changed[row] == CHANGED]
         read = faulty.reads[root]
-        if all(any(_copies(faulty, row, source) for source in read) or not read for row in written):
+        if all(any(_is_copy(faulty, row, source) for source in read) or not read for row in written):
             prints = {faulty.numbers[row] for row in written}
             readers = {
                 faulty.op[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"
                 and faulty.numbers[row] in prints
             }  # fmt: skip
-            found |= readers | _same_numbers(faulty, changed, readers if len(readers) < 8 else ())
-    return found
+            consumers |= readers | _find_repeating_ops(faulty, changed, readers if len(readers) < 8 else ())
+    return consumers
 
 
-def _copies(faulty: Dump, row: int, source: int) -> bool:
+def _is_copy(faulty: Dump, row: int, source: int) -> bool:
     """Whether a tensor is another rearranged, or rounded to its own dtype."""
     if faulty.numbers[row] == faulty.numbers[source]:
         return True
@@ -203,14 +203,14 @@ def _copies(faulty: Dump, row: int, source: int) -> bool:
     files = table["file"].iat[row] and table["file"].iat[source]
     if not files or table["size"].iat[row] != table["size"].iat[source] or not unit:
         return False
-    ours, theirs = (
-        np.asarray(faulty.trace.array(at), dtype=np.float64).ravel() for at in (row, source)
+    copied_values, source_values = (
+        np.asarray(faulty.trace.array(tensor), dtype=np.float64).ravel() for tensor in (row, source)
     )
     with np.errstate(invalid="ignore"):
-        return bool(np.all(np.abs(ours - theirs) <= 2 * unit * np.abs(theirs)))
+        return bool(np.all(np.abs(copied_values - source_values) <= 2 * unit * np.abs(source_values)))
 
 
-def _rewired(
+def _find_rewired_producers(
     clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
 ) -> set[int]:
     """Where a root reads another, unchanged value than it does in the clean run: also the ops that made that value.
@@ -232,7 +232,7 @@ def _rewired(
     }
 
 
-def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str) -> float:
+def _compute_effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str) -> float:
     """Largest relative L2 error that a fault of the forward pass leaves in the loss and the gradients of parameters.
 
     Infinite where they cannot be compared; faults of other phases are believed.
@@ -252,5 +252,5 @@ def _effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, ph
             last = False
         if faulty.role[row] == "output" and last and changed[row] != UNKNOWN:
             twin = clean.slots.get((pairs[op], table["slot"].iat[row]), -1)
-            worst.append(distance(faulty, row, clean, twin) if twin >= 0 else float("inf"))
+            worst.append(compute_distance(faulty, row, clean, twin) if twin >= 0 else float("inf"))
     return max(worst) if len(worst) > 1 else float("inf")

@@ -14,7 +14,7 @@ from . import confidence
 from .matches import Matching
 from .values import Candidates, find_candidates
 
-#: Informative statistics that a class needs to be paired by value alone (of 4).
+#: Informative statistics that a class needs to be paired only by value (of 4).
 _MIN_EVIDENCE = 2
 #: Informative statistics that a class needs to be paired by a value that does not agree (of 4).
 _MIN_EVIDENCE_BEYOND_NOISE = 3
@@ -37,7 +37,7 @@ _FACTOR_TOLERANCE = 1e-3
 def pair_by_value(matching: Matching) -> Candidates:
     """Pair classes that are each other's only candidate; return all candidates for later stages.
 
-    A class with fewer than two informative statistics is never paired by value alone.
+    A class with fewer than two informative statistics is never paired only by value.
     """
     candidates = find_candidates(matching.prints_t, matching.prints_r, matching.tolerance)
     candidate_pairs = zip(candidates.target.tolist(), candidates.reference.tolist(), strict=True)

@@ -88,8 +88,11 @@ def _pair_moments(
         if matching.classes_t[t] >= 0:
             continue
         similar_r = [r for r in open_r if _compute_distance(shapes_t, t, shapes_r, r) <= tolerance]
-        if similar_r and matching.pair(t, similar_r[-1], "update", confidence.MOMENT):
-            open_r.remove(similar_r[-1])
+        if not similar_r:
+            continue
+        partner = similar_r[-1]
+        if matching.pair(t, partner, "update", confidence.MOMENT):
+            open_r.remove(partner)
             progress = True
     return progress
 

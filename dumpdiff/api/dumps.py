@@ -22,7 +22,7 @@ from ..readers.parts import Part
 from ..reports.alignment import outputs
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
 from .progress import Progress, report_progress
-from .saved import load_folder, read_saved, restore_inputs, save_folder
+from .result_folder import load_folder, read_saved, restore_inputs, save_folder
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import Kind as MappingKind
@@ -130,6 +130,7 @@ def align(
         backend=session,
     )
     if output is not None:
+        result = session.add_drawings(result)  # once, also if the page is written again elsewhere
         result.save(output)
     return result
 
@@ -158,21 +159,14 @@ class Session:
 
     def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
         """Write the result as html, markdown, junit, json or csv."""
-        outputs.write(self._add_drawings(result) if output == "html" else result, output, stream)
+        outputs.write(self.add_drawings(result) if output == "html" else result, output, stream)
 
     def save(self, result: Result, folder: Path) -> None:
         """Write the complete result into a folder."""
-        save_folder(self._add_drawings(result), folder)
+        save_folder(self.add_drawings(result), folder)
 
-    def _explain(self, findings: Sequence[Finding]) -> Sequence[Finding]:
-        if not findings:
-            return ()
-        from ..causes import explain  # most comparisons end in agreement and need none of it
-
-        return explain(self.comparison, findings)
-
-    def _add_drawings(self, result: Result) -> Result:
-        """The result with the data of its drawings."""
+    def add_drawings(self, result: Result) -> Result:
+        """Return the result with the data of its drawings."""
         if result.finding_contexts or not result.findings:
             return result
         from ..figures import collect_finding_contexts
@@ -180,6 +174,13 @@ class Session:
         report_progress(self.progress, "drawing", 0.0)
         contexts = collect_finding_contexts(self.comparison, result)
         return replace(result, finding_contexts=contexts)
+
+    def _explain(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        if not findings:
+            return ()
+        from ..causes import explain  # most comparisons end in agreement and need none of it
+
+        return explain(self.comparison, findings)
 
 
 def load(result: PathLike) -> Result:
@@ -243,11 +244,16 @@ def explain(
     saved = read_saved(result)
     finding_id = saved.find_id(finding)
     again = _repeat(saved, target, reference, rules, explained=(), progress=progress)
-    for candidate in again.findings:
-        if candidate.id == finding_id:
-            return candidate.explain()
+    return _find_again(again.findings, finding_id, result).explain()
+
+
+def _find_again(findings: Sequence[Finding], finding_id: str, result: PathLike) -> Finding:
+    """Return the finding of a saved result among those of the repeated comparison. Raises DumpError."""
+    for finding in findings:
+        if finding.id == finding_id:
+            return finding
     raise DumpError(
-        f"{result}: its dumps no longer give finding {finding} ({finding_id}); run dumpdiff align again"
+        f"{result}: its dumps no longer give finding {finding_id}; run dumpdiff align again"
     )
 
 
@@ -344,7 +350,7 @@ def narrow(
     findings = locate(comparison, inputs.book, saved.min_coverage).findings
     chosen = findings[:3]
     if finding_id is not None:
-        chosen = tuple(candidate for candidate in findings if candidate.id == finding_id)
+        chosen = (_find_again(findings, finding_id, result),)
     folder = Path(output)
     plan = plan_next_dump(comparison.alignment, chosen, ops, folder.absolute())
     folder.mkdir(parents=True, exist_ok=True)

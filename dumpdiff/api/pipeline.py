@@ -56,14 +56,14 @@ def read_flows(
     """Read both sides, name their parameters by the checkpoints if there are any, and return their dataflow."""
     checkpoints = (inputs.weights_target, inputs.weights_reference)
     flows = []
-    for role, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
-        report_progress(progress, f"reading the {role}", 0.0)
+    for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
+        report_progress(progress, f"reading the {side}", 0.0)
         trace = readers.read_part(part)
         if checkpoint is not None:
             trace = _name_parameters(
-                trace, checkpoint, narrow_progress(progress, f"weights of the {role}")
+                trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
             )
-        flows.append(build_flow(trace, narrow_progress(progress, f"statistics of the {role}")))
+        flows.append(build_flow(trace, narrow_progress(progress, f"statistics of the {side}")))
     return flows[0], flows[1]
 
 
@@ -99,7 +99,7 @@ def _measure_baseline(
         step=part.step,
         rank=rank,
         graph=part.graph,
-        roles=("baseline", "reference"),
+        side_names=("baseline", "reference"),
     )
     report_progress(progress, "reading the baseline", 0.0)
     baseline_trace = readers.read_part(baseline_part)

@@ -51,7 +51,7 @@ def _list_ranks(parts: Sequence[Part], step: int | None) -> list[int]:
 
 
 def _choose_part(parts: Sequence[Part], step: int | None, rank: int | None) -> Part:
-    return readers.choose_parts(parts, parts, step=step, rank=rank, roles=("dump", "same dump"))[0]
+    return readers.choose_parts(parts, parts, step=step, rank=rank, side_names=("dump", "same dump"))[0]
 
 
 def _read_batch(trace: Trace, path: str) -> Batch:
@@ -105,7 +105,7 @@ class _ForwardPass:
         self._kinds = [rules.resolve_kind(kind) for kind in trace.ops["kind"]]
         self._is_loss = [rules.get_kind_class(kind) == "loss" for kind in self._kinds]
         self._op, self._size = table["op"].to_numpy(), table["size"].to_numpy()
-        self._role, self._shape = table["role"].tolist(), table["shape"].tolist()
+        self._slot_kind, self._shape = table["slot_kind"].tolist(), table["shape"].tolist()
         self._dtype: list[str] = table["dtype"].tolist()
         is_forward = ((trace.ops["phase"] == FORWARD) & ~trace.ops["recomputed"]).to_numpy()
         is_usable = is_forward[self._op] & ~table["constant"].to_numpy()
@@ -154,7 +154,7 @@ class _ForwardPass:
         for row in self._usable_rows:
             if self._op[row] != op or not is_floating(self._dtype[row]):
                 continue
-            if self._role[row] == "output":
+            if self._slot_kind[row] == "output":
                 outputs.append(row)
             elif len(self._shape[row] or ()) == 2:
                 tables.append(row)
@@ -246,7 +246,7 @@ class _ForwardPass:
 
     def _select_inputs(self, rows: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Return the rows of inputs that have one of these sizes."""
-        return [row for row in rows if self._role[row] == "input" and self._size[row] in sizes]
+        return [row for row in rows if self._slot_kind[row] == "input" and self._size[row] in sizes]
 
     def collect_statistics(self) -> dict[str, TensorStatistics]:
         """Return the statistics of the tokens and labels, if they are comparable."""
@@ -265,18 +265,18 @@ class _ForwardPass:
 
     def _list_lookup_inputs(self) -> list[int]:
         """Return the rows of integers that embeddings read."""
-        input_rows = [row for row in self._integer_rows if self._role[row] == "input"]
+        input_rows = [row for row in self._integer_rows if self._slot_kind[row] == "input"]
         return [row for row in input_rows if self._kinds[self._op[row]] == _LOOKUP]
 
     def _list_loss_inputs(self) -> list[int]:
         """Return the rows of integers that losses read."""
-        input_rows = [row for row in self._integer_rows if self._role[row] == "input"]
+        input_rows = [row for row in self._integer_rows if self._slot_kind[row] == "input"]
         return [row for row in input_rows if self._is_loss[self._op[row]]]
 
     def _count_table_rows(self, op: int) -> int | None:
         """Return the number of rows of the matrix from which an operator gathers."""
         for row in np.flatnonzero(self._op == op).tolist():
-            if self._role[row] == "output" or not is_floating(self._dtype[row]):
+            if self._slot_kind[row] == "output" or not is_floating(self._dtype[row]):
                 continue
             n_rows, *other_extents = self._shape[row] or (0,)
             if len(other_extents) == 1:

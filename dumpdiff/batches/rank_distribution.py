@@ -25,15 +25,15 @@ def judge_tokens(target: Batch, reference: Batch, relation: Relation) -> Iterato
 
 
 def _judge_relation(target: Batch, reference: Batch, relation: Relation) -> Finding:
-    state: State = "agree" if relation.kind == "same" else "differ"
+    state: State = "agree" if relation.kind == "identical" else "differ"
     summary = relation.summary
-    if relation.kind == "order":
+    if relation.kind == "reordered":
         if _has_same_distribution(target, reference, relation):
             state = "agree"
             summary = f"the same {target.n_samples} samples, distributed to the same ranks"
         elif _are_files(target, reference):
             state, summary = "warning", f"{summary}; {_SAME_LOSS}"
-    elif relation.kind == "part":
+    elif relation.kind == "subset":
         state, summary = _judge_part(target, reference, relation)
     elif relation.kind == "longer" and abs(target.sample_length - reference.sample_length) == 1:
         state = "agree"
@@ -43,15 +43,18 @@ def _judge_relation(target: Batch, reference: Batch, relation: Relation) -> Find
 
 def _judge_ranks(target: Batch, reference: Batch, relation: Relation) -> Iterator[Finding]:
     """Yield a finding about the rank of each sample, if both sides know it."""
-    if relation.kind not in ("same", "order") or target.ranks is None or reference.ranks is None:
+    if relation.kind not in ("identical", "reordered"):
         return
-    target_ranks = _renumber_ranks(target.ranks)
-    reference_ranks = _renumber_ranks(reference.ranks)[list(relation.reference_samples)]
+    if target.ranks is None or reference.ranks is None:
+        return
+    n_samples = len(relation.reference_samples)
+    target_ranks = _renumber_ranks(target.ranks, n_samples)
+    reference_ranks = _renumber_ranks(reference.ranks, n_samples)[list(relation.reference_samples)]
     differing_samples = np.flatnonzero(target_ranks != reference_ranks)
     if len(differing_samples):
         first = int(differing_samples[0])
         summary = (
-            f"{len(differing_samples)} of {target.n_samples} samples go to a different rank, first"
+            f"{len(differing_samples)} of {n_samples} samples go to a different rank, first"
             f" sample {first}: rank {target_ranks[first]} against rank {reference_ranks[first]};"
             f" {_SAME_LOSS}"
         )
@@ -65,9 +68,15 @@ def _are_files(target: Batch, reference: Batch) -> bool:
     return "dump" not in (target.kind, reference.kind)
 
 
-def _renumber_ranks(ranks: Ints) -> Ints:
-    """Return (samples,) data-parallel ranks from 0; the ranks of a dump number all devices."""
-    return np.unique(ranks, return_inverse=True)[1]
+def _renumber_ranks(ranks: Ints, n_samples: int) -> Ints:
+    """Return (samples,) data-parallel ranks from 0; the ranks of a dump number all devices.
+
+    All samples of a batch that is one flat row go to the rank of this row.
+    """
+    data_ranks = np.unique(ranks, return_inverse=True)[1]
+    if len(data_ranks) == 1:
+        return np.repeat(data_ranks, n_samples)
+    return data_ranks
 
 
 def _has_same_distribution(target: Batch, reference: Batch, relation: Relation) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 
-#: part: one side holds some samples of the other; longer: the same samples, which one side
-#: continues; offset: samples begin at different tokens of one text; some: some tokens differ.
-Kind = Literal["same", "order", "part", "longer", "offset", "some", "other"]
+#: subset: one side holds some samples of the other; longer: the same samples, which one side
+#: continues; offset: samples begin at different tokens of one text; similar: some tokens differ.
+Kind = Literal["identical", "reordered", "subset", "longer", "offset", "similar", "different"]
 
 #: From this share of equal tokens on, two batches are one batch with differences; below it, they
 #: are two different batches.
@@ -47,13 +47,13 @@ def relate_tokens(target: AnyArray, reference: AnyArray) -> Relation:
     plural = "s" if n_target > 1 else ""
     size = f"{n_target} sample{plural} of {target_length} tokens"
     if np.array_equal(target, reference):
-        return Relation("same", f"the same {size}, bit for bit", tuple(range(n_target)))
+        return Relation("identical", f"the same {size}, bit for bit", tuple(range(n_target)))
     if target_length == reference_length:
         return _relate_same_length(target, reference)
     if n_target == n_reference:
         return _relate_different_length(target, reference)
     return Relation(
-        "other", f"different shapes: {size} against {n_reference} of {reference_length}"
+        "different", f"different shapes: {size} against {n_reference} of {reference_length}"
     )
 
 
@@ -76,12 +76,12 @@ def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
     if n_shared == n_target == n_reference:
         order = format_numbers(reference_samples)
         summary = f"the same {n_target} samples in another order: {order}"
-        return Relation("order", summary, reference_samples)
+        return Relation("reordered", summary, reference_samples)
     if n_shared == min(n_target, n_reference):
         return _describe_part(reference_samples, n_target, n_reference)
     if n_target != n_reference:
         summary = f"{n_target} samples against {n_reference}, {n_shared} of them in both"
-        return Relation("other", summary, reference_samples if n_shared else ())
+        return Relation("different", summary, reference_samples if n_shared else ())
     offset_relation = _find_offset_relation(target, reference)
     if offset_relation is not None:
         return offset_relation
@@ -102,7 +102,7 @@ def _describe_part(reference_samples: tuple[int, ...], n_target: int, n_referenc
         f"the {len(shared_samples)} samples of the {part} are numbers {numbers} of the"
         f" {full}'s {n_full}"
     )
-    return Relation("part", summary, reference_samples)
+    return Relation("subset", summary, reference_samples)
 
 
 def _describe_differences(
@@ -119,7 +119,7 @@ def _describe_differences(
     n_shared = len(_find_shared(reference_samples))
     if equal_share < _MIN_EQUAL_SHARE and not n_shared:
         summary = f"another batch: {100 * equal_share:.0f} % of the tokens are equal, {location}"
-        return Relation("other", summary, (), (sample, position))
+        return Relation("different", summary, (), (sample, position))
     n_differing_samples = int(differs.any(axis=1).sum())
     summary = (
         f"{int(differs.sum())} of {target.size} tokens differ, in {n_differing_samples} of"
@@ -128,7 +128,7 @@ def _describe_differences(
     if any(number not in (-1, index) for index, number in enumerate(reference_samples)):
         numbers = format_numbers(reference_samples)
         summary += f"; {n_shared} samples are in both, with numbers {numbers}"
-    return Relation("some", summary, tuple(range(len(target))), (sample, position))
+    return Relation("similar", summary, tuple(range(len(target))), (sample, position))
 
 
 def _find_samples(target: AnyArray, reference: AnyArray) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def _relate_different_length(target: AnyArray, reference: AnyArray) -> Relation:
         summary += _describe_addition(longer[:, :n_more], "before")
         return Relation("longer", summary)
     share = float((longer[:, :length] == shorter).mean())
-    return Relation("other", f"{lengths}, and {100 * share:.0f} % of the common ones are equal")
+    return Relation("different", f"{lengths}, and {100 * share:.0f} % of the common ones are equal")
 
 
 def _describe_addition(tokens: AnyArray, place: str) -> str:

@@ -42,7 +42,7 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
     """
     common = config["common_dump_settings"]
     is_recorded = flag_recorded_tensors(trace) & np.isin(
-        trace.tensors["role"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
+        trace.tensors["slot_kind"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
     )
     notes: tuple[str, ...] = ()
     if common["kernels"] and common["dump_mode"] == 1:
@@ -111,7 +111,7 @@ def flag_tensors_of_mode(trace: Trace, modes: tuple[str, ...]) -> Flags:
     phases = trace.ops["phase"].to_numpy()[trace.tensors["op"].to_numpy()]
     for column, values in (
         (phases, (FORWARD, BACKWARD)),
-        (trace.tensors["role"].to_numpy(), ("input", "output")),
+        (trace.tensors["slot_kind"].to_numpy(), ("input", "output")),
     ):
         selected_values = [value for value in values if value in modes]
         if selected_values:

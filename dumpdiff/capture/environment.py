@@ -79,7 +79,7 @@ VARIABLES = (
     Variable(
         "ASCEND_LAUNCH_BLOCKING",
         "1",
-        "launches operators one after the other, so that an error names the operator that caused it",
+        "launches operators one by one, so that an error names the operator that caused it",
         "MindSpore 2.4",
     ),
     Variable(
@@ -194,16 +194,13 @@ def build_environment(
     dump_values = _read_dump_variables(Path(config)) if config is not None else {}
     values = {}
     for variable in VARIABLES:
-        is_selected = not variable.is_optional or variable.name in also
-        if framework not in variable.frameworks or not is_selected:
+        if variable.is_optional and variable.name not in also:
             continue
-        value = dump_values.get(variable.name, variable.value)
-        if not value:
-            continue
-        if variable.name == "PYTHONHASHSEED":
-            value = str(seed)
-        values[variable.name] = value
-    return values
+        if framework in variable.frameworks:
+            values[variable.name] = dump_values.get(variable.name, variable.value)
+    if "PYTHONHASHSEED" in values:
+        values["PYTHONHASHSEED"] = str(seed)
+    return {name: value for name, value in values.items() if value}
 
 
 def explain_variables(framework: str, values: Mapping[str, str]) -> str:
@@ -239,8 +236,8 @@ def _read_dump_variables(config: Path) -> dict[str, str]:
         folder = str(config.resolve().parent)
         if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):
             raise DumpError(
-                f"{config}: has no path, and its own folder {folder!r} has characters that MindSpore "
-                "refuses; write a path into the file"
+                f"{config}: has no path, and its own folder {folder!r} has characters that "
+                "MindSpore refuses; write a path into the file"
             )
         values[DIAGNOSTIC] = folder
     return values

@@ -55,8 +55,10 @@ def _fill_up(
     """Return the ops, then all other recordable ops, nearest first in the order of execution."""
     if not ops:
         return ()
-    other_ops = [op for op, phase in enumerate(flow.phases) if recordable[op] and phase in phases]
-    return tuple(dict.fromkeys([*ops, *sorted(other_ops, key=lambda op: abs(op - ops[0]))]))
+    phase_ops = [op for op, phase in enumerate(flow.phases) if phase in phases]
+    other_ops = [op for op in phase_ops if recordable[op]]
+    other_ops.sort(key=lambda op: abs(op - ops[0]))
+    return tuple(dict.fromkeys([*ops, *other_ops]))
 
 
 def _list_partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]:
@@ -77,17 +79,22 @@ def _list_finding_ops(
     flows: tuple[Flow, Flow], findings: Sequence[Finding]
 ) -> Iterable[tuple[int, int]]:
     """Yield (side, op) for the ops of the findings: both sides of the first finding come first."""
-    ids = [{name: op for op, name in enumerate(flow.trace.ops["name"])} for flow in flows]
+    op_names = [flow.trace.ops["name"].tolist() for flow in flows]
+    op_ids = [dict(zip(names, range(len(names)), strict=True)) for names in op_names]
     for finding in findings:
         for side, names in enumerate((finding.target_ops, finding.reference_ops)):
-            yield from ((side, ids[side][name]) for name in names if name in ids[side])
+            recorded_names = [name for name in names if name in op_ids[side]]
+            for name in recorded_names:
+                yield side, op_ids[side][name]
 
 
 def _list_neighbors(flow: Flow, op: int) -> Iterable[int]:
     for value in flow.reads[op]:
-        if (producer := int(flow.producers[value])) >= 0:
+        producer = int(flow.producers[value])
+        if producer >= 0:
             yield producer
-    for value in flow.writes[op] or _list_parameter_values(flow, op):
+    outputs = flow.writes[op] or _list_parameter_values(flow, op)
+    for value in outputs:
         yield from flow.consumers[value]
 
 

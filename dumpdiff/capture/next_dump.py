@@ -22,7 +22,7 @@ from .neighbours import select_nearby_ops
 class NextDump:
     """What to record on one side."""
 
-    role: str  #: target or reference
+    side: str  #: target or reference
     ops: tuple[str, ...]  #: names as in the dump
     file: str  #: name of the configuration file, '' if the dumper has none
     text: str  #: content of that file
@@ -52,15 +52,16 @@ def plan_next_dump(
     """
     if not findings:
         raise DumpError("nothing to record: the comparison has no findings")
-    for role in ("target", "reference"):
-        if (folder / role).exists():
+    for side in ("target", "reference"):
+        if (folder / side).exists():
             raise DumpError(
-                f"{folder / role}: already exists, and two dumps would be mixed; give another folder"
+                f"{folder / side}: already exists, and two dumps would be mixed; "
+                "give another folder"
             )
     nearby_ops = select_nearby_ops(alignment, findings, count)
     sides = [
-        _plan_side(role, flow, ops, folder)
-        for role, flow, ops in zip(
+        _plan_side(side, flow, ops, folder)
+        for side, flow, ops in zip(
             ("target", "reference"),
             (alignment.target, alignment.reference),
             nearby_ops,
@@ -77,17 +78,17 @@ def plan_next_dump(
     return NextDumps(tuple(findings), sides[0], sides[1], commands)
 
 
-def _plan_side(role: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
+def _plan_side(side: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
     trace = flow.trace
     if not ops:
         raise DumpError(
-            f"{trace.source.path}: the {role} has no op near the findings that a dumper can select"
+            f"{trace.source.path}: the {side} has no op near the findings that a dumper can select"
         )
     names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", trace.ops["name"].iat[op]) for op in ops))
-    file, text, instructions = _WRITERS[trace.source.format](role, trace.source, names, folder)
+    file, text, instructions = _WRITERS[trace.source.format](side, trace.source, names, folder)
     cost = estimate_cost(trace, trace.source.format, whole_tensors=flag_op_tensors(trace, ops))
     return NextDump(
-        role,
+        side,
         names,
         file,
         text,
@@ -103,7 +104,7 @@ _DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, it
 
 
 def _write_mindspore_config(
-    role: str, source: Source, names: tuple[str, ...], folder: Path
+    side: str, source: Source, names: tuple[str, ...], folder: Path
 ) -> _DumpRequest:
     """Return a configuration with the ops in ``kernels``.
 
@@ -116,13 +117,13 @@ def _write_mindspore_config(
     devices = (source.rank,) if source.rank is not None else tuple(range(8))
     step = str(source.step or 0)
     options = mindspore.Options(
-        path=str(folder / role), iteration=step, kernels=kernels, devices=devices
+        path=str(folder / side), iteration=step, kernels=kernels, devices=devices
     )
     target = _guess_mindspore_target(source)
     config = mindspore.build_configuration(options, target)
     for violation in mindspore.check(config, target, run_is_local=False):
-        raise DumpError(f"{role}: {violation}")
-    file = f"{role}_dump.json"
+        raise DumpError(f"{side}: {violation}")
+    file = f"{side}_dump.json"
     return (
         file,
         mindspore.format_configuration(config),
@@ -140,10 +141,10 @@ def _guess_mindspore_target(source: Source) -> mindspore.Target:
 
 
 def _write_msprobe_config(
-    role: str, source: Source, names: tuple[str, ...], folder: Path
+    side: str, source: Source, names: tuple[str, ...], folder: Path
 ) -> _DumpRequest:
     options = msprobe.Options(
-        path=str(folder / role),
+        path=str(folder / side),
         framework=source.framework,
         version=msprobe.get_version(source),
         task="tensor",
@@ -152,7 +153,7 @@ def _write_msprobe_config(
         ranks=() if source.rank is None else (str(source.rank),),
         names=names,
     )
-    file = f"{role}_config.json"
+    file = f"{side}_config.json"
     script_lines = msprobe.build_script_lines(
         str(folder / file), source.framework, "plain", options.version
     )
@@ -164,15 +165,16 @@ def _write_msprobe_config(
 
 
 def _write_ptdbg_lines(
-    role: str, source: Source, names: tuple[str, ...], folder: Path
+    side: str, source: Source, names: tuple[str, ...], folder: Path
 ) -> _DumpRequest:
     """Return lines for the script: ptdbg_ascend has no configuration file."""
     scope = ", ".join(map(repr, names))
     return "", "", [
         "from ptdbg_ascend import set_dump_path, set_dump_switch",
-        f"set_dump_path({str(folder / role)!r})",
-        f'set_dump_switch("ON", mode="list", scope=[{scope}], filter_switch="OFF")  # before the step',
-        'set_dump_switch("OFF")  # behind it',
+        f"set_dump_path({str(folder / side)!r})",
+        f'set_dump_switch("ON", mode="list", scope=[{scope}], filter_switch="OFF")'
+        "  # before the step",
+        'set_dump_switch("OFF")  # after it',
     ]  # fmt: skip
 
 

@@ -48,7 +48,8 @@ def format_for_slurm(values: Values) -> str:
     for name, value in values.items():
         if any(letter in ", \t\n'\"" for letter in value):
             raise DumpError(
-                f"{name}={value!r} cannot be written in Slurm's --export; set it in the batch script"
+                f"{name}={value!r} cannot be written in Slurm's --export; "
+                "set it in the batch script"
             )
     assignments = ",".join(f"{name}={value}" for name, value in values.items())
     return f"--export=ALL,{assignments}\n"

@@ -52,11 +52,11 @@ def find_causes(
                 continue
             grade = _grade_residual(cause.residual, case.tolerance)
             rank = (not is_checked, grade, explanation.hypothesis_order, case_order)
-            ranked.append((rank, case.faulty_role, cause))
+            ranked.append((rank, case.faulty_side, cause))
     ranked.sort(key=lambda entry: entry[0])
     best_by_name: dict[str, tuple[str, Cause]] = {}
-    for _, role, cause in ranked:
-        best_by_name.setdefault(cause.name, (role, cause))
+    for _, side, cause in ranked:
+        best_by_name.setdefault(cause.name, (side, cause))
     best_entries = list(best_by_name.values())[:_MAX_CAUSES]
     if not best_entries:
         return "unknown", ()
@@ -99,12 +99,12 @@ def _format_cause(case: FaultCase, candidate: Candidate, residual: float) -> str
     Example: layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8
     """
     finding = case.finding
-    is_target_faulty = case.faulty_role == "target"
+    is_target_faulty = case.faulty_side == "target"
     ops = finding.target_ops if is_target_faulty else finding.reference_ops
     place = finding.scope or (ops[-1] if ops else "this place")
     if not is_target_faulty:
         place = f"{place} of the reference"
-    contrast = f"; the {case.faithful_role} {candidate.contrast}" if candidate.contrast else ""
+    contrast = f"; the {case.faithful_side} {candidate.contrast}" if candidate.contrast else ""
     return (
         f"{place} behaves as {candidate.description}{contrast}; residual {format_number(residual)}"
     )

@@ -171,11 +171,11 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
 
 def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
     """Return (class, tensor) of each input of an op; a class can be read in several layouts."""
-    roles = flow.tensors["role"].to_numpy()
+    slot_kinds = flow.tensors["slot_kind"].to_numpy()
     inputs = []
     for row in flow.get_tensor_ids(op).tolist():
         value = int(flow.tensor_class[row])
-        if value >= 0 and roles[row] != "output":
+        if value >= 0 and slot_kinds[row] != "output":
             inputs.append((value, row))
     return inputs
 

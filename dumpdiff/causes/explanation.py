@@ -39,7 +39,7 @@ def explain(comparison: Comparison, findings: Sequence[Finding]) -> tuple[Findin
 
 
 def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
-    if finding.causes:  # known from the names alone
+    if finding.causes:  # the names are enough to know them
         return finding
     value_pair = index.find_value_pair(finding)
     if value_pair is None:
@@ -68,7 +68,7 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
 
 
 def _format_recomputation(errors: Mapping[str, float]) -> str:
-    parts = [f"the {role} differs by {format_number(error)}" for role, error in errors.items()]
+    parts = [f"the {side} differs by {format_number(error)}" for side, error in errors.items()]
     return f"last op recomputed in float64 from its own inputs: {', '.join(parts)}"
 
 
@@ -88,7 +88,7 @@ def _explain_region(
 
 
 def recompute_last_ops(cases: Sequence[FaultCase]) -> Mapping[str, float]:
-    """Return role -> error of the recorded output against the recomputed one.
+    """Return side -> error of the recorded output against the recomputed one.
 
     The last op of each side is recomputed in float64 from its recorded inputs; the error is a
     relative L2. The result is empty unless both sides end in the same kind of op and both can be
@@ -103,7 +103,7 @@ def recompute_last_ops(cases: Sequence[FaultCase]) -> Mapping[str, float]:
         output = recompute(call.kind, call.inputs, call.keywords, recorded_output=case.faithful)
         if output is None:
             return {}
-        errors[case.faithful_role] = compute_residual(output, case.faithful)
+        errors[case.faithful_side] = compute_residual(output, case.faithful)
     return errors
 
 

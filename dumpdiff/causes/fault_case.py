@@ -60,7 +60,7 @@ class FaultCase:
     """
 
     finding: Finding
-    faulty_role: str  #: 'target' or 'reference'
+    faulty_side: str  #: 'target' or 'reference'
     faulty: Floats  #: value of the faulty side, in the layout of ``faithful``
     faithful: Floats  #: value of the faithful side
     operands: tuple[Operand, ...]  #: of the faithful side, the nearest first
@@ -99,9 +99,9 @@ class FaultCase:
         return is_discrete(self.dtype)
 
     @property
-    def faithful_role(self) -> str:
+    def faithful_side(self) -> str:
         """'target' or 'reference': the side that is assumed to be faithful."""
-        return "reference" if self.faulty_role == "target" else "target"
+        return "reference" if self.faulty_side == "target" else "target"
 
     @cached_property
     def error(self) -> float:

@@ -36,7 +36,7 @@ _MAX_OPERANDS = 40
 _CONSUMER_STEPS = 3
 #: ... unless one step reaches more values than this.
 _MAX_CONSUMED_VALUES = 64
-_ROLES = ("target", "reference")
+_SIDE_NAMES = ("target", "reference")
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
 
@@ -109,7 +109,7 @@ def build_fault_cases(
             parameters = list(_find_parameters(index, faithful, arrays[0].size))
         yield FaultCase(
             finding=finding,
-            faulty_role=_ROLES[faulty],
+            faulty_side=_SIDE_NAMES[faulty],
             faulty=arrays[faulty],
             faithful=arrays[faithful],
             operands=operands[faithful],
@@ -135,7 +135,7 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
     if producer < 0:
         return None
     rows = flow.get_tensor_ids(producer).tolist()
-    outputs = [row for row in rows if flow.tensors["role"].iat[row] == "output"]
+    outputs = [row for row in rows if flow.tensors["slot_kind"].iat[row] == "output"]
     if not outputs or flow.tensor_class[outputs[0]] != value:
         return None
     if max(flow.tensors["size"].iloc[rows]) > MAX_ELEMENTS:

@@ -1,4 +1,4 @@
-"""Causes that statistics alone can show: one tensor is a multiple of the other, or all zeros."""
+"""Causes that statistics are enough to show: one tensor is a multiple of the other, or all zeros."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_causes_in_statistics(
     zero_cause: str,
     factor_cause: str,
 ) -> tuple[Cause, ...]:
-    """Return the causes shown by maximum, minimum, mean and norm alone.
+    """Return the causes that maximum, minimum, mean and norm are enough to show.
 
     A factor must map all of at least three numbers of the reference, none of them zero, to those
     of the target: an unrelated change does not scale extremes, mean and norm by the same factor.

@@ -8,7 +8,13 @@ from ..model.defaults import MIN_COVERAGE
 from ..model.gc_pause import pause_gc
 from ..model.verdict import EXIT_CODES
 from . import options
-from .output import build_console, check_files, show_progress, write_result_files
+from .output import (
+    build_console,
+    check_files,
+    check_folder,
+    show_progress,
+    write_result_files,
+)
 
 _EPILOG = """\b
 Exit codes:
@@ -142,6 +148,8 @@ def align(
         "junit": junit_file,
     }
     check_files(files)
+    if output is not None:
+        check_folder(output)
 
     import dumpdiff
 

@@ -6,7 +6,7 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import show_progress
+from .output import check_folder, show_progress
 
 _EPILOG = """\b
 Exit codes:
@@ -59,6 +59,8 @@ def narrow(
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json', for example from
     statistics. The commands to run are printed with what the dumps will cost.
     """
+    check_folder(output)
+
     import dumpdiff
 
     from ..reports import next_dump

@@ -58,6 +58,14 @@ def check_writable(*files: str | None) -> None:
             raise DumpError(f"{file}: cannot be written, there is no folder {Path(file).parent}")
 
 
+def check_folder(folder: str) -> None:
+    """Fail before the long work if a folder cannot be made because a file has its place. Raises DumpError."""
+    path = Path(folder)
+    for existing in (path, *path.parents):
+        if existing.exists() and not existing.is_dir():
+            raise DumpError(f"{existing}: is a file; give a folder to write")
+
+
 def write_files(result: object, files: Files, package: str) -> None:
     """Write every output that was asked for, each by the module of its name in ``package``.
 

@@ -11,11 +11,11 @@ _FRAMEWORKS = ("pytorch", "mindspore", "megatron", "mindformers")
 
 _EPILOG = """\b
 Kinds:
-  seed        the same random numbers and the same arithmetic in every run
-  local-norm  prints the L2 norm of every parameter's gradient, with names
-  save-grads  saves every parameter's gradient, for the other run to load
-  load-grads  makes the optimizer use saved gradients
-  dump        dumps the steps that a configuration asks for
+  seed        gives the same random numbers and the same arithmetic in every run
+  local-norm  prints the L2 norm of each parameter's gradient with its name
+  save-grads  saves the gradient of each parameter for the other run to load
+  load-grads  replaces the gradients by saved ones before the optimizer step
+  dump        dumps the steps that the configuration selects
 
 \b
 Exit codes:

@@ -20,7 +20,7 @@ _MIN_RELATIVE_SIZE = 1e-3
 _MIN_ENERGY, _MAX_ENERGY = 1e-25, 1e30
 #: A masked element is at the lowest element, give or take a score: within 1 % of it.
 _MASK_SHARE = 0.99
-#: A mask must be far from all other elements: none lies between half of it and it.
+#: A mask must be far from all other elements: none is between half of it and it.
 _GAP_SHARE = 0.5
 
 

@@ -197,7 +197,7 @@ def _load_tensors(flow: Flow, values: tuple[int, ...]) -> list[AnyArray]:
 
 
 def _compare_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
-    """Mark pairs with NaN or Inf on one side only, by statistics alone.
+    """Mark pairs with NaN or Inf on one side only, as their statistics show.
 
     A mask of -Inf on one side and of -1e9 or similar on the other is not a mismatch.
     """

@@ -98,7 +98,7 @@ def compute_tolerances(
 def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
     """Return the noise per pair: eight times the lower quartile of the errors of its phase.
 
-    Only pairs made by value alone are used; the noise of a discrete value is 0. Rounding errors
+    Only pairs found by value are used; the noise of a discrete value is 0. Rounding errors
     grow along a network, and more so in its backward pass; the errors where this pair of dumps
     agrees bound what to expect. The lower quartile is used because most values diverge after a
     divergence. The noise is at most 64 tolerances.
@@ -139,7 +139,7 @@ def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:
 
 
 def compute_print_resolution(alignment: Alignment) -> float:
-    """Return the error that printing alone can cause between two equal numbers."""
+    """Return the error that printing can cause between two equal numbers."""
     target_source = alignment.target.trace.source
     reference_source = alignment.reference.trace.source
     return _PRINT_UNITS * (target_source.resolution + reference_source.resolution)
@@ -148,7 +148,7 @@ def compute_print_resolution(alignment: Alignment) -> float:
 def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     """Return the finer floating dtype.
 
-    If one side alone rounds coarsely, that is a difference, not noise.
+    If only one side rounds coarsely, that is a difference, not noise.
     """
     floating = [dtype for dtype in (dtype_t, dtype_r) if dtype in UNIT_ROUNDOFF]
     if not floating:

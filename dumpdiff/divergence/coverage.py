@@ -38,7 +38,7 @@ def flag_compared_ops(flow: Flow, nodes: Ints, is_flagged: Flags) -> tuple[Flags
     """
     op_of_tensor = flow.tensors["op"].to_numpy()
     is_backward_record = flow.trace.ops["forward"].to_numpy()[op_of_tensor] >= 0
-    is_gradient = is_backward_record & (flow.tensors["role"] == "input").to_numpy()
+    is_gradient = is_backward_record & (flow.tensors["slot_kind"] == "input").to_numpy()
     rows = np.flatnonzero((flow.is_computed | is_gradient) & (flow.tensor_class >= 0))
     n_ops = len(flow.trace.ops)
     ops = op_of_tensor[rows]

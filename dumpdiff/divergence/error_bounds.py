@@ -100,10 +100,13 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
                 is_sum[node] = bool(producer >= 0) and kinds[producer] in _SUM_KINDS
 
     def compute_share(node: int, child: int) -> float:
-        share = 1.0
-        if is_sum[child] and rms[child] > 0:
-            share = rms[node] / rms[child]
-        return min(1.0, share) if math.isfinite(share) else 1.0
+        has_share = is_sum[child] and rms[child] > 0
+        if not has_share:
+            return 1.0
+        share = rms[node] / rms[child]
+        if not math.isfinite(share):
+            return 1.0
+        return min(1.0, share)
 
     return compute_share
 

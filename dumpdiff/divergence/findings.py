@@ -158,9 +158,9 @@ def _build_finding(
     row = graph.comparison.pairs.iloc[location.node]
     scalars = _describe_scalars(graph, location)
     source = {}
-    for role, side in (("target", location.target), ("reference", location.reference)):
+    for side_name, side in (("target", location.target), ("reference", location.reference)):
         if side.source:
-            source[role] = side.source
+            source[side_name] = side.source
     return Finding(
         rank=rank,
         kind=kind,

@@ -80,12 +80,13 @@ class Location:
         for side in (self.target, self.reference):
             is_parameter = bool(side.parameter) and side.is_graph_input
             if is_parameter:
-                return side.scope or side.parameter.rpartition(".")[0]
+                module = side.parameter.rpartition(".")[0]
+                return side.scope or module
         scope_t, scope_r = self.target.scope, self.reference.scope
         target_encloses = bool(scope_t) and scope_r.startswith(f"{scope_t}.")
-        if target_encloses or not scope_r:
+        if target_encloses:
             return scope_t
-        return scope_r
+        return scope_r or scope_t
 
 
 def build_location(
@@ -123,12 +124,15 @@ def _list_ops(flow: Flow, classes: Ints, node: int, unpaired_nodes: tuple[int, .
 
     If there are none, return the first consumer of the node's value.
     """
-    own_value = int(classes[node])
-    values = [int(classes[n]) for n in (*unpaired_nodes, node) if classes[n] >= 0]
+    nodes = (*unpaired_nodes, node)
+    values = [int(classes[n]) for n in nodes if classes[n] >= 0]
     producers = {int(flow.producers[value]) for value in values} - {-1}
-    if not producers and own_value >= 0:
-        return flow.consumers[own_value][:1]
-    return sorted(producers)
+    if producers:
+        return sorted(producers)
+    own_value = int(classes[node])
+    if own_value < 0:
+        return []
+    return flow.consumers[own_value][:1]
 
 
 def _find_op_before_omission(

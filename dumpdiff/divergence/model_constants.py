@@ -60,12 +60,7 @@ def _names_parameters(flow: Flow) -> bool:
 
 def _is_untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
     """Return whether gradients flow back through the consumers of a value, but not to it."""
-    levels = flow.trace.ops["level"]
-    consumers = []
-    for op in flow.consumers[value]:
-        is_forward_op = flow.phases[op] == FORWARD and levels.iat[op] == "op"
-        if is_forward_op and flow.writes[op]:
-            consumers.append(op)
+    consumers = _list_forward_consumers(flow, value)
     consumer_kinds = {kinds[op] for op in consumers}
     if not consumers or not consumer_kinds <= _ELEMENTWISE_KINDS:
         return False
@@ -75,3 +70,14 @@ def _is_untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
         edges = {(output, read) for output in flow.writes[op] for read in flow.reads[op]}
         trained_inputs |= {read for _, read in edges & gradient_edges}
     return bool(trained_inputs) and value not in trained_inputs
+
+
+def _list_forward_consumers(flow: Flow, value: int) -> list[int]:
+    """Return the forward ops that read a value and have an output, without calls of modules."""
+    levels = flow.trace.ops["level"]
+    consumers = []
+    for op in flow.consumers[value]:
+        is_forward_op = flow.phases[op] == FORWARD and levels.iat[op] == "op"
+        if is_forward_op and flow.writes[op]:
+            consumers.append(op)
+    return consumers

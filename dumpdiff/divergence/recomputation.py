@@ -150,7 +150,7 @@ def _has_narrow_dtype(graph: JointGraph, node: int) -> bool:
 
 def _is_first_output(flow: Flow, rows: Sequence[int], value: int) -> bool:
     """Return whether the value is the op's first output, which is the one that is recomputed."""
-    outputs = [row for row in rows if flow.tensors["role"].iat[row] == "output"]
+    outputs = [row for row in rows if flow.tensors["slot_kind"].iat[row] == "output"]
     return bool(outputs) and flow.tensor_class[outputs[0]] == value
 
 
@@ -193,11 +193,11 @@ def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, f
     """Return (position, unit roundoff) of the inputs that differ, none if it is not known."""
     reference = graph.comparison.alignment.reference
     errors = graph.comparison.pairs["error"].to_numpy()
-    roles, dtypes = reference.tensors["role"], reference.tensors["dtype"]
+    slot_kinds, dtypes = reference.tensors["slot_kind"], reference.tensors["dtype"]
     differing_inputs: list[tuple[int, float]] = []
     position = 0
     for row in op.rows:
-        if roles.iat[row] == "output" or not _is_positional(reference, row):
+        if slot_kinds.iat[row] == "output" or not _is_positional(reference, row):
             continue
         value, dtype = int(reference.tensor_class[row]), str(dtypes.iat[row])
         if value >= 0 and is_floating(dtype):
@@ -214,7 +214,7 @@ def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, f
 def _is_positional(flow: Flow, row: int) -> bool:
     """Return whether a tensor is in ``Execution.inputs``, not in its keyword arguments."""
     slot = str(flow.tensors["slot"].iat[row]).partition(".")[2]
-    return bool(flow.tensors["role"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
+    return bool(flow.tensors["slot_kind"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
 
 
 def _measure_enlargement(

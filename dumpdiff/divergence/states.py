@@ -252,15 +252,16 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
     """Return whether a value diverged, but nothing that it depends on is introduced.
 
     This happens where gradients diverge because the forward pass does, but the forward pass counts
-    as reconverged: what follows in it is equal, or looks equal in a coarse dtype and by statistics
-    alone.
+    as reconverged: what follows in it is equal, or looks equal in a coarse dtype, or its statistics
+    look equal.
     """
     introduced_nodes = {node for node, name in enumerate(state) if name == INTRODUCED}
     if any(graph.phase[node] == FORWARD for node in introduced_nodes):
         return False
     explained_nodes: set[int] = set()
     for node in graph.order:
-        if node in introduced_nodes or not explained_nodes.isdisjoint(graph.parents[node]):
+        has_explained_parent = not explained_nodes.isdisjoint(graph.parents[node])
+        if has_explained_parent or node in introduced_nodes:
             explained_nodes.add(node)
         elif state[node] in (PROPAGATED, AMPLIFIED):
             return True

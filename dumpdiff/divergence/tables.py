@@ -63,7 +63,7 @@ def _find_result_tensors(flow: Flow) -> Ints:
     """Return the ids of all result tensors of one side."""
     tensors = flow.tensors
     is_backward_record = flow.trace.ops["forward"].to_numpy()[tensors["op"].to_numpy()] >= 0
-    is_gradient = is_backward_record & (tensors["role"] == "input").to_numpy()
+    is_gradient = is_backward_record & (tensors["slot_kind"] == "input").to_numpy()
     has_class = flow.tensor_class >= 0
     is_leaf = has_class
     if len(flow.classes):
@@ -84,28 +84,28 @@ def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
         alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True
     )
     partner_ops = dict(paired_ops)
-    tensors_at: dict[tuple[int, int, str], int] = {}  # (op, class, role) -> first tensor
+    tensors_at: dict[tuple[int, int, str], int] = {}  # (op, class, kind of slot) -> first tensor
     known_rows = np.flatnonzero(target.tensor_class >= 0)
     rows = zip(
         known_rows.tolist(),
         target.tensors["op"].to_numpy()[known_rows].tolist(),
         target.tensor_class[known_rows].tolist(),
-        target.tensors["role"].to_numpy()[known_rows].tolist(),
+        target.tensors["slot_kind"].to_numpy()[known_rows].tolist(),
         strict=True,
     )
-    for row, op, value, role in rows:
-        tensors_at.setdefault((op, value, role), row)
+    for row, op, value, slot_kind in rows:
+        tensors_at.setdefault((op, value, slot_kind), row)
     representatives = target.list_column("tensor")
     ops_r = reference.tensors["op"].to_numpy()[rows_r].tolist()
-    roles_r = reference.tensors["role"].to_numpy()[rows_r].tolist()
+    slot_kinds_r = reference.tensors["slot_kind"].to_numpy()[rows_r].tolist()
     values_t = graph.target_classes[nodes].tolist()
     partners = []
-    for op_r, role, value in zip(ops_r, roles_r, values_t, strict=True):
+    for op_r, slot_kind, value in zip(ops_r, slot_kinds_r, values_t, strict=True):
         op_t = partner_ops.get(op_r, -1)
         partner = int(representatives[value])
-        for candidate_role in (role, "output", "input", "parameter"):
-            if (op_t, value, candidate_role) in tensors_at:
-                partner = tensors_at[op_t, value, candidate_role]
+        for candidate_kind in (slot_kind, "output", "input", "parameter"):
+            if (op_t, value, candidate_kind) in tensors_at:
+                partner = tensors_at[op_t, value, candidate_kind]
                 break
         partners.append(partner)
     return np.array(partners, dtype=np.int64)

@@ -202,9 +202,9 @@ def _summarize_side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
     return Side(trace.source, len(trace.ops), len(trace.tensors), all_problems)
 
 
-def _collect_reader_details(flow: Flow, role: str) -> dict[str, object]:
+def _collect_reader_details(flow: Flow, side: str) -> dict[str, object]:
     details = flow.trace.source.details
-    return {f"{role}_{name}": details[name] for name in _READER_DETAILS if name in details}
+    return {f"{side}_{name}": details[name] for name in _READER_DETAILS if name in details}
 
 
 def _compute_noise_floor(comparison: Comparison, state: Objects) -> float:

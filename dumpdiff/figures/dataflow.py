@@ -46,26 +46,29 @@ class Dataflow:
 
     def get_phase(self, op: int) -> str:
         """Return the phase of an op: forward, backward, ..."""
-        value = self.get_unmade_value(op)
+        value = self.get_unrecorded_output(op)
         if value < 0:
             return self.flow.phases[op]
         return str(self.flow.list_column("phase")[value])
 
-    def get_unmade_value(self, op: int) -> int:
+    def get_unrecorded_output(self, op: int) -> int:
         """Return the value that an op of :meth:`with_unmade_value` stands for, -1 for other ops."""
         return max(-1, op - len(self.flow.phases))
 
-    def with_unmade_value(self, value: int) -> tuple[Dataflow, int]:
+    def with_unrecorded_producer(self, value: int) -> tuple[Dataflow, int]:
         """Return (the dataflow with an extra op as the producer of ``value``, that op).
 
         ``value`` is one that no recorded op produces.
         """
         op = len(self.flow.phases) + value
-        consumers = [op_ for op_ in self.flow.consumers[value] if self.computing[op_]]
-        other_links = [link for link in self.links if link.value != value]
+        recorded_consumers = self.flow.consumers[value]
+        consumers = [consumer for consumer in recorded_consumers if self.computing[consumer]]
+        other_links = []
         input_links: dict[Link, None] = {}
         for link in self.links:
-            if link.value == value and link.producer < min(consumers):
+            if link.value != value:
+                other_links.append(link)
+            elif link.producer < min(consumers):
                 source = link.produced_value
                 input_links[Link(link.producer, op, source, source)] = None
         output_links = [Link(op, consumer, value, value) for consumer in consumers]
@@ -80,7 +83,7 @@ class Dataflow:
 
         These are its outputs, and the gradients that a backward call received.
         """
-        unmade_value = self.get_unmade_value(op)
+        unmade_value = self.get_unrecorded_output(op)
         if unmade_value >= 0:
             return (unmade_value,)
         return tuple(dict.fromkeys((*self.flow.writes[op], *_list_taken_gradients(self.flow, op))))
@@ -139,9 +142,13 @@ def _find_producer(flow: Flow, value: int) -> int:
 
     For a gradient whose producer was not recorded, this is the backward call that received it.
     """
-    if flow.producers[value] >= 0:
-        return int(flow.producers[value])
-    return next((op for op in flow.consumers[value] if _takes_gradient(flow, op)), -1)
+    producer = int(flow.producers[value])
+    if producer >= 0:
+        return producer
+    for op in flow.consumers[value]:
+        if _takes_gradient(flow, op):
+            return op
+    return -1
 
 
 def _takes_gradient(flow: Flow, op: int) -> bool:

@@ -42,7 +42,7 @@ def build_neighborhoods(
     producers = list(finding_ops)  # per side an op, or the stand-in for a value's producer
     for side, value in enumerate(values or ()):
         if not flows[side].is_produced(value):
-            flows[side], producers[side] = flows[side].with_unmade_value(value)
+            flows[side], producers[side] = flows[side].with_unrecorded_producer(value)
     sides = replace(sides, flows=(flows[0], flows[1]))
     center: Unit = (producers[0], producers[1])
     partners = _pair_finding_ops(sides.partners, center)
@@ -90,7 +90,6 @@ def _build_neighborhood(
     sides: ComparedSides, side: int, units: Sequence[Unit], levels: Mapping[Unit, int], omitted: int
 ) -> Neighborhood:
     drawn_ops = [unit[side] for unit in units if unit[side] >= 0]
-    positions = {op: position for position, op in enumerate(drawn_ops)}
     other_ops = [unit[1 - side] for unit in units if unit[1 - side] >= 0]
     other_positions = {op: position for position, op in enumerate(other_ops)}
     nodes = []
@@ -98,19 +97,26 @@ def _build_neighborhood(
         if unit[side] >= 0:
             partner = other_positions.get(unit[1 - side], -1)
             nodes.append(_build_node(sides, side, unit[side], levels[unit], partner))
+    edges = _build_edges(sides, side, drawn_ops)
+    return Neighborhood(tuple(nodes), tuple(edges), omitted)
+
+
+def _build_edges(sides: ComparedSides, side: int, drawn_ops: Sequence[int]) -> list[Edge]:
+    """Return the edges between the drawn ops; their ends are positions in ``drawn_ops``."""
+    positions = {op: position for position, op in enumerate(drawn_ops)}
     flow, states = sides.flows[side], sides.value_states[side]
     edges = []
     for op in drawn_ops:
         links = [link for link in flow.inputs.get(op, ()) if link.producer in positions]
         edges += [_build_edge(flow.flow, states, link, positions) for link in links]
-    return Neighborhood(tuple(nodes), tuple(edges), omitted)
+    return edges
 
 
 def _build_node(sides: ComparedSides, side: int, op: int, level: int, partner: int) -> Node:
     dataflow = sides.flows[side]
     ops = dataflow.flow.trace.ops
     state, error = sides.value_states[side].find_worst(dataflow.list_results(op))
-    value = dataflow.get_unmade_value(op)
+    value = dataflow.get_unrecorded_output(op)
     if value >= 0:
         name, kind = _name_unmade_value(dataflow.flow, value)
         return Node(name, kind, "", state, level, partner, error, source="", stack="")
@@ -145,7 +151,7 @@ def _build_edge(flow: Flow, states: ValueStates, link: Link, positions: Mapping[
     slot, row = "", int(flow.list_column("tensor")[link.value])
     if link.consumer < len(flow.phases):
         rows = flow.get_tensor_ids(link.consumer)
-        is_input = flow.tensors["role"].to_numpy()[rows] != "output"
+        is_input = flow.tensors["slot_kind"].to_numpy()[rows] != "output"
         row = int(rows[(flow.tensor_class[rows] == link.value) & is_input][0])
         slot = str(flow.tensors["slot"].iat[row])
     state, error = states.find_worst((link.value,))

@@ -119,10 +119,15 @@ def _compute_levels(units: Sequence[Unit], flows: Flows) -> dict[Unit, int] | No
         for unit in ready:
             new_levels[unit] = max((levels[p] + 1 for p in producers[unit]), default=0)
         levels.update(new_levels)
-    for unit in sorted(units, key=lambda u: -levels[u]):
-        consumer_levels = [levels[other] for other in units if unit in producers[other]]
-        levels[unit] = max(levels[unit], min(consumer_levels, default=0) - 1)
+    _move_to_consumers(levels, producers)
     return levels
+
+
+def _move_to_consumers(levels: dict[Unit, int], producers: Mapping[Unit, set[Unit]]) -> None:
+    """Move each unit down to the level before its first consumer, last levels first."""
+    for unit in sorted(levels, key=lambda u: -levels[u]):
+        consumer_levels = [level for other, level in levels.items() if unit in producers[other]]
+        levels[unit] = max(levels[unit], min(consumer_levels, default=0) - 1)
 
 
 def _find_producers(units: Sequence[Unit], flows: Flows) -> dict[Unit, set[Unit]]:
@@ -132,6 +137,7 @@ def _find_producers(units: Sequence[Unit], flows: Flows) -> dict[Unit, set[Unit]
         unit_of_op = {unit[side]: unit for unit in units if unit[side] >= 0}
         for unit in units:
             for link in flow.inputs.get(unit[side], ()):
-                if link.producer in unit_of_op:
-                    producers[unit].add(unit_of_op[link.producer])
+                producer = unit_of_op.get(link.producer)
+                if producer is not None:
+                    producers[unit].add(producer)
     return producers

@@ -12,7 +12,7 @@ from ..model.formatting import format_number
 from ..model.stage import Stage
 from ..model.verdict import Verdict
 from ..rulebook import Rules, load_rules
-from .norms import Norms
+from .norms import Norms, choose_scale
 from .pairs import PairedSides, pair_sides
 from .patterns import Pattern, find_patterns
 from .row import Row
@@ -71,12 +71,14 @@ class NormComparison:
     def _compute_agreeing_share(self) -> float:
         """Return the share of the rows that agree in the sum of squared norms."""
         total, agreeing = 0.0, 0.0
+        scale = choose_scale(np.array([row.reference_norm for row in self.rows]))
         for row in self.rows:
             if not np.isfinite(row.reference_norm):
                 continue
-            total += row.reference_norm**2
+            square = (row.reference_norm / scale) ** 2
+            total += square
             if row.state == "agree":
-                agreeing += row.reference_norm**2
+                agreeing += square
         return agreeing / total if total else 1.0
 
     def to_stage(self) -> Stage:
@@ -121,7 +123,7 @@ class NormComparison:
             yield f"{len(inconclusive_rows) - len(finite_rows)} norms are not finite on both sides"
         if coarse_rows:
             yield f"{len(coarse_rows)} norms are printed with too few digits to be compared"
-        for role, unpaired_names in (
+        for side_name, unpaired_names in (
             ("target", self.target_unpaired),
             ("reference", self.reference_unpaired),
         ):
@@ -129,7 +131,7 @@ class NormComparison:
                 names = ", ".join(unpaired_names[:_MAX_NAMES])
                 if len(unpaired_names) > _MAX_NAMES:
                     names += ", ..."
-                yield f"{len(unpaired_names)} of the {role}'s parameters have no partner: {names}"
+                yield f"{len(unpaired_names)} of the {side_name}'s parameters have no partner: {names}"
 
     def _compute_median(self) -> float:
         """Return the median of all finite relative differences."""
@@ -138,8 +140,8 @@ class NormComparison:
     def format_totals(self) -> list[str]:
         """Return a line per side: the norm of all gradients, computed and as printed by the log."""
         lines = []
-        for role, side in (("target", self.target), ("reference", self.reference)):
-            line = f"{role}: {len(side)} local norms, together {side.combined_norm:.6g}"
+        for side_name, side in (("target", self.target), ("reference", self.reference)):
+            line = f"{side_name}: {len(side)} local norms, together {side.combined_norm:.6g}"
             if np.isfinite(side.global_norm):
                 line += f", printed {side.global_norm:.6g}"
             lines.append(line)
@@ -209,11 +211,11 @@ def _build_rows(sides: PairedSides, judgement: Judgement) -> list[Row]:
 
 def _list_notes(sides: PairedSides) -> Iterator[str]:
     target, reference = sides.target, sides.reference
-    for role, side in (("target", target), ("reference", reference)):
+    for side_name, side in (("target", target), ("reference", reference)):
         for note in side.notes:
-            yield f"{role}: {note}"
+            yield f"{side_name}: {note}"
         for problem in side.problems:
-            yield f"{role}: {problem}"
+            yield f"{side_name}: {problem}"
     steps_known = target.step is not None and reference.step is not None
     if steps_known and target.step != reference.step:
         yield (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..model.arrays import Floats, Ints
 from ..model.trace import Problem
+
+#: Up to this norm, squares are summed as they are: 1e8 squares stay within float64 (1.8e308).
+_MAX_UNSCALED = 1e150
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,29 @@ class Norms:
     @property
     def combined_norm(self) -> float:
         """The L2 norm of all gradients: the root of the sum of squared norms."""
-        return float(np.sqrt(np.sum(np.square(self.values))))
+        return combine_norms(self.values)
 
     def label(self, index: int) -> str:
         """Return the name of a parameter, or its number in the list, e.g. ``#3``."""
         return self.names[index] or f"#{index + 1}"
+
+
+def choose_scale(norms: Floats) -> float:
+    """Return a power of two; norms are divided by it before they are squared.
+
+    It is 1 unless their squares could overflow.
+    """
+    largest = float(np.max(norms[np.isfinite(norms)], initial=0.0))
+    if largest < _MAX_UNSCALED:
+        return 1.0
+    _, exponent = math.frexp(largest)
+    return math.ldexp(1.0, exponent - 1)
+
+
+def combine_norms(norms: Floats) -> float:
+    """Return the root of the sum of squared norms."""
+    scale = choose_scale(norms)
+    return scale * float(np.sqrt(np.sum(np.square(norms / scale))))
 
 
 def build_norms(

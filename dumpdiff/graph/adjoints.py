@@ -88,10 +88,12 @@ def _match_inputs_to_gradients(
     flow: Flow, inputs: Sequence[int], gradients: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (input, gradient) of equal size: by position if the counts are equal, else by size."""
-    is_complete = len(inputs) == len(gradients)
+    has_equal_counts = len(inputs) == len(gradients)
     for position, gradient in enumerate(gradients):
+        candidates = inputs
+        if has_equal_counts:
+            candidates = inputs[position : position + 1]
         size = flow.sizes[gradient]
-        candidates = inputs[position : position + 1] if is_complete else inputs
         fitting_inputs = [value for value in candidates if flow.sizes[value] == size]
         if len(fitting_inputs) == 1:
             yield fitting_inputs[0], gradient
@@ -118,13 +120,14 @@ def _contains_all(flow: Flow, module: int, calls: Sequence[int]) -> bool:
     return all(call == module or module in flow.iterate_enclosing_calls(call) for call in calls)
 
 
-def _collect_arguments(flow: Flow, roles: tuple[str, ...]) -> list[list[int]]:
-    """Return per op the classes of its positional floating tensors of these roles, in order."""
+def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int]]:
+    """Return per op the classes of its positional floating tensors in slots of these kinds, in order."""
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
-    columns = (flow.tensors[name].tolist() for name in ("op", "role", "slot", "dtype", "constant"))
+    names = ("op", "slot_kind", "slot", "dtype", "constant")
+    columns = [flow.tensors[name].tolist() for name in names]
     rows = zip(flow.tensor_class.tolist(), *columns, strict=True)
-    for value, op, role, slot, dtype, constant in rows:
-        if constant or role not in roles:
+    for value, op, slot_kind, slot, dtype, constant in rows:
+        if constant or slot_kind not in slot_kinds:
             continue
         is_positional = slot.rpartition(".")[2].isdigit()
         if is_positional and is_floating(dtype):
@@ -147,8 +150,9 @@ def _has_detour(flow: Flow, output: int, value: int) -> bool:
 
     An example is x * sigmoid(x).
     """
-    todo = [other for other in flow.reads[int(flow.producers[output])] if other != value]
-    for other in todo:
+    output_producer = int(flow.producers[output])
+    todo = [other for other in flow.reads[output_producer] if other != value]
+    for other in todo:  # grows on the way
         producer = int(flow.producers[other])
         if producer < 0:
             continue
@@ -287,22 +291,33 @@ class _Sweep:
     def _find_open_inputs(self, op: int, path: _Path) -> list[int]:
         """Return the inputs of the forward op whose gradient this op may give, in order."""
         producer = self._get_forward_producer(path.output)
-        kind, inputs = self.kinds[producer], list(self.flow.reads[producer])
-        is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
-        if kind in _NONLINEAR and not path.used_values:
+        kind = self.kinds[producer]
+        is_product = kind in _PRODUCTS and len(self.flow.reads[producer]) > 1
+        if (is_product or kind in _NONLINEAR) and not path.used_values:
             return []
+        is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
         if path.n_steps < _MIN_STEPS.get(kind, 1) and not is_fused:
             return []
-        if kind in _PRODUCTS and len(inputs) > 1:
-            if not path.used_values:
-                return []
-            inputs = [value for value in inputs if value not in path.used_values]
-        if kind == "sub":
-            inputs = inputs[1:]
-        if kind == "add":  # an input as large as the sum has the gradient of the sum itself
-            size = self.flow.sizes[path.output]
-            inputs = [value for value in inputs if self.flow.sizes[value] != size]
+        inputs = self._select_inputs(producer, path)
         return [value for value in inputs if (path.output, value) not in self.by_edge]
+
+    def _select_inputs(self, producer: int, path: _Path) -> list[int]:
+        """Return the inputs of the forward op to which a gradient computed on this path can belong.
+
+        The gradient of one factor is computed from the other factors. The first input of a
+        difference and a term as large as the sum have the gradient of the output itself, so they
+        are excluded.
+        """
+        kind = self.kinds[producer]
+        inputs = list(self.flow.reads[producer])
+        if kind in _PRODUCTS and len(inputs) > 1:
+            return [value for value in inputs if value not in path.used_values]
+        if kind == "sub":
+            return inputs[1:]
+        if kind == "add":
+            output_size = self.flow.sizes[path.output]
+            return [value for value in inputs if self.flow.sizes[value] != output_size]
+        return inputs
 
     def _set_edge_gradient(self, output: int, value: int, gradient: int) -> None:
         """Make it the gradient that flows back from an output to an input."""

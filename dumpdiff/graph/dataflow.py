@@ -84,10 +84,10 @@ class Flow:
         """Forward class -> class of its gradient, where backward ops name their forward call."""
         ops = self.tensors["op"].to_numpy()
         calls = self.trace.ops["forward"].to_numpy()[ops]
-        roles = self.tensors["role"].to_numpy()
+        slot_kinds = self.tensors["slot_kind"].to_numpy()
         has_class = self.tensor_class >= 0
-        output_rows = np.flatnonzero(has_class & (roles == "output"))
-        gradient_rows = np.flatnonzero(has_class & (roles == "input") & (calls >= 0))
+        output_rows = np.flatnonzero(has_class & (slot_kinds == "output"))
+        gradient_rows = np.flatnonzero(has_class & (slot_kinds == "input") & (calls >= 0))
         outputs = self._index_by_position(output_rows, ops)
         gradients = self._index_by_position(gradient_rows, calls)
         gradient_of: dict[int, int] = {}
@@ -205,7 +205,7 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     MindSpore writes parameters as ops of kind Parameter; these compute nothing.
     """
     is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    is_computed: Flags = (tensors["role"] == "output").to_numpy() & ~is_parameter
+    is_computed: Flags = (tensors["slot_kind"] == "output").to_numpy() & ~is_parameter
     return is_computed
 
 
@@ -215,7 +215,7 @@ def _collect_values_of_ops(
     """Return per op the classes that it reads, and those that it writes and does not read."""
     reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
     writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
-    is_input = (tensors["role"] != "output").to_numpy()
+    is_input = (tensors["slot_kind"] != "output").to_numpy()
     rows = np.flatnonzero((tensor_class >= 0) & (is_computed | is_input))
     ops, values = tensors["op"].to_numpy()[rows].tolist(), tensor_class[rows].tolist()
     for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):

@@ -48,10 +48,13 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     is_named = bool(flow.list_column("parameter")[value])
     is_mask = is_discrete(str(flow.list_column("dtype")[value]))
     is_informative = bool(flow.list_column("evidence")[value])
-    if is_named or is_mask or not is_informative or _is_parameter_like(flow, value):
+    if is_named or is_mask or not is_informative:
+        return False
+    if _is_parameter_like(flow, value):
         return False
     first = consumers[0]
-    last = max(op for op in consumers if flow.phases[op] == flow.phases[first])
+    first_phase = flow.phases[first]
+    last = max(op for op in consumers if flow.phases[op] == first_phase)
     span = (last - first) / max(1, len(flow.phases))
     preceding_ops = range(max(0, first - _WINDOW), first)
     is_preceded = any(flow.writes[op] for op in preceding_ops)

@@ -73,7 +73,7 @@ def _complete_nonfinite(tensors: pd.DataFrame) -> None:
 
 def _find_copies(tensors: pd.DataFrame, is_missing: Flags) -> Ints:
     """Return for each missing row the row whose statistics it shares, -1 if it must be read."""
-    producers = tensors["producer"].to_numpy()
+    producers = tensors["source_tensor"].to_numpy()
     sizes = tensors["size"].to_numpy()
     has_producer = producers >= 0
     sources = np.where(has_producer, producers, 0)

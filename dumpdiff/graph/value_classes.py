@@ -120,7 +120,7 @@ def _label_components(first_rows: Ints, second_rows: Ints, n_rows: int) -> Ints:
 
 def _find_recorded_edges(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
     """Return (2, n) inputs and the outputs that the reader joined them to."""
-    producers = tensors["producer"].to_numpy()
+    producers = tensors["source_tensor"].to_numpy()
     inputs = np.flatnonzero((producers >= 0) & is_usable)
     inputs = inputs[is_usable[producers[inputs]]]
     return np.stack([inputs, producers[inputs]])
@@ -187,8 +187,8 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
         is_repeat[1:] &= key[order[1:]] == key[order[:-1]]
     is_repeat[:1] = False
     groups = np.cumsum(~is_repeat)
-    is_output = table["role"].to_numpy()[order] == "output"
-    has_producer = table["producer"].to_numpy()[order] >= 0
+    is_output = table["slot_kind"].to_numpy()[order] == "output"
+    has_producer = table["source_tensor"].to_numpy()[order] >= 0
     # position of the latest output at or before each row of a group, -1 if there is none
     positions = np.where(is_output, np.arange(len(rows)), -1)
     offsets = groups * (len(rows) + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["target", "reference"]
+SideName = Literal["target", "reference"]
 
 
 @dataclass(frozen=True)

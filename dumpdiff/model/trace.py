@@ -53,7 +53,7 @@ OP_COLUMNS: Mapping[str, tuple[str, str]] = {
 TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
     "op": ("int64", "id of the op"),
     "slot": ("object", "input.0, input.0.1, output.1, parameter.weight"),
-    "role": ("object", "input, output or parameter"),
+    "slot_kind": ("object", "input, output or parameter"),
     "dtype": (
         "object",
         "float32, bfloat16, int64, bool, ...; int, float or bool for a Python scalar",
@@ -75,9 +75,9 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "object",
         "name of the parameter whose gradient this is, '' if none or unknown",
     ),
-    "producer": (
+    "source_tensor": (
         "int64",
-        "id of the output tensor this input reads, where the dump's graph says so; -1 unknown",
+        "id of the output tensor that this input reads, if the dump's graph says so; -1 if unknown",
     ),
     "trusted": (
         "bool",
@@ -158,9 +158,9 @@ class Trace:
         API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that equal values prove.
         """
         written_by = self.tensors["op"].to_numpy()
-        read = self.tensors[self.tensors["producer"] >= 0]
+        read = self.tensors[self.tensors["source_tensor"] >= 0]
         edges = zip(
-            written_by[read["producer"].to_numpy()].tolist(), read["op"].tolist(), strict=True
+            written_by[read["source_tensor"].to_numpy()].tolist(), read["op"].tolist(), strict=True
         )
         return build_digraph(self.ops, edges)
 

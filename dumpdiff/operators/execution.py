@@ -35,17 +35,17 @@ def read_execution(trace: Trace, tensors: Iterable[int]) -> Execution | None:
     output: AnyArray | None = None
     table = trace.tensors
     for row in tensors:
-        role = str(table["role"].iat[row])
+        slot_kind = str(table["slot_kind"].iat[row])
         slot_name = str(table["slot"].iat[row]).partition(".")[2]
-        if role == "output" and output is not None:
+        if slot_kind == "output" and output is not None:
             continue
         value = _read_value(trace, row)
         if value is None:
-            if role == "output" or not table["constant"].iat[row]:
+            if slot_kind == "output" or not table["constant"].iat[row]:
                 return None
-        elif role == "output":
+        elif slot_kind == "output":
             output = np.asarray(value)
-        elif role == "parameter" or slot_name.replace(".", "").isdigit():
+        elif slot_kind == "parameter" or slot_name.replace(".", "").isdigit():
             inputs.append(value)
         else:
             keywords[slot_name] = value

@@ -41,10 +41,10 @@ def multiply_matrices(call: Call) -> Interpretations:
         choices.reverse()
     choices.append(("a transposed", a_transposed, b))
     choices.append(("both transposed", a_transposed, b_transposed))
-    for name, left, right in choices:
-        has_common_axis = left.shape[-1] == right.shape[-2]
-        if has_common_axis and _has_product_shape(left, right, call.output_shape):
-            yield name, np.matmul(left, right) + bias
+    for name, left_matrix, right_matrix in choices:
+        has_common_axis = left_matrix.shape[-1] == right_matrix.shape[-2]
+        if has_common_axis and _has_product_shape(left_matrix, right_matrix, call.output_shape):
+            yield name, np.matmul(left_matrix, right_matrix) + bias
 
 
 def add_matrix_product(call: Call) -> Interpretations:

@@ -37,7 +37,9 @@ def gather_elements(call: Call) -> Interpretations:
     different_axes = [axis for axis in range(x.ndim) if x.shape[axis] != indices.shape[axis]]
     if len(different_axes) > 1:
         return
-    axis = different_axes[0] if different_axes else x.ndim - 1
+    axis = x.ndim - 1
+    if different_axes:
+        axis = different_axes[0]
     if indices.max() < x.shape[axis]:
         yield "", np.take_along_axis(x, indices.astype(np.int64), axis).astype(np.float64)
 
@@ -77,7 +79,8 @@ def concatenate_inputs(call: Call) -> Interpretations:
         if len(other_lengths) != 1:
             continue
         joined = np.concatenate(parts, axis=axis).astype(np.float64)
-        if call.output_shape is None or joined.shape == call.output_shape:
+        has_output_shape = call.output_shape is None or joined.shape == call.output_shape
+        if has_output_shape:
             yield f"axis {axis}", joined
 
 

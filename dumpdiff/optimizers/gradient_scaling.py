@@ -17,11 +17,11 @@ from .rule import HyperparameterValues
 
 #: Kinds of scaling: none; clipped by the norm of all gradients, or of each tensor's; one factor
 #: for all steps; one factor for each step.
-UNSCALED = "nothing"
+UNSCALED = "none"
 GLOBAL_NORM = "global norm"
-TENSOR_NORM = "each tensor's norm"
+TENSOR_NORM = "tensor norm"
 ONE_FACTOR = "one factor"
-STEP_FACTORS = "any factors"
+STEP_FACTORS = "step factors"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .gradient_scaling import GLOBAL_NORM, GradientScaling
 from .history import SEARCH_SAMPLE_SIZE, History
 from .rule import HYPERPARAMETERS, NO_DECAY, Rule
 from .search import (
-    ROUNDED_EXCESS,
+    ROUNDED_TOLERANCE_SHARE,
     RULES,
     KnownSettings,
     find_best_fit,
@@ -301,13 +301,13 @@ def _refit(fit: Fit, data: UpdateData, settings: KnownSettings) -> Fit:
     by_step = len(set(fit.rates)) > 1
     decay = settings.values.get("decay")
     attempt = Attempt(fit.rule, fit.scaling, data, fit.values, settings.rates, decay, by_step)
-    best_fit = min((apply_fit(fit, data), fit_rule(attempt)), key=_get_excess)
+    best_fit = min((apply_fit(fit, data), fit_rule(attempt)), key=_get_relative_to_tolerance)
     if any(history.is_narrow for history in data.histories):
         return _round_rates(best_fit, data)
     return best_fit
 
 
-def _get_excess(fit: Fit) -> float:
+def _get_relative_to_tolerance(fit: Fit) -> float:
     return fit.relative_to_tolerance
 
 
@@ -319,7 +319,7 @@ def _round_rates(fit: Fit, data: UpdateData) -> Fit:
     for digits in range(_RATE_DIGITS):
         rates = tuple(float(f"{rate:.{digits}e}") for rate in fit.rates)
         rounded = apply_fit(replace(fit, rates=rates), data)
-        if rounded.relative_to_tolerance <= max(fit.relative_to_tolerance, ROUNDED_EXCESS):
+        if rounded.relative_to_tolerance <= max(fit.relative_to_tolerance, ROUNDED_TOLERANCE_SHARE):
             return rounded
     return fit
 

@@ -36,13 +36,13 @@ LEVELS: tuple[tuple[tuple[GradientScaling, bool], ...], ...] = (
 )
 
 #: Share of what noise allows, below which the search stops.
-_GOOD_EXCESS = 0.3
+_GOOD_TOLERANCE_SHARE = 0.3
 #: Multiple of the best rule's residual; rules above it are not tried with scaled gradients.
 _HOPEFUL_RATIO = 3.0
 #: Residual of a rule below which its variants are tried although it does not explain the data.
 _CLOSE_RESIDUAL = 0.1
 #: Share of what noise allows, up to which a rounded hyperparameter is accepted.
-ROUNDED_EXCESS = 0.5
+ROUNDED_TOLERANCE_SHARE = 0.5
 #: A rounded hyperparameter is also accepted if the residual grows by at most this factor.
 _ROUNDED_GROWTH = 1.05
 #: Residual with default values up to which a search for other values is worth its time. With
@@ -258,7 +258,7 @@ class _Search:
         """Scan common values; refine the result if it is not good enough and not hopeless."""
         fit = self._scan()
         is_hopeful = fit.residual < get_residual_limit(self.scaling)
-        if self.unknowns and fit.relative_to_tolerance > _GOOD_EXCESS and is_hopeful:
+        if self.unknowns and fit.relative_to_tolerance > _GOOD_TOLERANCE_SHARE and is_hopeful:
             fit = self._round(self._refine(fit))
         return fit
 
@@ -268,7 +268,7 @@ class _Search:
         for _ in range(_SCAN_ROUNDS):
             previous_residual = best_fit.residual
             for unknown in self.unknowns:
-                if best_fit.relative_to_tolerance <= _GOOD_EXCESS:
+                if best_fit.relative_to_tolerance <= _GOOD_TOLERANCE_SHARE:
                     return best_fit
                 fits = [
                     self._fit_values({**best_fit.values, unknown.name: value})
@@ -317,7 +317,7 @@ class _Search:
             for value in _list_rounded_values(unknown, fit.values[unknown.name]):
                 rounded = self._fit_values({**fit.values, unknown.name: value})
                 is_small = rounded.residual <= _ROUNDED_GROWTH * fit.residual
-                if rounded.relative_to_tolerance <= ROUNDED_EXCESS or is_small:
+                if rounded.relative_to_tolerance <= ROUNDED_TOLERANCE_SHARE or is_small:
                     fit = rounded
                     break
         return fit

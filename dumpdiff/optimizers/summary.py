@@ -25,14 +25,14 @@ def format_headline(result: UpdateAnalysis | UpdateComparison) -> str:
         return f"{headline} (and {n_others} more)" if n_others else headline
     if not result.n_paired:
         return "inconclusive: no parameter of one run could be paired with one of the other"
-    for role, run in list_roles(result):
+    for side, run in list_sides(result):
         if run.state != EXPLAINED:
-            return _format_inconclusive(role, run)
+            return _format_inconclusive(side, run)
     return _format_inconclusive("target", result.target)
 
 
-def _format_inconclusive(role: str, run: UpdateAnalysis) -> str:
-    return f"inconclusive: {role}: {_format_run(run).removeprefix('inconclusive: ')}"
+def _format_inconclusive(side: str, run: UpdateAnalysis) -> str:
+    return f"inconclusive: {side}: {_format_run(run).removeprefix('inconclusive: ')}"
 
 
 def _format_run(run: UpdateAnalysis) -> str:
@@ -89,10 +89,10 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def list_roles(
+def list_sides(
     result: UpdateAnalysis | UpdateComparison,
 ) -> list[tuple[str, UpdateAnalysis]]:
-    """Return (role, run) of the run or runs."""
+    """Return (side, run) of the run or runs."""
     if isinstance(result, UpdateAnalysis):
         return [("run", result)]
     return [("target", result.target), ("reference", result.reference)]

@@ -30,9 +30,8 @@ _IN_PLACE_DUNDERS = {
 #: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
 
-_MAX_SIZE = (
-    2**62
-)  #: elements; the size column is int64, so a larger recorded shape has no known size
+#: Elements. The size column is int64, so a larger recorded shape has no known size.
+_MAX_SIZE = 2**62
 
 
 @lru_cache(maxsize=1 << 12)
@@ -189,11 +188,11 @@ def find_trusted_rows(
     """
     trusted = np.ones(len(tensors), dtype=bool)
     rows = _index_rows_by_slot(tensors)
-    op, slot, role, shape = (tensors[name].to_numpy() for name in ("op", "slot", "role", "shape"))
+    op, slot, slot_kind, shape = (tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape"))
     kind, is_module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
     phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
-    gradients = np.flatnonzero((phase == BACKWARD) & (role == "output") & (forward >= 0))
+    gradients = np.flatnonzero((phase == BACKWARD) & (slot_kind == "output") & (forward >= 0))
     trusted[gradients] = modules
     gradients = gradients[~is_module[gradients]]
     input_slots = [name.replace("output", "input", 1) for name in slot[gradients]]
@@ -204,7 +203,7 @@ def find_trusted_rows(
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
 
-    first_inputs = np.flatnonzero((phase != BACKWARD) & (role == "input") & (slot == "input.0"))
+    first_inputs = np.flatnonzero((phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0"))
     sent = first_inputs[phase[first_inputs] == COMMUNICATION]
     trusted[sent] = _look_up_rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
 
@@ -245,17 +244,17 @@ def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
 
 
 def swap_inputs_and_outputs(
-    slots: Sequence[str], roles: Sequence[str], where: Flags
+    slots: Sequence[str], slot_kinds: Sequence[str], where: Flags
 ) -> tuple[list[str], list[str]]:
-    """Return slots and roles with input and output swapped in the rows of ``where``."""
-    opposite_roles: Mapping[str, str] = {"input": "output", "output": "input"}
-    new_slots, new_roles = list(slots), list(roles)
+    """Return slots and their kinds with input and output swapped in the rows of ``where``."""
+    opposite_kinds: Mapping[str, str] = {"input": "output", "output": "input"}
+    new_slots, new_slot_kinds = list(slots), list(slot_kinds)
     for row in np.flatnonzero(where).tolist():
-        role = roles[row]
-        if role in opposite_roles:
-            new_roles[row] = opposite_roles[role]
-            new_slots[row] = slots[row].replace(role, opposite_roles[role], 1)
-    return new_slots, new_roles
+        slot_kind = slot_kinds[row]
+        if slot_kind in opposite_kinds:
+            new_slot_kinds[row] = opposite_kinds[slot_kind]
+            new_slots[row] = slots[row].replace(slot_kind, opposite_kinds[slot_kind], 1)
+    return new_slots, new_slot_kinds
 
 
 def _index_rows_by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:

@@ -73,7 +73,7 @@ def is_plain_name(name: str) -> bool:
 def load_tensor(root: Path, name: str) -> AnyArray:
     """Load the whole tensor in ``root / name``, memory-mapped where possible, bfloat16 as float32.
 
-    Raises DumpError if the file lies outside ``root``, is missing, or is neither a NumPy nor a
+    Raises DumpError if the file is outside ``root``, is missing, or is neither a NumPy nor a
     torch file.
     """
     path = resolve_inside(root, name)

@@ -131,18 +131,21 @@ def open_array(path: str | Path) -> NDArray[Any]:
         with open(path, "rb") as file:
             file.seek(header.offset)
             data = file.read(n_bytes)
-        array = np.frombuffer(data, dtype=header.stored).reshape(header.shape, order=order)  # type: ignore[call-overload]
+        elements = np.frombuffer(data, dtype=header.stored)
+        array = elements.reshape(header.shape, order=order)
     else:
-        array = np.memmap(path, header.stored, "r", header.offset, header.shape, order)  # type: ignore[call-overload]
+        array = np.memmap(path, header.stored, "r", header.offset, header.shape, order)
     return decode_bfloat16(array) if header.dtype == "bfloat16" else array
 
 
 def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
     """Return a shape as a tuple, None if it is dynamic (negative) or too large for memory."""
     shape = tuple(extents)
-    if all(extent >= 0 for extent in shape) and math.prod(shape) < _MAX_ELEMENTS:
-        return shape
-    return None
+    if any(extent < 0 for extent in shape):
+        return None
+    if math.prod(shape) >= _MAX_ELEMENTS:
+        return None
+    return shape
 
 
 def decode_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:

@@ -53,7 +53,7 @@ def choose_parts(
     step: int | None = None,
     rank: int | None = None,
     graph: int | None = None,
-    roles: tuple[str, str] = ("target", "reference"),
+    side_names: tuple[str, str] = ("target", "reference"),
 ) -> tuple[Part, Part]:
     """Choose the two parts to compare: the requested ones, or by default the first common step and
     rank and the first graph.
@@ -62,9 +62,9 @@ def choose_parts(
     rank. Of several dumps of one step and rank, the one with whole tensors is chosen. Raises
     DumpError if the two dumps have no step or rank in common, if the graph is in neither, or if
     several dumps remain; the message lists what each side has and calls the sides by their
-    ``roles``.
+    ``side_names``.
     """
-    sides = dict(zip(roles, (list(target), list(reference)), strict=True))
+    sides = dict(zip(side_names, (list(target), list(reference)), strict=True))
     for side, parts in sides.items():
         if not parts:
             raise DumpError(f"the {side} holds no dump")
@@ -96,7 +96,9 @@ def _choose_side_step(side_steps: set[int | None], step: int | None) -> int | No
     """Return ``step`` if the side has it, else None (no number), else the lowest step."""
     if step is not None and step in side_steps:
         return step
-    return None if None in side_steps else _find_minimum(side_steps)
+    if None in side_steps:
+        return None
+    return _find_minimum(side_steps)
 
 
 def _find_common_step(steps: _Numbers) -> int | None:
@@ -214,8 +216,10 @@ def _format_numbers(key: str, values: Iterable[int | None]) -> str:
     numbers = sorted(value for value in values if value is not None)
     if not numbers:
         return f"no {key}"
-    words = [str(number) for number in numbers[:_MAX_LISTED_NUMBERS]]
+    words = list(map(str, numbers[:_MAX_LISTED_NUMBERS]))
     if len(numbers) > _MAX_LISTED_NUMBERS:
         words.append("...")
-    plural = "s" if len(numbers) > 1 else ""
-    return f"{key}{plural} {', '.join(words)}"
+    label = key
+    if len(numbers) > 1:
+        label = f"{key}s"
+    return f"{label} {', '.join(words)}"

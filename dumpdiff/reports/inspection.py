@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..model.formatting import escape_control
-from ..model.trace import PHASES, Trace
+from ..model.trace import PHASES, Problem, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
 
@@ -24,7 +24,8 @@ from .alignment.summary import format_source
 #: History:
 #:   1.0  first published form
 #:   1.1  process, of a part and of what was read; rank is its number as before
-SCHEMA_VERSION = "1.1"
+#:   2.0  renamed key of a part: whole -> has_whole_tensors
+SCHEMA_VERSION = "2.0"
 
 _SHORT = 3  #: problems and parts that are listed without -v
 
@@ -58,7 +59,7 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
             "resolution": source.resolution,
             "low_precision_statistics": source.low_precision_statistics,
             "details": dict(source.details),
-            "problems": [vars(problem) for problem in trace.problems],
+            "problems": [_convert_problem(problem) for problem in trace.problems],
         },
     }
 
@@ -98,7 +99,16 @@ def _convert_part(part: Part) -> dict[str, Any]:
         "rank": part.rank_or_process,
         "process": part.process,
         "graph": part.graph,
-        "whole": part.has_whole_tensors,
+        "has_whole_tensors": part.has_whole_tensors,
+    }
+
+
+def _convert_problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "message": problem.message,
+        "line": problem.line,
+        "count": problem.count,
     }
 
 
@@ -111,14 +121,15 @@ def _list_facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterat
     if any(part.process is not None for part in parts):
         yield "processes", _format_numbers(part.process for part in parts)
     yield "graphs", _format_numbers(part.graph for part in parts)
-    counts = _count_ops(trace)
-    phases = ", ".join(f"{count} {phase}" for phase, count in counts.items() if count)
-    yield "ops", f"{len(trace.ops)} ({phases or 'none'})"
+    phase_counts = [f"{count} {phase}" for phase, count in _count_ops(trace).items() if count]
+    phases = ", ".join(phase_counts) or "none"
+    yield "ops", f"{len(trace.ops)} ({phases})"
     n_whole = _count_whole_tensors(trace)
     yield "tensors", f"{len(trace.tensors)}, {n_whole} of them with a file of their own"
     for name, value in trace.source.details.items():
         yield name.replace("_", " "), _format_detail(value)
-    yield "problems", str(sum(problem.count for problem in trace.problems))
+    n_problems = sum(problem.count for problem in trace.problems)
+    yield "problems", str(n_problems)
 
 
 def _count_ops(trace: Trace) -> dict[str, int]:

@@ -26,7 +26,7 @@ def _list_lines(narrowed: NextDumps) -> Iterator[str]:
 
 def _list_side_lines(side: NextDump) -> Iterator[str]:
     yield ""
-    yield f"{side.role}: {len(side.ops)} ops, {side.cost} per step and rank"
+    yield f"{side.side}: {len(side.ops)} ops, {side.cost} per step and rank"
     yield f"  (whole tensors of all ops: {side.full_cost})"
     for line in side.instructions:
         yield f"    {line}".rstrip()

@@ -36,7 +36,7 @@ class Explanation:
 def explain_name(
     name: str, scopes: ScopeRules, operators: OperatorRules, decompositions: DecompositionRules
 ) -> tuple[Explanation, ...]:
-    """Return all three readings, because a name alone does not tell which of them applies."""
+    """Return all three readings, because the name does not show which of them applies."""
     return (
         _explain_path("scope", name, scopes.resolve_scope(name), scopes),
         _explain_path("parameter", name, scopes.resolve_parameter(name), scopes),

@@ -23,12 +23,14 @@ def find_shipped_root() -> Path:
 def list_shipped_files() -> list[Path]:
     """Return the rule files that come with dumpdiff. Raises RuleError if one is missing."""
     root = find_shipped_root()
-    files = sorted((root / "scopes").glob("*.yaml"))
+    scopes = root / "scopes"
+    files = sorted(scopes.glob("*.yaml"))
     files += [root / f"{name}.yaml" for name in SECTIONS[1:]]
-    missing_files = [path for path in files if not path.is_file()]
-    if missing_files or not (root / "scopes").is_dir():
-        path = missing_files[0] if missing_files else root
-        raise RuleError(Place(str(path), 1), "is missing; install dumpdiff again")
+    missing_paths = [path for path in files if not path.is_file()]
+    if not scopes.is_dir():
+        missing_paths.append(root)
+    if missing_paths:
+        raise RuleError(Place(str(missing_paths[0]), 1), "is missing; install dumpdiff again")
     return files
 
 

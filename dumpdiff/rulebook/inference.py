@@ -162,11 +162,11 @@ def _spells(sequence: tuple[str, ...], parts: tuple[str, ...], sequences: _Seque
     """Whether the kinds of a sequence decompose into ``parts``, in order."""
     if not sequence or not parts:
         return not sequence and not parts
-    first, others = sequence[0], sequence[1:]
-    for length in range(1, len(parts) - len(others) + 1):
-        if not _decomposes(first, parts[:length], sequences):
+    first_kind, later_kinds = sequence[0], sequence[1:]
+    for length in range(1, len(parts) - len(later_kinds) + 1):
+        if not _decomposes(first_kind, parts[:length], sequences):
             continue
-        if _spells(others, parts[length:], sequences):
+        if _spells(later_kinds, parts[length:], sequences):
             return True
     return False
 

@@ -18,7 +18,7 @@ from .document import Entry
 Slot = tuple[str, str]
 
 _CALL = r"\d+\.(?:forward|backward)|(?:forward|backward)\.\d+"
-_LEAF = re.compile(rf"(?P<op>.+?\.(?:{_CALL}))\.(?P<role>input|output|parameters)\.(?P<rest>.+)")
+_LEAF = re.compile(rf"(?P<op>.+?\.(?:{_CALL}))\.(?P<slot_kind>input|output|parameters)\.(?P<rest>.+)")
 _GRADIENT = re.compile(r"(?P<op>.+\.parameters_grad(?:\.\d+)?)\.(?P<rest>\D.*)")
 _API = re.compile(
     r"(Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Distributed|Primitive"
@@ -132,8 +132,8 @@ def _parse_slot(name: str) -> Slot | None:
     """Return the op and the slot that the name of a leaf means, None if it is not such a name."""
     leaf = _LEAF.fullmatch(name)
     if leaf is not None:
-        role = "parameter" if leaf["role"] == "parameters" else leaf["role"]
-        return leaf["op"], f"{role}.{leaf['rest']}"
+        slot_kind = "parameter" if leaf["slot_kind"] == "parameters" else leaf["slot_kind"]
+        return leaf["op"], f"{slot_kind}.{leaf['rest']}"
     gradient = _GRADIENT.fullmatch(name)
     if gradient is not None:
         return gradient["op"], f"output.{gradient['rest']}"

@@ -31,9 +31,8 @@ class Kind:
 
     name: str
     kind_class: str
-    layout: (
-        str  #: 'identity': all values are kept; 'selecting': some are kept or repeated; '': neither
-    )
+    #: 'identity': all values are kept; 'selecting': some are kept or repeated; '': neither.
+    layout: str
     place: Place
 
 
@@ -138,12 +137,13 @@ class OperatorRules:
         """Yield a spelling without each of the known beginnings and variants."""
         for beginning in ("", *self._spelling["beginnings"]):
             stem = folded.removeprefix(beginning)
-            if not stem or (beginning and stem == folded):
+            lacks_beginning = bool(beginning) and stem == folded
+            if lacks_beginning or not stem:
                 continue
             yield stem
             for ending in self._spelling["variants"]:
                 shorter = stem.removesuffix(ending)
-                if shorter and shorter != stem:
+                if shorter not in ("", stem):
                     yield shorter
 
     def _read_spelling(self, section: Entry) -> None:

@@ -195,9 +195,12 @@ def _read_mindformers_command(
     values: dict[str, SettingValue] = {}
     config: Word | None = None
     notes: list[str] = []
-    for option, arguments in _group_arguments(words):
+    for option, next_words in _group_arguments(words):
         name, _, attached_text = option.text.lstrip("-").partition("=")
-        texts = [attached_text] if attached_text else [word.text for word in arguments]
+        arguments = next_words
+        if attached_text:
+            arguments = [Word(attached_text, option.line, option.known)]
+        texts = [word.text for word in arguments]
         place = f"{file}:{option.line}"
         doubt = ""
         if not all(word.known for word in arguments):

@@ -343,19 +343,19 @@ def _drop_near(indices: AnyArray, neighbors: AnyArray) -> AnyArray:
 
 def _list_notes(target: Curves, reference: Curves, steps: AnyArray) -> Iterator[str]:
     """Yield what a reader of the comparison should know about the logs."""
-    for role, curves in (("target", target), ("reference", reference)):
+    for side, curves in (("target", target), ("reference", reference)):
         for note in curves.notes:
-            yield f"{role}: {note}"
+            yield f"{side}: {note}"
         if curves.restarts:
             restart_steps = ", ".join(map(str, curves.restarts))
             yield (
-                f"{role}: the run was restarted at step {restart_steps};"
+                f"{side}: the run was restarted at step {restart_steps};"
                 " if a step is printed twice, the later line is used"
             )
         n_nonfinite, n_skipped = int(curves.nonfinite.sum()), int(curves.skipped.sum())
         if n_nonfinite or n_skipped:
             yield (
-                f"{role}: {n_nonfinite} steps with a loss or norm that is not finite,"
+                f"{side}: {n_nonfinite} steps with a loss or norm that is not finite,"
                 f" {n_skipped} without an update"
             )
     yield from _list_rate_notes(target, reference, len(steps))

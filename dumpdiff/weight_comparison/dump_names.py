@@ -17,7 +17,7 @@ from .distance import compute_noise
 from .matrix import Matrix
 from .shards import compute_global_names
 
-_ROLES = ("input", "parameter")
+_SLOT_KINDS = ("input", "parameter")
 _MIN_SIZE = 8  #: elements: equal statistics of smaller tensors prove little
 _RESOLUTION_FACTOR = (
     4  #: statistics of one tensor differ by at most this many units of the dump's resolution
@@ -35,7 +35,7 @@ def add_parameter_names(
     """
     tensors = trace.tensors
     is_unnamed = (tensors["parameter"] == "") & (tensors["gradient_of"] == "")
-    is_input = tensors["role"].isin(_ROLES) & (tensors["producer"] < 0) & ~tensors["constant"]
+    is_input = tensors["slot_kind"].isin(_SLOT_KINDS) & (tensors["source_tensor"] < 0) & ~tensors["constant"]
     is_comparable = (tensors["size"] >= _MIN_SIZE) & tensors["dtype"].map(is_floating)
     rows = np.flatnonzero((is_unnamed & is_input & is_comparable).to_numpy())
     if not len(rows):

@@ -25,9 +25,9 @@ def list_notes(
     pairs: Iterable[Pair],
 ) -> Iterator[str]:
     """Yield how both sides were read, which layouts differ, and what was paired without names."""
-    for role, model in zip(("target", "reference"), models, strict=True):
+    for side, model in zip(("target", "reference"), models, strict=True):
         for note in model.notes:
-            yield f"{role}: {note}"
+            yield f"{side}: {note}"
     yield from _list_layout_notes(comparisons)
     yield from _list_value_notes(list(pairs))
 

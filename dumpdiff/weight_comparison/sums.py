@@ -38,7 +38,7 @@ _MAX_NOISE_SHARE = 0.05
 _MIN_VARIATION_SHARE = _MAX_NOISE_SHARE**4
 #: A quick test for different parameters reads this many elements, and at least this many rows.
 _TEST_ELEMENTS, _MIN_TEST_ROWS = 256, 4
-_ROLES = ("target", "reference")
+_SIDE_NAMES = ("target", "reference")
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def _build_pair(found_sum: _Sum) -> Pair:
     rounding = ""
     if distance.rounding is not None:
         dtype, method, on_target = distance.rounding
-        rounding = f"{_ROLES[0 if on_target else 1]} rounded to {dtype}, {method}"
+        rounding = f"{_SIDE_NAMES[0 if on_target else 1]} rounded to {dtype}, {method}"
     return Pair(
         path=member.path,
         target=names[0],
@@ -311,7 +311,7 @@ def _build_pair(found_sum: _Sum) -> Pair:
         shape=member.matrix.shape,
         dtypes=(dtypes[0], dtypes[1]),
         relation=distance.classify(),
-        layout=f"the {_ROLES[side]} holds a sum: {formula}",
+        layout=f"the {_SIDE_NAMES[side]} holds a sum: {formula}",
         rounding=rounding,
         error=distance.relative,
         max_absolute=distance.largest,

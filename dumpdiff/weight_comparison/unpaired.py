@@ -11,7 +11,7 @@ from .result import Mistake, Pair
 from .whole_model import WholeModel
 
 _HEAD, _EMBEDDING = "head.weight", "embedding.weight"
-_ROLES = ("target", "reference")
+_SIDE_NAMES = ("target", "reference")
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ def explain_unpaired(
                 pairs.append(head_pair)
                 if head_pair.mistake is None:
                     notes.append(
-                        f"the head of the {_ROLES[side]} is its embedding; the other side has none"
+                        f"the head of the {_SIDE_NAMES[side]} is its embedding; the other side has none"
                     )
             elif member.path.endswith(".bias") and _is_zero(member):
                 explained_elements += member.matrix.size
-                notes.append(f"{member.label}: zeros, and the {_ROLES[1 - side]} has no such bias")
+                notes.append(f"{member.label}: zeros, and the {_SIDE_NAMES[1 - side]} has no such bias")
             else:
                 absent[side].append(member.label)
     return UnpairedParameters(
@@ -86,7 +86,7 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
     distance = measure_distance(target, reference)
     mistake = None
     if len(distance.wrong_rows):
-        message = f"the {_ROLES[side]} has a separate head, but the other side uses its embedding"
+        message = f"the {_SIDE_NAMES[side]} has a separate head, but the other side uses its embedding"
         mistake = Mistake("tied-head", message)
     return Pair(
         path=_HEAD,

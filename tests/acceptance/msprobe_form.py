@@ -31,8 +31,8 @@ def write(trace: Trace, folder: Path) -> None:
 
 
 def _record(tensors: pd.DataFrame, *, forward: bool) -> dict[str, Any]:
-    read = [_leaf(row) for _, row in tensors[tensors["role"] != "output"].iterrows()]
-    written = [_leaf(row) for _, row in tensors[tensors["role"] == "output"].iterrows()]
+    read = [_leaf(row) for _, row in tensors[tensors["slot_kind"] != "output"].iterrows()]
+    written = [_leaf(row) for _, row in tensors[tensors["slot_kind"] == "output"].iterrows()]
     if forward:
         return {"input_args": read, "input_kwargs": {}, "output": written}
     return {"input": read, "output": written}

@@ -15,7 +15,7 @@ SINGLE = 3e-6
 def set_dtype(trace, dtype, share):
     """Return the trace with this share of its outputs in another dtype."""
     tensors = trace.tensors.copy()
-    rows = np.flatnonzero((tensors["role"] == "output") & (tensors["size"] > 1))
+    rows = np.flatnonzero((tensors["slot_kind"] == "output") & (tensors["size"] > 1))
     tensors.loc[rows[: round(share * len(rows))], "dtype"] = dtype
     return replace(trace, tensors=tensors)
 

@@ -42,25 +42,37 @@ def test_flat_ids_are_compared_in_the_shape_of_the_other_side() -> None:
     assert compare(flat, make_batch()).verdict == compare(make_batch(), flat).verdict == "agree"
 
 
+def test_all_samples_of_a_flat_row_go_to_its_rank() -> None:
+    flat_arrays = {name: array.reshape(1, -1) for name, array in make_batch().arrays.items()}
+    flat = Batch("x", "dump", "test", flat_arrays, ranks=np.array([3]))
+    one_rank = make_batch(ranks=np.zeros(6, dtype=int))
+    assert compare(flat, one_rank).verdict == compare(one_rank, flat).verdict == "agree"
+    two_ranks = make_batch(ranks=np.array([0, 0, 0, 1, 1, 1]))
+    for comparison in (compare(flat, two_ranks), compare(two_ranks, flat)):
+        state, summary = collect_common_findings(comparison)["ranks"]
+        assert state == "differ"
+        assert summary.startswith("3 of 6 samples go to a different rank, first sample 3")
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "summary"),
     [
         (
             TEXT[[2, 0, 1, 3, 5, 4]],
-            "order",
+            "reordered",
             "the same 6 samples in another order: 2, 0, 1, 3, 5, 4",
         ),
         (
             np.random.default_rng(6).integers(1, 900, (6, 25)),
-            "other",
+            "different",
             "another batch: 0 % of the tokens are equal",
         ),
         (
             TEXT[:4],
-            "part",
+            "subset",
             "the 4 samples of the target are numbers 0, 1, 2, 3 of the reference's 6",
         ),
-        (np.roll(TEXT, 1, axis=0)[:, ::-1], "other", "another batch"),
+        (np.roll(TEXT, 1, axis=0)[:, ::-1], "different", "another batch"),
         (
             TEXT[:, :13],
             "longer",
@@ -74,10 +86,10 @@ def test_flat_ids_are_compared_in_the_shape_of_the_other_side() -> None:
         (np.pad(TEXT, ((0, 0), (8, 0))), "longer", "in the target padded with 0 before them"),
         (
             np.concatenate([TEXT[:4], TEXT[:3] + 1]),
-            "other",
+            "different",
             "7 samples against 6, 4 of them in both",
         ),
-        (TEXT[:3, :20], "other", "different shapes: 3 samples of 19 tokens against 6 of 24"),
+        (TEXT[:3, :20], "different", "different shapes: 3 samples of 19 tokens against 6 of 24"),
     ],
 )
 def test_the_relation_of_tokens_is_recognized(target: np.ndarray, kind: str, summary: str) -> None:
@@ -247,4 +259,4 @@ def test_fields_that_only_one_side_knows_are_listed() -> None:
 def test_any_order_of_samples_is_found(order: list[int]) -> None:
     relation = relate_tokens(TEXT[order], TEXT)
     assert list(relation.reference_samples) == order
-    assert relation.kind == ("same" if order == list(range(6)) else "order")
+    assert relation.kind == ("identical" if order == list(range(6)) else "reordered")

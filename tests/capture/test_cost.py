@@ -13,7 +13,7 @@ from dumpdiff.capture.cost import Cost, estimate_cost, flag_op_tensors, flag_rec
 from dumpdiff.model.trace import Source, Trace, build_op_table, tensor_table
 
 
-def size(folder: Path, *suffixes: str) -> int:
+def compute_file_size(folder: Path, *suffixes: str) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.suffix in suffixes)
 
 
@@ -23,7 +23,7 @@ def test_npy_files_of_mindspore_are_known_to_the_byte(
     found = trace("demo_mindspore")
     expected = estimate_cost(found, "mindspore", whole_tensors=flag_recorded_tensors(found))
     assert expected.tensors == len(list(dump("demo_mindspore").rglob("*.npy")))
-    assert expected.bytes == size(dump("demo_mindspore"), ".npy")
+    assert expected.bytes == compute_file_size(dump("demo_mindspore"), ".npy")
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_dumps_of_pytorch_are_known_to_a_tenth(
 ) -> None:
     found = trace(name)
     expected = estimate_cost(found, found.source.format, whole_tensors=flag_recorded_tensors(found))
-    assert expected.bytes == pytest.approx(size(dump(name), *suffixes), rel=0.1)
+    assert expected.bytes == pytest.approx(compute_file_size(dump(name), *suffixes), rel=0.1)
 
 
 def test_statistics_are_known_to_a_quarter(dump: Callable[[str], Path]) -> None:
     folder = dump("pt_none") / "statistics_mix"
     found = read(folder)
-    assert estimate_cost(found, "msprobe", statistics=flag_recorded_tensors(found)).bytes == pytest.approx(
-        size(folder, ".json"), rel=0.25
-    )
+    assert estimate_cost(
+        found, "msprobe", statistics=flag_recorded_tensors(found)
+    ).bytes == pytest.approx(compute_file_size(folder, ".json"), rel=0.25)
 
 
 def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> None:
@@ -50,7 +50,10 @@ def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> N
     ops = [10, 300]
     few = estimate_cost(found, "mindspore", whole_tensors=flag_op_tensors(found, ops))
     assert few.tensors == int(found.tensors["op"].isin(ops).sum())
-    both = [estimate_cost(found, "mindspore", whole_tensors=flag_op_tensors(found, [op])).bytes for op in ops]
+    both = [
+        estimate_cost(found, "mindspore", whole_tensors=flag_op_tensors(found, [op])).bytes
+        for op in ops
+    ]
     assert few.bytes == sum(both)
 
 
@@ -68,13 +71,15 @@ def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprob
     """bfloat16 is stored as float32 where there is no such dtype."""
     ops = build_op_table({"name": ["a"], "kind": ["Add"]})
     tensors = tensor_table(
-        {"op": [0], "slot": ["output.0"], "role": ["output"], "dtype": [dtype], "size": [100]}
+        {"op": [0], "slot": ["output.0"], "slot_kind": ["output"], "dtype": [dtype], "size": [100]}
     )
     found = Trace(Source("/d", "mindspore", "", "mindspore"), ops, tensors)
     empty = tensors.assign(size=np.int64(0))
     for format, elements in (("mindspore", mindspore), ("msprobe", msprobe)):
         spent = [
-            estimate_cost(Trace(found.source, ops, table), format, whole_tensors=np.array([True])).bytes
+            estimate_cost(
+                Trace(found.source, ops, table), format, whole_tensors=np.array([True])
+            ).bytes
             for table in (tensors, empty)
         ]
         assert spent[0] - spent[1] == elements

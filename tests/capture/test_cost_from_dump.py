@@ -7,7 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from dumpdiff.capture import mindspore
-from dumpdiff.capture.cost_from_dump import ExpectedCost, estimate_mindspore_cost, estimate_msprobe_cost
+from dumpdiff.capture.cost_from_dump import (
+    ExpectedCost,
+    estimate_mindspore_cost,
+    estimate_msprobe_cost,
+)
 from dumpdiff.capture.msprobe import Options
 from dumpdiff.model.trace import Trace
 
@@ -15,7 +19,9 @@ from dumpdiff.model.trace import Trace
 @pytest.fixture
 def on_mindspore(trace: Callable[[str], Trace]) -> Callable[..., ExpectedCost]:
     def expected(like: str = "demo_mindspore", **asked: object) -> ExpectedCost:
-        config = mindspore.build_configuration(mindspore.Options(path="/d", **asked), mindspore.Target())
+        config = mindspore.build_configuration(
+            mindspore.Options(path="/d", **asked), mindspore.Target()
+        )
         return estimate_mindspore_cost(config, trace(like), like)
 
     return expected
@@ -57,7 +63,7 @@ def test_iterations_are_counted(on_mindspore, iteration: str, steps: int | None)
 def test_kernels_cannot_be_counted_in_a_dump_of_pytorch(on_mindspore) -> None:
     found = on_mindspore("demo_pytorch", kernels=("MatMul",))
     assert found.notes == (
-        "demo_pytorch knows no kernels of MindSpore: counted as if all were dumped",
+        "demo_pytorch is not a dump of MindSpore: kernels is ignored, every op counts",
     )
     assert found.step == on_mindspore("demo_pytorch").step
 
@@ -83,6 +89,6 @@ def test_a_tensor_list_costs_its_tensors_beside_all_statistics(on_msprobe) -> No
 
 def test_it_says_the_cost_of_a_step_and_of_all_steps(on_msprobe) -> None:
     said = str(on_msprobe(steps=("0-9",), scope=("a", "b")))
-    assert said.startswith("like demo_pytorch: 786 tensors, ")
-    assert "a step and rank; 10 steps: 7,860 tensors, " in said
-    assert said.endswith("\na scope is counted as if it were everything")
+    assert said.startswith("based on demo_pytorch: 786 tensors, ")
+    assert "per step and rank; 10 steps: 7,860 tensors, " in said
+    assert said.endswith("\nscope is ignored: every op counts")

@@ -32,7 +32,7 @@ def write(folder: Path, path: str) -> Path:
     return file
 
 
-def shown(shell: str, script: str, folder: Path) -> dict[str, str]:
+def run_in_shell(shell: str, script: str, folder: Path) -> dict[str, str]:
     """The environment that a program sees after this script."""
     show = (
         f"{shlex.quote(sys.executable)} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -51,7 +51,7 @@ def shown(shell: str, script: str, folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("quoted", ['eval "$({} env dump.json)"', "eval $({} env dump.json)"])
 def test_eval_in_bash(quoted: str, tmp_path: Path) -> None:
     file = write(tmp_path, "")
-    seen = shown("bash", quoted.format(COMMAND), tmp_path)
+    seen = run_in_shell("bash", quoted.format(COMMAND), tmp_path)
     assert seen["MINDSPORE_DUMP_CONFIG"] == str(file)
     assert seen["MS_DIAGNOSTIC_DATA_PATH"] == str(tmp_path)
     assert seen["HCCL_DETERMINISTIC"] == "true"
@@ -60,7 +60,7 @@ def test_eval_in_bash(quoted: str, tmp_path: Path) -> None:
 
 def test_eval_in_bash_with_a_folder_that_needs_quotes(tmp_path: Path) -> None:
     file = write(tmp_path / "it's $HOME; `here`", "/data/dump")
-    seen = shown("bash", f'eval "$({COMMAND} env dump.json)"', file.parent)
+    seen = run_in_shell("bash", f'eval "$({COMMAND} env dump.json)"', file.parent)
     assert seen["MINDSPORE_DUMP_CONFIG"] == str(file)
     assert "MS_DIAGNOSTIC_DATA_PATH" not in seen
 
@@ -106,7 +106,7 @@ def test_what_is_not_always_wanted_is_set_only_if_asked_for() -> None:
     assert build_environment("mindspore", also=("MS_DEV_SAVE_GRAPHS",))["MS_DEV_SAVE_GRAPHS"] == "2"
     asked = {variable.name for variable in VARIABLES if variable.is_optional}
     assert not asked & build_environment("mindspore").keys()
-    with pytest.raises(DumpError, match="MS_DEV_SAVE_GRAPH is no variable known here"):
+    with pytest.raises(DumpError, match="unknown variable 'MS_DEV_SAVE_GRAPH'"):
         build_environment("mindspore", also=("MS_DEV_SAVE_GRAPH",))
 
 
@@ -131,7 +131,7 @@ def test_explained_says_what_every_variable_of_the_framework_is_for() -> None:
 
 def test_a_folder_that_mindspore_would_refuse_is_not_named(tmp_path: Path) -> None:
     file = write(tmp_path / "v1.0", "")
-    with pytest.raises(DumpError, match="name a path in it"):
+    with pytest.raises(DumpError, match="write a path into the file"):
         build_environment("mindspore", file)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from traces import align_traces, locate_divergence, find_op, select_ops
+from traces import align_traces, find_op, locate_divergence, select_ops
 
 import dumpdiff
 from dumpdiff.alignment import Alignment
@@ -45,7 +45,7 @@ def finding(pair: tuple[Trace, Trace]) -> Finding:
     return found
 
 
-def names(trace: Trace, ops: Sequence[int]) -> list[str]:
+def list_names(trace: Trace, ops: Sequence[int]) -> list[str]:
     return trace.ops["name"].iloc[list(ops)].tolist()
 
 
@@ -54,8 +54,10 @@ def test_it_begins_with_the_finding_and_holds_both_sides_of_what_is_around_it(
 ) -> None:
     target, reference = select_nearby_ops(alignment, [finding], 20)
     assert (len(target), len(reference)) == (20, 20)
-    assert (names(pair[0], target)[0], names(pair[1], reference)[0]) == (ADD, PARTNER)
-    assert {"Tensor.mean.3.forward", "Torch.rsqrt.3.forward"} <= set(names(pair[1], reference)[:4])
+    assert (list_names(pair[0], target)[0], list_names(pair[1], reference)[0]) == (ADD, PARTNER)
+    assert {"Tensor.mean.3.forward", "Torch.rsqrt.3.forward"} <= set(
+        list_names(pair[1], reference)[:4]
+    )
     partners = dict(zip(alignment.ops["target"], alignment.ops["reference"], strict=True))
     shared = [op for op in target[:10] if partners.get(op) in reference]
     assert len(shared) >= 6
@@ -162,16 +164,16 @@ def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: 
         assert 10 * side.cost.tensors < side.full_cost.tensors
 
 
-def test_what_cannot_be_done_is_said(
+def test_impossible_plans_are_refused_with_a_reason(
     pair, alignment: Alignment, finding: Finding, tmp_path: Path
 ) -> None:
-    with pytest.raises(DumpError, match="no finding to look at more closely"):
+    with pytest.raises(DumpError, match="nothing to record: the comparison has no findings"):
         plan_next_dump(alignment, [], 20, NEXT)
     with pytest.raises(DumpError, match=r"/data/v1\.0"):
         plan_next_dump(alignment, [finding], 20, Path("/data/v1.0"))
     (tmp_path / "reference").mkdir()
     with pytest.raises(
-        DumpError, match="is there already, and two dumps would mix; give another folder"
+        DumpError, match="already exists, and two dumps would be mixed; give another folder"
     ):
         plan_next_dump(alignment, [finding], 20, tmp_path)
 
@@ -180,7 +182,7 @@ def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
     pair, alignment: Alignment, finding: Finding, dump: Callable[[str], Path], tmp_path: Path
 ) -> None:
     narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
-    result = dumpdiff.align(*_recorded_again(pair, narrowed, dump, tmp_path))
+    result = dumpdiff.align(*_record_next_dump(pair, narrowed, dump, tmp_path))
     first = result.first_divergence
     assert result.verdict == "diverged"
     assert first is not None
@@ -188,7 +190,7 @@ def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
     assert first.causes[0].name == "epsilon"
 
 
-def _recorded_again(
+def _record_next_dump(
     pair, narrowed: NextDumps, dump: Callable[[str], Path], into: Path
 ) -> tuple[Path, Path]:
     """The two dumps as the dumpers would have left them, had they been given the configurations."""

@@ -141,7 +141,9 @@ def test_parameters_reach_the_code(framework: str) -> None:
         node.value
         for kind in KINDS
         for node in ast.walk(
-            ast.parse(build_snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile))
+            ast.parse(
+                build_snippet(kind, framework, seed=99, rank=3, folder=hostile, config=hostile)
+            )
         )
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, str))
     }

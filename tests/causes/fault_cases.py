@@ -46,7 +46,7 @@ def make_fault_case(
     finding = replace(FINDING, kind=kind, phase=phase, scope=scope, tolerance=2e-6)
     return FaultCase(
         finding=finding,
-        faulty_role="target",
+        faulty_side="target",
         faulty=_round_to_float32(faulty),
         faithful=_round_to_float32(faithful),
         operands=make_operands(operands),

@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 PAIR = (SAMPLES / "llama.yaml", SAMPLES / "llama_megatron.sh")
 
 
-def test_alone_it_prints_every_item_to_tick_off(run: Run) -> None:
+def test_without_settings_it_prints_every_item_to_tick_off(run: Run) -> None:
     result = run("checklist")
     assert result.exit_code == 0
     assert result.stdout.count("\n[ ] ") == len(load_items()[1])
@@ -30,18 +30,18 @@ def test_with_settings_it_ticks_off_what_holds(run: Run) -> None:
 
 
 def test_an_item_that_fails_is_the_answer(run: Run, tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(PAIR[0].read_text().replace("[0.9, 0.95]", "[0.9, 0.999]"))
-    result = run("checklist", wrong, PAIR[1], "-q")
+    changed_settings = tmp_path / "wrong.yaml"
+    changed_settings.write_text(PAIR[0].read_text().replace("[0.9, 0.95]", "[0.9, 0.999]"))
+    result = run("checklist", changed_settings, PAIR[1], "-q")
     assert result.exit_code == 1
     assert result.stdout.startswith("checklist differ: betas: 0.9, 0.999 (wrong.yaml:11)")
 
 
 def test_markdown_is_a_task_list(run: Run) -> None:
-    said = run("checklist", *PAIR, "--markdown", "-").stdout
-    assert said.startswith("# Checklist: ")
-    assert "\n## Model structure\n\n- [x] The number of layers is the same\n" in said
-    assert "- [ ] *advised*: One card is enough to align\n  - `data parallel is 8" in said
+    task_list = run("checklist", *PAIR, "--markdown", "-").stdout
+    assert task_list.startswith("# Checklist: ")
+    assert "\n## Model structure\n\n- [x] The number of layers is the same\n" in task_list
+    assert "- [ ] *advised*: One card is enough to align\n  - `data parallel is 8" in task_list
 
 
 def test_logs_are_taken_into_account(run: Run) -> None:

@@ -36,7 +36,7 @@ def test_writes_what_check_accepts_and_says_what_to_do_next(run: Run, tmp_path: 
     assert (result.exit_code, result.stderr) == (0, "")
     assert f'eval "$(dumpdiff env {file})"' in result.stdout
     checked = run("dump-config", "check", file, "--backend", "cpu")
-    assert (checked.exit_code, checked.stdout) == (0, f"{file}: holds for MindSpore 2.10 on cpu\n")
+    assert (checked.exit_code, checked.stdout) == (0, f"{file}: valid for MindSpore 2.10 on cpu\n")
 
 
 def test_standard_output_holds_the_configuration_alone(run: Run) -> None:
@@ -44,7 +44,7 @@ def test_standard_output_holds_the_configuration_alone(run: Run) -> None:
     assert json.loads(result.stdout)["common_dump_settings"]["path"] == "/tmp/dump"
 
 
-def test_without_a_path_the_dump_goes_beside(
+def test_without_a_path_the_dump_goes_into_the_current_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
@@ -95,7 +95,7 @@ def test_an_option_sets_its_fields(
     assert {name: values.get(name) for name in fields} == fields
 
 
-def test_what_breaks_a_rule_is_told_and_not_written(run: Run, tmp_path: Path) -> None:
+def test_broken_rules_are_printed_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
     options = [
         "--backend",
@@ -118,21 +118,21 @@ def test_what_breaks_a_rule_is_told_and_not_written(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--device", "a"], "--device a: write numbers and ranges"),
-        (["--ms-version", "two"], "'two' is no version of MindSpore"),
+        (["--ms-version", "two"], "'two' is not a version of MindSpore"),
         (["--ms-version", "1.2"], "--ms-version 1.2: configurations are known from 1.3 on"),
         (["-o", "/no/such/folder/dump.json"], "there is no folder"),
     ],
 )
-def test_wrong_usage_is_one_line(options: list[str], said: str, run: Run) -> None:
+def test_wrong_usage_is_one_line(options: list[str], message: str, run: Run) -> None:
     result = run("dump-config", "mindspore", *options)
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
-    assert said in result.stderr
+    assert message in result.stderr
 
 
-def test_check_tells_everything_and_exits_with_1(run: Run, tmp_path: Path) -> None:
+def test_check_prints_every_violation_and_exits_with_1(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
     file.write_text('{"common_dump_settings": {"dump_mode": "0"}, "e2e": {}}')
     result = run("dump-config", "check", file)
@@ -144,12 +144,12 @@ def test_check_tells_everything_and_exits_with_1(run: Run, tmp_path: Path) -> No
 def test_check_prints_json(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
     file.write_text("{}")
-    said = json.loads(run("dump-config", "check", file, "--json", "--ms-version", "2.6").stdout)
-    assert (said["file"], said["target"]) == (str(file), "MindSpore 2.6 on ascend")
-    assert [violation["rule"] for violation in said["violations"]] == ["section-missing"]
+    document = json.loads(run("dump-config", "check", file, "--json", "--ms-version", "2.6").stdout)
+    assert (document["file"], document["target"]) == (str(file), "MindSpore 2.6 on ascend")
+    assert [violation["rule"] for violation in document["violations"]] == ["section-missing"]
 
 
-def test_check_holds_kernels_against_an_earlier_dump(run: Run, dump, tmp_path: Path) -> None:
+def test_check_compares_kernels_with_an_earlier_dump(run: Run, dump, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
     options = ["--path", tmp_path / "dump", "--kernels", "MatMul", "--kernels", "Conv2D"]
     assert run("dump-config", "mindspore", *options, "-o", file).exit_code == 0
@@ -159,12 +159,12 @@ def test_check_holds_kernels_against_an_earlier_dump(run: Run, dump, tmp_path: P
     assert line.startswith("writes nothing: common_dump_settings.kernels: 'Conv2D' selects nothing")
 
 
-def test_check_of_what_cannot_be_read_is_2(run: Run, tmp_path: Path) -> None:
+def test_check_of_a_missing_file_is_2(run: Run, tmp_path: Path) -> None:
     result = run("dump-config", "check", tmp_path / "none.json")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
 
 
-def test_a_configuration_for_elsewhere_is_not_tried_out_here(run: Run, tmp_path: Path) -> None:
+def test_the_folder_of_a_run_elsewhere_is_not_checked_here(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     options = ["dump-config", "mindspore", "--path", tmp_path / "file" / "dump"]
     assert run(*options).exit_code == 2
@@ -179,6 +179,6 @@ def test_the_backends_are_those_of_the_library() -> None:
 
 @pytest.mark.parametrize("command", ["mindspore", "check"])
 def test_help_has_examples_and_exit_codes(command: str, run: Run) -> None:
-    said = run("dump-config", command, "-h").stdout
-    assert "Examples:" in said
-    assert "Exit codes:" in said
+    help_text = run("dump-config", command, "-h").stdout
+    assert "Examples:" in help_text
+    assert "Exit codes:" in help_text

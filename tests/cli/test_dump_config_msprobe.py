@@ -16,7 +16,7 @@ from .conftest import Run
 _TRAINING = """
 import torch
 {imports}
-{made}
+{debugger}
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
@@ -30,9 +30,9 @@ for _ in range(3):
 
 
 @pytest.mark.record
-def test_real_msprobe_records_what_was_asked_for(run: Run, tmp_path: Path) -> None:
+def test_real_msprobe_records_what_the_configuration_says(run: Run, tmp_path: Path) -> None:
     """The lines are pasted as they are printed; steps 1 and 2, statistics of all, tensors of the second linear."""
-    asked = [
+    options = [
         "--framework",
         "pytorch",
         "--path",
@@ -42,12 +42,12 @@ def test_real_msprobe_records_what_was_asked_for(run: Run, tmp_path: Path) -> No
         "--tensor-list",
         "linear.1.forward",
     ]
-    told = run("dump-config", "msprobe", *asked, "-o", tmp_path / "config.json")
-    assert told.exit_code == 0
-    imports, made, start, stop = (block.split("\n", 1)[1] for block in told.stdout.split("\n\n"))
+    outcome = run("dump-config", "msprobe", *options, "-o", tmp_path / "config.json")
+    assert outcome.exit_code == 0
+    imports, debugger, start, stop = (block.split("\n", 1)[1] for block in outcome.stdout.split("\n\n"))
     script = _TRAINING.format(
         imports=imports,
-        made=made,
+        debugger=debugger,
         start=start.replace("\n", "\n    "),
         stop=stop.replace("\n", "\n    "),
     )
@@ -75,7 +75,7 @@ def test_real_msprobe_records_what_was_asked_for(run: Run, tmp_path: Path) -> No
 
 
 def test_the_configuration_alone_goes_to_standard_output(run: Run) -> None:
-    told = run(
+    outcome = run(
         "dump-config",
         "msprobe",
         "--framework",
@@ -85,25 +85,25 @@ def test_the_configuration_alone_goes_to_standard_output(run: Run) -> None:
         "--path",
         "/data/dump",
     )
-    config = json.loads(told.stdout)
-    assert (config["step"], config["dump_path"], told.stderr) == ([], "/data/dump", "")
+    config = json.loads(outcome.stdout)
+    assert (config["step"], config["dump_path"], outcome.stderr) == ([], "/data/dump", "")
 
 
-def test_what_would_be_ignored_is_refused_in_one_line(run: Run) -> None:
-    told = run("dump-config", "msprobe", "--framework", "mindspore", "--risk-level", "ALL")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr == "dumpdiff: msprobe 26.2: risk_level has no effect in mindspore\n"
+def test_an_option_that_msprobe_would_ignore_is_refused_in_one_line(run: Run) -> None:
+    outcome = run("dump-config", "msprobe", "--framework", "mindspore", "--risk-level", "ALL")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == "dumpdiff: msprobe 26.2: risk_level has no effect in mindspore\n"
 
 
 @pytest.mark.parametrize("command", ["mindspore", "msprobe"])
-def test_like_says_beside_the_configuration_what_it_will_cost(
+def test_like_prints_the_cost_on_standard_error(
     run: Run, dump: Callable[[str], Path], command: str
 ) -> None:
     options = {
         "mindspore": ["--iteration", "0-4", "--elsewhere"],
         "msprobe": ["--framework", "pytorch", "--step", "0-4"],
     }
-    told = run(
+    outcome = run(
         "dump-config",
         command,
         *options[command],
@@ -112,13 +112,13 @@ def test_like_says_beside_the_configuration_what_it_will_cost(
         "--like",
         dump("demo_pytorch"),
     )
-    assert told.exit_code == 0
-    assert json.loads(told.stdout)
-    assert told.stderr.startswith(f"like {dump('demo_pytorch')}: 786 tensors, ")
-    assert "a step and rank; 5 steps: 3,930 tensors, " in told.stderr
+    assert outcome.exit_code == 0
+    assert json.loads(outcome.stdout)
+    assert outcome.stderr.startswith(f"based on {dump('demo_pytorch')}: 786 tensors, ")
+    assert "per step and rank; 5 steps: 3,930 tensors, " in outcome.stderr
 
 
-def test_like_a_folder_that_is_no_dump_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    told = run("dump-config", "msprobe", "--framework", "pytorch", "--like", tmp_path)
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr == f"dumpdiff: {tmp_path}: the folder is empty\n"
+def test_like_a_folder_without_a_dump_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    outcome = run("dump-config", "msprobe", "--framework", "pytorch", "--like", tmp_path)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == f"dumpdiff: {tmp_path}: the folder is empty\n"

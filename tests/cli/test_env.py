@@ -47,6 +47,6 @@ def test_a_missing_configuration_is_one_line_and_nothing_to_evaluate(
     ("option", "choices"), [("shell", list(SHELLS)), ("framework", list(FRAMEWORKS))]
 )
 def test_the_choices_are_those_of_the_library(option: str, choices: list[str]) -> None:
-    (found,) = [parameter for parameter in env.params if parameter.name == option]
-    assert isinstance(found.type, click.Choice)
-    assert list(found.type.choices) == choices
+    (parameter,) = [parameter for parameter in env.params if parameter.name == option]
+    assert isinstance(parameter.type, click.Choice)
+    assert list(parameter.type.choices) == choices

@@ -14,14 +14,14 @@ from .conftest import Run
 Dump = Callable[[str], Path]
 
 
-def inspected(run: Run, path: Path, *options: str) -> dict:
+def inspect_dump(run: Run, path: Path, *options: str) -> dict:
     result = run("inspect", path, "--json", "-", *options)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize(
-    ("name", "framework", "format", "phases", "ops", "tensors", "whole"),
+    ("name", "framework", "format", "phases", "ops", "tensors", "whole_tensors"),
     [
         ("ms_graph", "mindspore", "mindspore", {"forward", "backward"}, 753, 2641, 2471),
         ("v6.0_api_stack", "pytorch", "ptdbg", {"forward", "backward"}, 379, 1004, 1004),
@@ -38,27 +38,27 @@ def test_what_a_dump_holds(
     phases: set[str],
     ops: int,
     tensors: int,
-    whole: int,
+    whole_tensors: int,
 ) -> None:
-    read = inspected(run, dump(name))["read"]
+    read = inspect_dump(run, dump(name))["read"]
     assert (read["framework"], read["format"]) == (framework, format)
     assert {phase for phase, count in read["ops"].items() if count} == phases
     assert (sum(read["ops"].values()), read["tensors"], read["whole_tensors"]) == (
         ops,
         tensors,
-        whole,
+        whole_tensors,
     )
     assert read["problems"] == []
 
 
 def test_bytes_are_those_of_all_files(run: Run, dump: Dump) -> None:
     folder = dump("v6.0_api_stack_summary")
-    assert inspected(run, folder)["bytes"] == sum(
+    assert inspect_dump(run, folder)["bytes"] == sum(
         f.stat().st_size for f in folder.rglob("*") if f.is_file()
     )
 
 
-def test_edges_verified_are_said(run: Run, dump: Dump) -> None:
+def test_verified_edges_are_counted(run: Run, dump: Dump) -> None:
     assert "edges verified  962 of 962" in run("inspect", dump("ms_graph")).stdout
 
 
@@ -69,7 +69,7 @@ def test_the_first_line_says_what_it_is(run: Run, dump: Dump) -> None:
 
 def test_json_on_standard_output_moves_the_text_to_standard_error(run: Run, dump: Dump) -> None:
     result = run("inspect", dump("pt_none"), "--json", "-")
-    assert json.loads(result.stdout)["schema_version"] == "1.1"
+    assert json.loads(result.stdout)["schema_version"] == "2.0"
     assert result.stderr.startswith("pytorch, msprobe")
 
 
@@ -82,13 +82,13 @@ def test_json_into_a_file(run: Run, dump: Dump, tmp_path: Path) -> None:
 def test_several_parts_are_listed_and_one_is_read(run: Run, dump: Dump, tmp_path: Path) -> None:
     for step in (0, 1):
         copytree(dump("pt_none") / "statistics_mix" / "step0", tmp_path / f"step{step}")
-    document = inspected(run, tmp_path, "--step", "1")
+    document = inspect_dump(run, tmp_path, "--step", "1")
     assert document["steps"] == [0, 1]
     assert [part["step"] for part in document["parts"]] == [0, 1]
     assert document["read"]["step"] == 1
 
 
-def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(
+def test_processes_are_listed_as_such_and_chosen_by_rank(
     run: Run, dump: Dump, tmp_path: Path
 ) -> None:
     for process in (57, 17620):
@@ -96,21 +96,21 @@ def test_processes_are_listed_as_such_and_asked_for_as_ranks_are(
             dump("pt_none") / "statistics_mix" / "step0" / "proc17620",
             tmp_path / "step0" / f"proc{process}",
         )
-    document = inspected(run, tmp_path, "--rank", "57")
+    document = inspect_dump(run, tmp_path, "--rank", "57")
     assert document["ranks"] == [57, 17620]
     assert {(part["rank"], part["process"]) for part in document["parts"]} == {
         (57, 57),
         (17620, 17620),
     }
     assert (document["read"]["rank"], document["read"]["process"]) == (57, 57)
-    said = run("inspect", tmp_path, "--rank", "57").stdout
-    assert "step 0, process 57" in said
-    assert [line.split() for line in said.splitlines() if line.startswith(("ranks", "processes"))] == [
+    text = run("inspect", tmp_path, "--rank", "57").stdout
+    assert "step 0, process 57" in text
+    assert [line.split() for line in text.splitlines() if line.startswith(("ranks", "processes"))] == [
         ["ranks", "unknown"], ["processes", "57,", "17620"],
     ]  # fmt: skip
 
 
-def test_a_step_that_is_not_there_lists_what_is(run: Run, dump: Dump) -> None:
+def test_a_missing_step_is_an_error_that_lists_the_parts(run: Run, dump: Dump) -> None:
     result = run("inspect", dump("pt_none"), "--step", 7)
     assert result.exit_code == 2
     assert "has no step 7; it holds: " in result.stderr

@@ -39,9 +39,9 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
 
 
 def test_the_report_names_every_criterion(run: Run) -> None:
-    said = run("logs", NEW, OLD).stdout
+    report = run("logs", NEW, OLD).stdout
     for name in ("first loss", "second loss", "mean loss", "global norm", "learning rate", "steps"):
-        assert name in said
+        assert name in report
 
 
 def test_a_baseline_is_read(run: Run) -> None:
@@ -54,7 +54,7 @@ def test_a_baseline_is_read(run: Run) -> None:
 def test_the_json_holds_criteria_and_curves(run: Run) -> None:
     document = json.loads(run("logs", NEW, OLD, "--json", "-", "--min-steps", 6).stdout)
     check(document, "logs")
-    assert (document["name"], document["verdict"], document["begins"]) == ("logs", "agree", "never")
+    assert (document["name"], document["verdict"], document["onset"]) == ("logs", "agree", "never")
     assert [check["name"] for check in document["checks"]][:2] == ["first loss", "second loss"]
     assert document["curves"]["step"] == [1, 2, 3, 4, 5, 6]
 

@@ -13,14 +13,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from dumpdiff import __version__
-from dumpdiff import cli as commands
+from dumpdiff import __version__, cli
 from dumpdiff.model.errors import DumpError
 
 HEAVY = {"numpy", "pandas", "scipy", "networkx", "rich", "yaml", "torch", "mindspore", "msprobe"}
 
 
-def loaded_by(*arguments: str) -> set[str]:
+def list_loaded_modules(*arguments: str) -> set[str]:
     """Top-level modules that are imported when the command has run with these arguments."""
     script = (
         "import json, sys\nfrom dumpdiff.cli import main\n"
@@ -35,7 +34,7 @@ def loaded_by(*arguments: str) -> set[str]:
     "arguments", [["--help"], ["--version"], ["align", "--help"], ["inspect", "--help"]]
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    assert not loaded_by(*arguments) & HEAVY
+    assert not list_loaded_modules(*arguments) & HEAVY
 
 
 def test_help_of_the_group_imports_no_command() -> None:
@@ -53,19 +52,19 @@ def test_help_of_the_group_imports_no_command() -> None:
 
 
 def test_help_names_every_command() -> None:
-    said = CliRunner().invoke(commands.main, ["--help"]).output
-    assert all(name in said and about in said for name, (_, about) in commands.COMMANDS.items())
+    help_text = CliRunner().invoke(cli.main, ["--help"]).output
+    assert all(name in help_text and about in help_text for name, (_, about) in cli.COMMANDS.items())
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_exists_and_has_help(name: str) -> None:
-    run = CliRunner().invoke(commands.main, [name, "--help"])
+    run = CliRunner().invoke(cli.main, [name, "--help"])
     assert run.exit_code == 0, run.output
     assert "Usage:" in run.output
 
 
 def test_version() -> None:
-    assert __version__ in CliRunner().invoke(commands.main, ["--version"]).output
+    assert __version__ in CliRunner().invoke(cli.main, ["--version"]).output
 
 
 @pytest.fixture
@@ -77,13 +76,13 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
     def stop() -> None:
         raise raised[0]
 
-    monkeypatch.setitem(commands.COMMANDS, "stop", (f"{__name__}:stop", "Stops."))
+    monkeypatch.setitem(cli.COMMANDS, "stop", (f"{__name__}:stop", "Stops."))
     monkeypatch.setattr(sys.modules[__name__], "stop", stop, raising=False)
     return raised
 
 
 def run_stop() -> Result:
-    return CliRunner().invoke(commands.main, ["stop"])
+    return CliRunner().invoke(cli.main, ["stop"])
 
 
 def test_a_dump_error_is_one_line_and_2(stopping: list[BaseException]) -> None:

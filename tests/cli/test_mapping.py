@@ -23,17 +23,17 @@ def test_it_writes_the_mapping_and_says_what_is_in_it(
     run: Run, result: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "data.yaml"
-    told = run("mapping", result, "--for", "msprobe", "-o", file)
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert "tensors and numbers have a partner" in told.stderr
+    outcome = run("mapping", result, "--for", "msprobe", "-o", file)
+    assert (outcome.exit_code, outcome.stdout) == (0, "")
+    assert "tensors and numbers have a partner" in outcome.stderr
     pairs = yaml.safe_load(file.read_text())
     assert pairs["Functional.softmax.3.forward.output.0"] == "Functional.softmax.3.forward.output.0"
 
 
 def test_to_standard_output_goes_the_mapping_alone(run: Run, result: Path) -> None:
-    told = run("mapping", result, "--for", "msprobe", "--kind", "cell")
-    assert told.stderr == ""
-    cells = yaml.safe_load(told.stdout)
+    outcome = run("mapping", result, "--for", "msprobe", "--kind", "cell")
+    assert outcome.stderr == ""
+    cells = yaml.safe_load(outcome.stdout)
     assert cells["model.layers.0.attention.wq.Dense"] == "model.layers.0.self_attn.q_proj.Linear"
 
 
@@ -49,6 +49,6 @@ def test_the_version_decides_how_backward_calls_are_numbered(run: Run, result: P
 
 
 def test_a_version_that_is_none_is_refused_in_one_line(run: Run, result: Path) -> None:
-    told = run("mapping", result, "--for", "msprobe", "--msprobe-version", "new")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr == "dumpdiff: new: expected a version of msprobe such as 26.2 or 8.3.3\n"
+    outcome = run("mapping", result, "--for", "msprobe", "--msprobe-version", "new")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == "dumpdiff: new: expected a version of msprobe such as 26.2 or 8.3.3\n"

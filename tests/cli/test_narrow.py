@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from .conftest import MovedResult, Run
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
 def test_it_writes_configurations_and_says_how_to_use_them(
     run: Run, result: Path, tmp_path: Path
 ) -> None:
-    told = run("narrow", result, "-o", tmp_path / "next", "--ops", 8)
-    assert (told.exit_code, told.stderr) == (0, "")
-    lines = told.stdout.splitlines()
+    outcome = run("narrow", result, "-o", tmp_path / "next", "--ops", 8)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
     assert lines[0] == "next: whole tensors around"
     assert lines[1].startswith("  1  layers.1.post_attention_norm, add ")
     assert any(line.startswith("target: 8 ops, ") for line in lines)
@@ -39,10 +39,10 @@ def test_it_writes_configurations_and_says_how_to_use_them(
     assert (len(kernels), len(names)) == (8, 8)
 
 
-def test_a_finding_that_is_not_there_is_wrong_usage(run: Run, result: Path, tmp_path: Path) -> None:
-    told = run("narrow", result, "--finding", 9, "-o", tmp_path / "next")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert "has no finding 9; it has 1" in told.stderr
+def test_a_missing_finding_is_an_error(run: Run, result: Path, tmp_path: Path) -> None:
+    outcome = run("narrow", result, "--finding", 9, "-o", tmp_path / "next")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert "has no finding 9; it has 1" in outcome.stderr
     assert not (tmp_path / "next").exists()
 
 
@@ -54,8 +54,40 @@ def test_a_comparison_without_findings_leaves_nothing_to_dump(
         run("align", dump("demo_pytorch"), dump("demo_pytorch"), "--json", file, "-q").exit_code
         == 0
     )
-    told = run("narrow", file, "-o", tmp_path / "next")
-    assert (told.exit_code, told.stderr) == (
+    outcome = run("narrow", file, "-o", tmp_path / "next")
+    assert (outcome.exit_code, outcome.stderr) == (
         2,
-        "dumpdiff: no finding to look at more closely: the comparison has none\n",
+        "dumpdiff: nothing to record: the comparison has no findings\n",
     )
+
+
+def test_moved_dumps_and_the_id_of_a_finding(
+    run: Run, moved_result: MovedResult, tmp_path: Path
+) -> None:
+    dumps = ("--target", moved_result.target, "--reference", moved_result.reference)
+    options = ("--finding", moved_result.finding_id, "-o", tmp_path / "next")
+    outcome = run("narrow", moved_result.folder, *dumps, *options)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines()[1].startswith("  1  layers.1.post_attention_norm, add ")
+    assert (tmp_path / "next" / "target_dump.json").is_file()
+
+
+def test_a_finding_that_other_dumps_do_not_have_is_an_error(
+    run: Run, moved_result: MovedResult, tmp_path: Path
+) -> None:
+    clean = moved_result.reference
+    dumps = ("--target", clean, "--reference", clean)
+    options = ("--finding", moved_result.finding_id, "-o", tmp_path / "next")
+    outcome = run("narrow", moved_result.folder, *dumps, *options)
+    assert outcome.exit_code == 2
+    assert f"its dumps no longer give finding {moved_result.finding_id}" in outcome.stderr
+    assert not (tmp_path / "next").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_an_error_before_the_work(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "next").touch()
+    outcome = run("narrow", "no result at all", "-o", tmp_path / "next")
+    assert outcome.exit_code == 2
+    assert outcome.stderr == f"dumpdiff: {tmp_path / 'next'}: is a file; give a folder to write\n"

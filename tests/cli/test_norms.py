@@ -36,7 +36,7 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
     assert result.stdout.startswith(begins)
 
 
-def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
+def test_inconclusive_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
     for name, factor in (("a.txt", 1.0), ("b.txt", 1.004)):
         values = (0.5 * 1.3**n * (factor if n % 2 else 1 / factor) for n in range(12))
         (tmp_path / name).write_text("\n".join(f"{value:.9f}" for value in values))
@@ -52,17 +52,17 @@ def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Pat
 def test_the_report_names_both_sides_the_worst_and_what_they_have_in_common(
     run: Run, dump: Dump
 ) -> None:
-    said = run("norms", dump("ms_mf_attn_scale"), dump("pt_none")).stdout
-    assert "target     gradients in a dump of MindSpore, step 1: 48 norms, together 2.69012" in said
-    assert "batch, labels, loss or forward pass; compare the loss of step 1" in said
-    assert said.index("layers.1.attention.k.weight") < said.index("layers.0.mlp.up_proj.weight")
-    assert "38 more rows with -v" in said
+    report = run("norms", dump("ms_mf_attn_scale"), dump("pt_none")).stdout
+    assert "target     gradients in a dump of MindSpore, step 1: 48 norms, together 2.69012" in report
+    assert "batch, labels, loss or forward pass; compare the loss of step 1" in report
+    assert report.index("layers.1.attention.k.weight") < report.index("layers.0.mlp.up_proj.weight")
+    assert "38 more rows with -v" in report
 
 
 def test_every_row_is_printed_on_demand(run: Run, dump: Dump) -> None:
-    said = run("norms", dump("ms_mf_none"), dump("pt_none"), "-v").stdout
-    assert said.count("   rule") == 47  # and lm_head.weight, which is called so on both sides
-    assert "more rows" not in said
+    report = run("norms", dump("ms_mf_none"), dump("pt_none"), "-v").stdout
+    assert report.count("   rule") == 47  # and lm_head.weight, which is called so on both sides
+    assert "more rows" not in report
 
 
 def test_a_step_is_chosen(run: Run) -> None:
@@ -84,7 +84,7 @@ def test_the_json_holds_every_row(run: Run, dump: Dump) -> None:
     assert [pattern["kind"] for pattern in document["patterns"]] == ["everything"]
     assert len(document["rows"]) == 48
     worst = document["rows"][0]
-    assert (worst["path"], worst["state"], worst["by"]) == (
+    assert (worst["path"], worst["state"], worst["evidence"]) == (
         "layers.1.attention.k.weight",
         "differ",
         "rule",
@@ -113,7 +113,7 @@ def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         (lambda path: None, "no such file or folder"),
         (lambda path: path.write_text("nothing\n"), "contains no gradient norms"),
@@ -123,9 +123,9 @@ def test_further_rules_name_parameters(run: Run, dump: Dump, tmp_path: Path) -> 
     ids=["nothing", "a text", "an empty folder", "a broken archive"],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
-    run: Run, tmp_path: Path, write: Callable[[Path], object], said: str
+    run: Run, tmp_path: Path, write: Callable[[Path], object], message: str
 ) -> None:
     write(tmp_path / "a")
     result = run("norms", tmp_path / "a", MEGATRON)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert said in result.stderr
+    assert message in result.stderr

@@ -13,32 +13,32 @@ from .conftest import Run
 
 
 def test_one_run(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", save_sgd_run(tmp_path / "a", momentum=0.9))
-    assert told.exit_code == 0
-    assert told.stdout.startswith(
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a", momentum=0.9))
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith(
         "SGD with momentum, learning rate 0.1, momentum 0.9 (2 of 2 parameters)\n"
     )
-    assert "next best" in told.stdout
+    assert "next best" in outcome.stdout
 
 
 def test_two_runs_of_one_rule(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", save_sgd_run(tmp_path / "a"), save_sgd_run(tmp_path / "b"), "-q")
-    assert (told.exit_code, told.stdout) == (
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a"), save_sgd_run(tmp_path / "b"), "-q")
+    assert (outcome.exit_code, outcome.stdout) == (
         0,
         "same rule: SGD, learning rate 0.1 (2 of 2 parameters)\n",
     )
 
 
 def test_two_rules(run: Run, tmp_path: Path) -> None:
-    told = run(
+    outcome = run(
         "optimizer",
         save_sgd_run(tmp_path / "a"),
         save_sgd_run(tmp_path / "b", rate=0.2),
         "--json",
         tmp_path / "o.json",
     )
-    assert told.exit_code == 1
-    assert told.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
+    assert outcome.exit_code == 1
+    assert outcome.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
     document = json.loads((tmp_path / "o.json").read_text())
     check(document, "optimizer")
     assert (document["verdict"], document["paired"]) == ("differ", 2)
@@ -50,46 +50,46 @@ def test_two_rules(run: Run, tmp_path: Path) -> None:
     assert group["rule"]["residual"] < 1e-5 < group["next_best"]["residual"]
 
 
-def test_one_step_cannot_tell(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", save_sgd_run(tmp_path / "a", steps=1), "-q")
-    assert told.exit_code == 3
-    assert told.stdout == (
+def test_one_step_is_inconclusive(run: Run, tmp_path: Path) -> None:
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a", steps=1), "-q")
+    assert outcome.exit_code == 3
+    assert outcome.stdout == (
         "inconclusive: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps equally well; "
         "record a second step\n"
     )
 
 
 def test_no_rule(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", save_sgd_run(tmp_path / "a", with_other_gradients=True))
-    assert told.exit_code == 3
-    assert told.stdout.startswith("inconclusive: no rule explains 2 of 2 parameters; nearest is ")
-    assert "no rule explains this; nearest: " in told.stdout
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a", with_other_gradients=True))
+    assert outcome.exit_code == 3
+    assert outcome.stdout.startswith("inconclusive: no rule explains 2 of 2 parameters; nearest is ")
+    assert "no rule explains this; nearest: " in outcome.stdout
 
 
-def test_settings_that_are_wrong_are_told(run: Run, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("momentum: 0.5")
-    told = run(
+    outcome = run(
         "optimizer",
         save_sgd_run(tmp_path / "a", momentum=0.9, steps=3),
         "--settings",
         tmp_path / "settings.yaml",
     )
-    assert told.exit_code == 0
-    assert "the settings say momentum 0.5; the weights moved by 0.9" in told.stdout
+    assert outcome.exit_code == 0
+    assert "the settings say momentum 0.5; the weights moved by 0.9" in outcome.stdout
 
 
 def test_a_learning_rate_that_is_wrong_may_be_a_scale(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("lr: 0.2")
-    told = run("optimizer", save_sgd_run(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
-    assert "learning rate 0.2, gradients times 0.5 (or the learning rate was 0.1)" in told.stdout
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
+    assert "learning rate 0.2, gradients times 0.5 (or the learning rate was 0.1)" in outcome.stdout
 
 
 def test_a_dash_writes_to_standard_output_and_moves_the_report(run: Run, tmp_path: Path) -> None:
-    told = run("optimizer", save_sgd_run(tmp_path / "a"), "--json", "-")
-    document = json.loads(told.stdout)
+    outcome = run("optimizer", save_sgd_run(tmp_path / "a"), "--json", "-")
+    document = json.loads(outcome.stdout)
     check(document, "optimizer")
     assert (document["verdict"], document["reference"]) == ("explained", None)
-    assert told.stderr.startswith("SGD, learning rate 0.1")
+    assert outcome.stderr.startswith("SGD, learning rate 0.1")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,6 @@ def test_wrong_input_is_2_and_one_line(
     run: Run, tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
     folder = save_sgd_run(tmp_path / "a")
-    told = run("optimizer", *(part.replace("{run}", str(folder)) for part in arguments))
-    assert told.exit_code == 2
-    assert complaint in told.stderr
+    outcome = run("optimizer", *(part.replace("{run}", str(folder)) for part in arguments))
+    assert outcome.exit_code == 2
+    assert complaint in outcome.stderr

@@ -1,4 +1,4 @@
-"""Where output goes: '-' is standard output, and what cannot be written is said before the long work."""
+"""Where output goes: '-' is standard output, and an output that cannot be written is an error before the long work."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ def test_a_new_file_an_existing_file_and_standard_output_are_fine(tmp_path: Path
     )
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         DumpError, match=r"result\.json: cannot be written, there is no folder .*nowhere"
     ):
         output.check_writable(str(tmp_path / "nowhere" / "result.json"))
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_written_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="is a folder"):
         output.check_writable(str(tmp_path))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
-def test_a_full_disk_is_said_with_the_name() -> None:
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
     with (
         pytest.raises(
             DumpError, match=r"^/dev/full: cannot be written \(No space left on device\)$"
         ),
-        output.writing("/dev/full") as stream,
+        output.open_output("/dev/full") as stream,
     ):
         stream.write(b"x")
 
 
-def test_two_formats_do_not_share_a_file() -> None:
-    with pytest.raises(click.UsageError, match="two formats"):
+def test_two_outputs_do_not_share_a_file() -> None:
+    with pytest.raises(click.UsageError, match="two outputs"):
         output.check_writable("-", "-")
 
 
 def test_people_read_standard_error_when_a_format_takes_standard_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output.console("-", None).print("for people")
-    output.console("result.json", None).print("answer")
+    output.build_console("-", None).print("for people")
+    output.build_console("result.json", None).print("answer")
     assert capsys.readouterr() == ("answer\n", "for people\n")
 
 
@@ -58,7 +58,7 @@ def test_no_terminal_no_wrapping_at_80(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    output.console().print("word " * 30)
+    output.build_console().print("word " * 30)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -66,12 +66,12 @@ def test_columns_sets_the_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    output.console().print("word " * 30)
+    output.build_console().print("word " * 30)
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress() as move:
+    with output.show_progress() as move:
         assert move is None
     assert capsys.readouterr().err == ""
 
@@ -80,7 +80,7 @@ def test_a_bar_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with output.progress() as move:
+    with output.show_progress() as move:
         assert move is not None
         move("reading", 0.5)
     captured = capsys.readouterr()

@@ -17,9 +17,9 @@ def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path
     agreeing = run("settings", YAML, SCRIPT)
     assert agreeing.exit_code == 0
     assert agreeing.stdout.startswith("settings agree: ")
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(YAML.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
-    differing = run("settings", wrong, SCRIPT, "-q")
+    changed_settings = tmp_path / "wrong.yaml"
+    changed_settings.write_text(YAML.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
+    differing = run("settings", changed_settings, SCRIPT, "-q")
     assert differing.exit_code == 1
     assert (
         differing.stdout
@@ -27,7 +27,7 @@ def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path
     )
 
 
-def test_what_cannot_be_told_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
+def test_inconclusive_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "a.sh"
     script.write_text(SCRIPT.read_text().replace("--num-layers 2", "--num-layers $LAYERS"))
     result = run("settings", YAML, script)

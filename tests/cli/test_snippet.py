@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
 
-from dumpdiff.capture.snippets import FRAMEWORKS, KINDS
-from dumpdiff.capture.snippets import build_snippet as code
+from dumpdiff.capture.snippets import FRAMEWORKS, KINDS, build_snippet
 from dumpdiff.cli.snippet import snippet
 
 from .conftest import Run
@@ -17,12 +18,12 @@ def test_prints_the_code_alone(kind: str, run: Run) -> None:
     options = ["--seed", 3, "--rank", 7, "--folder", "/data/g", "--config", "c.json"]
     result = run("snippet", kind, "--framework", "megatron", *options)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == code(
+    assert result.stdout == build_snippet(
         kind, "megatron", seed=3, rank=7, folder="/data/g", config="c.json"
     )
 
 
-def test_the_framework_must_be_said(run: Run) -> None:
+def test_the_framework_is_required(run: Run) -> None:
     result = run("snippet", "seed")
     assert result.exit_code == 2
     assert "--framework" in result.stderr
@@ -32,11 +33,12 @@ def test_the_framework_must_be_said(run: Run) -> None:
     ("parameter", "choices"), [("kind", list(KINDS)), ("framework", list(FRAMEWORKS))]
 )
 def test_the_choices_are_those_of_the_library(parameter: str, choices: list[str]) -> None:
-    (found,) = [option for option in snippet.params if option.name == parameter]
-    assert isinstance(found.type, click.Choice)
-    assert sorted(found.type.choices) == sorted(choices)
+    (option,) = [option for option in snippet.params if option.name == parameter]
+    assert isinstance(option.type, click.Choice)
+    assert sorted(option.type.choices) == sorted(choices)
 
 
-def test_help_says_what_the_kinds_are(run: Run) -> None:
-    said = run("snippet", "-h").stdout
-    assert all(does in said for does in KINDS.values())
+def test_help_explains_the_kinds(run: Run) -> None:
+    help_text = run("snippet", "-h").stdout
+    for kind, summary in KINDS.items():
+        assert re.search(rf"  {kind} +{re.escape(summary)}\n", help_text)

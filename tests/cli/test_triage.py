@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from schemas import check
 
-from dumpdiff.diagnosis.case import Run as RunOfCase
-from dumpdiff.diagnosis.case import load_case
+from dumpdiff.diagnosis import case
 
 from .conftest import Run
 
@@ -19,7 +18,7 @@ NEW, OLD = SAMPLES / "logs" / "megatron_0.17.log", SAMPLES / "logs" / "megatron_
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Two runs as they lie about: settings and a log each."""
+    """The folders of two runs: settings and a log each."""
     for name, settings, log in (("ms", "llama.yaml", NEW), ("pt", "llama_megatron.sh", OLD)):
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / settings).write_text((SAMPLES / settings).read_text())
@@ -34,8 +33,8 @@ def test_init_writes_a_case_that_can_be_read(
     text = (tmp_path / "case.yaml").read_text()
     assert "  log: ms/logs " in text
     assert "  # dump: dump " in text
-    case = load_case(tmp_path / "case.yaml")
-    assert case.target == RunOfCase(
+    written_case = case.load_case(tmp_path / "case.yaml")
+    assert written_case.target == case.Run(
         settings=str(tmp_path / "ms" / "llama.yaml"), log=str(tmp_path / "ms" / "logs")
     )
 
@@ -44,25 +43,24 @@ def test_init_overwrites_nothing(run: Run, folders: tuple[Path, Path], tmp_path:
     (tmp_path / "case.yaml").write_text("mine")
     refused = run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
     assert (refused.exit_code, (tmp_path / "case.yaml").read_text()) == (2, "mine")
-    assert "is there already" in refused.stderr
+    assert "exists; remove it, or write elsewhere with -o" in refused.stderr
 
 
-def test_a_case_two_folders_and_options_say_the_same(
+def test_a_case_two_folders_and_options_give_the_same_conclusion(
     run: Run, folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
     target, reference = folders
     run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
     options = ("-t", f"log={target}/logs", "-t", f"settings={target}/llama.yaml")
     options += ("-r", f"log={reference}/logs", "-r", f"settings={reference}/llama_megatron.sh")
-    said = [
-        run("triage", *given, "--min-steps", 6, "-q")
-        for given in ((tmp_path / "case.yaml",), folders, options)
+    first, *others = [
+        run("triage", *inputs, "--min-steps", 6, "-q")
+        for inputs in ((tmp_path / "case.yaml",), folders, options)
     ]
-    assert {(result.exit_code, result.stdout) for result in said} == {
-        (said[0].exit_code, said[0].stdout)
-    }
-    assert said[0].stdout.startswith("triage: ")
-    assert said[0].stdout.count("\n") == 1
+    for outcome in others:
+        assert (outcome.exit_code, outcome.stdout) == (first.exit_code, first.stdout)
+    assert first.stdout.startswith("triage: ")
+    assert first.stdout.count("\n") == 1
 
 
 def test_a_wrong_setting_has_its_exit_code(run: Run, folders: tuple[Path, Path]) -> None:
@@ -74,7 +72,7 @@ def test_a_wrong_setting_has_its_exit_code(run: Run, folders: tuple[Path, Path])
     assert "the settings differ: norm epsilon: 1e-06" in result.stderr
 
 
-def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(
+def test_an_input_that_cannot_be_read_is_reported_and_the_rest_is_used(
     run: Run, folders: tuple[Path, Path]
 ) -> None:
     (folders[0] / "empty.pt").write_bytes(b"")
@@ -88,10 +86,10 @@ def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ((), "give a case file, or two folders, or parts"),
-        (("a", "b", "c"), "give a case file, or two folders, or parts"),
+        ((), "give a case file, or two folders, or inputs with --target and --reference"),
+        (("a", "b", "c"), "give a case file, or two folders, or inputs with --target and --reference"),
         (("-t", "log"), "'log' has no value"),
         (("-t", "log=a", "-t", "log=b"), "a key can be given once for each run"),
         (("nowhere.yaml",), "there is no such file"),
@@ -99,7 +97,7 @@ def test_what_was_named_and_cannot_be_read_is_told_and_the_rest_is_used(
         (("nowhere", "nowhere"), "there is no such folder"),
     ],
 )
-def test_wrong_usage(run: Run, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage(run: Run, arguments: tuple[str, ...], message: str) -> None:
     result = run("triage", *arguments)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr

@@ -20,7 +20,7 @@ from .conftest import Run
 Weights = dict[str, np.ndarray]
 
 
-def weights() -> Weights:
+def make_weights() -> Weights:
     draw = np.random.default_rng(5).standard_normal
     parts = {
         "self_attn.q_proj": (32, 16),
@@ -38,58 +38,58 @@ def weights() -> Weights:
 
 @pytest.fixture
 def reference(tmp_path: Path) -> Path:
-    save_file(weights(), tmp_path / "reference.safetensors")
+    save_file(make_weights(), tmp_path / "reference.safetensors")
     return tmp_path / "reference.safetensors"
 
 
 @pytest.fixture
-def wrong(tmp_path: Path) -> Path:
-    changed = weights()
+def wrong_checkpoint(tmp_path: Path) -> Path:
+    changed = make_weights()
     changed["model.layers.1.self_attn.k_proj.weight"] *= 0.5
     save_file(changed, tmp_path / "wrong.safetensors")
     return tmp_path / "wrong.safetensors"
 
 
 def test_same(run: Run, reference: Path) -> None:
-    told = run("weights", reference, reference)
-    assert told.exit_code == 0
+    outcome = run("weights", reference, reference)
+    assert outcome.exit_code == 0
     assert (
-        told.stdout.splitlines()[0]
+        outcome.stdout.splitlines()[0]
         == "same weights, bit for bit: 9 parameters, 100 % of the elements"
     )
-    assert "target     safetensors, huggingface names: 9 tensors" in told.stdout
+    assert "target     safetensors, huggingface names: 9 tensors" in outcome.stdout
 
 
-def test_different(run: Run, wrong: Path, reference: Path) -> None:
-    told = run("weights", wrong, reference)
-    assert told.exit_code == 1
-    assert told.stdout.splitlines()[0] == (
+def test_different(run: Run, wrong_checkpoint: Path, reference: Path) -> None:
+    outcome = run("weights", wrong_checkpoint, reference)
+    assert outcome.exit_code == 1
+    assert outcome.stdout.splitlines()[0] == (
         "different weights: 1 of 9 parameters are wrong: layers.1.attention.k.weight: 0.5 times the reference's"
     )
-    assert run("weights", wrong, reference, "-q").stdout.count("\n") == 1
-    assert "layers.0.mlp.down_proj.weight" in run("weights", wrong, reference, "-v").stdout
+    assert run("weights", wrong_checkpoint, reference, "-q").stdout.count("\n") == 1
+    assert "layers.0.mlp.down_proj.weight" in run("weights", wrong_checkpoint, reference, "-v").stdout
 
 
 def test_inconclusive(run: Run, reference: Path, tmp_path: Path) -> None:
     save_file({"global_step": np.ones(1, np.float32)}, tmp_path / "counter.safetensors")
-    told = run("weights", tmp_path / "counter.safetensors", tmp_path / "counter.safetensors")
-    assert (told.exit_code, told.stdout.partition(":")[0]) == (3, "inconclusive")
+    outcome = run("weights", tmp_path / "counter.safetensors", tmp_path / "counter.safetensors")
+    assert (outcome.exit_code, outcome.stdout.partition(":")[0]) == (3, "inconclusive")
 
 
 def test_unusable(run: Run, reference: Path, tmp_path: Path) -> None:
-    told = run("weights", tmp_path / "gone", reference)
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr == f"dumpdiff: {tmp_path / 'gone'}: no such file or folder\n"
+    outcome = run("weights", tmp_path / "gone", reference)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == f"dumpdiff: {tmp_path / 'gone'}: no such file or folder\n"
     assert run("weights", reference).exit_code == 2
 
 
-def test_json_and_csv(run: Run, wrong: Path, reference: Path, tmp_path: Path) -> None:
-    told = run("weights", wrong, reference, "--json", "-", "--csv", tmp_path / "pairs.csv")
-    document = json.loads(told.stdout)
+def test_json_and_csv(run: Run, wrong_checkpoint: Path, reference: Path, tmp_path: Path) -> None:
+    outcome = run("weights", wrong_checkpoint, reference, "--json", "-", "--csv", tmp_path / "pairs.csv")
+    document = json.loads(outcome.stdout)
     check(document, "weights")
     assert document["verdict"] == "differ"
     assert [pair["mistake"]["kind"] for pair in document["mistakes"]] == ["scaled"]
-    assert told.stderr.startswith("different weights")
+    assert outcome.stderr.startswith("different weights")
 
     with (tmp_path / "pairs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -98,21 +98,21 @@ def test_json_and_csv(run: Run, wrong: Path, reference: Path, tmp_path: Path) ->
     assert {row["relation"] for row in rows} == {"identical", "different"}
 
 
-def test_html(run: Run, wrong: Path, reference: Path, tmp_path: Path) -> None:
-    told = run("weights", wrong, reference, "--html", tmp_path / "report.html", "-q")
-    assert told.exit_code == 1
+def test_html(run: Run, wrong_checkpoint: Path, reference: Path, tmp_path: Path) -> None:
+    outcome = run("weights", wrong_checkpoint, reference, "--html", tmp_path / "report.html", "-q")
+    assert outcome.exit_code == 1
     page = (tmp_path / "report.html").read_text()
     assert "1 of 9 parameters are wrong" in html.unescape(re.sub(r"<[^>]+>", "", page))
 
-    same = run("weights", reference, reference, "--html", "-")
-    assert (same.exit_code, same.stdout[:15]) == (0, "<!doctype html>")
-    assert same.stderr.startswith("same weights, bit for bit")
+    agreeing = run("weights", reference, reference, "--html", "-")
+    assert (agreeing.exit_code, agreeing.stdout[:15]) == (0, "<!doctype html>")
+    assert agreeing.stderr.startswith("same weights, bit for bit")
 
 
 def test_html_is_refused_before_the_work(run: Run, reference: Path, tmp_path: Path) -> None:
-    told = run("weights", reference, reference, "--html", tmp_path / "gone" / "report.html")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert str(tmp_path / "gone") in told.stderr
+    outcome = run("weights", reference, reference, "--html", tmp_path / "gone" / "report.html")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert str(tmp_path / "gone") in outcome.stderr
     assert run("weights", reference, reference, "--html", "-", "--json", "-").exit_code == 2
 
 
@@ -121,21 +121,21 @@ def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path
         name.replace("model.layers", "trunk.segment").replace(
             "self_attn.q_proj", "mixer.ask"
         ): value
-        for name, value in weights().items()
+        for name, value in make_weights().items()
     }
     save_file(renamed, tmp_path / "renamed.safetensors")
-    told = run(
+    outcome = run(
         "weights",
         tmp_path / "renamed.safetensors",
         reference,
         "--rules-out",
         tmp_path / "names.yaml",
     )
-    assert told.exit_code == 0
+    assert outcome.exit_code == 0
     rules = load_rules([tmp_path / "names.yaml"])
     assert rules.resolve_parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
     assert run("weights", reference, reference, "--rules-out", "-", "-q").stdout.endswith(
-        "both have.\n"
+        "that both checkpoints have.\n"
     )
 
 

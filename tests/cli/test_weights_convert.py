@@ -40,7 +40,7 @@ HEADS = ("--heads", "4", "--query-groups", "2")
 
 
 def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run(
+    outcome = run(
         "weights",
         "convert",
         source,
@@ -52,9 +52,9 @@ def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
         "-o",
         tmp_path / "megatron",
     )
-    assert told.exit_code == 0
-    assert told.stdout.startswith("written: 30 tensors in 2 files, ")
-    assert "same weights, bit for bit" in told.stdout.splitlines()[0]
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith("written: 30 tensors in 2 files, ")
+    assert "same weights, bit for bit" in outcome.stdout.splitlines()[0]
 
     back = run(
         "weights", "convert", tmp_path / "megatron", "--to", "huggingface", "-o", tmp_path / "hf"
@@ -67,20 +67,20 @@ def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
 
 
 def test_a_plan_writes_nothing(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run(
+    outcome = run(
         "weights", "convert", source, "--to", "megatron", *HEADS, "--plan", "-o", tmp_path / "out"
     )
-    assert told.exit_code == 0
-    assert told.stdout.startswith("would write 15 tensors in one file")
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith("would write 15 tensors in one file")
     assert (
         "  decoder.layers.0.mlp.linear_fc1.weight  float32 [48, 16]  "
         "<- model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight\n"
-    ) in told.stdout
+    ) in outcome.stdout
     assert not (tmp_path / "out").exists()
 
 
 def test_json(run: Run, source: Path, tmp_path: Path) -> None:
-    told = run(
+    outcome = run(
         "weights",
         "convert",
         source,
@@ -92,7 +92,7 @@ def test_json(run: Run, source: Path, tmp_path: Path) -> None:
         "--json",
         "-",
     )
-    document = json.loads(told.stdout)
+    document = json.loads(outcome.stdout)
     check(document, "convert")
     assert document["verified"] is True
     assert document["comparison"]["verdict"] == "agree"
@@ -106,13 +106,13 @@ def test_wrong_usage_is_one_line(run: Run, source: Path, tmp_path: Path) -> None
         (source, "--to", "megatron", *HEADS, "--pp", "3", "--plan"),
         (tmp_path / "nothing", "--to", "megatron", "--plan"),
     ):
-        told = run("weights", "convert", *arguments)
-        assert told.exit_code == 2
-        assert len(told.stderr.strip().splitlines()) == 1
+        outcome = run("weights", "convert", *arguments)
+        assert outcome.exit_code == 2
+        assert len(outcome.stderr.strip().splitlines()) == 1
     assert run("weights", "convert", source, "--to", "megatron").exit_code == 2
 
 
 def test_help(run: Run) -> None:
-    told = run("weights", "convert", "-h")
-    assert told.exit_code == 0
-    assert "--make-vocab-size-divisible-by" in told.stdout
+    outcome = run("weights", "convert", "-h")
+    assert outcome.exit_code == 0
+    assert "--make-vocab-size-divisible-by" in outcome.stdout

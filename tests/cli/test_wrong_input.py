@@ -19,78 +19,78 @@ from .conftest import Run
 
 Dump = Callable[[str], Path]
 
-# What stands at a path instead of a dump. Each takes the path, where nothing is yet, and a real dump.json.
+# What is at a path instead of a dump. Each function takes the path, which is free, and a real dump.json.
 
 
-def nothing(path: Path, real: Path) -> None:
+def make_nothing(path: Path, real: Path) -> None:
     """A path that does not exist."""
 
 
-def empty_folder(path: Path, real: Path) -> None:
+def make_empty_folder(path: Path, real: Path) -> None:
     path.mkdir()
 
 
-def folder_of_other_things(path: Path, real: Path) -> None:
+def make_folder_of_other_things(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "README.md").write_text("# Hello\n")
 
 
-def text_file(path: Path, real: Path) -> None:
+def make_text_file(path: Path, real: Path) -> None:
     path.write_text("Hello\n")
 
 
-def empty_file(path: Path, real: Path) -> None:
+def make_empty_file(path: Path, real: Path) -> None:
     path.touch()
 
 
-def binary_file(path: Path, real: Path) -> None:
+def make_binary_file(path: Path, real: Path) -> None:
     path.write_bytes(bytes(range(256)) * 16)
 
 
-def real_pickle(path: Path, real: Path) -> None:
+def make_real_pickle(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "api_stack_dump.pkl").write_bytes(pickle.dumps([["Torch.add.0.forward", [1, 2]]]))
 
 
-def real_pickle_in_words(path: Path, real: Path) -> None:
+def make_real_pickle_in_words(path: Path, real: Path) -> None:
     path.write_bytes(pickle.dumps({"a": [1, 2]}, protocol=0))
 
 
-def json_of_something_else(path: Path, real: Path) -> None:
+def make_json_of_something_else(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "dump.json").write_text('{"version": 1, "items": []}')
 
 
-def bottomless_json(path: Path, real: Path) -> None:
+def make_bottomless_json(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "dump.json").write_text(
         '{"task": "statistics", "level": "L1", "data": ' + "[" * 200_000
     )
 
 
-def json_without_tensors(path: Path, real: Path) -> None:
+def make_json_without_tensors(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "dump.json").write_text(
         '{"task": "statistics", "level": "L1", "dump_data_dir": null, "data": {}}'
     )
 
 
-def folder_named_dump_json(path: Path, real: Path) -> None:
+def make_folder_named_dump_json(path: Path, real: Path) -> None:
     (path / "dump.json").mkdir(parents=True)
 
 
-def empty_pkl(path: Path, real: Path) -> None:
+def make_empty_pkl(path: Path, real: Path) -> None:
     path.mkdir()
     (path / "api_stack_dump.pkl").touch()
 
 
-def csv_of_unknown_header(path: Path, real: Path) -> None:
+def make_csv_of_unknown_header(path: Path, real: Path) -> None:
     folder = path / "rank_0" / "Net" / "0" / "0"
     folder.mkdir(parents=True)
     (folder / "statistic.csv").write_text("Name,Colour,Weight\nAdd-op0,red,3\n")
 
 
-def csv_of_header_alone(path: Path, real: Path) -> None:
+def make_csv_of_header_alone(path: Path, real: Path) -> None:
     folder = path / "rank_0" / "Net" / "0" / "0"
     folder.mkdir(parents=True)
     (folder / "statistic.csv").write_text(
@@ -98,7 +98,7 @@ def csv_of_header_alone(path: Path, real: Path) -> None:
     )
 
 
-def damaged_npy_alone(path: Path, real: Path) -> None:
+def make_damaged_npy_alone(path: Path, real: Path) -> None:
     folder = path / "rank_0" / "Net" / "0" / "0"
     folder.mkdir(parents=True)
     (
@@ -106,34 +106,34 @@ def damaged_npy_alone(path: Path, real: Path) -> None:
     ).write_bytes(b"\x93NUMPY")
 
 
-def link_to_itself(path: Path, real: Path) -> None:
+def make_link_to_itself(path: Path, real: Path) -> None:
     path.symlink_to(path)
 
 
 NO_DUMP = {
-    nothing: "no such file or folder",
-    empty_folder: "the folder is empty",
-    folder_of_other_things: "no dump in this folder; expected .*dump.json",
-    text_file: "not a dump; expected",
-    empty_file: "an empty file; expected",
-    binary_file: "not a dump; expected",
-    real_pickle: "api_stack_dump.pkl: real pickle; not read",
-    real_pickle_in_words: "not a dump; expected",
-    json_of_something_else: "no dump in this folder",
-    bottomless_json: "dump.json: JSON nested too deeply",
-    json_without_tensors: "dump.json: holds no entry with tensors",
-    folder_named_dump_json: "no dump in this folder",
-    empty_pkl: "no dump in this folder",
-    csv_of_unknown_header: "no dump in this folder; expected .*statistic.csv",
-    csv_of_header_alone: "statistic.csv: has a header but no row",
-    damaged_npy_alone: "no dump in this folder",
-    link_to_itself: "no such file or folder|[Ss]ymbolic links",
+    make_nothing: "no such file or folder",
+    make_empty_folder: "the folder is empty",
+    make_folder_of_other_things: "no dump in this folder; expected .*dump.json",
+    make_text_file: "not a dump; expected",
+    make_empty_file: "an empty file; expected",
+    make_binary_file: "not a dump; expected",
+    make_real_pickle: "api_stack_dump.pkl: real pickle; not read",
+    make_real_pickle_in_words: "not a dump; expected",
+    make_json_of_something_else: "no dump in this folder",
+    make_bottomless_json: "dump.json: JSON nested too deeply",
+    make_json_without_tensors: "dump.json: holds no entry with tensors",
+    make_folder_named_dump_json: "no dump in this folder",
+    make_empty_pkl: "no dump in this folder",
+    make_csv_of_unknown_header: "no dump in this folder; expected .*statistic.csv",
+    make_csv_of_header_alone: "statistic.csv: has a header but no row",
+    make_damaged_npy_alone: "no dump in this folder",
+    make_link_to_itself: "no such file or folder|[Ss]ymbolic links",
 }
 
 
 @contextmanager
-def powerless() -> Iterator[None]:
-    """No right to read what is closed: root, too, gives its rights up for the while."""
+def give_up_rights() -> Iterator[None]:
+    """Run the body without the right to read closed files, also as root."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)  # nobody
@@ -153,16 +153,16 @@ def test_no_permission_is_one_line_and_2(run: Run, dump: Dump, closed: str) -> N
         copy(real, folder)
         path = Path(folder, closed)
         path.chmod(0)
-        with powerless():
+        with give_up_rights():
             result = run("inspect", folder)
         path.chmod(0o755)
     assert result.exit_code == 2, result.output
-    said = complaint_of(result.stderr)
-    assert said.startswith(str(path))
-    assert re.search("cannot be read|Permission denied", said)
+    message = read_message(result.stderr)
+    assert message.startswith(str(path))
+    assert re.search("cannot be read|Permission denied", message)
 
 
-def complaint_of(stderr: str) -> str:
+def read_message(stderr: str) -> str:
     lines = stderr.splitlines()
     assert len(lines) == 1, stderr
     assert lines[0].startswith("dumpdiff: ")
@@ -174,22 +174,22 @@ def complaint_of(stderr: str) -> str:
 def test_no_dump_is_one_line_and_2(
     run: Run, dump: Dump, tmp_path: Path, command: str, make: Callable[[Path, Path], None]
 ) -> None:
-    good = dump("pt_none") / "statistics_mix"
+    valid_dump = dump("pt_none") / "statistics_mix"
     path = tmp_path / "bad"
-    make(path, next(good.rglob("dump.json")))
-    result = run("inspect", path) if command == "inspect" else run("align", good, path)
+    make(path, next(valid_dump.rglob("dump.json")))
+    result = run("inspect", path) if command == "inspect" else run("align", valid_dump, path)
     assert result.exit_code == 2, result.output
-    said = complaint_of(result.stderr)
-    assert "bad" in said, "the line names the file"
-    assert re.search(NO_DUMP[make], said), said
+    message = read_message(result.stderr)
+    assert "bad" in message, "the line names the file"
+    assert re.search(NO_DUMP[make], message), message
     assert result.stdout == ""
 
 
 def cut(file: Path, share: float) -> Path:
-    """Keep only the first part of a file, as a full disk or a killed process leaves it."""
-    whole = file.read_bytes()
+    """Keep only the first part of a file, as after a full disk or a killed process."""
+    content = file.read_bytes()
     file.chmod(0o600)
-    file.write_bytes(whole[: int(len(whole) * share)])
+    file.write_bytes(content[: int(len(content) * share)])
     return file
 
 
@@ -209,7 +209,7 @@ def cut_pkl(folder: Path) -> Path:
     return cut(next(folder.rglob("*.pkl")), 0.7)
 
 
-def torn_line_in_pkl(folder: Path) -> Path:
+def tear_line_in_pkl(folder: Path) -> Path:
     file = next(folder.rglob("*.pkl"))
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:10], lines[10][:20] + b"\n", *lines[11:]]))
@@ -220,11 +220,11 @@ def cut_npy(folder: Path) -> Path:
     return cut(sorted(folder.rglob("*.npy"))[5], 0.6)
 
 
-def empty_npy(folder: Path) -> Path:
+def cut_npy_to_nothing(folder: Path) -> Path:
     return cut(sorted(folder.rglob("*.npy"))[5], 0)
 
 
-def pickled_npy(folder: Path) -> Path:
+def pickle_npy(folder: Path) -> Path:
     file = sorted(folder.rglob("*.npy"))[5]
     file.chmod(0o600)
     np.save(file, np.array([{}], dtype=object), allow_pickle=True)
@@ -240,10 +240,10 @@ DAMAGED = {
     cut_stack: "pt_none",
     cut_construct: "pt_none",
     cut_pkl: "v6.0_api_stack_summary",
-    torn_line_in_pkl: "v6.0_api_stack_summary",
+    tear_line_in_pkl: "v6.0_api_stack_summary",
     cut_npy: "ms_graph",
-    empty_npy: "ms_graph",
-    pickled_npy: "ms_graph",
+    cut_npy_to_nothing: "ms_graph",
+    pickle_npy: "ms_graph",
     cut_graph: "ms_graph",
 }
 
@@ -264,14 +264,14 @@ def test_damage_is_a_counted_problem_and_the_rest_is_used(
     assert file.name in result.stderr, "the text counts it too"
 
 
-def only_step(number: int) -> Callable[[Path, Path], Path]:
+def keep_step(number: int) -> Callable[[Path, Path], Path]:
     def make(dump: Path, path: Path) -> Path:
         return Path(copytree(next(dump.rglob("step0")), path / f"step{number}")).parent
 
     return make
 
 
-def only_rank(number: int) -> Callable[[Path, Path], Path]:
+def keep_rank(number: int) -> Callable[[Path, Path], Path]:
     def make(dump: Path, path: Path) -> Path:
         (index,) = dump.rglob("dump.json")
         return Path(copytree(index.parent, path / "step0" / f"rank{number}")).parents[1]
@@ -282,12 +282,12 @@ def only_rank(number: int) -> Callable[[Path, Path], Path]:
 @pytest.mark.parametrize(
     ("target", "reference", "options", "complaint"),
     [
-        (only_step(0), only_step(1), [], "no step in common"),
-        (only_rank(0), only_rank(1), [], "no rank in common"),
-        (only_step(0), only_step(0), ["--step", 5], "step 5 is "),
-        (only_rank(0), only_rank(0), ["--rank", 5], "rank 5 is "),
-        (only_rank(0), only_rank(0), ["--graph", 5], "graph 5 is "),
-        (only_rank(0), only_rank(0), ["--rules", "missing.yaml"], "missing.yaml"),
+        (keep_step(0), keep_step(1), [], "no step in common"),
+        (keep_rank(0), keep_rank(1), [], "no rank in common"),
+        (keep_step(0), keep_step(0), ["--step", 5], "step 5 is "),
+        (keep_rank(0), keep_rank(0), ["--rank", 5], "rank 5 is "),
+        (keep_rank(0), keep_rank(0), ["--graph", 5], "graph 5 is "),
+        (keep_rank(0), keep_rank(0), ["--rules", "missing.yaml"], "missing.yaml"),
     ],
 )
 def test_nothing_to_compare_is_one_line_and_2(
@@ -302,11 +302,11 @@ def test_nothing_to_compare_is_one_line_and_2(
     real = dump("pt_none") / "statistics_mix"
     result = run("align", target(real, tmp_path / "a"), reference(real, tmp_path / "b"), *options)
     assert result.exit_code == 2, result.output
-    assert complaint in complaint_of(result.stderr)
+    assert complaint in read_message(result.stderr)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "pattern"),
     [
         ("scopes: [", "line 1|:1"),
         ("no_such_section: 1\n", "no_such_section"),
@@ -316,24 +316,24 @@ def test_nothing_to_compare_is_one_line_and_2(
     ids=["no yaml", "unknown section", "a list", "a control character"],
 )
 def test_broken_rules_name_file_and_reason(
-    run: Run, dump: Dump, tmp_path: Path, text: str, said: str
+    run: Run, dump: Dump, tmp_path: Path, text: str, pattern: str
 ) -> None:
     (tmp_path / "rules.yaml").write_text(text)
     path = dump("v6.0_api_stack_summary")
     result = run("align", path, path, "--rules", tmp_path / "rules.yaml")
     assert result.exit_code == 2, result.output
-    line = complaint_of(result.stderr)
+    line = read_message(result.stderr)
     assert "rules.yaml" in line
-    assert re.search(said, line)
+    assert re.search(pattern, line)
 
 
 def test_damage_of_either_side_is_in_the_result(run: Run, dump: Dump, tmp_path: Path) -> None:
-    whole = dump("v6.0_api_stack_summary")
-    copytree(whole, tmp_path / "dump")
-    torn_line_in_pkl(tmp_path / "dump")
+    intact = dump("v6.0_api_stack_summary")
+    copytree(intact, tmp_path / "dump")
+    tear_line_in_pkl(tmp_path / "dump")
     for pair, side in (
-        ((tmp_path / "dump", whole), "target"),
-        ((whole, tmp_path / "dump"), "reference"),
+        ((tmp_path / "dump", intact), "target"),
+        ((intact, tmp_path / "dump"), "reference"),
     ):
         result = run("align", *pair, "--json", "-")
         assert result.exit_code in (0, 1, 3), result.stderr

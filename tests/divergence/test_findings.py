@@ -128,7 +128,7 @@ class TestLeaves:
         rows = tensors.index[
             (tensors["dtype"] == "int64")
             & (tensors["max"] == tokens)
-            & (tensors["role"] == "input")
+            & (tensors["slot_kind"] == "input")
         ]
         faulty = edit_tensors(
             scale_result(clean_trace, EMBEDDING, 1.3, and_after=True), rows.tolist(), max=tokens - 1

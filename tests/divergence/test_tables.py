@@ -43,7 +43,7 @@ class TestPairs:
     def test_every_result_is_there(self, own_pairs, trace):
         """Outputs that are believed, of calls and of modules."""
         tensors = trace("pt_none").tensors
-        results = tensors.index[(tensors["role"] == "output") & tensors["trusted"]]
+        results = tensors.index[(tensors["slot_kind"] == "output") & tensors["trusted"]]
         assert set(results) <= set(own_pairs["reference"])
 
     def test_parameters_are_there_once(self, own_pairs, trace):

@@ -64,9 +64,9 @@ def test_a_parameter_can_be_an_op_of_its_own(sides: tuple[Dataflow, Dataflow]) -
     reference = sides[1]
     name = "Functional.linear.11.forward"
     weight = find_value(reference.flow, name, "input.1")
-    extended, parameter = reference.with_unmade_value(weight)
+    extended, parameter = reference.with_unrecorded_producer(weight)
     assert (
-        reference.get_unmade_value(parameter),
+        reference.get_unrecorded_output(parameter),
         reference.list_results(parameter),
         reference.get_phase(parameter),
     ) == (
@@ -86,7 +86,7 @@ def test_an_op_for_an_unmade_value_splits_the_bridged_link(
         build_joint_graph(compare_traces(trace("v6.0_api_stack"), trace("v6.0_api_stack")))
     )[0]
     bridged = next(link for link in side.links if not side.is_produced(link.value))
-    extended, stand_in = side.with_unmade_value(bridged.value)
+    extended, stand_in = side.with_unrecorded_producer(bridged.value)
     assert bridged not in extended.links
     assert (bridged.producer, bridged.produced_value) in {
         (link.producer, link.value) for link in extended.inputs[stand_in]

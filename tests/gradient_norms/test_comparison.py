@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from dumpdiff.gradient_norms import Norms, compare, read_norms
-from gradient_norms.sides import MEGATRON, scale_norms, select_parameters
+from gradient_norms.sides import MEGATRON, fuse_parameters, scale_norms, select_parameters
 
 
 def test_the_same_gradients_in_two_frameworks_agree(ms: Norms, pt: Norms) -> None:
@@ -46,6 +49,17 @@ def test_parameters_without_a_partner_are_listed_and_counted(ms: Norms, pt: Norm
         .missing[0]
         .startswith("18 of the reference's parameters have no partner: model.layers.0")
     )
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_norms_whose_squares_overflow_agree(ms: Norms, pt: Norms, named: bool) -> None:
+    reference = pt if named else fuse_parameters(pt, named=False)
+    huge_target = replace(ms, raw_values=1e160 * ms.raw_values)
+    huge_reference = replace(reference, raw_values=1e160 * reference.raw_values)
+    comparison = compare(huge_target, huge_reference)
+    assert comparison.verdict == "agree"
+    assert np.isfinite([row.reference_norm for row in comparison.rows]).all()
+    assert huge_target.combined_norm == pytest.approx(1e160 * ms.combined_norm)
 
 
 def test_two_steps_of_one_run_differ_and_their_numbers_are_noted() -> None:

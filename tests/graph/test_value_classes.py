@@ -24,7 +24,7 @@ def build_table(arrays, **columns):
         {
             "op": [0] * len(arrays),
             "slot": [f"input.{number}" for number in range(len(arrays))],
-            "role": ["input"] * len(arrays),
+            "slot_kind": ["input"] * len(arrays),
             "dtype": [str(np.asarray(array).dtype) for array in arrays],
             "shape": [np.asarray(array).shape for array in arrays],
             "size": [np.asarray(array).size for array in arrays],
@@ -103,20 +103,20 @@ class TestTensorsThatSayNothing:
     def test_an_input_is_the_latest_output_that_looks_the_same(self):
         rows = build_table(
             [np.zeros(64), np.zeros(64), np.zeros(64)],
-            role=["output", "output", "input"],
+            slot_kind=["output", "output", "input"],
             op=[0, 1, 2],
         )
         assert assign_classes(rows, False).tolist() == [0, 1, 1]
 
     def test_an_input_before_any_output_is_a_value_of_its_own(self):
-        rows = build_table([np.zeros(64), np.zeros(64)], role=["input", "output"], op=[0, 1])
+        rows = build_table([np.zeros(64), np.zeros(64)], slot_kind=["input", "output"], op=[0, 1])
         assert assign_classes(rows, False).tolist() == [0, 1]
 
 
 class TestWhatTheDumpItselfSays:
     def test_a_recorded_edge_joins_whatever_the_numbers(self):
         rows = build_table(
-            [draw_array(0), draw_array(1)], role=["output", "input"], producer=[-1, 0]
+            [draw_array(0), draw_array(1)], slot_kind=["output", "input"], source_tensor=[-1, 0]
         )
         assert assign_classes(rows, False).tolist() == [0, 0]
 

@@ -97,7 +97,7 @@ def test_settings_in_the_folder_are_read_and_overridden_by_a_given_file(
     )
     (tmp_path / "other.yaml").write_text(f"lr: {RATE}")
     fit = read_run(str(folder), tmp_path / "other.yaml").groups[0].fit
-    assert (fit.rates, fit.scaling.kind) == ((RATE, RATE), "nothing")
+    assert (fit.rates, fit.scaling.kind) == ((RATE, RATE), "none")
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ class TestGraphAndTensors:
         first = trace.tensors[
             (trace.tensors["op"] == grads[0]) & (trace.tensors["slot"] == "input.0")
         ].iloc[0]
-        assert trace.ops["kind"][trace.tensors["op"][first["producer"]]] in {"Slice", "Neg"}
+        assert trace.ops["kind"][trace.tensors["op"][first["source_tensor"]]] in {"Slice", "Neg"}
         assert (
             not trace.ops["kind"]
             .isin(["MakeTuple", "TupleGetItem", "Depend", "Load", "UpdateState"])
@@ -170,20 +170,20 @@ class TestGraphAndTensors:
         )
 
     def test_producers_come_before_their_consumers(self, trace: Trace):
-        read = trace.tensors[trace.tensors["producer"] >= 0]
-        producers = trace.tensors.loc[read["producer"]]
-        assert (producers["role"] == "output").all()
+        read = trace.tensors[trace.tensors["source_tensor"] >= 0]
+        producers = trace.tensors.loc[read["source_tensor"]]
+        assert (producers["slot_kind"] == "output").all()
         assert (producers["op"].to_numpy() < read["op"].to_numpy()).all()
 
     def test_what_was_computed_has_a_producer(self, trace: Trace):
-        inputs = trace.tensors[(trace.tensors["role"] == "input") & ~trace.tensors["constant"]]
-        assert (inputs["producer"] >= 0).all()
+        inputs = trace.tensors[(trace.tensors["slot_kind"] == "input") & ~trace.tensors["constant"]]
+        assert (inputs["source_tensor"] >= 0).all()
 
     def test_edges_join_equal_arrays(self, trace: Trace):
-        read = trace.tensors[(trace.tensors["producer"] >= 0) & (trace.tensors["file"] != "")].iloc[
+        read = trace.tensors[(trace.tensors["source_tensor"] >= 0) & (trace.tensors["file"] != "")].iloc[
             ::50
         ]
-        for tensor, producer in zip(read.index, read["producer"], strict=True):
+        for tensor, producer in zip(read.index, read["source_tensor"], strict=True):
             np.testing.assert_array_equal(
                 trace.array(tensor).ravel(), trace.array(producer).ravel()
             )
@@ -218,7 +218,7 @@ class TestGraphAndTensors:
             "scope",
         ]  # the model file of the other run has more lines
         pd.testing.assert_frame_equal(trace.ops[columns], other.ops[columns])
-        columns = ["op", "slot", "dtype", "shape", "producer", "parameter"]
+        columns = ["op", "slot", "dtype", "shape", "source_tensor", "parameter"]
         pd.testing.assert_frame_equal(trace.tensors[columns], other.tensors[columns])
 
 
@@ -229,7 +229,7 @@ class TestStatistics:
         assert other.source.details["edges_verified"] == (962, 962)
         assert other.source.resolution == 1e-6
         pd.testing.assert_frame_equal(trace.ops, other.ops)
-        columns = ["op", "slot", "dtype", "shape", "size", "producer", "parameter", "constant"]
+        columns = ["op", "slot", "dtype", "shape", "size", "source_tensor", "parameter", "constant"]
         pd.testing.assert_frame_equal(trace.tensors[columns], other.tensors[columns])
 
     def test_the_numbers_are_those_of_the_arrays(self, trace: Trace, statistics: Path):
@@ -278,7 +278,7 @@ class TestWithoutTheGraph:
         name = "Default_n-WithLoss_n-TinyLlama_layers-CellList_2-Block_mlp-MLP_w1-Dense_MatMul-op0"
         assert select_op(trace_without_graph, name)["kind"] == "MatMul"
         assert len(trace_without_graph.tensors) == 2471
-        assert (trace_without_graph.tensors["producer"] == -1).all()
+        assert (trace_without_graph.tensors["source_tensor"] == -1).all()
 
     def test_phases_are_recognized_by_prefix(self, trace_without_graph: Trace):
         names = trace_without_graph.ops["name"].str.startswith("Gradients_")
@@ -304,7 +304,7 @@ class TestWithoutTheGraph:
         partial_trace = read_trace(copy)
         assert partial_trace.problems == ()
         pd.testing.assert_series_equal(full_trace.ops["name"], partial_trace.ops["name"])
-        columns = ["op", "slot", "producer", "constant"]
+        columns = ["op", "slot", "source_tensor", "constant"]
         pd.testing.assert_frame_equal(full_trace.tensors[columns], partial_trace.tensors[columns])
 
 
@@ -411,9 +411,9 @@ class TestRecordedNow:
     def test_bfloat16(self, edge: Callable[[str], list[Trace]]):
         (trace,) = edge("bfloat16")
         (tensor,) = trace.tensors.index[
-            (trace.tensors["dtype"] == "bfloat16") & (trace.tensors["role"] == "output")
+            (trace.tensors["dtype"] == "bfloat16") & (trace.tensors["slot_kind"] == "output")
         ]
-        x = trace.array(trace.tensors["producer"][trace.tensors.index[trace.tensors["op"] == 1][0]])
+        x = trace.array(trace.tensors["source_tensor"][trace.tensors.index[trace.tensors["op"] == 1][0]])
         assert trace.array(tensor).dtype == np.float32
         np.testing.assert_allclose(trace.array(tensor), x, rtol=2**-8)
 
@@ -431,8 +431,8 @@ class TestRecordedNow:
             "Expand/_MatMulExt/MatMul-op0#2", "Default/Tanh-op0#2", "Default/Add-op0#2",
         ]  # fmt: skip
         assert body.problems == ()
-        tanh = body.tensors[(body.tensors["op"] == 4) & (body.tensors["role"] == "input")].iloc[0]
-        assert body.tensors["op"][tanh["producer"]] == 3
+        tanh = body.tensors[(body.tensors["op"] == 4) & (body.tensors["slot_kind"] == "input")].iloc[0]
+        assert body.tensors["op"][tanh["source_tensor"]] == 3
 
     def test_op_numbers_count_on_from_graph_to_graph(self, edge: Callable[[str], list[Trace]]):
         traces = edge("two_nets")
@@ -450,7 +450,7 @@ class TestRecordedNow:
     def test_several_outputs(self, edge: Callable[[str], list[Trace]]):
         (trace,) = edge("several_outputs")
         assert trace.source.details["edges_verified"] == (6, 6)
-        counts = trace.tensors[trace.tensors["role"] == "output"].groupby("op").size()
+        counts = trace.tensors[trace.tensors["slot_kind"] == "output"].groupby("op").size()
         kinds = trace.ops["kind"]
         assert {kinds[op]: count for op, count in counts.items()}["Split"] == 4
 

@@ -133,11 +133,11 @@ def test_parameters_have_their_full_name_also_where_an_api_call_reads_them(
     api_input = select_slots(pytorch, "Functional.linear.0.forward").loc["input.1"]
     primitive = select_slots(mindspore, "Primitive.matmul.MatMul.0.forward").loc["input.1"]
 
-    assert (parameter["role"], parameter["parameter"]) == (
+    assert (parameter["slot_kind"], parameter["parameter"]) == (
         "parameter",
         "model.layers.0.self_attn.q_proj.weight",
     )
-    assert (api_input["role"], api_input["parameter"]) == (
+    assert (api_input["slot_kind"], api_input["parameter"]) == (
         "input",
         "model.layers.0.self_attn.q_proj.weight",
     )
@@ -149,7 +149,7 @@ def test_parameter_gradients_are_named_and_trusted(pytorch: Trace, mindspore: Tr
     gradient = select_slots(pytorch, name).loc["output.weight"]
     op = pytorch.ops[pytorch.ops["name"] == name].iloc[0]
 
-    assert (gradient["role"], gradient["gradient_of"]) == (
+    assert (gradient["slot_kind"], gradient["gradient_of"]) == (
         "output",
         "model.layers.3.mlp.down_proj.weight",
     )

@@ -69,6 +69,33 @@ def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
     assert [o.state for o in forth.rows] == [o.state for o in back.rows]
 
 
+@pytest.mark.parametrize(
+    ("framework", "values", "setting", "reason"),
+    [
+        ("megatron", {"num_attention_heads": 0}, "head_dim", "num-attention-heads is 0"),
+        (
+            "megatron",
+            {"train_iters": None, "train_samples": 64, "global_batch_size": 0},
+            "train_iterations",
+            "global-batch-size is 0",
+        ),
+        (
+            "mindformers",
+            {"model__model_config__hidden_size": 64, "model__model_config__num_heads": 0},
+            "head_dim",
+            "num_heads is 0",
+        ),
+    ],
+)
+def test_a_value_that_needs_a_division_by_zero_is_unknown(
+    framework: Framework, values: dict[str, Any], setting: str, reason: str
+) -> None:
+    common_values = MEGATRON if framework == "megatron" else {}
+    settings = make_settings(framework, **{**common_values, **values})
+    row = compare_row(setting, settings, make_settings(**MEGATRON))
+    assert (row.state, row.target.origin, row.target.reason) == ("inconclusive", "unknown", reason)
+
+
 def test_a_side_against_itself_never_differs(pair: tuple[Settings, Settings]) -> None:
     for side in (*pair, read_settings(SAMPLES / "qwen_swift.sh")):
         assert compare(side, side).select_rows("differ", "unsupported") == []

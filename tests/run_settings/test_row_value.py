@@ -52,6 +52,17 @@ def test_the_last_of_two_counts_and_an_equals_sign_is_read(tmp_path: Path) -> No
     assert settings.values["ckpt_step"].value == "-1"
 
 
+@pytest.mark.parametrize("separator", [" ", "="])
+def test_the_yaml_of_a_script_follows_a_space_or_an_equals_sign(
+    tmp_path: Path, separator: str
+) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 1\nuse_legacy: false\n")
+    command = f"python run_mindformer.py --config{separator}base.yaml --seed{separator}$SEED"
+    settings = read_text(tmp_path, "a.sh", command)
+    assert settings.values["use_legacy"].value is False
+    assert settings.values["seed"].doubt == "$SEED: only the shell knows it"
+
+
 def test_a_switch_takes_no_value_so_what_follows_is_reported(tmp_path: Path) -> None:
     settings = read_text(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --bf16 $MORE_ARGS --lr 1")
     assert settings.values["bf16"].value is True
@@ -254,6 +265,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(
             "there is no gone.yaml",
         ),
         ("a.sh", "python run_mindformer.py --config $1", "has no --config"),
+        ("a.sh", "python run_mindformer.py --config=$1", "has no --config"),
         ("a.yaml", "- 1\n- 2\n", "expected a YAML mapping"),
         ("a.yaml", "a: [1\nb: 2\n", "a.yaml:2: no valid YAML"),
         ("a.yaml", "a: " + "[" * 5000, "a.yaml"),

@@ -20,8 +20,8 @@ __all__ = [
     "Target",
     "Version",
     "Violation",
+    "build_configuration",
     "check",
     "check_file",
-    "build_configuration",
     "format_configuration",
 ]

@@ -195,8 +195,8 @@ FIELDS = (
         E2E,
         "enable",
         "bool",
-        "true: the program waits for the dump of each operator; false, on Ascend: it does not wait. "
-        "Before 2.4, false on Ascend means an asynchronous dump, as without the section",
+        "true: the program waits for the dump of each operator; false, on Ascend: it does not "
+        "wait. Before 2.4, false on Ascend means an asynchronous dump, as without the section",
         default="false",
         required="in the section, before 2.4",
     ),

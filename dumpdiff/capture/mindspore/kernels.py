@@ -85,7 +85,7 @@ def parse_kernel(entry: object) -> Kernel:
 
 
 def get_operator_type(name: str) -> str:
-    """Return ``MatMul`` for ``Default/fc-Dense/MatMul-op0``: the part that is compared with a type."""
+    """Return ``MatMul`` for ``Default/fc-Dense/MatMul-op0``, the type of the operator."""
     last = name.rsplit("/", 1)[-1]
     return last.rsplit("-", 1)[0]
 

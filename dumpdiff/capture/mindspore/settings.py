@@ -14,7 +14,7 @@ KERNELS, MARKED_CELLS = 1, 2  #: values of dump_mode
 
 @dataclass(frozen=True)
 class Settings:
-    """The input of the rules. A field with an invalid value was already reported and is not in it."""
+    """The input of the rules. A field with an invalid value is not in it; it was reported."""
 
     target: Target
     common: Mapping[str, Any]

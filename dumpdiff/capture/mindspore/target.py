@@ -28,7 +28,10 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Return the version for '2.6', '2.6.0' or '2.3.0rc2'. Raise DumpError for anything else."""
+        """Return the version for '2.6', '2.6.0' or '2.3.0rc2'.
+
+        Raises DumpError for anything else.
+        """
         match = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
         if match is None:
             raise DumpError(f"{text!r} is not a version of MindSpore; write it as 2.6 or 2.6.0")

@@ -2,7 +2,7 @@
 
 from .configuration import Options, build_configuration, format_configuration
 from .script import SCRIPTS, build_script_lines
-from .version import LATEST, Version, parse_version, format_version, get_version
+from .version import LATEST, Version, format_version, get_version, parse_version
 
 __all__ = [
     "LATEST",
@@ -11,8 +11,8 @@ __all__ = [
     "Version",
     "build_configuration",
     "build_script_lines",
-    "parse_version",
-    "format_version",
     "format_configuration",
+    "format_version",
     "get_version",
+    "parse_version",
 ]

@@ -149,6 +149,5 @@ _EXAMPLES = {
 
 
 def _is_full_name(name: str, level: str) -> bool:
-    if level in ("L1", "mix") and _API.fullmatch(name) is not None:
-        return True
-    return level in ("L0", "mix") and _MODULE.fullmatch(name) is not None
+    patterns = {"L0": (_MODULE,), "L1": (_API,), "mix": (_API, _MODULE)}.get(level, ())
+    return any(pattern.fullmatch(name) is not None for pattern in patterns)

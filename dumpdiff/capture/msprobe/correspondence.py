@@ -2,7 +2,7 @@
 
 An alignment pairs values, and one value occurs in many slots: a module repeats the output of an op
 inside it, a residual has many consumers. A mapping file names slots. Therefore every target call
-gets the reference call that has most of its values in the same roles.
+gets the reference call that has most of its values in the same slot_kinds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pandas as pd
 from ...alignment import Alignment
 from ...rulebook import Rules
 
-#: Lowest confidence of a pair in a mapping file. A pair below it is a guess (close values, roles): it
-#: may help a reader, but must not become input of another tool.
+#: Lowest confidence of a pair in a mapping file. A pair below it is a guess (close values, slot_kinds):
+#: it may help a reader, but must not become input of another tool.
 MIN_CONFIDENCE = 0.7
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """Pairs of ops and of tensors (row numbers of either side's tables); each target row at most once."""
+    """Pairs of ops and of tensors, as row numbers; each target row occurs at most once."""
 
     ops: dict[int, int]  #: target op -> reference op, one to one
     #: target tensor -> reference tensor of the same shape; a reference tensor may occur twice
@@ -57,8 +57,8 @@ def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     return Correspondence(ops, tensors, tuple(reshaped))
 
 
-#: Two slots correspond if these agree: the value (numbered as in the target), its role, and the level
-#: and phase of the call.
+#: Two slots correspond if these agree: the value (numbered as in the target), its slot_kind, and the
+#: level and phase of the call.
 _Key = tuple[int, str, str, str]
 
 
@@ -78,9 +78,9 @@ class _Side:
         number[pairs[("target", "reference")[side]].to_numpy()] = pairs["target"].to_numpy()
         phases, levels = ops["phase"].tolist(), ops["level"].tolist()
         self.keys: list[_Key | None] = [
-            (value, role, levels[op], phases[op]) if value >= 0 else None
-            for value, role, op in zip(
-                number[flow.tensor_class].tolist(), tensors["role"].tolist(), self.op, strict=True
+            (value, slot_kind, levels[op], phases[op]) if value >= 0 else None
+            for value, slot_kind, op in zip(
+                number[flow.tensor_class].tolist(), tensors["slot_kind"].tolist(), self.op, strict=True
             )
         ]
         self.rows: dict[_Key, list[int]] = defaultdict(list)
@@ -99,7 +99,7 @@ def select_certain_pairs(alignment: Alignment) -> pd.DataFrame:
 def _pair_ops(alignment: Alignment, target: _Side, reference: _Side) -> dict[int, int]:
     """Return one-to-one pairs of ops, best first.
 
-    Pairs of the alignment come first, then pairs of equal scope, then by the share of common values.
+    Pairs of the alignment come first, then pairs of equal scope, then more common values.
     """
     paired = dict(
         zip(alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True)

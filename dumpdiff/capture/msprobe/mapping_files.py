@@ -79,7 +79,8 @@ def build_mapping(
     target = alignment.target.trace.source
     if kind == "api" and target.framework != "mindspore":
         raise DumpError(
-            f"{target.path}: msprobe accepts API mappings only for MindSpore targets; use --kind data"
+            f"{target.path}: msprobe accepts API mappings only for MindSpore targets; "
+            "use --kind data"
         )
     pairs, unpaired_names, notes = {
         "data": _build_data_mapping,
@@ -88,11 +89,13 @@ def build_mapping(
     }[kind](names)
     if not pairs:
         raise DumpError(
-            f"{target.path}: a mapping of kind {kind} cannot pair anything correctly; use --kind data"
+            f"{target.path}: a mapping of kind {kind} cannot pair anything correctly; "
+            "use --kind data"
         )
-    head = f"For msprobe compare {OPTIONS[kind]} (mindstudio-probe {format_version(names.version)}), written by dumpdiff."
+    program = f"mindstudio-probe {format_version(names.version)}"
+    title = f"For msprobe compare {OPTIONS[kind]} ({program}), written by dumpdiff."
     slots = _group_slots(names, pairs) if kind == "api" else {}
-    return MsprobeMapping(kind, pairs, unpaired_names, (head, *notes), slots)
+    return MsprobeMapping(kind, pairs, unpaired_names, (title, *notes), slots)
 
 
 _MappingParts = tuple[dict[str, str], tuple[str, ...], list[str]]
@@ -108,7 +111,8 @@ def _build_data_mapping(names: Names) -> _MappingParts:
     ]
     if names.n_reshaped:
         notes.append(
-            f"{names.n_reshaped} have a partner of another shape, which msprobe cannot compare: left out."
+            f"{names.n_reshaped} have a partner of another shape, which msprobe cannot compare: "
+            "left out."
         )
     if unpaired_names:
         notes.append(
@@ -135,7 +139,8 @@ def _build_cell_mapping(names: Names) -> _MappingParts:
         ):
             calls[call["name"]] = None
     notes = [
-        f"{len(pairs)} of the target's {len(cells)} modules, {len(calls)} calls of APIs kept apart ({NO_PARTNER})."
+        f"{len(pairs)} of the target's {len(cells)} modules, {len(calls)} calls of APIs "
+        f"marked as unpaired ({NO_PARTNER})."
     ]
     return pairs, tuple(name for name in (*cells, *calls) if name not in pairs), [*notes, *refused]
 
@@ -143,7 +148,8 @@ def _build_cell_mapping(names: Names) -> _MappingParts:
 def _build_api_mapping(names: Names) -> _MappingParts:
     pairs, refused = _pair_by_name(names, _API, "")
     notes = [
-        f"{len(pairs)} APIs whose calls have the same numbers. By msprobe's own table it may pair others too."
+        f"{len(pairs)} APIs whose calls have the same numbers. "
+        "msprobe may pair others by its own table."
     ]
     return pairs, (), [*notes, *refused]
 
@@ -191,12 +197,12 @@ def _pair_by_name(
         partner = counts.most_common(1)[0][0]
         leaf_pairs = [
             pair
-            for entry, rest in calls[name]
-            for pair in _pair_leaves(names, entry, f"{front}{partner}{rest}")
+            for entry, suffix in calls[name]
+            for pair in _pair_leaves(names, entry, f"{front}{partner}{suffix}")
         ]
         if any(names.is_wrong_pair(*pair) for pair in leaf_pairs):
             n_refused += 1
-        elif any(names.pairs.get(leaf) == found for leaf, found in leaf_pairs):
+        elif any(names.pairs.get(leaf) == partner_leaf for leaf, partner_leaf in leaf_pairs):
             pairs[name] = partner
     note = (
         f"{n_refused} more cannot be paired by name, because numbers or slots differ; "
@@ -213,7 +219,8 @@ def _pair_leaves(names: Names, entry: str, reference_entry: str) -> Iterator[tup
 def _build_api_row(name: str, other: str, slots: Slots) -> str:
     """Return one row of the file.
 
-    msprobe compares the listed slots; it checks the length of ``ms_outputs`` and reads ``ms_output``.
+    msprobe compares the listed slots. It checks the length of ``ms_outputs`` and reads
+    ``ms_output``.
     """
     lists = [
         f"{side}_{key}: {json.dumps(list(slots.get(place, ())))}"
@@ -224,7 +231,8 @@ def _build_api_row(name: str, other: str, slots: Slots) -> str:
     empty = [
         f"{side}_{key}: []" for key in ("parameters", "parameters_grad") for side in ("ms", "pt")
     ]
-    return f"- {{ms_api: {_quote_yaml(name)}, pt_api: {_quote_yaml(other)}, {', '.join([*lists, *empty])}}}"
+    fields = [f"ms_api: {_quote_yaml(name)}", f"pt_api: {_quote_yaml(other)}", *lists, *empty]
+    return f"- {{{', '.join(fields)}}}"
 
 
 def _quote_yaml(name: str) -> str:

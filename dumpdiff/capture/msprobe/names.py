@@ -9,7 +9,7 @@ from ...alignment import Alignment
 from ...model.errors import DumpError
 from ...model.trace import Trace
 from ...readers import msprobe
-from ...readers.msprobe.leaves import read_entry_leaves, list_leaf_names, list_lookup_names
+from ...readers.msprobe.leaves import list_leaf_names, list_lookup_names, read_entry_leaves
 from ...rulebook import Rules
 from .correspondence import build_correspondence, select_certain_pairs
 from .version import Version, get_version
@@ -98,11 +98,11 @@ def _collect_values(
     )
 
 
-def _get_dump_file(role: str, trace: Trace) -> Path:
+def _get_dump_file(side: str, trace: Trace) -> Path:
     source = trace.source
     if source.format != msprobe.FORMAT:
         raise DumpError(
-            f"{source.path}: the {role} is a dump of {source.format}; "
+            f"{source.path}: the {side} is a dump of {source.format}; "
             "msprobe compares only its own dumps"
         )
     return Path(source.path) / "dump.json"

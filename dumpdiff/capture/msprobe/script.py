@@ -40,15 +40,18 @@ _PLACES = {
         "model": "model=model",
     },
     (PYTORCH, "megatron"): {
-        "where_import": "megatron/training/training.py: after 'import torch' (and what MindSpeed patches)",
+        "where_import": "megatron/training/training.py: after 'import torch' "
+        "(and what MindSpeed patches)",
         "where_made": "in pretrain(), after initialize_megatron(...)",
-        "where_start": "in train(), before the call of 'train_step('; model is a list of chunks, which msprobe accepts",
+        "where_start": "in train(), before the call of 'train_step('; "
+        "model is a list of chunks, which msprobe accepts",
         "where_stop": "in train(), after that call",
         "model": "model=model",
     },
     (MINDSPORE, "plain"): {
         "where_import": "after 'import mindspore'",
-        "where_made": "before the network is made; PyNative mode, for graph mode see dump-config mindspore",
+        "where_made": "before the network is made; PyNative mode "
+        "(for graph mode see dump-config mindspore)",
         "where_start": "in the loop, before the forward pass",
         "where_stop": "in the loop, after the optimizer",
         "model": "model",
@@ -56,7 +59,8 @@ _PLACES = {
 }
 
 _TRAINER = """\
-# before the network is made; with mode: 1 (PyNative) in the YAML, for graph mode see dump-config mindspore
+# before the network is made; with mode: 1 (PyNative) in the YAML;
+# for graph mode see dump-config mindspore
 from msprobe.mindspore import MsprobeStep, PrecisionDebugger, seed_all
 seed_all(seed=1234, mode=True)
 debugger = PrecisionDebugger(config_path={config!r})

@@ -57,8 +57,8 @@ FRAMEWORKS = {
         "config.json",
         {
             "seed": "pretrain_gpt.py; call fix_randomness() first under "
-            "'if __name__ == \"__main__\":'. Train with --seed $seed too, because Megatron-LM sets the "
-            "seed again, and with --attention-dropout 0 --hidden-dropout 0",
+            "'if __name__ == \"__main__\":'. Train with --seed $seed too, because Megatron-LM "
+            "sets the seed again, and with --attention-dropout 0 --hidden-dropout 0",
             "local-norm": f"{_MEGATRON_STEP}:\n"
             "print_local_norms(model, optimizer.get_loss_scale().item())",
             "save-grads": f"{_MEGATRON_STEP}:\n"

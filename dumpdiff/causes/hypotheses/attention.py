@@ -129,7 +129,8 @@ def suggest_softmax_axis(case: FaultCase) -> Iterator[Candidate]:
     """Suggest softmax along another axis, or sigmoid in place of softmax."""
     if not case.is_forward_value:
         return
-    if case.faithful.ndim < 2 or case.faithful.min() < 0:
+    may_be_softmax = case.faithful.ndim >= 2 and case.faithful.min() >= 0
+    if not may_be_softmax:
         return
     for x in case.find_same_size_arrays():
         outputs = [softmax(x, axis) for axis in range(x.ndim)]

@@ -41,7 +41,7 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     if not np.isfinite(factor) or factor == 0:
         return
     cause = _choose_factor_cause(case)
-    description, contrast = f"{factor:.6g} times the {case.faithful_role}'s value", ""
+    description, contrast = f"{factor:.6g} times the {case.faithful_side}'s value", ""
     if cause == "scale":
         description, contrast = _describe_scale(case, factor)
     yield Candidate(

@@ -26,15 +26,11 @@ def suggest_missing_branch_of_vector(case: FaultCase) -> Iterator[Candidate]:
 
     faulty has one addend of G in place of G, or lacks one addend.
     """
-    width = case.faithful.size
     if case.phase != BACKWARD or case.faithful.ndim != 1:
         return
-    if width < 2:
+    if case.faithful.size < 2:
         return
-    operands = [operand for operand in case.list_shared_operands() if _has_rows(operand, width)]
-    arrays = [operand.array.reshape(-1, width) for operand in operands[:_MAX_VECTOR_OPERANDS]]
-    if sum(array.size for array in arrays) > _MAX_SEARCH_ELEMENTS:
-        return
+    arrays = _list_row_arrays(case)
     for i, j in permutations(range(len(arrays)), 2):
         x, gradient = arrays[i], arrays[j]
         if x.shape != gradient.shape:
@@ -57,6 +53,20 @@ def _sum_products(gradient: Floats, x: Floats) -> Floats:
     return result
 
 
+def _list_row_arrays(case: FaultCase) -> list[AnyArray]:
+    """Return (rows, size of the faithful value) of operands; none if they have too many elements.
+
+    At most ``_MAX_VECTOR_OPERANDS`` operands are used.
+    """
+    width = case.faithful.size
+    operands = [operand for operand in case.list_shared_operands() if _has_rows(operand, width)]
+    arrays = [operand.array.reshape(-1, width) for operand in operands[:_MAX_VECTOR_OPERANDS]]
+    n_elements = sum(array.size for array in arrays)
+    if n_elements > _MAX_SEARCH_ELEMENTS:
+        return []
+    return arrays
+
+
 def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
     """Suggest a missing branch in faithful = G w, or its sum over the last axis.
 
@@ -64,9 +74,8 @@ def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
     """
     if case.phase != BACKWARD or case.faithful.ndim < 2:
         return
-    operands = [
-        operand for operand in case.list_shared_operands() if operand.is_floating and operand.shape
-    ][:_MAX_PRODUCT_OPERANDS]
+    floating_operands = [operand for operand in case.list_shared_operands() if operand.is_floating]
+    operands = [operand for operand in floating_operands if operand.shape][:_MAX_PRODUCT_OPERANDS]
     for is_summed in (False, True):
         for total in operands:
             gradient = total.array
@@ -78,14 +87,15 @@ def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
             if factor is None:
                 continue
             unchanged = _multiply(gradient, factor, is_summed)
-            for addend in _list_addends(gradient, _list_branches(gradient, other_operands)):
+            branches = _list_branches(gradient, other_operands)
+            for addend in _list_addends(gradient, branches):
                 predicted = _multiply(addend, factor, is_summed)
                 yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
             return
 
 
 def _list_addends(gradient: AnyArray, branches: Sequence[AnyArray]) -> Iterator[AnyArray]:
-    """Yield each branch alone, then the gradient without it."""
+    """Yield each branch by itself, then the gradient without it."""
     for branch in branches:
         yield branch
         yield gradient - branch

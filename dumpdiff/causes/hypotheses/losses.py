@@ -273,7 +273,7 @@ def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
     }
     if n_counted != n_expected:
         description = (
-            f"a mean over {n_counted} tokens where the {case.faithful_role} takes {n_expected}"
+            f"a mean over {n_counted} tokens where the {case.faithful_side} takes {n_expected}"
         )
         factors = {n_expected / n_counted: description}
     for factor, description in factors.items():

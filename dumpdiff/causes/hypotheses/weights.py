@@ -64,7 +64,7 @@ def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
     if np.isfinite(factor) and factor != 0:
         yield Candidate(
             factor * case.faithful,
-            f"a weight {factor:.6g} times the {case.faithful_role}'s",
+            f"a weight {factor:.6g} times the {case.faithful_side}'s",
             parameters={"factor": factor},
             unchanged=case.faithful,
         )

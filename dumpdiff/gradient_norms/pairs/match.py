@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...model.arrays import Flags, Floats
-from ..norms import Norms
+from ..norms import Norms, choose_scale
 from ..parameter_path import is_vector
 
 #: name: the same name; rule: names of the same meaning; parts: a fused parameter and its parts,
@@ -107,16 +107,20 @@ def build_items(side: Norms, indices: Sequence[int], names: Names) -> list[Item]
 
 def combine_items(items: Sequence[Item], path: str = "") -> Item:
     """Combine parts into one item: squared norms add up, and so do sizes."""
-    value = float(np.sqrt(sum(item.value**2 for item in items)))
-    weighted_rounding = sum(item.rounding * item.value**2 for item in items)
+    scale = choose_scale(np.array([item.value for item in items]))
+    squares = [(item.value / scale) ** 2 for item in items]
+    scaled_norm = float(np.sqrt(sum(squares)))
+    weighted_rounding = 0.0
+    for item, square in zip(items, squares, strict=True):
+        weighted_rounding += item.rounding * square
     size = -1
     if all(item.size >= 0 for item in items):
         size = sum(item.size for item in items)
     return Item(
         indices=tuple(index for item in items for index in item.indices),
         path=path,
-        value=value,
-        rounding=weighted_rounding / max(value**2, _ZERO),
+        value=scale * scaled_norm,
+        rounding=weighted_rounding / max(scaled_norm**2, _ZERO),
         size=size,
         vector_flag=items[0].vector_flag,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...model.arrays import Floats
 from ...rulebook import Rules
-from ..norms import Norms
+from ..norms import Norms, combine_norms
 from .match import ParameterPair, ParameterPairs, collect_paired_indices
 from .name_pairs import map_canonical_names, pair_by_name
 from .value_pairs import pair_by_value
@@ -93,7 +93,7 @@ def _compute_group_norms(side: Norms, groups: Sequence[tuple[int, ...]]) -> tupl
         if len(indices) == 1:
             continue
         part_norms, part_rounding = values[list(indices)], value_rounding[list(indices)]
-        norm = np.sqrt(np.sum(part_norms**2))
+        norm = combine_norms(part_norms)
         norms[number] = norm
         if norm:
             rounding[number] = np.sum(part_norms * part_rounding) / norm

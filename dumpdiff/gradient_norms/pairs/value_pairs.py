@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...rulebook import Rules
-from ..norms import Norms
+from ..norms import Norms, choose_scale
 from .arrangements import generate_arrangements
 from .match import (
     FINE,
@@ -108,8 +108,9 @@ def _list_scales(lists: ItemLists) -> Iterator[float]:
     target_items, reference_items = lists
     if len(target_items) != len(reference_items):
         return
-    target_square = sum(item.value**2 for item in target_items)
-    reference_square = sum(item.value**2 for item in reference_items)
+    norm_scale = choose_scale(np.array([item.value for item in (*target_items, *reference_items)]))
+    target_square = sum((item.value / norm_scale) ** 2 for item in target_items)
+    reference_square = sum((item.value / norm_scale) ** 2 for item in reference_items)
     squares = np.array([target_square, reference_square])
     if not np.all(np.isfinite(squares) & (squares > 0)):
         return

@@ -31,7 +31,7 @@ def read_dump_norms(path: str, parts: list[Part], step: int | None, rules: Rules
     step, or no gradient of a parameter.
     """
     parts = _select_step(path, parts, step)
-    part = choose_parts(parts, parts, roles=("dump", "same dump"))[0]
+    part = choose_parts(parts, parts, side_names=("dump", "same dump"))[0]
     trace = readers.read_part(part)
     flow = build_flow(trace)
     kinds = [rules.resolve_kind(kind) for kind in trace.ops["kind"]]

@@ -185,14 +185,14 @@ def merge_graphs(pb: Graph, ir: Graph) -> Graph:
 def _complete_node(node: Node, ir_node: Node | None) -> Node:
     if ir_node is None or ir_node.kind != node.kind:
         return node
-    inputs, outputs = node.inputs, node.outputs
+    inputs = node.inputs
     if len(ir_node.inputs) == len(inputs):
-        input_pairs = zip(inputs, ir_node.inputs, strict=True)
-        inputs = tuple(_complete_input(value, ir_value) for value, ir_value in input_pairs)
+        inputs = tuple(map(_complete_input, inputs, ir_node.inputs))
+    outputs = node.outputs
     if len(ir_node.outputs) == len(outputs):
-        output_pairs = zip(outputs, ir_node.outputs, strict=True)
-        outputs = tuple(_complete_output(value, ir_value) for value, ir_value in output_pairs)
-    return node._replace(inputs=inputs, outputs=outputs, frames=node.frames or ir_node.frames)
+        outputs = tuple(map(_complete_output, outputs, ir_node.outputs))
+    frames = node.frames or ir_node.frames
+    return node._replace(inputs=inputs, outputs=outputs, frames=frames)
 
 
 def _complete_input(value: Input, ir_value: Input) -> Input:
@@ -297,7 +297,8 @@ def _get_tuple_item(arguments: Sequence[_Value]) -> _Value:
         return None
     index = int((index_slot.constant.values or (0,))[0])
     if isinstance(container, list):
-        return container[index] if -len(container) <= index < len(container) else None
+        is_in_range = -len(container) <= index < len(container)
+        return container[index] if is_in_range else None
     if isinstance(container, Slot) and container.is_op_output:
         return container._replace(output=index)
     return container

@@ -16,8 +16,8 @@ COMMUNICATIONS = frozenset({
     "_HostAllGather", "_HostReduceScatter",
 })  # fmt: skip
 _OPTIMIZER = re.compile(
-    r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD|Momentum\w*"
-    r"|Adafactor|WeightScaleApplyMomentum)$"
+    r"(Fused|Sparse|Cast|Cached)*(Apply[A-Z]\w*|Adam\w*|Lamb\w*|LARSUpdate|LarsV2Update|SGD"
+    r"|Momentum\w*|Adafactor|WeightScaleApplyMomentum)$"
 )
 _ASSIGN = frozenset({"Assign", "AssignAdd", "AssignSub"})
 _OPTIMIZER_SCOPE = re.compile(r"(?:^|[/_])(?:\w*optim\w*-\w+|optimizer)(?:[/_]|$)", re.IGNORECASE)
@@ -98,12 +98,14 @@ def classify_phase(kind: str, name: str, in_optimizer: bool, follows_backward: b
 
 
 def is_backward(kind: str, name: str) -> bool:
-    """Whether name or type alone say that the op belongs to the backward pass."""
+    """Return whether the name or the type shows that the op belongs to the backward pass."""
     if name.startswith(("Gradients/", "Gradients_")):
         return True
     if "/Grad_" in name or "_Grad_" in name:
         return True
-    return _BACKWARD_KIND.search(kind) is not None or _EXPANDED_BACKWARD.match(name) is not None
+    if _BACKWARD_KIND.search(kind):
+        return True
+    return _EXPANDED_BACKWARD.match(name) is not None
 
 
 def is_recomputed(name: str) -> bool:
@@ -126,4 +128,5 @@ def extract_scope(name: str) -> str:
         return ""
     while segments and segments[0] in _ROOT_SCOPES:
         del segments[0]
-    return "/".join(segment for segment in segments if not segment.startswith("Grad_"))
+    modules = [segment for segment in segments if not segment.startswith("Grad_")]
+    return "/".join(modules)

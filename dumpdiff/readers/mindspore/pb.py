@@ -23,6 +23,7 @@ _MODEL_GRAPH = 4  #: field of ModelProto
 _GRAPH_NODE, _GRAPH_PARAMETER, _GRAPH_CONSTANT = 1, 3, 5  #: fields of GraphProto
 _NODE_NAME = 8  #: field of NodeProto
 _TUPLE_ITEM = 18  #: field of ValueProto
+_FLOAT_FORMATS = {5: "<f", 6: "<d"}  #: field of ValueProto -> format of its bytes
 _MAX_DEPTH = 32  #: levels of tuples inside tuples
 
 _Value = int | bytes
@@ -246,8 +247,6 @@ def _parse_scalar(message: dict[int, _Value]) -> float | None:
             return float(_to_signed(value))
         if field in {2, 4}:
             return float(value)
-        if field == 5 and isinstance(value, bytes):
-            return float(struct.unpack("<f", value)[0])
-        if field == 6 and isinstance(value, bytes):
-            return float(struct.unpack("<d", value)[0])
+        if field in _FLOAT_FORMATS and isinstance(value, bytes):
+            return float(struct.unpack(_FLOAT_FORMATS[field], value)[0])
     return None

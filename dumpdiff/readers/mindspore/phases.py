@@ -33,11 +33,17 @@ def assign_phases(flow: Dataflow) -> list[str]:
             phases[number] = _UNDECIDED if _is_expanded(op) else OPTIMIZER
         for slot in op.op_inputs:
             consumer_phases[slot.op].add(phases[number])
-    for number, op in enumerate(flow.ops):
-        if phases[number] == _UNDECIDED:
-            reads_optimizer = any(phases[slot.op] == OPTIMIZER for slot in op.op_inputs)
-            phases[number] = OPTIMIZER if reads_optimizer else BACKWARD
+    _decide_undecided(flow, phases)
     return phases
+
+
+def _decide_undecided(flow: Dataflow, phases: list[str]) -> None:
+    """Assign undecided ops that read the output of an optimizer op to it, others to backward."""
+    for number, op in enumerate(flow.ops):
+        if phases[number] != _UNDECIDED:
+            continue
+        reads_optimizer = any(phases[slot.op] == OPTIMIZER for slot in op.op_inputs)
+        phases[number] = OPTIMIZER if reads_optimizer else BACKWARD
 
 
 def _is_expanded(op: GraphOp) -> bool:

@@ -164,7 +164,9 @@ def _make_row_check(positions: dict[str, int]) -> Callable[[Sequence[str]], bool
             return False
         if row[io].strip() not in _IO:
             return False
-        return _is_count(row[slot].strip()) and _is_count(row[time].strip())
+        if not _is_count(row[slot].strip()):
+            return False
+        return _is_count(row[time].strip())
 
     return fits
 
@@ -266,11 +268,13 @@ def _parse_shape(text: str) -> tuple[int, ...] | None:
     ((2, 8, 32), (), (5,), None)
     """
     bracketed = text.strip('"').strip()
-    if len(bracketed) < 2 or bracketed[0] not in "([" or bracketed[-1] not in ")]":
+    if len(bracketed) < 2:
+        return None
+    if bracketed[0] not in "([" or bracketed[-1] not in ")]":
         return None
     extents = [extent for extent in bracketed[1:-1].split(",") if extent.strip()]
     try:
-        return validate_shape(int(extent) for extent in extents)
+        return validate_shape(map(int, extents))
     except ValueError:
         return None
 

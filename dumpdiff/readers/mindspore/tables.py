@@ -39,14 +39,14 @@ class _Op(NamedTuple):
 class _Tensor(NamedTuple):
     op: int
     slot: str
-    role: str
+    slot_kind: str
     dtype: str
     shape: tuple[int, ...] | None
     size: int
     file: str
     row: int  #: row of the csv, -1 if none
     parameter: str = ""
-    producer: int = -1
+    source_tensor: int = -1
     trusted: bool = True
     constant: bool = False
     values: tuple[float, ...] | None = None  #: values of a constant
@@ -89,7 +89,7 @@ class _Rows:
             self.pending[name, occurrence].append(record)
 
     def has_optimizer_ops(self) -> bool:
-        """Whether an op of an optimizer was recorded, judged by types and names alone."""
+        """Whether an op of an optimizer was recorded, judged only by types and names."""
         for op_records in self.pending.values():
             record = op_records[0]
             if record.kind != PARAMETER and op_types.is_optimizer(record.kind, record.name):
@@ -247,14 +247,14 @@ class _GraphRows:
             constant = slot.constant
             tensor = tensor._replace(
                 parameter=slot.parameter if self._is_weight(slot.parameter) else "",
-                producer=self._find_producer(slot, occurrence),
+                source_tensor=self._find_producer(slot, occurrence),
                 trusted=not self._is_stale_input(op, phase, index, slot),
                 constant=constant is not None,
                 values=constant.values if constant is not None else None,
             )
             if updated_parameter and self._is_gradient(tensor, slot, updated_parameter):
                 rows.gradients[len(rows.tensors)] = updated_parameter
-                rows.gradients[tensor.producer] = updated_parameter
+                rows.gradients[tensor.source_tensor] = updated_parameter
             rows.tensors.append(tensor)
 
     def _is_stale_input(self, op: GraphOp, phase: str, index: int, slot: Slot) -> bool:
@@ -262,7 +262,9 @@ class _GraphRows:
         if phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten:
             return True
         updated_inputs = op_types.find_updated_inputs(op.kind)
-        return bool(slot.parameter) if updated_inputs is None else index in updated_inputs
+        if updated_inputs is None:
+            return bool(slot.parameter)
+        return index in updated_inputs
 
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
@@ -290,8 +292,11 @@ class _GraphRows:
             return False
         last_op = len(self.rows.ops) - 1
         input_tensors = self.rows.tensors[first_output - len(op.inputs) : first_output]
-        dtypes = {tensor.dtype for tensor in input_tensors if tensor.op == last_op}
-        return {dtype for dtype in dtypes if is_floating(dtype)} == {"float32"}
+        floating_dtypes = set()
+        for tensor in input_tensors:
+            if tensor.op == last_op and is_floating(tensor.dtype):
+                floating_dtypes.add(tensor.dtype)
+        return floating_dtypes == {"float32"}
 
     def _get_type(self, slot: Slot) -> Output | None:
         """Return dtype and shape of the tensor in a slot, as the graph gives them."""
@@ -318,11 +323,11 @@ class _GraphRows:
         """
         if not op.inputs or not op_types.is_optimizer(op.kind):
             return ""
-        slot = op.inputs[0] or Slot()
+        slot = _get_first_input(op)
         if slot.is_op_output:
             producer = self.flow.ops[slot.op]
             if producer.kind == "Cast" and producer.inputs:
-                slot = producer.inputs[0] or Slot()
+                slot = _get_first_input(producer)
         return slot.parameter
 
     def _is_weight(self, parameter: str) -> bool:
@@ -336,7 +341,7 @@ class _GraphRows:
         parameter = self.flow.parameters.get(parameter_name)
         if parameter is None or tensor.shape != parameter.shape:
             return False
-        is_computed = slot.is_op_output and tensor.producer >= 0
+        is_computed = slot.is_op_output and tensor.source_tensor >= 0
         return is_computed and tensor.trusted
 
 
@@ -365,13 +370,17 @@ def _format_op_name(name: str, occurrence: int) -> str:
     return f"{name}#{occurrence + 1}" if occurrence else name
 
 
+def _get_first_input(op: GraphOp) -> Slot:
+    return op.inputs[0] or Slot()
+
+
 def _may_be_updated(slot: int, updated_inputs: frozenset[int] | None) -> bool:
     return updated_inputs is None or slot in updated_inputs
 
 
 def _list_slots(count: int, io: str, slot_records: _SlotRecords) -> list[int]:
     """Return the slots of the graph, and any further slots that were recorded."""
-    extra_slots = [slot for role, slot in slot_records if role == io and slot >= count]
+    extra_slots = [slot for record_io, slot in slot_records if record_io == io and slot >= count]
     return [*range(count), *sorted(extra_slots)]
 
 

@@ -20,9 +20,8 @@ _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:'
 _DEBUG_LEVEL = re.compile(rb'"level"\s*:\s*"debug"')
 _DATA = re.compile(r'"data"\s*:\s*\{')
 _KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
-_NEXT_ENTRY = re.compile(
-    r'^  "', re.MULTILINE
-)  #: msprobe indents by one; entries are two levels deep
+#: msprobe indents by one; entries are two levels deep.
+_NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)
 _END = re.compile(r"\s*\}")
 
 

@@ -32,14 +32,14 @@ _MAX_DEPTH = 16  #: levels of nested lists and objects in an argument
 def list_leaf_names(trace: Trace) -> list[str]:
     """Return, for each tensor of an msprobe trace, its name in ``msprobe compare``."""
     names, kinds = trace.ops["name"].tolist(), trace.ops["kind"].tolist()
-    columns = (trace.tensors[column].tolist() for column in ("op", "slot", "role", "file"))
+    columns = (trace.tensors[column].tolist() for column in ("op", "slot", "slot_kind", "file"))
     leaf_names = []
-    for op, slot, role, file in zip(*columns, strict=True):
+    for op, slot, slot_kind, file in zip(*columns, strict=True):
         if file:
             leaf_names.append(_get_file_stem(file))
         else:
             is_gradient = kinds[op] == "parameters_grad"
-            leaf_names.append(f"{names[op]}.{_format_place(slot, role, is_gradient)}")
+            leaf_names.append(f"{names[op]}.{_format_place(slot, slot_kind, is_gradient)}")
     return leaf_names
 
 
@@ -72,11 +72,11 @@ def list_lookup_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[
     return lookup_names
 
 
-def _format_place(slot: str, role: str, is_gradient: bool) -> str:
+def _format_place(slot: str, slot_kind: str, is_gradient: bool) -> str:
     name = slot.partition(".")[2]
-    if is_gradient:  # gradients of parameters have the name of the parameter alone
+    if is_gradient:  # gradients of parameters have only the name of the parameter
         return name
-    return f"parameters.{name}" if role == "parameter" else slot
+    return f"parameters.{name}" if slot_kind == "parameter" else slot
 
 
 def _get_file_stem(file: str) -> str:
@@ -88,7 +88,9 @@ def _list_leaves(entry: str, content: Any) -> Iterator[str]:
         return
     if "parameters_grad" in entry.split(".")[-2:]:
         for parameter, value in content.items():
-            gradient = value[0] if isinstance(value, list) and value else value
+            gradient = value
+            if isinstance(value, list) and value:
+                gradient = value[0]
             yield from _list_nested_leaves(f"{entry}.{parameter}", gradient)
         return
     for key, place in _PLACES.items():
@@ -98,15 +100,23 @@ def _list_leaves(entry: str, content: Any) -> Iterator[str]:
 
 def _list_nested_leaves(name: str, value: Any, depth: int = 0) -> Iterator[str]:
     """Yield the leaves in a value. Empty lists and objects have none; None is a leaf."""
-    if isinstance(value, dict) and isinstance(value.get("type"), str):
-        file = value.get("data_name")
-        if isinstance(file, str) and file not in ("", "-1"):
-            yield _get_file_stem(file)
-        else:
-            yield name
-    elif value is None:
+    if value is None:
         yield name
-    elif isinstance(value, (dict, list)) and depth < _MAX_DEPTH:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        yield _get_leaf_name(name, value.get("data_name"))
+        return
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    if depth < _MAX_DEPTH:
         for key, item in items:
             yield from _list_nested_leaves(f"{name}.{key}", item, depth + 1)
+
+
+def _get_leaf_name(name: str, file: Any) -> str:
+    """Return the stem of the file that holds the values of a leaf, ``name`` if there is none."""
+    has_file = isinstance(file, str) and file not in ("", "-1")
+    return _get_file_stem(file) if has_file else name

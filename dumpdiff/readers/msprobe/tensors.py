@@ -20,9 +20,9 @@ from .names import Call
 
 FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json
 
-#: Keys of an entry -> role of the tensors under them, in the order of the table. grad_* are from
+#: Keys of an entry -> kind of slot of the tensors under them, in the order of the table. grad_* are from
 #: 1.0.
-_ROLES = {
+_SLOT_KINDS = {
     "input_args": "input",
     "input_kwargs": "input",
     "output": "output",
@@ -38,7 +38,7 @@ _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
 _normalize_dtype = lru_cache(maxsize=1 << 10)(normalise)
 
-#: A tensor or number as recorded: op, slot, role, then the values of _FIELDS.
+#: A tensor or number as recorded: op, slot, kind of slot, then the values of _FIELDS.
 _Leaf = tuple[Any, ...]
 
 
@@ -55,7 +55,7 @@ def build_tensor_table(
     """
     leaves = _collect_leaves(entries, calls)
     leaf_columns = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
-    op_ids, slots, roles, dtype_names, raw_shapes, *recorded, checksums, file_names, constants = (
+    op_ids, slots, slot_kinds, dtype_names, raw_shapes, *recorded, checksums, file_names, constants = (
         leaf_columns
     )
     dtypes = []
@@ -66,12 +66,12 @@ def build_tensor_table(
         shape, size = call_records.parse_shape_and_size(raw_shape)
         shapes.append(shape)
         sizes.append(size)
-    parameters, gradients = _name_parameters(calls, op_ids, slots, roles)
+    parameters, gradients = _name_parameters(calls, op_ids, slots, slot_kinds)
     files, problems = _find_files(file_names, folder)
     columns: dict[str, Any] = {
         "op": op_ids,
         "slot": slots,
-        "role": roles,
+        "slot_kind": slot_kinds,
         "dtype": dtypes,
         "shape": shapes,
         "size": sizes,
@@ -101,8 +101,8 @@ def _correct_swapped_gradients(
         return table
     is_backward = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()]
     is_parameter_gradient = (table["gradient_of"] != "").to_numpy()
-    columns["slot"], columns["role"] = call_records.swap_inputs_and_outputs(
-        columns["slot"], columns["role"], is_backward & ~is_parameter_gradient
+    columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
+        columns["slot"], columns["slot_kind"], is_backward & ~is_parameter_gradient
     )
     return tensor_table(columns)
 
@@ -115,48 +115,50 @@ def _collect_leaves(entries: Sequence[dict[str, Any]], calls: Sequence[Call]) ->
                 gradient = value[0] if isinstance(value, list) and value else value
                 _add_leaves(gradient, f"output.{name}", op, "output", leaves)
         else:
-            for key, role in _list_tensor_keys(tuple(entry)):
-                _add_leaves(entry[key], role, op, role, leaves)
+            for key, slot_kind in _list_tensor_keys(tuple(entry)):
+                _add_leaves(entry[key], slot_kind, op, slot_kind, leaves)
     return leaves
 
 
 @lru_cache(maxsize=1 << 10)
 def _list_tensor_keys(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the keys of an entry that hold tensors, each with its role, inputs first."""
-    return tuple((key, role) for key, role in _ROLES.items() if key in keys)
+    """Return the keys of an entry that hold tensors, each with its kind of slot, inputs first."""
+    return tuple((key, slot_kind) for key, slot_kind in _SLOT_KINDS.items() if key in keys)
 
 
 def _add_leaves(
-    value: Any, slot: str, op: int, role: str, leaves: list[_Leaf], depth: int = 0
+    value: Any, slot: str, op: int, slot_kind: str, leaves: list[_Leaf], depth: int = 0
 ) -> None:
     """Add every tensor and number in ``value`` to ``leaves``, with its slot.
 
     Text, slices and null are skipped.
     """
-    if type(value) is list:
-        for index, item in enumerate(value):
-            if type(item) is dict and "dtype" in item:
-                leaves.append((op, f"{slot}.{index}", role, *map(item.get, _FIELDS)))
-            elif item is not None and depth < _MAX_DEPTH:
-                _add_leaves(item, f"{slot}.{index}", op, role, leaves, depth + 1)
-    elif type(value) is dict:
-        _add_object_leaves(value, slot, op, role, leaves, depth)
+    if type(value) is dict:
+        _add_object_leaves(value, slot, op, slot_kind, leaves, depth)
+    if type(value) is not list:
+        return
+    for index, item in enumerate(value):
+        item_slot = f"{slot}.{index}"
+        if type(item) is dict and "dtype" in item:
+            leaves.append((op, item_slot, slot_kind, *map(item.get, _FIELDS)))
+        elif item is not None and depth < _MAX_DEPTH:
+            _add_leaves(item, item_slot, op, slot_kind, leaves, depth + 1)
 
 
 def _add_object_leaves(
-    value: dict[str, Any], slot: str, op: int, role: str, leaves: list[_Leaf], depth: int
+    value: dict[str, Any], slot: str, op: int, slot_kind: str, leaves: list[_Leaf], depth: int
 ) -> None:
     if "dtype" in value:
-        leaves.append((op, slot, role, *map(value.get, _FIELDS)))
+        leaves.append((op, slot, slot_kind, *map(value.get, _FIELDS)))
     elif "type" not in value:
         if depth < _MAX_DEPTH:
             for key, item in value.items():
-                _add_leaves(item, f"{slot}.{key}", op, role, leaves, depth + 1)
+                _add_leaves(item, f"{slot}.{key}", op, slot_kind, leaves, depth + 1)
     elif isinstance(value.get("value"), int | float):
         record = _make_scalar_record(value["value"])
-        leaves.append((op, slot, role, *map(record.get, _FIELDS)))
+        leaves.append((op, slot, slot_kind, *map(record.get, _FIELDS)))
     elif type(value.get("tensor")) is dict:  # an argument of a P2POp
-        _add_leaves(value["tensor"], slot, op, role, leaves, depth + 1)
+        _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
 
 
 def _make_scalar_record(number: float) -> dict[str, Any]:
@@ -171,18 +173,18 @@ def _make_scalar_record(number: float) -> dict[str, Any]:
 
 
 def _name_parameters(
-    calls: Sequence[Call], op_ids: Sequence[int], slots: Sequence[str], roles: Sequence[str]
+    calls: Sequence[Call], op_ids: Sequence[int], slots: Sequence[str], slot_kinds: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return, for each slot, the parameter that it holds and the parameter whose gradient it holds.
 
     Both are full names, '' for other tensors.
     """
     parameters, gradients = [""] * len(slots), [""] * len(slots)
-    for row, role in enumerate(roles):
+    for row, slot_kind in enumerate(slot_kinds):
         call = calls[op_ids[row]]
-        if role == "parameter" or call.entry_type == "parameters_grad":
+        if slot_kind == "parameter" or call.entry_type == "parameters_grad":
             name = slots[row].partition(".")[2]
-            names = parameters if role == "parameter" else gradients
+            names = parameters if slot_kind == "parameter" else gradients
             names[row] = f"{call.scope}.{name}" if call.scope else name
     return parameters, gradients
 
@@ -209,7 +211,7 @@ def _complete_parameters(table: pd.DataFrame, ops: pd.DataFrame) -> Objects:
         parameter_of[key] = "" if key in parameter_of else name  # equal parameters are ambiguous
     is_forward_op = (ops["phase"] == FORWARD) & (ops["level"] == "op")
     parents = ops["parent"].where(is_forward_op, -1).to_numpy()[op]
-    is_input = table["role"].to_numpy() == "input"
+    is_input = table["slot_kind"].to_numpy() == "input"
     input_rows = np.flatnonzero(is_input & np.isin(parents, op[parameter_rows]))
     for row, key in zip(input_rows.tolist(), make_keys(parents, input_rows), strict=True):
         names[row] = parameter_of.get(key, "")

@@ -22,7 +22,7 @@ class CallGroups:
     records: list[Record]
     ops: list[int]  #: the call of each record
     slots: list[str]
-    roles: list[str]
+    slot_kinds: list[str]
     ambiguous: frozenset[str]  #: names of several different records, which share one tensor file
 
 
@@ -41,11 +41,11 @@ def group_lines(lines: Iterable[Record | StackLine], damage: Damage) -> CallGrou
             shown_name = line.name[:_MAX_SHOWN_NAME]
             damage.add(line.line, f"{shown_name!r} is not the name of a call, skipped")
             continue
-        call, role, position = parsed_name
+        call, slot_kind, position = parsed_name
         if type(line) is StackLine:
             collector.add_site(call, line.site)
         elif type(line) is Record:
-            collector.add_record(call, role, role + (position or ".0"), line)
+            collector.add_record(call, slot_kind, slot_kind + (position or ".0"), line)
     return collector.build_groups()
 
 
@@ -59,14 +59,14 @@ class _CallCollector:
         self._sites: dict[int, Site] = {}
         self._records_of: dict[str, list[Record]] = {}  # name of a record -> records
         self._current_number: dict[str, int] = {}  # n of the latest call, of names without an index
-        self._rows: list[tuple[int, str, str, Record]] = []  # call, slot, role, record
+        self._rows: list[tuple[int, str, str, Record]] = []  # call, slot, slot_kind, record
 
     def add_site(self, call: Call, site: Site) -> None:
         """Add the call site of a call, unless it has one."""
         op = self._add_call(call, self._current_number.get(call.name, 1))
         self._sites.setdefault(op, site)
 
-    def add_record(self, call: Call, role: str, slot: str, record: Record) -> None:
+    def add_record(self, call: Call, slot_kind: str, slot: str, record: Record) -> None:
         """Add the record of a tensor."""
         repeated_records = self._records_of.setdefault(record.name, [])
         repeated_records.append(record)
@@ -74,7 +74,7 @@ class _CallCollector:
         if not call.is_indexed:
             number = max(number, self._current_number.get(call.name, 1))
             self._current_number[call.name] = number
-        self._rows.append((self._add_call(call, number), slot, role, record))
+        self._rows.append((self._add_call(call, number), slot, slot_kind, record))
 
     def _add_call(self, call: Call, number: int) -> int:
         op = self._ids.setdefault((call.name, number), len(self._calls))
@@ -85,10 +85,6 @@ class _CallCollector:
 
     def build_groups(self) -> CallGroups:
         """Return the calls that are not mere repetitions, with their records."""
-        ambiguous = set()
-        for name, (first_record, *others) in self._records_of.items():
-            if any(_differ(first_record, record) for record in others):
-                ambiguous.add(name)
         new_ids = {op: index for index, op in enumerate(sorted(self._select_calls()))}
         rows = [row for row in self._rows if row[0] in new_ids]
         return CallGroups(
@@ -99,9 +95,17 @@ class _CallCollector:
             records=[record for _, _, _, record in rows],
             ops=[new_ids[op] for op, _, _, _ in rows],
             slots=[slot for _, slot, _, _ in rows],
-            roles=[role for _, _, role, _ in rows],
-            ambiguous=frozenset(ambiguous),
+            slot_kinds=[slot_kind for _, _, slot_kind, _ in rows],
+            ambiguous=self._find_ambiguous_names(),
         )
+
+    def _find_ambiguous_names(self) -> frozenset[str]:
+        """Return the names of records that were repeated with another content."""
+        ambiguous_names = set()
+        for name, (first_record, *repeated_records) in self._records_of.items():
+            if any(_differ(first_record, record) for record in repeated_records):
+                ambiguous_names.add(name)
+        return frozenset(ambiguous_names)
 
     def _select_calls(self) -> set[int]:
         """Return the calls to keep: all but those that only repeat the first call of their name."""

@@ -104,16 +104,16 @@ def is_dump(head: bytes) -> bool:
 
 
 def parse_name(name: str) -> tuple[Call, str, str] | None:
-    """Return the call, the role (input, output, stack_info) and the position ('.0', '.0.1', '').
+    """Return the call, the kind of slot (input, output, stack_info) and the position ('.0', '.0.1', '').
 
     None if the name has no such form.
     """
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    call_name, role, position = match.groups()
+    call_name, slot_kind, position = match.groups()
     call = _parse_call(call_name)
-    return None if call is None else (call, role, position)
+    return None if call is None else (call, slot_kind, position)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -230,9 +230,11 @@ def _get_text(checksum: Any) -> str:
 def _parse_site(frames: list[Any]) -> Site:
     parsed_frames = []
     for frame in frames:
-        if isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str):
-            file, line, function, code = frame
-            parsed_frames.append(Frame(file, str(line), str(function), str(code or "")))
+        is_frame = isinstance(frame, list) and len(frame) == 4 and isinstance(frame[0], str)
+        if not is_frame:
+            continue
+        file, line, function, code = frame
+        parsed_frames.append(Frame(file, str(line), str(function), str(code or "")))
     return build_site(parsed_frames)
 
 

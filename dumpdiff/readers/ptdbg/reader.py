@@ -149,7 +149,7 @@ def _build_tensor_table(
     columns: dict[str, Any] = {
         "op": groups.ops,
         "slot": groups.slots,
-        "role": groups.roles,
+        "slot_kind": groups.slot_kinds,
         "dtype": dtypes,
         "shape": shapes,
         "size": sizes,
@@ -162,8 +162,8 @@ def _build_tensor_table(
     was_swapped = call_records.has_swapped_gradients(ops, table)
     if was_swapped:
         is_gradient = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
-        columns["slot"], columns["role"] = call_records.swap_inputs_and_outputs(
-            groups.slots, groups.roles, is_gradient
+        columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
+            groups.slots, groups.slot_kinds, is_gradient
         )
         table = tensor_table(columns)
     table["trusted"] = call_records.find_trusted_rows(
@@ -215,17 +215,20 @@ def _find_tensor_folders(path: Path) -> Mapping[str, set[str]]:
     This is the folder with the name of the file, or else every folder with npy files named after
     calls.
     """
-    same_name_folder = path.parent / path.stem
-    if same_name_folder.is_dir():
-        candidates = [same_name_folder]
-    else:
-        candidates = sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
     tensor_folders = {}
-    for folder in candidates:
+    for folder in _list_candidate_folders(path):
         names = {name for name in os.listdir(folder) if name.endswith(".npy")}
         if names and parse_name(next(iter(names)).removesuffix(".npy")):
             tensor_folders[folder.name] = names
     return tensor_folders
+
+
+def _list_candidate_folders(path: Path) -> list[Path]:
+    """Return the folder with the name of the file, or else all folders next to the file."""
+    same_name_folder = path.parent / path.stem
+    if same_name_folder.is_dir():
+        return [same_name_folder]
+    return sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
 
 
 def _split_statistics(rows: list[list[Any]]) -> Iterable[list[Any]]:

@@ -132,6 +132,6 @@ def _list_unmatched(result: Result, side: str) -> list[dict[Hashable, Any]]:
 
 def _list_problems(result: Result) -> list[dict[str, Any]]:
     problems: list[dict[str, Any]] = []
-    for role, side in label_sides(result):
-        problems += [{"side": role, **asdict(problem)} for problem in side.problems]
+    for side_name, side in label_sides(result):
+        problems += [{"side": side_name, **asdict(problem)} for problem in side.problems]
     return problems

@@ -37,13 +37,13 @@ def _build_coverage_suite(result: Result) -> ET.Element:
     It keeps a report from being empty, which CI servers take for success.
     """
     lines = []
-    for role, side in label_sides(result):
-        lines.append(f"{role}: {format_source(side.source)}, {side.source.path}")
-    for role, phases in result.coverage.items():
+    for side_name, side in label_sides(result):
+        lines.append(f"{side_name}: {format_source(side.source)}, {side.source.path}")
+    for side_name, phases in result.coverage.items():
         for phase, figures in phases.items():
             if figures["ops"]:
                 compared = f"{figures['compared']:g} of {figures['ops']:g} ops compared"
-                lines.append(f"{role}, {phase}: {compared}, {format_percent(figures['share'])}")
+                lines.append(f"{side_name}, {phase}: {compared}, {format_percent(figures['share'])}")
     case = build_case("dumpdiff", "enough could be compared", lines)
     if result.verdict == "inconclusive":
         set_outcome(case, "error", format_headline(result), "inconclusive", result.notes)
@@ -100,7 +100,7 @@ def _build_finding_case(finding: Finding, *, is_reliable: bool) -> ET.Element:
     confidence = f"confidence {finding.confidence:.0%}"
     lines = [
         f"finding {finding.rank}, {confidence}, tolerance {format_number(finding.tolerance)}",
-        *(f"{role} {line}" for role, line in finding.source.items()),
+        *(f"{side_name} {line}" for side_name, line in finding.source.items()),
         *(f"{metric} {format_number(value)}" for metric, value in finding.metrics.items()),
         *finding.evidence,
         *(f"why ({cause.name}): {cause.text}" for cause in finding.causes),

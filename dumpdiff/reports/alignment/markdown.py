@@ -56,15 +56,15 @@ def _build_sections(result: Result) -> Iterator[str]:
     if result.notes:
         yield format_details("Notes", _format_first_lines(list(map(format_prose, result.notes))))
     problems = []
-    for role, side in label_sides(result):
-        problems += [f"{role}: {format_prose(str(problem))}" for problem in side.problems]
+    for side_name, side in label_sides(result):
+        problems += [f"{side_name}: {format_prose(str(problem))}" for problem in side.problems]
     if problems:
         yield format_details("Problems found while reading", _format_first_lines(problems))
     yield f"<sub>dumpdiff {__version__}</sub>"
 
 
 def _format_dumps(result: Result) -> str:
-    rows = [(role, _format_dump(side)) for role, side in label_sides(result)]
+    rows = [(side_name, _format_dump(side)) for side_name, side in label_sides(result)]
     if result.baseline is not None:
         source, spread = result.baseline.source, format_number(result.baseline.largest)
         description = f"{format_prose(format_source(source))}: spread up to {spread}"
@@ -114,8 +114,8 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
         yield f"diverges in {', '.join(slots)}"
     if finding.source:
         places = []
-        for role, place in finding.source.items():
-            places.append(f"{format_code(place)} ({format_prose(role)})")
+        for side_name, place in finding.source.items():
+            places.append(f"{format_code(place)} ({format_prose(side_name)})")
         yield f"called from {', '.join(places)}"
     if finding.metrics:
         metrics = []
@@ -123,6 +123,7 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
             metrics.append(f"{name.replace('_', ' ')} {format_number(value)}")
         yield ", ".join(metrics)
     yield from map(format_prose, finding.evidence)
+    yield f"id {format_code(finding.id)}"
     for cause in finding.causes:
         yield f"explained by {format_code(cause.name)}: {format_prose(cause.text)}"
     if finding.unexplained:
@@ -132,20 +133,20 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
 def _format_coverage(result: Result) -> str:
     count_names = ("ops", "compared", "reconverged")
     rows = []
-    for role, phases in result.coverage.items():
+    for side_name, phases in result.coverage.items():
         for phase, figures in phases.items():
             if figures["ops"]:
                 counts = [f"{figures[name]:g}" for name in count_names]
-                rows.append((role, phase, *counts, format_percent(figures["share"])))
+                rows.append((side_name, phase, *counts, format_percent(figures["share"])))
     header = ("side", "phase", *count_names, "share")
     table = format_table(header, rows, numeric=(*count_names, "share"))
     state_counts = result.pairs["state"].value_counts()
     states = ", ".join(f"{count} {state}" for state, count in state_counts.items())
     unpaired_counts = result.unmatched["side"].value_counts()
     unpaired = [
-        f"{unpaired_counts[role]} of the {role}"
-        for role in ("target", "reference")
-        if role in unpaired_counts
+        f"{unpaired_counts[side_name]} of the {side_name}"
+        for side_name in ("target", "reference")
+        if side_name in unpaired_counts
     ]
     unpaired_summary = ", ".join(unpaired) or "none"
     return f"{table}\n\nPairs: {states or 'none'}. Ops without a partner: {unpaired_summary}."

@@ -22,15 +22,19 @@ def format_headline(result: Result) -> str:
         return f"first divergence: {escape_control(result.first_divergence.title)}"
     if result.verdict == "inconclusive" and result.notes:
         return f"inconclusive: {escape_control(result.notes[0])}"
-    noise = "" if math.isnan(result.noise_floor) else f", noise {format_number(result.noise_floor)}"
+    noise = ""
+    if not math.isnan(result.noise_floor):
+        noise = f", noise {format_number(result.noise_floor)}"
     return f"{result.verdict}: {_format_compared_shares(result)} compared{noise}"
 
 
 def _format_compared_shares(result: Result) -> str:
     shares = []
-    for phase, figures in result.coverage.get("reference", {}).items():
+    reference_coverage = result.coverage.get("reference", {})
+    for phase, figures in reference_coverage.items():
         if phase in ("forward", "backward") and figures["ops"] > 0:
-            shares.append(f"{format_percent(figures['share'])} of {phase}")
+            percent = format_percent(figures["share"])
+            shares.append(f"{percent} of {phase}")
     return ", ".join(shares) or "nothing"
 
 

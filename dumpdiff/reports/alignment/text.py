@@ -52,8 +52,8 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
     if view.quiet:
         return
     console.print()
-    for role, side in label_sides(result):
-        _write_dump(role, format_side(side), console)
+    for side_name, side in label_sides(result):
+        _write_dump(side_name, format_side(side), console)
     if result.baseline is not None:
         _write_dump("baseline", _format_baseline(result.baseline), console)
     for part in _build_parts(result, view):
@@ -63,12 +63,12 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
 
 def write_finding(finding: Finding, console: Console) -> None:
     """Print one finding in full, with everything that explains it."""
-    rank = (f"finding {finding.rank}: ", "bold")
+    rank = (f"finding {finding.rank} ({finding.id}): ", "bold")
     console.print(Text.assemble(rank, _format_finding(finding, View(verbose=True))))
 
 
-def _write_dump(role: str, description: str, console: Console) -> None:
-    console.print(Text.assemble((f"{role:<11}", "bold"), description), soft_wrap=True)
+def _write_dump(side_name: str, description: str, console: Console) -> None:
+    console.print(Text.assemble((f"{side_name:<11}", "bold"), description), soft_wrap=True)
 
 
 def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
@@ -132,19 +132,21 @@ def _format_finding(finding: Finding, view: View) -> Text:
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
         lines.append(f"scope: {finding.scope}")
-    for role, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
+    for side_name, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
         if any(op not in finding.title for op in ops):
-            lines.append(f"{role}: {', '.join(ops if view.verbose else _shorten_ops(ops))}")
+            listed_ops = ops if view.verbose else _shorten_ops(ops)
+            lines.append(f"{side_name}: {', '.join(listed_ops)}")
     if finding.slots:
         slots = [f"{target} vs {reference}" for target, reference in finding.slots]
         lines.append(f"slots: {', '.join(slots)}")
     if finding.source:
-        sources = [f"{role} {line}" for role, line in finding.source.items()]
+        sources = [f"{side_name} {line}" for side_name, line in finding.source.items()]
         lines.append(f"source: {', '.join(sources)}")
     lines += _list_causes(finding, view)
     if view.verbose:
         metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
-        lines += [", ".join(metrics), f"evidence: {'; '.join(finding.evidence)}"]
+        evidence = "; ".join(finding.evidence)
+        lines += [", ".join(metrics), f"evidence: {evidence}", f"id: {finding.id}"]
     title, *details = map(escape_control, lines)
     return Text.assemble((title, "bold"), *(f"\n{line}" for line in details), overflow="fold")
 
@@ -219,8 +221,8 @@ def _build_learned(result: Result) -> Table:
 
 def _build_problems(result: Result, view: View) -> Text:
     lines: list[str] = []
-    for role, side in label_sides(result):
-        lines += [f"{role} {problem}" for problem in side.problems]
+    for side_name, side in label_sides(result):
+        lines += [f"{side_name} {problem}" for problem in side.problems]
     if not view.verbose and len(lines) > _SHORT:
         lines = [*lines[:_SHORT], f"... {len(lines) - _SHORT} more, -v shows them"]
     return _build_list("problems", lines)

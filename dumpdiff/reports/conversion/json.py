@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from ...conversion.rows import OutputTensor
 
 #: Major: programs that read the old form fail. Minor: something was added.
-SCHEMA_VERSION = "1.0"
+#: History:
+#:   1.0  first published form
+#:   2.0  renamed keys: left_out -> skipped, of a tensor source -> sources; ``comparison`` is of
+#:        version 2.0 of the comparison of weights
+SCHEMA_VERSION = "2.0"
 
 
 def to_json(result: ConversionResult) -> dict[str, Any]:
@@ -28,7 +32,7 @@ def to_json(result: ConversionResult) -> dict[str, Any]:
         "target": result.plan.target,
         "verified": result.verified,
         "files": [_convert_file(file) for file in result.plan.files],
-        "left_out": list(result.plan.skipped),
+        "skipped": list(result.plan.skipped),
         "notes": list(result.plan.notes),
         "comparison": None if verification is None else weights_json.to_json(verification),
     }
@@ -43,7 +47,7 @@ def _convert_tensor(tensor: OutputTensor) -> dict[str, Any]:
         "name": tensor.name,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape),
-        "source": list(tensor.sources),
+        "sources": list(tensor.sources),
     }
 
 

@@ -34,8 +34,11 @@ def format_headline(result: ConversionResult) -> str:
 def _format_output(result: ConversionResult) -> str:
     files = [file for file in result.plan.files if file.tensors]
     n_tensors = sum(len(file.tensors) for file in files)
-    n_files = "one file" if len(files) == 1 else f"{len(files)} files"
-    size = f"{sum(file.size for file in files) / 1e6:,.1f} MB"
+    n_files = f"{len(files)} files"
+    if len(files) == 1:
+        n_files = "one file"
+    megabytes = sum(file.size for file in files) / 1e6
+    size = f"{megabytes:,.1f} MB"
     return f"{n_tensors:,} tensors in {n_files}, {size}, names of {result.plan.target}"
 
 

@@ -37,8 +37,8 @@ Block = TableBlock | ListBlock
 def write_sides(console: Console, target: str, reference: str) -> None:
     """Print what the two sides are, one line each, after a blank line."""
     console.print()
-    for role, description in (("target", target), ("reference", reference)):
-        line = Text.assemble((f"{role:<11}", "bold"), escape_control(description))
+    for side, description in (("target", target), ("reference", reference)):
+        line = Text.assemble((f"{side:<11}", "bold"), escape_control(description))
         console.print(line, soft_wrap=True)
 
 

@@ -73,4 +73,6 @@ def _format_cell(value: Any) -> str:
     """Format a cell: a shape without its brackets, '' for a missing value."""
     if isinstance(value, tuple):
         return " x ".join(map(str, value)) or "scalar"
-    return "" if pd.isna(value) else escape_control(str(value))
+    if pd.isna(value):
+        return ""
+    return escape_control(str(value))

@@ -121,7 +121,7 @@ def _convert_answer(answer: Answer) -> dict[str, Any]:
     return {
         "item": answer.item.name,
         "section": answer.item.section,
-        "ask": answer.item.requirement,
+        "requirement": answer.item.requirement,
         "state": answer.state,
         "evidence": answer.evidence,
     }

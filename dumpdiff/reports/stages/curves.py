@@ -150,17 +150,17 @@ def _draw_panel(panel: Panel, comparison: LogComparison, top: int, width: int) -
     level = None if panel.level is None else float(scale(panel.level))
     axes = _fit_axes(lines, level, comparison, top, width)
     yield from _draw_frame(panel, axes)
-    right = _LEFT + axes.width
+    right_edge = _LEFT + axes.width
     if level is not None:
         y = axes.compute_y(level)
-        yield f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
+        yield f'<line class="limit" x1="{_LEFT}" x2="{right_edge}" y1="{y}" y2="{y}"/>'
     if comparison.divergence_step is not None:
         x = axes.compute_x(comparison.divergence_step)
         yield f'<line class="divergence" x1="{x}" x2="{x}" y1="{top}" y2="{top + _HEIGHT}"/>'
     for index, (name, steps, values) in enumerate(lines):
         yield from _draw_line(name, steps, values, axes)
         if name != "distance":
-            label_x = right - 140 + 80 * index
+            label_x = right_edge - 140 + 80 * index
             yield f'<text class="{name}" x="{label_x}" y="{top - 7}">{name}</text>'
 
 

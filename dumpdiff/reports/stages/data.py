@@ -85,9 +85,9 @@ def _format_ids(row: AnyArray) -> str:
 def to_json(comparison: DataComparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
     relation = comparison.relation
-    order = first_difference = None
+    reference_samples = first_difference = None
     if relation is not None:
-        order = list(relation.reference_samples) or None
+        reference_samples = list(relation.reference_samples) or None
         if relation.first_difference is not None:
             first_difference = list(relation.first_difference)
     return build_document(
@@ -96,7 +96,7 @@ def to_json(comparison: DataComparison) -> dict[str, Any]:
         reference=_convert_batch(comparison.reference),
         findings=[_convert_finding(finding) for finding in comparison.findings],
         relation=None if relation is None else relation.kind,
-        order=order,
+        reference_samples=reference_samples,
         first_difference=first_difference,
         texts=comparison.texts,
     )
@@ -106,7 +106,7 @@ def _convert_finding(finding: Finding) -> dict[str, Any]:
     return {
         "name": finding.name,
         "state": finding.state,
-        "said": finding.summary,
+        "summary": finding.summary,
         "side": finding.side,
     }
 

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from ...model.formatting import format_number
 from ...training_logs import Curves, LogComparison
+from ...training_logs.comparison import Band
+from ...training_logs.curve_shape import Fluctuation
 from ...training_logs.migration_standard import Check
 from ..formats.blocks import Block, ListBlock, TableBlock
 from .stage import build_document, write_stage
@@ -67,13 +69,15 @@ def _format_curves(curves: Curves) -> str:
 
 
 def _describe_difference(comparison: LogComparison) -> Iterator[str]:
-    wander, band = comparison.fluctuation, comparison.band
+    fluctuation, band = comparison.fluctuation, comparison.band
     if comparison.divergence_step is not None:
         yield f"grows permanently from step {comparison.divergence_step}"
     if len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
-        shape = "fluctuates around zero" if wander.is_unbiased else "has a bias to one side"
-        mean = f"mean {format_number(wander.bias)} (error {format_number(wander.standard_error)})"
-        yield f"{shape}: {mean}, positive in {100 * wander.positive_share:.0f} % of the steps"
+        shape = "fluctuates around zero" if fluctuation.is_unbiased else "has a bias to one side"
+        error = format_number(fluctuation.standard_error)
+        mean = f"mean {format_number(fluctuation.bias)} (error {error})"
+        share = f"{100 * fluctuation.positive_share:.0f} %"
+        yield f"{shape}: {mean}, positive in {share} of the steps"
     if band is not None:
         position = "inside" if band.contains_target else "outside"
         runs = f"{band.runs} further run{'s' if band.runs > 1 else ''} of the reference"
@@ -90,16 +94,15 @@ def _describe_difference(comparison: LogComparison) -> Iterator[str]:
 
 def to_json(comparison: LogComparison) -> dict[str, Any]:
     """Return the comparison as plain data: criteria, shape, both curves at the common steps."""
-    wander = comparison.fluctuation
     return build_document(
         comparison.to_stage(),
         target=_convert_curves(comparison.target),
         reference=_convert_curves(comparison.reference),
         checks=[_convert_check(check) for check in comparison.checks],
-        begins=comparison.onset,
-        departure=comparison.divergence_step,
-        wander={**vars(wander), "around_zero": wander.is_unbiased},
-        band=None if comparison.band is None else vars(comparison.band),
+        onset=comparison.onset,
+        divergence_step=comparison.divergence_step,
+        fluctuation=_convert_fluctuation(comparison.fluctuation),
+        band=None if comparison.band is None else _convert_band(comparison.band),
         spikes=[{"side": side, "step": step} for side, step in comparison.spikes],
         notes=comparison.notes,
         curves={
@@ -110,11 +113,30 @@ def to_json(comparison: LogComparison) -> dict[str, Any]:
     )
 
 
+def _convert_fluctuation(fluctuation: Fluctuation) -> dict[str, Any]:
+    return {
+        "bias": fluctuation.bias,
+        "standard_error": fluctuation.standard_error,
+        "positive_share": fluctuation.positive_share,
+        "unbiased": fluctuation.is_unbiased,
+    }
+
+
+def _convert_band(band: Band) -> dict[str, Any]:
+    return {
+        "runs": band.runs,
+        "steps": band.steps,
+        "spread": band.spread,
+        "distance": band.distance,
+        "contains_target": band.contains_target,
+    }
+
+
 def _convert_check(check: Check) -> dict[str, Any]:
     return {
         "name": check.name,
         "verdict": check.verdict,
-        "said": check.summary,
+        "summary": check.summary,
         "value": check.value,
         "limit": check.limit,
     }

@@ -113,23 +113,37 @@ def to_json(comparison: NormComparison) -> dict[str, Any]:
         comparison.to_stage(),
         target=_convert_side(comparison.target),
         reference=_convert_side(comparison.reference),
-        allowed=comparison.agree_limit,
-        noise=comparison.differ_limit,
+        agree_limit=comparison.agree_limit,
+        differ_limit=comparison.differ_limit,
         precision=comparison.precision,
         factor=comparison.factor,
         coverage={"target": comparison.coverage[0], "reference": comparison.coverage[1]},
         patterns=[_convert_pattern(pattern) for pattern in comparison.patterns],
-        rows=[vars(row) for row in comparison.rows],
-        alone={"target": comparison.target_unpaired, "reference": comparison.reference_unpaired},
+        rows=[_convert_row(row) for row in comparison.rows],
+        unpaired={"target": comparison.target_unpaired, "reference": comparison.reference_unpaired},
         ambiguous=comparison.n_ambiguous,
         notes=comparison.notes,
     )
 
 
+def _convert_row(row: Row) -> dict[str, Any]:
+    return {
+        "path": row.path,
+        "target": row.target,
+        "reference": row.reference,
+        "target_norm": row.target_norm,
+        "reference_norm": row.reference_norm,
+        "relative": row.relative,
+        "tolerance": row.tolerance,
+        "state": row.state,
+        "evidence": row.evidence,
+    }
+
+
 def _convert_pattern(pattern: Pattern) -> dict[str, Any]:
     return {
         "kind": pattern.kind,
-        "said": pattern.summary,
+        "summary": pattern.summary,
         "cause": pattern.cause,
         "layer": pattern.layer,
     }
@@ -142,8 +156,8 @@ def _convert_side(side: Norms) -> dict[str, Any]:
         "step": side.step,
         "norms": len(side),
         "squared": side.squared,
-        "because": side.squared_reason,
+        "squared_reason": side.squared_reason,
         "global_norm": side.global_norm,
-        "together": side.combined_norm,
+        "combined_norm": side.combined_norm,
         "precision": side.precision,
     }

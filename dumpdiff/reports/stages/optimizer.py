@@ -10,18 +10,23 @@ from rich.text import Text
 
 from ... import __version__
 from ...model.formatting import escape_control, format_number
-from ...optimizers.comparison import UpdateComparison
+from ...optimizers.comparison import Difference, UpdateComparison
 from ...optimizers.fit import Fit
 from ...optimizers.groups import UNEXPLAINED, ParameterGroup
 from ...optimizers.rule import HYPERPARAMETERS
-from ...optimizers.summary import format_fit, format_headline, join_names, list_roles
+from ...optimizers.summary import format_fit, format_headline, join_names, list_sides
 from ...optimizers.update_analysis import UpdateAnalysis
 from ..formats.blocks import Block, ListBlock, TableBlock, write_blocks
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
-SCHEMA_VERSION = "1.0"
+#:   2.0  renamed keys and words: of a difference text -> summary; contradicted ->
+#:        contradicted_settings, of it said -> setting and found -> observed; of a group as_good ->
+#:        equivalent_rules and unseen -> undetermined; of a rule numbers -> hyperparameters,
+#:        of_allowed -> relative_to_tolerance, gradients -> gradient_scaling with nothing -> none,
+#:        each tensor's norm -> tensor norm, any factors -> step factors
+SCHEMA_VERSION = "2.0"
 
 _MAX_NAMES = 3  #: parameters of a group that are named without -v
 #: By the first words of the headline.
@@ -68,11 +73,11 @@ def build_blocks(
             parameters = _format_parameters(difference.parameters, result.n_paired)
             differences.append(f"{difference.name}: {difference.summary}{parameters}")
         yield ListBlock("differences", tuple(differences))
-    for role, run in list_roles(result):
+    for side, run in list_sides(result):
         columns = ("rule", "residual", "next best", "residual")
         rows = tuple(_list_cells(group, run, verbose) for group in run.groups)
-        yield TableBlock(f"{role}, {_format_steps(run)}", columns, rows)
-        yield ListBlock(f"notes on the {role}", tuple(_list_notes(run)))
+        yield TableBlock(f"{side}, {_format_steps(run)}", columns, rows)
+        yield ListBlock(f"notes on the {side}", tuple(_list_notes(run)))
 
 
 def _list_cells(group: ParameterGroup, run: UpdateAnalysis, verbose: bool) -> tuple[str, ...]:
@@ -164,20 +169,30 @@ def to_json(result: UpdateAnalysis | UpdateComparison) -> dict[str, Any]:
         "target": _convert_run(result.target),
         "reference": _convert_run(result.reference),
         "paired": result.n_paired,
-        "differences": [vars(difference) for difference in result.differences],
+        "differences": [_convert_difference(difference) for difference in result.differences],
+    }
+
+
+def _convert_difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "name": difference.name,
+        "target": difference.target,
+        "reference": difference.reference,
+        "summary": difference.summary,
+        "parameters": difference.parameters,
     }
 
 
 def _convert_run(run: UpdateAnalysis) -> dict[str, Any]:
-    contradicted = {}
+    contradicted_settings = {}
     for name, (setting, value) in run.contradicted_settings.items():
-        contradicted[name] = {"said": setting, "found": value}
+        contradicted_settings[name] = {"setting": setting, "observed": value}
     return {
         "path": run.path,
         "state": run.state,
         "steps": run.n_steps,
         "gradient_norms": run.norms,
-        "contradicted": contradicted,
+        "contradicted_settings": contradicted_settings,
         "groups": [_convert_group(run, index) for index in range(len(run.groups))],
         "problems": run.problems,
     }
@@ -190,8 +205,8 @@ def _convert_group(run: UpdateAnalysis, index: int) -> dict[str, Any]:
         "state": group.state,
         "rule": _convert_fit(group.fit),
         "next_best": _convert_fit(group.runner_up),
-        "as_good": [_convert_fit(fit) for fit in group.equivalent_fits],
-        "unseen": group.undetermined,
+        "equivalent_rules": [_convert_fit(fit) for fit in group.equivalent_fits],
+        "undetermined": group.undetermined,
         "master_copy": None if master_copy is None else master_copy.has_master,
     }
 
@@ -203,10 +218,10 @@ def _convert_fit(fit: Fit | None) -> dict[str, Any] | None:
         "name": fit.rule.name,
         "family": fit.rule.family,
         "aspects": fit.rule.aspects,
-        "numbers": fit.values,
+        "hyperparameters": fit.values,
         "learning_rates": fit.rates,
-        "gradients": fit.scaling.kind,
+        "gradient_scaling": fit.scaling.kind,
         "residual": fit.residual,
-        "of_allowed": fit.relative_to_tolerance,
+        "relative_to_tolerance": fit.relative_to_tolerance,
         "elements": fit.n_elements,
     }

@@ -55,8 +55,8 @@ def build_blocks(comparison: SettingsComparison, *, verbose: bool = False) -> It
         harmless_rows = [row for row in minor_rows if row.effect == "none"]
         yield build_table("changes no number", harmless_rows)
         yield build_table("equal", comparison.select_rows("agree"))
-        for role, names in comparison.unread.items():
-            yield ListBlock(f"{role}: set, but in no row of the table", names)
+        for side, names in comparison.unread.items():
+            yield ListBlock(f"{side}: set, but in no row of the table", names)
     limit = None if verbose else _SHORT
     yield ListBlock("notes on the target", comparison.target.notes, limit)
     yield ListBlock("notes on the reference", comparison.reference.notes, limit)
@@ -100,10 +100,20 @@ def _convert_row(row: ComparedSetting) -> dict[str, Any]:
         "section": row.section,
         "effect": row.effect,
         "state": row.state,
-        "target": vars(row.target),
-        "reference": vars(row.reference),
+        "target": _convert_value(row.target),
+        "reference": _convert_value(row.reference),
         "reason": row.reason,
         "checklist": row.item,
+    }
+
+
+def _convert_value(value: RowValue) -> dict[str, Any]:
+    return {
+        "value": value.value,
+        "origin": value.origin,
+        "names": value.names,
+        "places": value.places,
+        "reason": value.reason,
     }
 
 

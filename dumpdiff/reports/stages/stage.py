@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +17,18 @@ from ..formats.blocks import Block, write_blocks, write_sides
 #: added.
 #: History:
 #:   1.0  first published form
-SCHEMA_VERSION = "1.0"
+#:   2.0  renamed keys and words:
+#:        settings: of a value how -> origin and why -> reason
+#:        checklist: of an item ask -> requirement
+#:        data: order -> reference_samples; of a finding said -> summary; the relations same, order,
+#:        part, some, other -> identical, reordered, subset, similar, different
+#:        logs: begins -> onset, departure -> divergence_step, wander -> fluctuation; of it error ->
+#:        standard_error, positive -> positive_share, around_zero -> unbiased; of the band inside ->
+#:        contains_target; of a check said -> summary
+#:        norms: allowed -> agree_limit, noise -> differ_limit, alone -> unpaired; of a side because
+#:        -> squared_reason and together -> combined_norm; of a pattern said -> summary; of a row
+#:        by -> evidence
+SCHEMA_VERSION = "2.0"
 
 COLORS = {"agree": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
 
@@ -51,6 +61,10 @@ def build_document(stage: Stage, **fields: Any) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        **asdict(stage),
+        "name": stage.name,
+        "verdict": stage.verdict,
+        "headline": stage.headline,
+        "evidence": stage.evidence,
+        "missing": stage.missing,
         **fields,
     }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import IO, Any
 
 from ... import __version__
-from ...diagnosis.decision import Decision
+from ...diagnosis.advice import Advice
+from ...diagnosis.case import Case, Run
+from ...diagnosis.decision import Decision, RuledOut
 from ...diagnosis.evidence import Evidence
 from ...diagnosis.outcome import TriageResult
+from ...model.stage import Stage
 from ..alignment import json as dumps_json
 from ..formats.json import write_document
 from ..stages import checklist, data, logs, norms, optimizer, settings
@@ -18,7 +20,9 @@ from ..weights import json as weights_json
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
 #:   1.0  first published form
-SCHEMA_VERSION = "1.0"
+#:   2.0  renamed keys: of the conclusion also -> other_differences, of ruled_out by -> stage and
+#:        said -> summary, of next why -> reason; every stage in ``results`` is of version 2.0
+SCHEMA_VERSION = "2.0"
 
 
 def to_json(triaged: TriageResult) -> dict[str, Any]:
@@ -29,10 +33,10 @@ def to_json(triaged: TriageResult) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        "case": asdict(triaged.case),
+        "case": _convert_case(triaged.case),
         "conclusion": _convert_decision(triaged.decision),
-        "next": [asdict(advice) for advice in triaged.advice],
-        "stages": [asdict(stage) for stage in triaged.evidence.stages],
+        "next": [_convert_advice(advice) for advice in triaged.advice],
+        "stages": [_convert_stage(stage) for stage in triaged.evidence.stages],
         "skipped": dict(triaged.evidence.skipped),
         "results": dict(_convert_results(triaged.evidence)),
     }
@@ -44,8 +48,63 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
 
 
 def _convert_decision(decision: Decision) -> dict[str, Any]:
-    ruled_out = [{"place": p.place, "by": p.stage, "said": p.summary} for p in decision.ruled_out]
-    return {**asdict(decision), "ruled_out": ruled_out, "outcome": decision.outcome}
+    return {
+        "verdict": decision.verdict,
+        "symptom": decision.symptom,
+        "cause": decision.cause,
+        "candidates": decision.candidates,
+        "headline": decision.headline,
+        "evidence": decision.evidence,
+        "other_differences": decision.other_differences,
+        "ruled_out": [_convert_ruled_out(ruled_out) for ruled_out in decision.ruled_out],
+        "missing": decision.missing,
+        "outcome": decision.outcome,
+    }
+
+
+def _convert_ruled_out(ruled_out: RuledOut) -> dict[str, Any]:
+    return {"place": ruled_out.place, "stage": ruled_out.stage, "summary": ruled_out.summary}
+
+
+def _convert_case(case: Case) -> dict[str, Any]:
+    return {
+        "target": _convert_run(case.target),
+        "reference": _convert_run(case.reference),
+        "baseline_logs": case.baseline_logs,
+        "baseline_dump": case.baseline_dump,
+        "tokenizer": case.tokenizer,
+        "min_steps": case.min_steps,
+        "rules": case.rules,
+        "file": case.file,
+    }
+
+
+def _convert_run(run: Run) -> dict[str, Any]:
+    return {
+        "settings": run.settings,
+        "model_config": run.model_config,
+        "version": run.version,
+        "data": run.data,
+        "log": run.log,
+        "norms": run.norms,
+        "weights": run.weights,
+        "steps": run.steps,
+        "dump": run.dump,
+    }
+
+
+def _convert_advice(advice: Advice) -> dict[str, Any]:
+    return {"reason": advice.reason, "commands": advice.commands}
+
+
+def _convert_stage(stage: Stage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "verdict": stage.verdict,
+        "headline": stage.headline,
+        "evidence": stage.evidence,
+        "missing": stage.missing,
+    }
 
 
 def _convert_results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -97,7 +97,7 @@ def _build_findings(result: Result, phase: str) -> Iterator[Block]:
         yield ListBlock("more", (f"{n_more} more findings: dumpdiff align shows them",))
     if findings:
         first = findings[0]
-        source = [f"called from {line} ({role})" for role, line in first.source.items()]
+        source = [f"called from {line} ({side})" for side, line in first.source.items()]
         yield ListBlock("the first of them", (*first.evidence, *source))
 
 
@@ -136,7 +136,9 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
     Stages without input are only in :func:`build_overview`.
     """
     decision = triaged.decision
-    ruled_out = [f"{place.place}, by {place.stage}: {place.summary}" for place in decision.ruled_out]
+    ruled_out = []
+    for place in decision.ruled_out:
+        ruled_out.append(f"{place.place}, by {place.stage}: {place.summary}")
     not_given = {f"{name}: {reason}" for name, reason in triaged.evidence.skipped.items()}
     unknown = [line for line in decision.missing if line not in not_given]
     blocks = (

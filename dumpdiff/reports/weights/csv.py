@@ -38,7 +38,10 @@ def write(result: WeightsResult, stream: IO[bytes]) -> None:
 
 
 def _list_cells(pair: Pair) -> tuple[object, ...]:
-    mistake = pair.mistake
+    mistake_cells = ("", "", "")
+    if pair.mistake is not None:
+        mistake = pair.mistake
+        mistake_cells = (mistake.kind, mistake.summary, mistake.actual_parameter)
     return (
         pair.path,
         pair.target,
@@ -53,5 +56,5 @@ def _list_cells(pair: Pair) -> tuple[object, ...]:
         pair.max_absolute,
         pair.differing_elements,
         pair.elements,
-        *(("", "", "") if mistake is None else (mistake.kind, mistake.summary, mistake.actual_parameter)),
+        *mistake_cells,
     )

@@ -131,20 +131,20 @@ def build_parameters_table(pairs: Sequence[Pair]) -> Table:
         "target_dtype": [pair.dtypes[0] for pair in pairs],
         "reference_dtype": [pair.dtypes[1] for pair in pairs],
         "shape": [" × ".join(map(str, pair.shape)) for pair in pairs],
-        "part_of": [pair.fused_parameter for pair in pairs],
+        "fused_parameter": [pair.fused_parameter for pair in pairs],
         "paired_by": [pair.evidence for pair in pairs],
         "layout": [pair.layout for pair in pairs],
         "rounding": [pair.rounding for pair in pairs],
         "wrong": [mistake.summary if mistake else "" for mistake in mistakes],
         "kind": [mistake.kind if mistake else "" for mistake in mistakes],
-        "holds": [mistake.actual_parameter if mistake else "" for mistake in mistakes],
+        "actual_parameter": [mistake.actual_parameter if mistake else "" for mistake in mistakes],
     }
     # Counts can exceed the four bytes of an integer column. As float32 they keep seven digits,
     # which is all that is shown.
     number_columns = {
         "error": [float(pair.error) for pair in pairs],
-        "largest": [float(pair.max_absolute) for pair in pairs],
-        "unequal": [float(pair.differing_elements) for pair in pairs],
+        "max_absolute": [float(pair.max_absolute) for pair in pairs],
+        "differing_elements": [float(pair.differing_elements) for pair in pairs],
         "elements": [float(pair.elements) for pair in pairs],
     }
     # Without a dtype, an empty column would become numbers.

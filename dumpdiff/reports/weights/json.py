@@ -5,15 +5,19 @@ docs/weights.md explains the fields.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import IO, Any
 
 from ... import __version__
-from ...weight_comparison import Pair, WeightsResult
+from ...model.trace import Problem
+from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
 from ..formats.json import write_document
 
 #: Major: programs that read the old form fail. Minor: something was added.
-SCHEMA_VERSION = "1.0"
+#: History:
+#:   1.0  first published form
+#:   2.0  renamed keys of a pair: whole -> fused_parameter, largest -> max_absolute, unequal ->
+#:        differing_elements; of its mistake said -> summary and holds -> actual_parameter
+SCHEMA_VERSION = "2.0"
 
 
 def to_json(result: WeightsResult) -> dict[str, Any]:
@@ -21,8 +25,8 @@ def to_json(result: WeightsResult) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        "target": asdict(result.target),
-        "reference": asdict(result.reference),
+        "target": _convert_checkpoint(result.target),
+        "reference": _convert_checkpoint(result.reference),
         "verdict": result.verdict,
         "relation": result.relation,
         "coverage": result.coverage,
@@ -32,7 +36,17 @@ def to_json(result: WeightsResult) -> dict[str, Any]:
         "unknown": list(result.unknown),
         "notes": list(result.notes),
         "pairs": [_convert_pair(pair) for pair in result.pairs],
-        "problems": [asdict(problem) for problem in result.problems],
+        "problems": [_convert_problem(problem) for problem in result.problems],
+    }
+
+
+def _convert_checkpoint(checkpoint: CheckpointSummary) -> dict[str, Any]:
+    return {
+        "path": checkpoint.path,
+        "format": checkpoint.format,
+        "family": checkpoint.family,
+        "tensors": checkpoint.tensors,
+        "bytes": checkpoint.bytes,
     }
 
 
@@ -41,10 +55,35 @@ def _convert_pair(pair: Pair) -> dict[str, Any]:
     if pair.mistake is not None:
         mistake = {
             "kind": pair.mistake.kind,
-            "said": pair.mistake.summary,
-            "holds": pair.mistake.actual_parameter,
+            "summary": pair.mistake.summary,
+            "actual_parameter": pair.mistake.actual_parameter,
         }
-    return {**asdict(pair), "mistake": mistake}
+    return {
+        "path": pair.path,
+        "target": pair.target,
+        "reference": pair.reference,
+        "evidence": pair.evidence,
+        "shape": pair.shape,
+        "dtypes": pair.dtypes,
+        "relation": pair.relation,
+        "fused_parameter": pair.fused_parameter,
+        "layout": pair.layout,
+        "rounding": pair.rounding,
+        "error": pair.error,
+        "max_absolute": pair.max_absolute,
+        "differing_elements": pair.differing_elements,
+        "elements": pair.elements,
+        "mistake": mistake,
+    }
+
+
+def _convert_problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "message": problem.message,
+        "line": problem.line,
+        "count": problem.count,
+    }
 
 
 def write(result: WeightsResult, stream: IO[bytes]) -> None:

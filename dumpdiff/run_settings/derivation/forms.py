@@ -20,6 +20,14 @@ def require(value: _Value | None, name: str) -> _Value:
     return value
 
 
+def require_nonzero(value: int | None, name: str) -> int:
+    """Return a divisor. Raises UnknownValueError if it is None or 0."""
+    divisor = require(value, name)
+    if divisor == 0:
+        raise UnknownValueError(f"{name} is 0")
+    return divisor
+
+
 def normalize_shares(value: Any) -> tuple[float, ...]:
     """Return ``969, 30, 1`` as three shares that sum to 1 (training, validation, test)."""
     parts = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ..row_value import SettingsLookup, UnknownValueError
-from .forms import expand_layer_pattern, normalize_shares, require
+from .forms import expand_layer_pattern, normalize_shares, require, require_nonzero
 
 #: With SwiGLU, the default width of the feed-forward layer is rounded down to a multiple of this.
 _SWIGLU_MULTIPLE = 64
@@ -41,7 +41,8 @@ def derive_head_dim(lookup: SettingsLookup) -> int:
     if size is not None:
         return size
     hidden_size = require(lookup.get_integer("hidden-size"), "hidden-size")
-    return hidden_size // require(lookup.get_integer("num-attention-heads"), "the heads")
+    heads = lookup.get_integer("num-attention-heads")
+    return hidden_size // require_nonzero(heads, "num-attention-heads")
 
 
 def derive_query_groups(lookup: SettingsLookup) -> int:
@@ -195,7 +196,7 @@ def derive_decay_steps(lookup: SettingsLookup) -> int:
         return steps
     samples = lookup.get_integer("lr-decay-samples")
     if samples is not None:
-        return samples // derive_global_batch(lookup)
+        return samples // _derive_batch_divisor(lookup)
     return derive_train_iterations(lookup)
 
 
@@ -207,7 +208,7 @@ def derive_warmup_steps(lookup: SettingsLookup) -> int:
     if lookup.is_set("lr-warmup-samples"):
         samples = lookup.get_integer("lr-warmup-samples")
         if samples:
-            return samples // derive_global_batch(lookup)
+            return samples // _derive_batch_divisor(lookup)
     return lookup.get_integer("lr-warmup-iters") or 0
 
 
@@ -279,7 +280,7 @@ def derive_train_iterations(lookup: SettingsLookup) -> int:
     if steps is not None:
         return steps
     samples = require(lookup.get_integer("train-samples"), "neither train-iters nor train-samples")
-    return samples // derive_global_batch(lookup)
+    return samples // _derive_batch_divisor(lookup)
 
 
 def derive_seq_length(lookup: SettingsLookup) -> int:
@@ -345,3 +346,8 @@ def derive_mtp_layers(lookup: SettingsLookup) -> int:
 def derive_recompute(lookup: SettingsLookup) -> bool:
     """Return whether anything is recomputed."""
     return lookup.get_text("recompute-granularity") not in (None, "none")
+
+
+def _derive_batch_divisor(lookup: SettingsLookup) -> int:
+    """Return the global batch size as a divisor of samples, which cannot be 0."""
+    return require_nonzero(derive_global_batch(lookup), "global-batch-size")

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ..row_value import SettingsLookup, UnknownValueError
-from .forms import expand_layer_pattern, normalize_shares, require
+from .forms import expand_layer_pattern, normalize_shares, require, require_nonzero
 
 _LAYERS = ("model.num_layers", "model.num_hidden_layers", "model.n_layer")
 _HEADS = ("model.num_heads", "model.num_attention_heads", "model.n_head")
@@ -78,7 +78,7 @@ def derive_head_dim(lookup: SettingsLookup) -> int:
     if lookup.is_set("model.head_dim", "model.kv_channels"):
         return require(lookup.get_integer("model.head_dim", "model.kv_channels"), "head_dim")
     hidden_size = require(lookup.get_integer("model.hidden_size"), "hidden_size")
-    return hidden_size // require(lookup.get_integer(*_HEADS), "the heads")
+    return hidden_size // require_nonzero(lookup.get_integer(*_HEADS), "num_heads")
 
 
 def derive_query_groups(lookup: SettingsLookup) -> int:
@@ -299,7 +299,8 @@ def derive_train_iterations(lookup: SettingsLookup) -> int:
         )
     epochs = lookup.get_integer("runner.epochs") or 1
     samples = int(sizes[0])
-    return epochs * (samples // derive_global_batch(lookup))
+    global_batch = require_nonzero(derive_global_batch(lookup), "the global batch size")
+    return epochs * (samples // global_batch)
 
 
 def derive_seq_length(lookup: SettingsLookup) -> int:

@@ -31,7 +31,9 @@ class Asked:
         folder.mkdir()
         options = replace(self.options, path=str(folder / "out"))
         file = folder / "dump.json"
-        file.write_text(format_configuration(build_configuration(options, Target("cpu"))), encoding="utf-8")
+        file.write_text(
+            format_configuration(build_configuration(options, Target("cpu"))), encoding="utf-8"
+        )
         return file
 
     def holds(self, files: Iterable[Path]) -> Asked:

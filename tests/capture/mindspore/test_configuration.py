@@ -12,8 +12,8 @@ from dumpdiff.capture.mindspore import (
     Options,
     Target,
     Version,
-    check,
     build_configuration,
+    check,
     format_configuration,
 )
 
@@ -63,7 +63,9 @@ def test_an_asynchronous_dump_writes_npy_and_has_no_section_of_the_synchronous(
 def test_what_the_kind_of_dump_does_not_know_is_not_dropped_but_told() -> None:
     target = Target("ascend", Version(2, 2))
     config = build_configuration(Options(path="/data/dump", sample_num=9), target)
-    assert {violation.rule for violation in check(config, target, run_is_local=False)} == {"field-version"}
+    assert {violation.rule for violation in check(config, target, run_is_local=False)} == {
+        "field-version"
+    }
 
 
 @pytest.mark.record

@@ -38,7 +38,9 @@ def test_selects_nothing_and_says_why(text: str) -> None:
 @given(TEXT)
 def test_the_last_step_is_the_largest_number(text: str) -> None:
     assert find_bad_characters(text) == ""
-    assert parse_iterations(text).last == max(int(number) for number in text.replace("|", "-").split("-"))
+    assert parse_iterations(text).last == max(
+        int(number) for number in text.replace("|", "-").split("-")
+    )
 
 
 @given(st.text(alphabet="0123456789-|", max_size=12))

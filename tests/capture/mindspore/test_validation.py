@@ -53,7 +53,7 @@ def test_what_mindspore_passes_over_is_ignored(case: Case, tmp_path: Path) -> No
 
 @pytest.mark.record
 @pytest.mark.parametrize("case", BY_NAME)
-def test_mindspore_does_what_is_said_of_it(case: Case, tried: Callable[[str], Outcome]) -> None:
+def test_mindspore_does_what_the_severity_says(case: Case, tried: Callable[[str], Outcome]) -> None:
     outcome = tried(case.name)
     assert (outcome.refused, len(outcome.files)) == (case.files is None, case.files or 0), (
         outcome.said
@@ -62,5 +62,7 @@ def test_mindspore_does_what_is_said_of_it(case: Case, tried: Callable[[str], Ou
 
 @pytest.mark.record
 @pytest.mark.parametrize("case", BY_NAME)
-def test_mindspore_says_what_is_recorded_of_it(case: Case, tried: Callable[[str], Outcome]) -> None:
+def test_mindspore_reports_the_recorded_message(
+    case: Case, tried: Callable[[str], Outcome]
+) -> None:
     assert RULE[case.rule].framework in tried(case.name).said

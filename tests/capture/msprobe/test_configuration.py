@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.capture.msprobe import SCRIPTS, Options, build_configuration, build_script_lines, format_configuration
+from dumpdiff.capture.msprobe import (
+    SCRIPTS,
+    Options,
+    build_configuration,
+    build_script_lines,
+    format_configuration,
+)
 from dumpdiff.capture.msprobe.fields import FIELDS
 from dumpdiff.model.errors import DumpError
 
@@ -20,7 +26,7 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
     [
         (
             {"path": "/data/my dump"},
-            "dump_path '/data/my dump' may hold letters, digits and _ . : / - only",
+            "dump_path '/data/my dump' may have only letters, digits and _ . : / -",
         ),
         ({"steps": ("5-",)}, "step '5-': expected a number such as 0, or a range such as 5-8"),
         ({"steps": ("8-5",)}, "step '8-5': expected a number"),
@@ -32,18 +38,18 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
         ({"ranks": ("all",)}, "rank 'all': expected a number"),
         (
             {"tensor_list": ("x",), "version": (1, 3)},
-            "tensor_list is known from 8.1 on, and ignored before",
+            "tensor_list exists since 8.1; older versions ignore it",
         ),
         (
             {"tensor_list": ("x",), "task": "tensor"},
-            "tensor_list goes with task statistics and level L0, L1, mix",
+            "tensor_list needs task statistics and level L0, L1, mix",
         ),
         (
             {"tensor_list": ("x",), "level": "L2", "names": ("x",)},
-            "tensor_list goes with task statistics and level",
+            "tensor_list needs task statistics and level",
         ),
-        ({"precision": "high", "version": (8, 1)}, "precision is known from 8.3 on"),
-        ({"risk_level": "ALL", "version": (8, 3, 3)}, "risk_level is known from 26.0 on"),
+        ({"precision": "high", "version": (8, 1)}, "precision exists since 8.3"),
+        ({"risk_level": "ALL", "version": (8, 3, 3)}, "risk_level exists since 26.0"),
         ({"risk_level": "ALL", "framework": "mindspore"}, "risk_level has no effect in mindspore"),
         ({"level": "L2"}, "level L2 of PyTorch needs list"),
         (
@@ -53,23 +59,25 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
         ({"scope": FULL[:1]}, "scope takes two names, the first and the last call; 1 given"),
         (
             {"scope": ("Functional.linear", FULL[1])},
-            "scope 'Functional.linear' is no full name of level mix, such as",
+            "scope 'Functional.linear' is not a full name of level mix, such as",
         ),
         (
             {"scope": FULL, "level": "L0"},
-            "scope 'Functional.linear.3.forward' is no full name of level L0",
+            "scope 'Functional.linear.3.forward' is not a full name of level L0",
         ),
         (
             {"scope": FULL, "level": "L1"},
-            "scope 'Module.model.norm.LayerNorm.forward.0' is no full name of level L1",
+            "scope 'Module.model.norm.LayerNorm.forward.0' is not a full name of level L1",
         ),
-        ({"data_mode": ("all", "forward")}, "data_mode all goes with no other"),
-        ({"summary_mode": "md5", "task": "tensor"}, "summary_mode md5 goes with task statistics"),
+        ({"data_mode": ("all", "forward")}, "data_mode all cannot be combined with another mode"),
+        ({"summary_mode": "md5", "task": "tensor"}, "summary_mode md5 needs task statistics"),
     ],
 )
-def test_what_msprobe_would_refuse_or_ignore_is_told(asked: dict[str, object], reason: str) -> None:
+def test_options_that_msprobe_would_refuse_or_ignore_are_reported(
+    options: dict[str, object], reason: str
+) -> None:
     with pytest.raises(DumpError) as told:
-        build_configuration(Options(**{"path": "/data/dump", **asked}))
+        build_configuration(Options(**{"path": "/data/dump", **options}))
     assert reason in str(told.value)
     assert str(told.value).startswith("msprobe ")
 
@@ -132,7 +140,7 @@ def test_the_lines_are_python_and_name_the_configuration(script: str, framework:
             "mindformers",
             "mindspore",
             (1, 2),
-            "MsprobeStep came with msprobe 1.3; use a later version",
+            "MsprobeStep needs msprobe 1.3 or later",
         ),
     ],
 )

@@ -15,7 +15,6 @@ import yaml
 from traces import align_traces, load_shipped_rules
 
 import dumpdiff
-from dumpdiff import api
 from dumpdiff.capture.msprobe.mapping_files import NO_PARTNER, Kind, MsprobeMapping, build_mapping
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
@@ -50,7 +49,7 @@ def dump_json(folder: Path) -> Path:
     return file
 
 
-def forward_only(file: Path, folder: Path) -> Path:
+def write_forward_only(file: Path, folder: Path) -> Path:
     """The dump of a run that stopped before its backward pass."""
     content = json.loads(file.read_text())
     content["data"] = {
@@ -65,14 +64,14 @@ def forward_only(file: Path, folder: Path) -> Path:
     return folder / "dump.json"
 
 
-def mapping(target: Path, reference: Path, kind: Kind, into: Path) -> Path:
+def write_mapping(target: Path, reference: Path, kind: Kind, into: Path) -> Path:
     """The file that the library writes for the recorded result of the two."""
     recorded = into / f"{target.parent.name}.json"
     if not recorded.exists():
         with recorded.open("wb") as stream:
             result_json.write(dumpdiff.align(target, reference, explained=()), stream)
     file = into / f"{kind}.yaml"
-    file.write_text(api.mapping(recorded, kind).text())
+    file.write_text(dumpdiff.mapping(recorded, kind).to_yaml())
     return file
 
 
@@ -84,13 +83,13 @@ def compared(
     into = tmp_path_factory.mktemp("mapping")
     target, reference = dump_json(dump("ms_mf_attn_scale")), dump_json(dump("pt_none"))
     early = tuple(
-        forward_only(dump_json(dump(name)), into / name) for name in ("ms_mf_none", "pt_none")
+        write_forward_only(dump_json(dump(name)), into / name) for name in ("ms_mf_none", "pt_none")
     )
     runs: dict[str, tuple[Path, Path, Sequence[str | Path]]] = {
         "none": (target, reference, ()),
-        "data": (target, reference, ("-dm", mapping(target, reference, "data", into))),
-        "cell": (target, reference, ("-cm", mapping(target, reference, "cell", into))),
-        "api": (*early, ("-am", mapping(*early, "api", into))),
+        "data": (target, reference, ("-dm", write_mapping(target, reference, "data", into))),
+        "cell": (target, reference, ("-cm", write_mapping(target, reference, "cell", into))),
+        "api": (*early, ("-am", write_mapping(*early, "api", into))),
         "table": (*early, ("-am",)),
     }
     arguments = [
@@ -183,9 +182,9 @@ def made(trace: Callable[[str], Trace]) -> Callable[..., MsprobeMapping]:
 
 def test_a_mapping_is_yaml_with_its_notes_as_comments(made) -> None:
     mapping = made("ms_mf_none", "pt_none")
-    content = yaml.safe_load(mapping.text())
+    content = yaml.safe_load(mapping.to_yaml())
     assert content == {**mapping.pairs, **{name: name + NO_PARTNER for name in mapping.unpaired}}
-    assert mapping.text().startswith(f"# {mapping.notes[0]}\n")
+    assert mapping.to_yaml().startswith(f"# {mapping.notes[0]}\n")
 
 
 def test_a_dump_against_itself_is_mapped_onto_itself(made) -> None:
@@ -211,18 +210,18 @@ def test_before_26_backward_calls_keep_their_numbers(made) -> None:
 
 def test_only_dumps_of_msprobe_can_be_mapped(made) -> None:
     with pytest.raises(
-        DumpError, match="the target is a dump of mindspore; msprobe compares none but its own"
+        DumpError, match="the target is a dump of mindspore; msprobe compares only its own dumps"
     ):
         made("demo_mindspore", "demo_pytorch")
 
 
 def test_api_mappings_are_for_mindspore_targets(made) -> None:
-    with pytest.raises(DumpError, match="msprobe takes API mappings for MindSpore targets only"):
+    with pytest.raises(DumpError, match="msprobe accepts API mappings only for MindSpore targets"):
         made("pt_none", "pt_none", "api")
 
 
 def test_a_mapping_that_would_pair_nothing_rightly_is_refused(made) -> None:
     with pytest.raises(
-        DumpError, match="nothing that a mapping of kind api could pair rightly; use --kind data"
+        DumpError, match="a mapping of kind api cannot pair anything correctly; use --kind data"
     ):
         made("ms_mf_none", "pt_none", "api")

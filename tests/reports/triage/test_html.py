@@ -166,7 +166,7 @@ def test_hostile_text_stays_text(browser: Browser, triaged: TriageResult) -> Non
             triaged.decision,
             headline=f"{HOSTILE}: {HOSTILE}",
             evidence=(HOSTILE,),
-            also=(HOSTILE,),
+            other_differences=(HOSTILE,),
             missing=(HOSTILE,),
             ruled_out=(RuledOut("data", "data", HOSTILE),),
         ),

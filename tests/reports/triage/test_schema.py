@@ -119,22 +119,22 @@ def test_an_unknown_word_is_refused(document: dict[str, Any]) -> None:
         (("settings", "settings", "[]", "state"), get_args(settings.State)),
         (("settings", "settings", "[]", "effect"), get_args(table.Effect)),
         (("settings_side", "framework"), get_args(Framework)),
-        (("setting_seen", "how"), get_args(row_value.ValueOrigin)),
+        (("setting_value", "origin"), get_args(row_value.ValueOrigin)),
         (("checklist", "items", "[]", "state"), get_args(checklist.State)),
         (("data", "findings", "[]", "state"), get_args(checks.State)),
         (("data", "relation"), get_args(relation.Kind)),
         (("data_side", "kind"), get_args(batch.Kind)),
-        (("logs", "begins"), get_args(log_comparison.Onset)),
+        (("logs", "onset"), get_args(log_comparison.Onset)),
         (("norms", "rows", "[]", "state"), get_args(row.State)),
-        (("norms", "rows", "[]", "by"), get_args(pairs.PairEvidence)),
+        (("norms", "rows", "[]", "evidence"), get_args(pairs.PairEvidence)),
         (("norms", "patterns", "[]", "kind"), get_args(patterns.Kind)),
         (("relation",), get_args(weights.Relation)),
         (
-            ("moved_state",),
+            ("update_state",),
             (groups.EXPLAINED, groups.AMBIGUOUS, groups.UNEXPLAINED, groups.UNMOVED),
         ),
         (
-            ("fit", "gradients"),
+            ("fit", "gradient_scaling"),
             (
                 gradient_scaling.UNSCALED,
                 gradient_scaling.GLOBAL_NORM,
@@ -173,7 +173,7 @@ def test_what_a_case_may_have_is_known() -> None:
 
 
 def test_what_the_optimizer_says_of_two_runs_and_of_one() -> None:
-    states = read_enum("moved_state")
+    states = read_enum("update_state")
     assert read_enum("optimizer", "verdict") == [*get_args(Verdict), *states]
     aspects = (rule.CORRECTION, rule.DECAY_KIND, rule.EPSILON_PLACE, rule.MOMENTUM_KIND, rule.SCALE)
     assert DEFINITIONS["fit"]["properties"]["aspects"]["propertyNames"]["enum"] == list(aspects)

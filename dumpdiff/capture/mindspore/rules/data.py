@@ -175,6 +175,6 @@ def _check_categories(settings: Settings) -> Iterator[Violation]:
     if on_device and host_only_categories:
         yield HOST_ONLY.build_violation(
             CATEGORY,
-            f"the device does not compute {', '.join(host_only_categories)}; leave them out, or set "
-            "stat_calc_mode to host",
+            f"the device does not compute {', '.join(host_only_categories)}; leave them out, or "
+            "set stat_calc_mode to host",
         )

@@ -15,7 +15,8 @@ ALL_KERNELS = Rule(
     "debug-dump-mode",
     "ignored",
     "An op_debug_mode other than 0 checks every operator: dump_mode becomes 0.",
-    framework="Overflow dump or exception dump do not support specify kernels, the dump_mode is set to 0",
+    framework="Overflow dump or exception dump do not support specify kernels, "
+    "the dump_mode is set to 0",
 )
 INPUT_OUTPUT = Rule(
     "overflow-input-output",
@@ -50,7 +51,8 @@ EXCEPTION_STEPS = Rule(
     "exception-iteration",
     "ignored",
     "op_debug_mode 4 checks every step: iteration becomes all.",
-    framework="For e2e exception dump, it is not support to specify iteration, set iteration to all.",
+    framework="For e2e exception dump, it is not support to specify iteration, "
+    "set iteration to all.",
 )
 WHOLE_TENSORS_ONLY = Rule(
     "debug-data",

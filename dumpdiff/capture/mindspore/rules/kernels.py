@@ -107,7 +107,7 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         if entries:
             yield UNUSED_LIST.build_violation(
                 FIELD,
-                f"is not read with dump_mode {settings.dump_mode}; write 1 to dump these operators only",
+                f"is not read with dump_mode {settings.dump_mode}; write 1 to dump only these",
             )
         return
     if not any(entries):
@@ -158,19 +158,21 @@ def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Vio
 def _suggest_entry(kernel: Kernel, names: Sequence[str]) -> str:
     """Return the closest names in the network, for an entry that selects nothing."""
     stem = kernel.text.rsplit("-op", 1)[0]
-    same_stem_names = [
-        name for name in names if kernel.form == "name" and name.rsplit("-op", 1)[0] == stem
-    ]
+    same_stem_names = []
+    if kernel.form == "name":
+        same_stem_names = [name for name in names if name.rsplit("-op", 1)[0] == stem]
     if same_stem_names:
-        numbers = ", ".join(name[len(stem) :] for name in same_stem_names[:8])
-        ellipsis = ", ..." if len(same_stem_names) > 8 else ""
-        return f"of {stem!r} there are {numbers}{ellipsis}; graph files have other numbers than the runtime"
+        numbers = [name[len(stem) :] for name in same_stem_names[:_MAX_SUGGESTIONS]]
+        if len(same_stem_names) > _MAX_SUGGESTIONS:
+            numbers.append("...")
+        return (
+            f"of {stem!r} there are {', '.join(numbers)}; "
+            "the numbers in graph files differ from those in the runtime"
+        )
     close_names = get_close_matches(kernel.text, names, n=1)
-    return (
-        f"there is no such operator; the nearest is {close_names[0]!r}"
-        if close_names
-        else "there is no such operator"
-    )
+    if close_names:
+        return f"there is no such operator; the closest name is {close_names[0]!r}"
+    return "there is no such operator"
 
 
 def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
@@ -185,8 +187,8 @@ def _check_regex(kernel: Kernel, settings: Settings) -> Iterator[Violation]:
     if "\\" in text:
         yield BACKSLASH.build_violation(
             FIELD,
-            f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: MindSpore doubles a "
-            "backslash; write [0-9] for a digit, [.] for a dot",
+            f"'name-regex({text.replace(chr(92) * 2, chr(92))})' selects nothing: MindSpore "
+            "doubles a backslash; write [0-9] for a digit, [.] for a dot",
         )
         return
     trouble = kernel.explain_bad_regex()

@@ -43,15 +43,15 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
         if target.version >= (2, 6):
             yield WHOLE_GRAPHS_MOVED.build_violation(
                 "",
-                "since 2.6, MINDSPORE_DUMP_CONFIG does not dump whole graphs (jit level O2, GE); use "
-                "msprobe ('dumpdiff dump-config msprobe --framework mindspore'), or run with jit "
+                "since 2.6, MINDSPORE_DUMP_CONFIG does not dump whole graphs "
+                "(jit level O2, GE); use msprobe ('dumpdiff dump-config msprobe --framework mindspore'), or run with jit "
                 "level O0 or O1",
             )
         if e2e is not None:
             yield WHOLE_GRAPHS_SECTION.build_violation(
                 E2E,
-                "the dump of whole graphs is asynchronous; leave the section out and set file_format "
-                "to npy",
+                "the dump of whole graphs is asynchronous; leave the section out and set "
+                "file_format to npy",
             )
         return
     if target.backend == "ascend" and e2e is None and target.version >= (2, 6):

@@ -111,7 +111,7 @@ def _check_path(path: str, run_is_local: bool) -> Iterator[Violation]:
             place,
             f"{path!r} contains {bad_characters!r}; only letters, digits, '-', '_' and '/' are "
             "allowed (no dot, no space); use a folder such as "
-            f" {re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
+            f"{re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
     if not path.startswith("/"):
         yield PATH_RELATIVE.build_violation(place, f"{path!r} is relative; write the absolute path")

@@ -160,12 +160,12 @@ def _draw_arrow(edge: Edge, boxes: Sequence[Box]) -> Arrow:
     boxes_between = [box for box in boxes if y0 < box.y < y1 - HEIGHT]
     low, high = min(x0, x1) - _CLEARANCE, max(x0, x1) + _CLEARANCE
     if any(box.x < high and low < box.x + WIDTH for box in boxes_between):
-        right = max(box.x for box in (*boxes_between, producer, consumer)) + WIDTH
+        right_edge = max(box.x for box in (*boxes_between, producer, consumer)) + WIDTH
         x0, y0 = producer.x + WIDTH, producer.y + HEIGHT / 2
         x1, y1 = consumer.x + WIDTH + 5, consumer.y + HEIGHT / 2
-        bend_x = right + _DETOUR * 4 / 3
+        bend_x = right_edge + _DETOUR * 4 / 3
         path = f"M{x0:g} {y0:g}C{bend_x:g} {y0:g} {bend_x:g} {y1:g} {x1:g} {y1:g}"
-        label_position = right + _DETOUR, (y0 + y1) / 2 + 4
+        label_position = right_edge + _DETOUR, (y0 + y1) / 2 + 4
     else:
         bend = max(18.0, (y1 - y0) / 2)
         path = f"M{x0:g} {y0:g}C{x0:g} {y0 + bend:g} {x1:g} {y1 - bend:g} {x1:g} {y1 - 5:g}"

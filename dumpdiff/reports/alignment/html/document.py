@@ -42,8 +42,8 @@ def build_page(result: Result, markdown: str) -> Page:
     """Return the page of a result; ``markdown`` is what its button copies."""
     findings = tuple(view_findings(result, _MAX_ITEMS))
     problems: list[tuple[str, str]] = []
-    for role, side in label_sides(result):
-        problems += [(role, str(problem)) for problem in side.problems]
+    for side_name, side in label_sides(result):
+        problems += [(side_name, str(problem)) for problem in side.problems]
     # Of an inconclusive result the headline is the first note.
     notes = result.notes[1:] if result.verdict == "inconclusive" else result.notes
     target, reference = result.target.source, result.reference.source
@@ -61,7 +61,9 @@ def build_page(result: Result, markdown: str) -> Page:
         "problem_count": len(problems),
         "judgment": tuple(_list_judgment(result)),
     }
-    finding_rows = [{"rank": view.finding.rank, "row": view.row} for view in findings]
+    finding_rows = [
+        {"rank": view.finding.rank, "id": view.finding.id, "row": view.row} for view in findings
+    ]
     return Page(
         title=f"{result.verdict}: {target.framework} and {reference.framework} runs compared",
         template="alignment.html",

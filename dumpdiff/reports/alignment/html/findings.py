@@ -99,10 +99,10 @@ def _list_stacks(
         ("target", context.target, finding.target_ops),
         ("reference", context.reference, finding.reference_ops),
     )
-    for role, neighborhood, ops in sides:
+    for side, neighborhood, ops in sides:
         for node in neighborhood.nodes:
             if node.op in ops and node.stack:
-                yield role, node.op, tuple(node.stack.splitlines())
+                yield side, node.op, tuple(node.stack.splitlines())
 
 
 def _format_metrics(finding: Finding) -> Iterator[tuple[str, str]]:

@@ -76,11 +76,14 @@ def build_heat_map(phase: str, cells_by_scope: Mapping[str, Cell]) -> HeatMap:
     """
     cells = {_split_scope(scope): cell for scope, cell in cells_by_scope.items()}
     layers = sorted({layer for layer, _ in cells}, key=_parse_layer_number)
-    inner_components = [component for layer, component in cells if layer]
-    outer_components = [component for layer, component in cells if not layer]
-    components = tuple(dict.fromkeys((*inner_components, *outer_components)))
-    rows = {layer: tuple(cells.get((layer, name)) for name in components) for layer in layers}
-    return HeatMap(phase, components, tuple(rows.items()))
+    layer_components = [component for layer, component in cells if layer]
+    other_components = [component for layer, component in cells if not layer]
+    components = tuple(dict.fromkeys((*layer_components, *other_components)))
+    rows = []
+    for layer in layers:
+        row_cells = [cells.get((layer, component)) for component in components]
+        rows.append((layer, tuple(row_cells)))
+    return HeatMap(phase, components, tuple(rows))
 
 
 def _split_scope(scope: str) -> tuple[str, str]:

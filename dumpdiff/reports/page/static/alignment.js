@@ -100,7 +100,7 @@ class Report {
   }
 
   keys() {
-    const findings = this.data.findings.map((finding) => `finding-${finding.rank}`);
+    const findings = this.data.findings.map((finding) => `finding-${finding.id}`);
     return {
       n: () => stepThrough(findings, 1),
       p: () => stepThrough(findings, -1),

@@ -19,8 +19,8 @@ function parameterColumns({ columns }) {
 }
 
 const SIDES = ["target", "reference"];
-const TEXT_FIELDS = ["wrong", "kind", "holds", "layout", "rounding", "shape", "part_of", "paired_by"];
-const NUMBER_FIELDS = ["error", "largest", "unequal", "elements"];
+const TEXT_FIELDS = ["wrong", "kind", "actual_parameter", "layout", "rounding", "shape", "fused_parameter", "paired_by"];
+const NUMBER_FIELDS = ["error", "max_absolute", "differing_elements", "elements"];
 
 /* The sheet with all that is known of one parameter. */
 function parameterSheet({ columns }, row, close) {

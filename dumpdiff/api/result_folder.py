@@ -61,14 +61,14 @@ def restore_inputs(
     Raises DumpError that names the dump that is missing, and the option that says where it is.
     """
     paths = []
-    for role, given_path, saved_path in (
+    for side, given_path, saved_path in (
         ("target", target, saved.target),
         ("reference", reference, saved.reference),
     ):
         path = saved_path if given_path is None else given_path
         if not Path(path).exists():
             raise DumpError(
-                f"{path}: the {role} dump is missing; say where it is now with --{role} PATH"
+                f"{path}: the {side} dump is missing; say where it is now with --{side} PATH"
             )
         paths.append(path)
     return Inputs(
