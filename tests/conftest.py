@@ -17,16 +17,18 @@ from warm import Warm
 from dumpdiff import Trace, read
 from dumpdiff.graph import Flow, build_flow
 
-# No test asserts how fast something is; on a busy machine the default deadline of 200 ms would. One commit gets one
-# answer: the examples of property tests are the same each time, unless --hypothesis-profile=search asks for others.
+# No test asserts how fast something is; on a busy machine the default deadline of 200 ms would. One
+# commit gets one answer: the examples of property tests are the same each time, unless
+# --hypothesis-profile=search asks for others.
 settings.register_profile("search", deadline=None)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
-#: Framework -> a process that has imported it, with all that msprobe imports when its debugger is made: eight of the
-#: nine seconds of a recording with PyTorch, two of five with MindSpore, which looks for a dump's configuration later.
+#: Framework -> a process that has imported it, with all that msprobe imports when its debugger is
+#: made: eight of the nine seconds of a recording with PyTorch, two of five with MindSpore, which
+#: looks for a dump's configuration later.
 WARM = {
     "pytorch": Warm("torch", "msprobe.pytorch", "megatron.core.pipeline_parallel.schedules"),
     "mindspore": Warm("mindspore"),
@@ -63,9 +65,9 @@ def flow(trace: Callable[[str], Trace]) -> Callable[[str], Flow]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``recorded("mindspore", "--style", "jit")``: a dump made now by fixtures/record_mindspore.py, once per session.
 
-    Keywords are environment variables of the recording: ``recorded("pytorch", ATEN_CPU_CAPABILITY="default")``.
-    The framework runs in a process of its own, since a dump needs its environment set before the first import.
-    Mark such tests ``@pytest.mark.record``.
+    Keywords are environment variables of the recording: ``recorded("pytorch",
+    ATEN_CPU_CAPABILITY="default")``. The framework runs in a process of its own, since a dump needs
+    its environment set before the first import. Mark such tests ``@pytest.mark.record``.
     """
 
     @cache
@@ -80,8 +82,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``triage_run("mindspore", "backward")``: the folder of a short training with a fault of fixtures/training.py.
 
-    Logs, settings, checkpoint, weights and gradients of the first steps, dump of step 1; made now by
-    fixtures/train_mindspore.py or train_pytorch.py, once per session. Mark such tests ``@pytest.mark.record``.
+    Logs, settings, checkpoint, weights and gradients of the first steps, dump of step 1; made now
+    by fixtures/train_mindspore.py or train_pytorch.py, once per session. Mark such tests
+    ``@pytest.mark.record``.
     """
 
     @cache

@@ -11,7 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "dumpdiff"
 
-#: Lowest first. A module may import from its own layer and from those below it; docs/architecture.md says why.
+#: Lowest first. A module may import from its own layer and from those below it;
+#: docs/architecture.md says why.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("model",),
     ("rulebook",),
@@ -39,7 +40,8 @@ LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 #: The package itself offers names of every layer, loaded on first use; it belongs to none.
 FACADE = "dumpdiff"
 
-#: Imported inside the one function that needs them, if at all: a comparison must run where no framework is installed.
+#: Imported inside the one function that needs them, if at all: a comparison must run where no
+#: framework is installed.
 FRAMEWORKS = {"torch", "torch_npu", "mindspore", "mindspore_lite", "msprobe", "ptdbg_ascend"}
 
 

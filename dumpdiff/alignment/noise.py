@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Flow
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from .values import Fingerprints, find_candidates
 
 #: Unit roundoffs of the prior: 1.6e-2 for bfloat16, 2e-3 for float16.
@@ -36,7 +36,7 @@ def estimate_prior(target: Flow, reference: Flow) -> float:
     It is four unit roundoffs of the coarsest dtype that either side computes in, and at least eight
     times the resolution of the recorded numbers.
     """
-    roundoff = max(unit_roundoff(target.coarsest_dtype), unit_roundoff(reference.coarsest_dtype))
+    roundoff = max(get_unit_roundoff(target.coarsest_dtype), get_unit_roundoff(reference.coarsest_dtype))
     resolution = max(target.trace.source.resolution, reference.trace.source.resolution)
     prior = max(_PRIOR_ROUNDOFFS * roundoff, _MIN_PRIOR)
     if resolution > _COARSE_RESOLUTION:

@@ -1,8 +1,8 @@
-"""Role evidence: a network repeats itself, so what agreeing layers teach holds for the others.
+"""Pair ops by position in repeated layers; the correspondence is learned from layers that agree.
 
 Each side's ops get roles: Weisfeiler-Lehman labels (Shervashidze et al., JMLR 12, 2011) from the
 op's kind, the parameters that it reads without their layer number, and its neighbors up to some
-hops away. Pairs that agree teach which role of the target is which role of the reference. Then the
+hops away. Pairs that agree show which role of the target is which role of the reference. Then the
 k-th unpaired member of one is paired with the k-th of the other.
 """
 
@@ -20,12 +20,13 @@ from . import confidence
 from .anchors import has_conflicting_inputs
 from .matches import Matching
 
-#: Hops of the largest neighborhood: within a layer, rarely beyond.
+#: Hops of the largest neighborhood. Three hops stay within a layer, with few exceptions.
 RADIUS = 3
-#: Pairs that must teach a role: two without a neighborhood, where roles are coarse, else one.
+#: Pairs that must lead from a role to its partner role. Without a neighborhood (radius 0) many ops
+#: share one role, so two pairs are required; otherwise one is enough.
 _MIN_PAIRS_WITHOUT_HOPS = 2
 _MIN_PAIRS = 1
-#: Share of the pairs that must teach the same role.
+#: Share of a target role's pairs that must lead to the same reference role.
 _MIN_SHARE = 0.8
 _DIGITS = re.compile(r"\d+")
 
@@ -57,14 +58,14 @@ def _pair_role_members(matching: Matching, roles_t: Hashes, roles_r: Hashes, rad
     partner_roles = _learn_roles(matching, roles_t, roles_r, open_roles, min_pairs)
     members_t = _group_by_role(roles_t, set(partner_roles))
     members_r = _group_by_role(roles_r, set(partner_roles.values()))
-    level = confidence.ROLE + confidence.PER_ROLE_HOP * radius
+    role_confidence = confidence.ROLE + confidence.PER_ROLE_HOP * radius
     progress = False
     for role_t, role_r in partner_roles.items():
         if len(members_t[role_t]) != len(members_r[role_r]):
             continue
         for t, r in zip(members_t[role_t], members_r[role_r], strict=True):
             if matching.can_pair(t, r) and not has_conflicting_inputs(matching, t, r):
-                progress |= matching.pair(t, r, "role", level)
+                progress |= matching.pair(t, r, "role", role_confidence)
     return progress
 
 
@@ -73,23 +74,24 @@ def _learn_roles(
 ) -> dict[int, int]:
     """Return target role -> reference role for the open roles that trusted pairs determine.
 
-    Four in five of the pairs must agree, in both directions.
+    At least ``_MIN_SHARE`` of the pairs of the target role must lead to one reference role, and
+    most pairs of that reference role must lead to the target role.
     """
-    forth: dict[int, Counter[int]] = defaultdict(Counter)
-    back: dict[int, Counter[int]] = defaultdict(Counter)
+    target_to_reference: dict[int, Counter[int]] = defaultdict(Counter)
+    reference_to_target: dict[int, Counter[int]] = defaultdict(Counter)
     trusted = [t for t, level in matching.confidence.items() if level >= confidence.TRUSTED]
-    teachers_t = np.array(trusted, dtype=int)
-    teachers_r = matching.classes_t[teachers_t]
-    taught_pairs = zip(roles_t[teachers_t].tolist(), roles_r[teachers_r].tolist(), strict=True)
-    for role_t, role_r in taught_pairs:
+    trusted_t = np.array(trusted, dtype=int)
+    trusted_r = matching.classes_t[trusted_t]
+    known_pairs = zip(roles_t[trusted_t].tolist(), roles_r[trusted_r].tolist(), strict=True)
+    for role_t, role_r in known_pairs:
         if role_t and role_r and role_t in open_roles:
-            forth[role_t][role_r] += 1
-            back[role_r][role_t] += 1
+            target_to_reference[role_t][role_r] += 1
+            reference_to_target[role_r][role_t] += 1
     partner_roles = {}
-    for role_t, counter in forth.items():
+    for role_t, counter in target_to_reference.items():
         role_r, count = counter.most_common(1)[0]
         is_clear = count >= min_pairs and count >= _MIN_SHARE * counter.total()
-        if is_clear and back[role_r].most_common(1)[0][0] == role_t:
+        if is_clear and reference_to_target[role_r].most_common(1)[0][0] == role_t:
             partner_roles[role_t] = role_r
     return partner_roles
 

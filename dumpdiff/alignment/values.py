@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import MASK, MASK_GAP
+from ..model.dtypes import MASK_MAGNITUDE, MASK_GAP
 
 #: Candidates per target below and above its own key; more are equal values, which others decide.
 _MAX_CANDIDATES = 64
@@ -73,8 +73,8 @@ def compute_distances(
         mean_t, mean_r = target.mean[rows_t], reference.mean[rows_r]
         norm_t, norm_r = target.norm[rows_t], reference.norm[rows_r]
         rms = norm_r / np.sqrt(reference.size[rows_r])
-        low_is_mask = (np.abs(low_r) > MASK) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
-        high_is_mask = (np.abs(high_r) > MASK) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
+        low_is_mask = (np.abs(low_r) > MASK_MAGNITUDE) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
+        high_is_mask = (np.abs(high_r) > MASK_MAGNITUDE) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
         scale = np.where(low_is_mask, np.abs(high_r), np.where(high_is_mask, np.abs(low_r), rms))
         scale = np.where(np.isfinite(scale), scale, np.fmin(np.abs(high_r), np.abs(low_r)))
         is_masked = low_is_mask | high_is_mask
@@ -167,7 +167,7 @@ def _find_window_pairs(
 def _compute_norm_keys(prints: Fingerprints) -> Floats:
     """Return the log of the norm; NaN where it is missing, of a mask, or without information."""
     with np.errstate(all="ignore"):
-        is_masked = np.fmax(np.abs(prints.high), np.abs(prints.low)) > MASK
+        is_masked = np.fmax(np.abs(prints.high), np.abs(prints.low)) > MASK_MAGNITUDE
         is_usable = (prints.evidence > 0) & np.isfinite(prints.norm) & ~is_masked
         return np.where(is_usable, np.log(prints.norm + _TINY), np.nan)
 
@@ -177,7 +177,7 @@ def _compute_extreme_keys(prints: Fingerprints) -> Floats:
     with np.errstate(all="ignore"):
         high, low = np.abs(prints.high), np.abs(prints.low)
         larger, smaller = np.fmax(high, low), np.fmin(high, low)
-        is_mask: Flags = (larger > MASK) & (larger > MASK_GAP * smaller)
+        is_mask: Flags = (larger > MASK_MAGNITUDE) & (larger > MASK_GAP * smaller)
         extreme = np.where(np.isfinite(larger) & ~is_mask, larger, smaller)
         is_usable = (prints.evidence > 0) & np.isfinite(extreme)
         return np.where(is_usable, np.log(extreme + _TINY), np.nan)

@@ -1,1 +1,4 @@
-"""The library: one function for each command, with the same name and options; ``import dumpdiff`` offers them all."""
+"""The library: one function for each command, with the same name and options.
+
+``import dumpdiff`` offers them all.
+"""

@@ -70,4 +70,6 @@ def snippet(
     """
     from ..capture import snippets
 
-    return snippets.build_snippet(kind, framework, seed=seed, rank=rank, folder=folder, config=config)
+    return snippets.build_snippet(
+        kind, framework, seed=seed, rank=rank, folder=folder, config=config
+    )

@@ -1,4 +1,7 @@
-"""Commands on dump configurations: ``dumpdiff.dump_config.mindspore``, ``.msprobe`` and ``.check``."""
+"""Commands on dump configurations.
+
+They are ``dumpdiff.dump_config.mindspore``, ``.msprobe`` and ``.check``.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,8 @@ def mindspore(
     stat
         Names of statistics, separated by commas.
     stat_on, stat_precision
-        Where statistics are computed (``host`` or ``device``), and how exactly (``high`` or ``low``).
+        Where statistics are computed (``host`` or ``device``), and how exactly (``high`` or
+        ``low``).
     op_debug_mode, overflow_number
         3: dump operators that overflow, at most so many; 4: the operator that raised.
     initial_iteration
@@ -184,7 +188,8 @@ def msprobe(
     task, level
         msprobe's fields of these names.
     step, rank
-        Steps and ranks, such as ``0`` or ``5-8``; no step or ``("all",)``: every step; no rank: all.
+        Steps and ranks, such as ``0`` or ``5-8``; no step or ``("all",)``: every step; no rank:
+        all.
     list
         Only calls whose names contain one of these.
     scope
@@ -201,7 +206,13 @@ def msprobe(
     DumpError
         If msprobe would refuse or ignore something, or ``like`` cannot be read.
     """
-    from ..capture.msprobe import Options, build_configuration, build_script_lines, parse_version, format_configuration
+    from ..capture.msprobe import (
+        Options,
+        build_configuration,
+        build_script_lines,
+        format_configuration,
+        parse_version,
+    )
 
     options = Options(
         path=os.path.abspath("dump") if path is None else path,
@@ -237,7 +248,9 @@ def check(
     elsewhere: bool = False,
     dump: PathLike | None = None,
 ) -> Sequence[Violation]:
-    """Return what MindSpore would refuse, ignore, or answer with an empty dump in an existing configuration.
+    """Return the errors of an existing configuration.
+
+    They are what MindSpore would refuse, ignore, or answer with an empty dump.
 
     Parameters
     ----------
@@ -266,7 +279,10 @@ def check(
 
 
 def _parse_target(backend: str, ms_version: str) -> Target:
-    """Return the MindSpore that the options name. Raises DumpError for a version that is none, or too old."""
+    """Return the MindSpore that the options name.
+
+    Raises DumpError if the version is invalid or too old.
+    """
     from ..capture.mindspore import OLDEST, Target, Version
 
     version = Version.parse(ms_version)

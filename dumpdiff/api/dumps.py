@@ -1,4 +1,7 @@
-"""Commands on dumps: align, explain, report, narrow, mapping, inspect; and reading a dump or a saved result."""
+"""Commands on dumps: align, explain, report, narrow, mapping and inspect.
+
+A dump or a saved result can also be read without comparing anything.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from .. import readers
-from ..alignment import align as align_flows
+from .. import alignment, readers
 from ..comparison import Comparison
 from ..divergence import locate
-from ..model.defaults import EXPLAINED, MIN_COVERAGE
+from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
@@ -25,8 +27,7 @@ from .progress import Progress, report_progress
 from .result_folder import load_folder, read_saved, restore_inputs, save_folder
 
 if TYPE_CHECKING:
-    from ..capture.msprobe.mapping_files import Kind as MappingKind
-    from ..capture.msprobe.mapping_files import MsprobeMapping
+    from ..capture.msprobe.mapping_files import MappingKind, MsprobeMapping
     from ..capture.next_dump import NextDumps
 
 
@@ -66,7 +67,7 @@ def align(
     weights_reference: PathLike | None = None,
     min_coverage: float = MIN_COVERAGE,
     output: PathLike | None = None,
-    explained: Collection[int] = EXPLAINED,
+    explained: Collection[int] = EXPLAINED_RANKS,
     progress: Progress | None = None,
 ) -> Result:
     """Find where two dumps of one model diverge.
@@ -147,10 +148,14 @@ class Session:
         self, findings: tuple[Finding, ...], ranks: Collection[int]
     ) -> tuple[Finding, ...]:
         """Return all findings; those of the given ranks with their causes."""
-        chosen = [finding for finding in findings if finding.rank in ranks]
-        explained = {finding.rank: finding for finding in self._explain(chosen)}
-        complete = [explained.get(finding.rank, finding) for finding in findings]
-        return tuple(replace(finding, explainer=self.explain) for finding in complete)
+        selected_findings = [finding for finding in findings if finding.rank in ranks]
+        explained_findings = self._explain(selected_findings)
+        explained_by_rank = {finding.rank: finding for finding in explained_findings}
+        complete_findings = []
+        for finding in findings:
+            explained_finding = explained_by_rank.get(finding.rank, finding)
+            complete_findings.append(replace(explained_finding, explainer=self.explain))
+        return tuple(complete_findings)
 
     def explain(self, finding: Finding) -> Finding:
         """Return the finding with its causes."""
@@ -243,12 +248,15 @@ def explain(
     """
     saved = read_saved(result)
     finding_id = saved.find_id(finding)
-    again = _repeat(saved, target, reference, rules, explained=(), progress=progress)
-    return _find_again(again.findings, finding_id, result).explain()
+    repeated_result = _repeat(saved, target, reference, rules, explained=(), progress=progress)
+    return _find_again(repeated_result.findings, finding_id, result).explain()
 
 
 def _find_again(findings: Sequence[Finding], finding_id: str, result: PathLike) -> Finding:
-    """Return the finding of a saved result among those of the repeated comparison. Raises DumpError."""
+    """Return the finding of a saved result among those of the repeated comparison.
+
+    Raises DumpError if the comparison no longer gives it.
+    """
     for finding in findings:
         if finding.id == finding_id:
             return finding
@@ -271,8 +279,8 @@ def report(
 ) -> Result:
     """Write reports of a saved result, and return it.
 
-    A folder that ``align -o`` wrote is complete: no dump is read. For a single JSON file, or with further ``rules``,
-    the comparison is repeated on the dumps.
+    A folder that ``align -o`` wrote is complete: no dump is read. For a single JSON file, or with
+    further ``rules``, the comparison is repeated on the dumps.
 
     Parameters
     ----------
@@ -318,7 +326,9 @@ def narrow(
     rules: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> NextDumps:
-    """Write the configurations of the next, narrower dump: whole tensors of the ops around a finding.
+    """Write the configurations of the next, narrower dump.
+
+    It holds whole tensors of the ops around a finding.
 
     Parameters
     ----------
@@ -348,11 +358,11 @@ def narrow(
     comparison = compare_dumps(inputs, progress)
     report_progress(progress, "locating", 0.0)
     findings = locate(comparison, inputs.book, saved.min_coverage).findings
-    chosen = findings[:3]
+    selected_findings = findings[:3]
     if finding_id is not None:
-        chosen = (_find_again(findings, finding_id, result),)
+        selected_findings = (_find_again(findings, finding_id, result),)
     folder = Path(output)
-    plan = plan_next_dump(comparison.alignment, chosen, ops, folder.absolute())
+    plan = plan_next_dump(comparison.alignment, selected_findings, ops, folder.absolute())
     folder.mkdir(parents=True, exist_ok=True)
     for side in (plan.target, plan.reference):
         if side.file:
@@ -376,7 +386,8 @@ def mapping(
     Parameters
     ----------
     result
-        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote; both dumps are msprobe's.
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote; both dumps are
+        msprobe's.
     kind
         ``data`` (tensor by tensor), ``cell`` (modules) or ``api``.
     msprobe_version
@@ -398,7 +409,7 @@ def mapping(
     inputs = restore_inputs(read_saved(result), target, reference, rules)
     flows = read_flows(inputs, inputs.choose_parts(), progress)
     report_progress(progress, "aligning", 0.0)
-    return build_mapping(align_flows(*flows, inputs.book), inputs.book, kind, version)
+    return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
 
 
 @dataclass(frozen=True)
@@ -434,18 +445,21 @@ def inspect(
         If nothing can be read, or the dump has no such part.
     """
     parts = readers.find_parts(dump)
-    wanted = {"step": step, "rank": rank, "graph": graph}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    matching_parts = [part for part in parts if _is_part(part, wanted)]
+    requested_numbers = {}
+    for name, number in (("step", step), ("rank", rank), ("graph", graph)):
+        if number is not None:
+            requested_numbers[name] = number
+    matching_parts = [part for part in parts if _is_part(part, requested_numbers)]
     if not matching_parts:
-        wanted_text = ", ".join(f"{name} {value}" for name, value in wanted.items())
-        raise DumpError(f"{dump}: has no {wanted_text}; it holds: {'; '.join(map(str, parts))}")
+        request = ", ".join(f"{name} {number}" for name, number in requested_numbers.items())
+        existing_parts = "; ".join(map(str, parts))
+        raise DumpError(f"{dump}: has no {request}; it holds: {existing_parts}")
     return Inspection(str(dump), tuple(parts), readers.read_part(matching_parts[0]))
 
 
-def _is_part(part: Part, wanted: dict[str, int | None]) -> bool:
-    numbers = {"step": part.step, "rank": part.rank_or_process, "graph": part.graph}
-    return all(numbers[name] == value for name, value in wanted.items())
+def _is_part(part: Part, requested_numbers: dict[str, int]) -> bool:
+    part_numbers = {"step": part.step, "rank": part.rank_or_process, "graph": part.graph}
+    return all(part_numbers[name] == number for name, number in requested_numbers.items())
 
 
 def _repeat(
@@ -453,7 +467,7 @@ def _repeat(
     target: PathLike | None,
     reference: PathLike | None,
     rules: Sequence[PathLike],
-    explained: Collection[int] = EXPLAINED,
+    explained: Collection[int] = EXPLAINED_RANKS,
     progress: Progress | None = None,
 ) -> Result:
     """Repeat a saved comparison, with further rules, on dumps that may have moved."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import readers
-from ..alignment import align as align_flows
+from ..alignment import align
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..model.trace import Trace
@@ -20,7 +20,10 @@ PathLike = str | Path
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that a comparison of two dumps depends on; the same inputs give the same result."""
+    """Everything that a comparison of two dumps depends on.
+
+    The same inputs give the same result.
+    """
 
     target: PathLike
     reference: PathLike
@@ -42,7 +45,10 @@ class Inputs:
         object.__setattr__(self, "book", load_rules([Path(file) for file in self.rules]))
 
     def choose_parts(self) -> tuple[Part, Part]:
-        """Return the step, rank and graph of either dump that are compared. Raises DumpError if there are none."""
+        """Return the step, rank and graph of either dump that are compared.
+
+        Raises DumpError if there are none.
+        """
         target_parts = readers.find_parts(self.target)
         reference_parts = readers.find_parts(self.reference)
         return readers.choose_parts(
@@ -53,7 +59,10 @@ class Inputs:
 def read_flows(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
 ) -> tuple[Flow, Flow]:
-    """Read both sides, name their parameters by the checkpoints if there are any, and return their dataflow."""
+    """Read both sides and return their dataflow.
+
+    Checkpoints name the parameters, if there are any.
+    """
     checkpoints = (inputs.weights_target, inputs.weights_reference)
     flows = []
     for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
@@ -68,14 +77,17 @@ def read_flows(
 
 
 def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
-    """Read, align and compare two dumps, allowing what two runs of the reference differ by if there is a baseline."""
+    """Read, align and compare two dumps.
+
+    With a baseline, the differences between two runs of the reference are allowed.
+    """
     parts = inputs.choose_parts()
     flows = read_flows(inputs, parts, progress)
     spread = None
     if inputs.baseline is not None:
         spread = _measure_baseline(inputs.baseline, parts[1], flows[1], inputs.book, progress)
     report_progress(progress, "aligning", 0.0)
-    alignment = align_flows(*flows, inputs.book)
+    alignment = align(*flows, inputs.book)
     return compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"), spread)
 
 
@@ -104,7 +116,7 @@ def _measure_baseline(
     report_progress(progress, "reading the baseline", 0.0)
     baseline_trace = readers.read_part(baseline_part)
     flow = build_flow(baseline_trace, narrow_progress(progress, "statistics of the baseline"))
-    alignment = align_flows(flow, reference, rules)
+    alignment = align(flow, reference, rules)
     comparison = compare_pairs(
         alignment, rules, narrow_progress(progress, "comparing the baseline")
     )

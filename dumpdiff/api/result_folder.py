@@ -1,4 +1,4 @@
-"""Results on disk: the complete folder of ``align -o``, and the inputs of a comparison that is to be repeated."""
+"""Results on disk: the complete folder of ``align -o``, and the inputs of a saved comparison."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = (
 
 
 def save_folder(result: Result, folder: Path) -> None:
-    """Write the complete result into ``folder``, made if absent; the page only if its libraries are installed.
+    """Write the complete result into ``folder``, which is created if absent.
 
+    The page is written only if its libraries are installed.
     Raises DumpError that names the file if it cannot be written.
     """
     try:
@@ -45,7 +46,7 @@ def load_folder(folder: Path) -> Result:
 
 
 def read_saved(result: PathLike) -> SavedResult:
-    """Read what a saved result says of its inputs, from a folder or from a JSON file. Raises DumpError."""
+    """Read the inputs of a saved result from a folder or a JSON file. Raises DumpError."""
     path = Path(result)
     return read_saved_result(path / RESULT_JSON if path.is_dir() else path)
 
@@ -56,9 +57,10 @@ def restore_inputs(
     reference: PathLike | None,
     rules: Sequence[PathLike],
 ) -> Inputs:
-    """Return the inputs of a saved result; its dumps may have moved to ``target`` and ``reference``.
+    """Return the inputs of a saved result.
 
-    Raises DumpError that names the dump that is missing, and the option that says where it is.
+    Its dumps may have moved to ``target`` and ``reference``. Raises DumpError that names a missing
+    dump, and the option that specifies its new place.
     """
     paths = []
     for side, given_path, saved_path in (

@@ -1,4 +1,4 @@
-"""Commands on rules: ``dumpdiff.rules.check``, ``dumpdiff.rules.explain`` and ``dumpdiff.rules.suggest``."""
+"""Commands on rules: ``dumpdiff.rules.check``, ``.explain`` and ``.suggest``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check", "explain", "suggest"]
 
 
 def check(*files: PathLike) -> Mapping[str, int]:
-    """Validate the shipped rules and further rule files; return how many rules of each kind there are.
+    """Validate the shipped rules and further rule files, and count the rules of each kind.
 
     Raises
     ------
@@ -52,7 +52,9 @@ def suggest(
     rules: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> str:
-    """Return, as the text of a rule file, what two dumps that mostly agree show and the rules do not know.
+    """Return the text of a rule file, inferred from two dumps that mostly agree.
+
+    It holds what the dumps show and the rules do not contain yet.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Commands on two training runs without dumps: settings, checklist, data, logs, norms, optimizer."""
+"""Commands on two training runs without dumps.
+
+They are settings, checklist, data, logs, norms and optimizer.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ def settings(
     Parameters
     ----------
     target, reference
-        YAML of MindSpore Transformers, launch script (read, never run), log with the arguments that Megatron-LM or
-        Megatron-SWIFT printed, or saved arguments.
+        YAML of MindSpore Transformers, launch script (read, never run), log with the arguments
+        that Megatron-LM or Megatron-SWIFT printed, or saved arguments.
     target_version, reference_version
         Version of the framework, where defaults changed.
     target_config, reference_config
@@ -170,12 +173,11 @@ def data(
     batches = []
     for i, path in enumerate((target, reference)):
         report_progress(progress, f"reading {path}", i / 2)
-        chosen: dict[str, Any] = {
-            name: value[i] if isinstance(value, tuple) else value
-            for name, value in packing_options.items()
-            if value is not None
-        }
-        packing = Packing(**chosen, eod=eos_id, pad=pad_id)
+        side_options: dict[str, Any] = {}
+        for name, value in packing_options.items():
+            if value is not None:
+                side_options[name] = value[i] if isinstance(value, tuple) else value
+        packing = Packing(**side_options, eod=eos_id, pad=pad_id)
         batches.append(read_batches(path, packing, step=step, rank=rank))
     knows_vocabulary = any(batch.vocabulary is not None for batch in batches)
     if opened_tokenizer is not None and vocab_size is None and not knows_vocabulary:
@@ -191,17 +193,18 @@ def data(
 def _decode_sample(
     tokenizer: Tokenizer, comparison: DataComparison, batches: Sequence[Batch], sample: int | None
 ) -> Mapping[str, str]:
-    """One sample of both sides as text: the chosen one, else the first that differs, else the first."""
+    """Return one sample of both sides as text.
+
+    It is the given one, else the first that differs, else the first.
+    """
     from ..batches.tokenizer import decode_tokens
 
     number = sample
     if number is None:
+        number = 0
         relation = comparison.relation
-        number = (
-            0
-            if relation is None or relation.first_difference is None
-            else relation.first_difference[0]
-        )
+        if relation is not None and relation.first_difference is not None:
+            number = relation.first_difference[0]
     texts = {}
     for side, batch in zip(("target", "reference"), batches, strict=True):
         if batch.tokens is not None and number < batch.n_samples:
@@ -222,8 +225,8 @@ def logs(
     Parameters
     ----------
     target, reference
-        Log of Megatron-LM, MindSpore Transformers, ms-swift or the Hugging Face Trainer, or a folder with the logs
-        of all ranks.
+        Log of Megatron-LM, MindSpore Transformers, ms-swift or the Hugging Face Trainer, or a
+        folder with the logs of all ranks.
     baseline
         Logs of further runs of the reference: what they differ by is allowed to the target.
     min_steps
@@ -258,11 +261,13 @@ def norms(
     Parameters
     ----------
     target, reference
-        Log with local norms, MindSpore's ``local_norm__*.npy``, dump, saved gradients, or a list of numbers.
+        Log with local norms, MindSpore's ``local_norm__*.npy``, dump, saved gradients, or a list
+        of numbers.
     step
         Step of the training, from 1; default: the first that each side has.
     precision
-        ``float32``, ``bfloat16`` or ``float16``: what the models are computed in, where dumps and logs do not say.
+        ``float32``, ``bfloat16`` or ``float16``: what the models are computed in, where dumps and
+        logs do not say.
     rules
         Rule files in addition to the shipped rules.
 
@@ -291,13 +296,15 @@ def optimizer(
     settings: PathLike | None = None,
     progress: Progress | None = None,
 ) -> UpdateAnalysis | UpdateComparison:
-    """Return which rule updated the weights of a run; with ``reference``, of two runs, and what differs.
+    """Return which rule updated the weights of a run.
+
+    With ``reference``, return the rules of both runs, and what differs.
 
     Parameters
     ----------
     target, reference
-        Folder with ``weights_0``, ``gradients_1``, ``weights_1``, ...; such paths separated by commas; or a dump of
-        several steps.
+        Folder with ``weights_0``, ``gradients_1``, ``weights_1``, ...; such paths separated by
+        commas; or a dump of several steps.
     settings
         YAML or JSON file of what is known of the optimizer.
 

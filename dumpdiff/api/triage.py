@@ -36,15 +36,17 @@ def triage(
 ) -> TriageResult:
     """Find where a mismatch of two training runs comes from, from everything available.
 
-    A stage whose files cannot be read is ``inconclusive``, with the reason; the other stages are still run.
+    A stage whose files cannot be read is ``inconclusive``, with the reason; the other stages are
+    still run.
 
     Parameters
     ----------
     inputs
-        A case (object or YAML file), or two folders, one for each run, that are searched for inputs.
+        A case (object or YAML file), or two folders, one for each run, that are searched for
+        inputs.
     target, reference
-        Inputs of either run by key (settings, model_config, version, data, log, norms, weights, steps, dump),
-        in place of ``inputs``.
+        Inputs of either run by key (settings, model_config, version, data, log, norms, weights,
+        steps, dump), in place of ``inputs``.
     min_steps
         Number of common steps that agreement of the logs needs.
     progress
@@ -188,7 +190,8 @@ def _compare_norms(
     ]
     has_names = all(side.has_names for side in sides)
     if not has_names and all(case.get_both("dump")):
-        # Lists without names are paired by value at best; dumps of the same step name their gradients.
+        # Lists without names are paired by value at best; dumps of the same step name their
+        # gradients.
         dump_norms = [_try_reading(read, path) for path in case.get_both("dump")]
         if all(not isinstance(norms, DumpError) and norms.has_names for norms in dump_norms):
             sides = dump_norms
@@ -231,7 +234,8 @@ def _compare_updates(
     return comparison, (build_optimizer_stage(comparison),)
 
 
-#: Comparison -> the stages that it makes, and how it is made. The checklist needs settings and logs first.
+#: Comparison -> the stages that it makes, and how it is made. The checklist needs settings and
+#: logs first.
 _STAGES: Mapping[str, tuple[tuple[str, ...], _Look]] = {
     "settings": (("settings",), _compare_settings),
     "logs": (("logs",), _compare_logs),
@@ -256,7 +260,10 @@ def _require_both(case: Case, part: str) -> tuple[str, str]:
 def _read_first(
     run: Run, side: str, inputs: tuple[str, ...], read: Callable[[str], _Input]
 ) -> _Input:
-    """Read the first input of a run that can be read; the first of ``inputs``, if given, must be readable."""
+    """Read the first input of a run that can be read.
+
+    The first of ``inputs`` must be readable if the run has it.
+    """
     main_input, *fallbacks = inputs
     if getattr(run, main_input):
         return read(getattr(run, main_input))

@@ -26,7 +26,7 @@ def compare(
     rules: Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> WeightsResult:
-    """Return whether two checkpoints hold the same weights, and what is wrong with those that differ.
+    """Return whether two checkpoints hold the same weights, and what is wrong if they differ.
 
     Memory stays within a few hundred megabytes, whatever the size of the checkpoints.
 
@@ -44,12 +44,11 @@ def compare(
     RuleError
         If a rule file is wrong.
     """
-    from .. import checkpoints
-    from ..weight_comparison import compare as compare_checkpoints
+    from .. import checkpoints, weight_comparison
 
     book = load_rules([Path(file) for file in rules])
     opened = (checkpoints.open(target), checkpoints.open(reference))
-    return compare_checkpoints(*opened, book, progress)
+    return weight_comparison.compare(*opened, book, progress)
 
 
 def convert(
@@ -109,7 +108,8 @@ def convert(
     tp, pp
         Megatron: tensor-parallel ranks and pipeline stages.
     transformer_impl
-        Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts differently.
+        Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts
+        differently.
     true_vocab_size
         Rows of the source's embedding without padding.
     make_vocab_size_divisible_by, padded_vocab_size
@@ -117,7 +117,8 @@ def convert(
     heads, query_groups, experts, swiglu
         Numbers of the model that the source does not state.
     bias
-        Whether linear layers have biases (zeros where the source has none); default: as in the source.
+        Whether linear layers have biases (zeros where the source has none); default: as in the
+        source.
     from_qkv, from_gate_up
         MindSpore source: order of fused rows.
     qkv, gate_up
@@ -132,9 +133,8 @@ def convert(
     RuleError
         If a rule file is wrong.
     """
-    from .. import checkpoints
+    from .. import checkpoints, conversion
     from ..conversion import SourceOptions, TargetOptions, plan_conversion
-    from ..conversion import convert as convert_checkpoint
 
     book = load_rules([Path(file) for file in rules])
     opened = checkpoints.open(source)
@@ -164,7 +164,7 @@ def convert(
     )
     if plan or output is None:
         return plan_conversion(opened, source_options, target_options, book, example)
-    return convert_checkpoint(
+    return conversion.convert(
         opened,
         Path(output),
         source_options,

@@ -51,7 +51,9 @@ def _list_ranks(parts: Sequence[Part], step: int | None) -> list[int]:
 
 
 def _choose_part(parts: Sequence[Part], step: int | None, rank: int | None) -> Part:
-    return readers.choose_parts(parts, parts, step=step, rank=rank, side_names=("dump", "same dump"))[0]
+    return readers.choose_parts(
+        parts, parts, step=step, rank=rank, side_names=("dump", "same dump")
+    )[0]
 
 
 def _read_batch(trace: Trace, path: str) -> Batch:
@@ -278,9 +280,10 @@ class _ForwardPass:
         for row in np.flatnonzero(self._op == op).tolist():
             if self._slot_kind[row] == "output" or not is_floating(self._dtype[row]):
                 continue
-            n_rows, *other_extents = self._shape[row] or (0,)
-            if len(other_extents) == 1:
-                return int(n_rows)
+            shape = self._shape[row]
+            is_matrix = shape is not None and len(shape) == 2
+            if is_matrix:
+                return int(shape[0])
         return None
 
     def _reshape_ids(self, array: AnyArray) -> AnyArray:

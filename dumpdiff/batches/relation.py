@@ -10,8 +10,14 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 
-#: subset: one side holds some samples of the other; longer: the same samples, which one side
-#: continues; offset: samples begin at different tokens of one text; similar: some tokens differ.
+#: How the two batches are related:
+#: identical  equal tokens in the same order
+#: reordered  the same samples in another order
+#: subset     all samples of one side are among those of the other side, which has more
+#: longer     the samples of one side continue those of the other with more tokens
+#: offset     the samples of the two sides begin at different tokens of one text
+#: similar    the same shape, and some tokens differ
+#: different  none of these
 Kind = Literal["identical", "reordered", "subset", "longer", "offset", "similar", "different"]
 
 #: From this share of equal tokens on, two batches are one batch with differences; below it, they
@@ -78,7 +84,7 @@ def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
         summary = f"the same {n_target} samples in another order: {order}"
         return Relation("reordered", summary, reference_samples)
     if n_shared == min(n_target, n_reference):
-        return _describe_part(reference_samples, n_target, n_reference)
+        return _describe_subset(reference_samples, n_target, n_reference)
     if n_target != n_reference:
         summary = f"{n_target} samples against {n_reference}, {n_shared} of them in both"
         return Relation("different", summary, reference_samples if n_shared else ())
@@ -88,19 +94,19 @@ def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
     return _describe_differences(target, reference, reference_samples)
 
 
-def _describe_part(reference_samples: tuple[int, ...], n_target: int, n_reference: int) -> Relation:
+def _describe_subset(reference_samples: tuple[int, ...], n_target: int, n_reference: int) -> Relation:
     """Describe a side whose samples are all among those of the other side."""
-    part, full = "reference", "target"
+    smaller, larger = "reference", "target"
     shared_samples = _find_shared(reference_samples)
-    n_full = n_target
+    n_larger = n_target
     if n_target < n_reference:
-        part, full = "target", "reference"
+        smaller, larger = "target", "reference"
         shared_samples = list(reference_samples)
-        n_full = n_reference
+        n_larger = n_reference
     numbers = format_numbers(shared_samples)
     summary = (
-        f"the {len(shared_samples)} samples of the {part} are numbers {numbers} of the"
-        f" {full}'s {n_full}"
+        f"the {len(shared_samples)} samples of the {smaller} are numbers {numbers} of the"
+        f" {larger}'s {n_larger}"
     )
     return Relation("subset", summary, reference_samples)
 

@@ -15,9 +15,9 @@ from ..graph.missing_edges import find_bridge
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
 
-#: Values of either side that a region is taken to hold.
+#: A region holds at most this many values of either side; farther ones are ignored.
 _MAX_REGION_VALUES = 12
-#: Pairs of them that are tried.
+#: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
 
 
@@ -28,7 +28,7 @@ class ValuePair:
     classes: tuple[int, int]
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
-    group: FusedGroup | None = None  #: a fused tensor on one side and its parts on the other
+    group: FusedGroup | None = None  #: a fused tensor on one side and its components on the other
 
 
 class ComparisonIndex:
@@ -155,7 +155,7 @@ def _list_region_values(index: ComparisonIndex, side: int, value: int) -> list[i
 
 
 def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
-    """Return (class, tensor) of the values that a value was computed from.
+    """Return (value class, tensor) of the values that a value was computed from.
 
     For a value with a missing producer these are its most likely inputs, with tensor -1. A graph
     input has none.
@@ -170,7 +170,10 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
 
 
 def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
-    """Return (class, tensor) of each input of an op; a class can be read in several layouts."""
+    """Return (value class, tensor) of each input of an op.
+
+    An op can read a value class in several layouts.
+    """
     slot_kinds = flow.tensors["slot_kind"].to_numpy()
     inputs = []
     for row in flow.get_tensor_ids(op).tolist():
@@ -181,7 +184,7 @@ def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
 
 
 def find_whole_tensor(flow: Flow, value: int) -> int:
-    """Return a whole tensor of the class, its standard tensor if possible; -1 if there is none."""
+    """Return a whole tensor of the value class, its standard tensor if possible; -1 if there is none."""
     standard_tensor = int(flow.list_column("tensor")[value])
     files = flow.tensors["file"].to_numpy()
     if files[standard_tensor]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import MASK, is_discrete
+from ..model.dtypes import MASK_MAGNITUDE, is_discrete
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
@@ -53,7 +53,7 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class FaultCase:
-    """The values of one finding; ``faulty_role`` names the side that is assumed to be faulty.
+    """The values of one finding; ``faulty_side`` names the side that is assumed to be faulty.
 
     The faithful side's value is recomputed from its operands to find out how it was computed; the
     same arithmetic with one change must then give the faulty side's value.
@@ -194,7 +194,7 @@ class FaultCase:
 
 def find_masked(array: AnyArray) -> Flags:
     """Return true for masked elements: minus infinity, or a large negative masking constant."""
-    is_masked: Flags = array < -_MASK_SHARE * MASK
+    is_masked: Flags = array < -_MASK_SHARE * MASK_MAGNITUDE
     return is_masked
 
 

@@ -1,4 +1,4 @@
-"""Causes that statistics are enough to show: one tensor is a multiple of the other, or all zeros."""
+"""Causes that statistics can show: one tensor is a multiple of the other, or all zeros."""
 
 from __future__ import annotations
 

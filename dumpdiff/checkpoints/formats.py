@@ -66,6 +66,19 @@ def _open_file(path: Path) -> Checkpoint:
     return _open_model(path, path.parent, [path])
 
 
+def _find_index(files: Sequence[Path]) -> Path | None:
+    """Return the index of a model in several files, None if there is none.
+
+    A folder with safetensors and bin files of one model has two indexes: that of safetensors is
+    returned.
+    """
+    indexes = [file for file in files if file.name.endswith(".index.json")]
+    for index in indexes:
+        if "safetensors" in index.name:
+            return index
+    return indexes[0] if indexes else None
+
+
 def _open_folder(path: Path, folder: Path) -> Checkpoint:
     folder = megatron.find_iteration(folder)
     if megatron.list_rank_folders(folder):
@@ -76,11 +89,9 @@ def _open_folder(path: Path, folder: Path) -> Checkpoint:
         return Checkpoint(path, folder, torch_dist.FORMAT, entries, settings)
     children = sorted(folder.iterdir())
     files = [child for child in children if child.is_file() and not child.name.startswith(".")]
-    indexes = [file for file in files if file.name.endswith(".index.json")]
-    if indexes:
-        # A folder with safetensors and bin files of one model has two indexes.
-        safetensors_indexes = [index for index in indexes if "safetensors" in index.name]
-        return _open_indexed(path, folder, (safetensors_indexes or indexes)[0])
+    index = _find_index(files)
+    if index is not None:
+        return _open_indexed(path, folder, index)
     rank_folders = _find_rank_folders(children)
     if rank_folders and not any(map(_detect_format, files)):
         return _open_rank_folders(path, folder, rank_folders)

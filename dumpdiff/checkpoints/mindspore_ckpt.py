@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..model.dtypes import normalise
+from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
 from ..model.trace import Problem
 from ..readers.npy import validate_shape
@@ -112,7 +112,7 @@ def _parse_piece(data: mmap.mmap, value: Field, file: str) -> _Piece | None:
         if field.number == _DIMS:
             dims.append(field.value)
         elif field.number == _TYPE:
-            dtype = normalise(read_text(data, field))
+            dtype = normalize_dtype(read_text(data, field))
         elif field.number == _CONTENT:
             extent = Extent(file, field.begin, field.end - field.begin)
     shape = validate_shape(dims)

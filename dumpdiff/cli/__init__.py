@@ -1,4 +1,7 @@
-"""The command line: one module per command, imported only when the command runs; it parses, calls and prints."""
+"""The command line: one module per command; it parses, calls the library and prints.
+
+The module of a command is imported only when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ import click
 
 from .. import __version__
 from ..model.errors import DumpError
+from ..model.formatting import escape_control
 from ..model.verdict import CLOSED_PIPE, CRASHED, INTERRUPTED, UNUSABLE_INPUT
 
-#: Command -> its function and a summary. The summary is here, not in the command, so that ``dumpdiff --help`` imports
-#: no command.
+#: Command -> its function and a summary. The summary is here, not in the command, so that
+#: ``dumpdiff --help`` imports no command.
 COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model diverge."),
     "explain": ("dumpdiff.cli.explain:explain", "Say which side is wrong at a finding, and why."),
@@ -40,14 +44,14 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command on first use and turns what goes wrong into exit codes."""
+    """A group that imports a command on first use and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, in the order of the table."""
+        """Return the names of all commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None if there is none of that name."""
+        """Import and return the command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name][0].split(":")
@@ -60,12 +64,16 @@ class Commands(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error prints one line on stderr (a bug: its traceback) and sets the exit code."""
+        """Run the command; an error prints one line on stderr and sets the exit code.
+
+        A bug prints its traceback too.
+        """
         try:
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()  # a closed pipe must be noticed here, not when the interpreter exits
+                # A closed pipe must be noticed here, not when the interpreter exits.
+                sys.stdout.flush()
         except (click.exceptions.Exit, click.Abort, click.ClickException):
             raise
         except DumpError as error:
@@ -79,9 +87,8 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
-            _print_error(
-                f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-            )
+            has_file = error.filename is not None
+            _print_error(f"{error.filename}: {error.strerror}" if has_file else str(error))
             ctx.exit(UNUSABLE_INPUT)
         except Exception:
             traceback.print_exc()
@@ -90,10 +97,9 @@ class Commands(click.Group):
 
 
 def _print_error(message: str) -> None:
+    """Print one line on standard error; names from a dump must not control the terminal."""
     line = " ".join(message.split())
-    click.echo(
-        f"dumpdiff: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", err=True
-    )
+    click.echo(f"dumpdiff: {escape_control(line)}", err=True)
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,14 +107,17 @@ def _print_error(message: str) -> None:
 def main() -> None:
     """Find where two training runs of one model diverge.
 
-    Give it the dumps of two runs (MindSpore or PyTorch) of the same model with the same weights and the same batch. It
-    pairs their operators without a hand-written mapping and names the first one whose inputs agree and whose output
-    does not.
+    Give it the dumps of two runs (MindSpore or PyTorch) of the same model with the same weights and
+    the same batch. It pairs their operators without a hand-written mapping and names the first one
+    whose inputs agree and whose output does not.
     """
 
 
 def run() -> NoReturn:
-    """Run ``main`` as the console script and exit at once: freeing a million objects takes a third of a second."""
+    """Run ``main`` as the console script and exit at once.
+
+    Freeing a million objects before the exit would take a third of a second.
+    """
     status: object = 0
     try:
         main()

@@ -35,7 +35,8 @@ Examples:
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
 
---limit, --phase, --scope, -q and -v filter what is printed; files and the exit code are always complete.
+--limit, --phase, --scope, -q and -v filter what is printed; files and the exit code are always
+complete.
 Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
@@ -135,8 +136,8 @@ def align(
 ) -> None:
     """Find where two dumps of one model diverge.
 
-    TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe or ptdbg_ascend,
-    in any combination. The first line of output is the answer.
+    TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe
+    or ptdbg_ascend, in any combination. The first line of output is the answer.
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """
@@ -170,8 +171,13 @@ def align(
         )
 
     from ..reports.alignment import text
+    from ..reports.alignment.outputs import is_available
 
     view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     text.write(result, build_console(*files.values()), view)
     write_result_files(result, files)
+    if output is not None and not is_available("html"):
+        click.echo(
+            f"{output}: has no report.html, which needs: pip install 'dumpdiff[html]'", err=True
+        )
     ctx.exit(EXIT_CODES[result.verdict])

@@ -56,8 +56,8 @@ def checklist(
 ) -> None:
     """Answer the guides' checklists, and print the open items to tick off.
 
-    TARGET and REFERENCE are the settings of both runs, as for 'dumpdiff settings'. Items that settings and logs can
-    answer are checked.
+    TARGET and REFERENCE are the settings of both runs, as for 'dumpdiff settings'. Items that
+    settings and logs can answer are checked.
     """
     output.check_writable(json_file, markdown_file)
     if target is not None and reference is None:
@@ -65,7 +65,7 @@ def checklist(
 
     import dumpdiff
 
-    from ..reports.stages import checklist as report
+    from ..reports.stages import checklist
 
     answers = dumpdiff.checklist(
         target,
@@ -77,8 +77,8 @@ def checklist(
         reference_config=reference_config,
     )
     console = output.build_console(json_file, markdown_file)
-    report.write(answers, console, quiet=quiet, verbose=verbose)
+    checklist.write(answers, console, quiet=quiet, verbose=verbose)
     if markdown_file is not None:
         with output.open_output(markdown_file) as stream:
-            report.write_markdown(answers, stream)
-    output.finish(ctx, answers.verdict, json_file, lambda: report.to_json(answers))
+            checklist.write_markdown(answers, stream)
+    output.finish(ctx, answers.verdict, json_file, lambda: checklist.to_json(answers))

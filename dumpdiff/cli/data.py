@@ -19,17 +19,19 @@ _EPILOG = f"""{
 \b
 Examples:
   dumpdiff data ms_dump/ pt_dump/
-  dumpdiff data ms_dump/ corpus_text_document --seq-length 4096 --global-batch-size 8 --samples 8000 --seed 1234
+  dumpdiff data ms_dump/ corpus_text_document --seq-length 4096 --global-batch-size 8 \\
+      --samples 8000 --seed 1234
   dumpdiff data '1 corpus_text_document' corpus_text_document --seq-length 4096 --samples 8000 \\
       --split 1,0,0:969,30,1 --loader mindformers:megatron
   dumpdiff data batch_ms.npz batch_pt.pt --vocab-size 32000 --tokenizer tokenizer.json
 
-How a dataset is packed is given as one value for both runs, or as TARGET:REFERENCE where they differ.
+How a dataset is packed is given as one value for both runs, or as TARGET:REFERENCE where they
+differ.
 """
 
 
-def _for_one_or_both(kind: Any) -> Callable[..., tuple[Any, Any] | None]:
-    """Return a callback that turns an option's ``A`` (for both runs) or ``A:B`` into two values of a click type."""
+def _build_callback(kind: Any) -> Callable[..., tuple[Any, Any] | None]:
+    """Return a callback that converts ``A`` (for both runs) or ``A:B`` into two values."""
 
     def convert(
         ctx: click.Context, param: click.Parameter, value: str | None
@@ -45,10 +47,10 @@ def _for_one_or_both(kind: Any) -> Callable[..., tuple[Any, Any] | None]:
     return convert
 
 
-_COUNT = _for_one_or_both(options.COUNT)
-_NUMBER = _for_one_or_both(options.NUMBER)
-_TEXT = _for_one_or_both(click.STRING)
-_LOADER = _for_one_or_both(click.Choice(["megatron", "mindformers"]))
+_COUNT = _build_callback(options.COUNT)
+_NUMBER = _build_callback(options.NUMBER)
+_TEXT = _build_callback(click.STRING)
+_LOADER = _build_callback(click.Choice(["megatron", "mindformers"]))
 
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
@@ -108,17 +110,17 @@ def data(
 ) -> None:
     """Compare the first batches of two runs.
 
-    TARGET and REFERENCE are each a dump (the token ids that its embedding reads, the labels that its loss reads), a
-    dataset of Megatron (NAME of NAME.bin and NAME.idx, or a blend as --data-path takes it), or a saved batch (npz, npy,
-    torch, safetensors).
+    TARGET and REFERENCE are each a dump (the token ids that its embedding reads, the labels that
+    its loss reads), a dataset of Megatron (NAME of NAME.bin and NAME.idx, or a blend as --data-path
+    takes it), or a saved batch (npz, npy, torch, safetensors).
     """
     output.check_writable(json_file)
 
     import dumpdiff
 
-    from ..reports.stages import data as report
+    from ..reports.stages import data
 
     with output.show_progress() as progress:
         comparison = dumpdiff.data(target, reference, **choices, progress=progress)
-    report.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
-    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    data.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    output.finish(ctx, comparison.verdict, json_file, lambda: data.to_json(comparison))

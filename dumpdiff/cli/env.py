@@ -55,13 +55,16 @@ def env(
 ) -> None:
     """Print the environment of a deterministic run with dumping enabled.
 
-    CONFIG is the dump configuration of MindSpore, as 'dumpdiff dump-config mindspore' writes it; without it only the
-    variables that make the run deterministic are printed.
+    CONFIG is the dump configuration of MindSpore, as 'dumpdiff dump-config mindspore' writes it;
+    without it only the variables that make the run deterministic are printed.
     """
     import dumpdiff
 
     from ..capture import environment, shells
 
     values = dumpdiff.env(config, framework=framework, also=also, seed=seed)
-    text = environment.explain_variables(framework, values) if explain else shells.SHELLS[shell](values)
+    if explain:
+        text = environment.explain_variables(framework, values)
+    else:
+        text = shells.SHELLS[shell](values)
     click.echo(text, nl=False)

@@ -50,9 +50,9 @@ def explain(
 ) -> None:
     """Say which side is wrong at a finding, and why.
 
-    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. Hypotheses (another
-    epsilon, a missing bias, a shifted mask, ...) are tried on the whole tensors around the finding; those that leave
-    only noise are listed, best first.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'.
+    Hypotheses (another epsilon, a missing bias, a shifted mask, ...) are tried on the whole tensors
+    around the finding; those that leave only noise are listed, best first.
     """
     output.check_writable(json_file)
 

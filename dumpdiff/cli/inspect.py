@@ -41,19 +41,20 @@ def inspect(
 ) -> None:
     """Say what a dump is: format, framework, steps, ranks, ops, tensors, bytes on disk, problems.
 
-    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are listed for the whole
-    dump; the other figures are those of one part: the first step of the first rank, or the one that the options choose.
+    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are
+    listed for the whole dump; the other figures are those of one part: the first step of the first
+    rank, or the one that the options choose.
     """
     output.check_writable(json_file)
 
     import dumpdiff
 
-    from ..reports import inspection as report
+    from ..reports import inspection
     from ..reports.formats.json import write_document
 
-    inspection = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph)
+    contents = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph)
     console = output.build_console(json_file)
-    report.write(inspection.path, inspection.parts, inspection.trace, console, verbose=verbose)
+    inspection.write(contents.path, contents.parts, contents.trace, console, verbose=verbose)
     if json_file is not None:
         with output.open_output(json_file) as stream:
-            write_document(inspection.to_json(), stream)
+            write_document(contents.to_json(), stream)

@@ -19,8 +19,8 @@ Examples:
   dumpdiff logs msrun_log/worker_7.log megatron.log --min-steps 10 --svg curves.svg
   dumpdiff logs msrun_log/ gpu_1.log --baseline gpu_2.log --baseline gpu_3.log --json logs.json
 
-The standard: first loss within 0.005 or 0.5 %, mean loss within 0.01 or 1 %, global norm within 10 % on average,
-equal learning rates, over at least 1000 steps.
+The standard: first loss within 0.005 or 0.5 %, mean loss within 0.01 or 1 %, global norm within
+10 % on average, equal learning rates, over at least 1000 steps.
 """
 
 
@@ -60,24 +60,25 @@ def logs(
 ) -> None:
     """Compare the training logs of two runs.
 
-    TARGET and REFERENCE are each a log of Megatron-LM, MindSpore Transformers, ms-swift or the Hugging Face Trainer, or
-    a folder with the logs of all ranks. With --baseline, differences between runs of the reference are allowed.
+    TARGET and REFERENCE are each a log of Megatron-LM, MindSpore Transformers, ms-swift or the
+    Hugging Face Trainer, or a folder with the logs of all ranks. With --baseline, differences
+    between runs of the reference are allowed.
     """
     output.check_writable(json_file, svg_file)
 
     import dumpdiff
 
-    from ..reports.stages import logs as report
+    from ..reports.stages import logs
 
     with output.show_progress() as progress:
         comparison = dumpdiff.logs(
             target, reference, baseline=baseline, min_steps=min_steps, progress=progress
         )
     console = output.build_console(json_file, svg_file)
-    report.write(comparison, console, quiet=quiet, verbose=verbose)
+    logs.write(comparison, console, quiet=quiet, verbose=verbose)
     if svg_file is not None:
         from ..reports.stages import curves
 
         with output.open_output(svg_file) as stream:
             curves.write(comparison, stream)
-    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    output.finish(ctx, comparison.verdict, json_file, lambda: logs.to_json(comparison))

@@ -1,4 +1,4 @@
-"""``dumpdiff mapping RESULT --for msprobe``: parse, call :func:`dumpdiff.mapping`, write the file."""
+"""``dumpdiff mapping RESULT --for msprobe``: parse, call :func:`dumpdiff.mapping`, write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import options
 from .output import check_writable, show_progress, write_text
 
 if TYPE_CHECKING:
-    from ..capture.msprobe.mapping_files import Kind
+    from ..capture.msprobe.mapping_files import MappingKind
 
 _EPILOG = """\b
 Exit codes:
@@ -66,7 +66,7 @@ The two dumps are read again; both must be msprobe's.
 def mapping(
     result: str,
     tool: str,
-    kind: Kind,
+    kind: MappingKind,
     output_file: str,
     msprobe_version: str | None,
     target: str | None,
@@ -75,8 +75,8 @@ def mapping(
 ) -> None:
     """Write a mapping file, so that msprobe compares what was aligned.
 
-    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. Without a mapping,
-    msprobe pairs by names and call numbers.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'.
+    Without a mapping, msprobe pairs by names and call numbers.
     """
     check_writable(output_file)
 

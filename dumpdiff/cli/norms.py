@@ -55,20 +55,20 @@ def norms(
 ) -> None:
     """Compare the gradient norm of every parameter.
 
-    TARGET and REFERENCE are each a log or a folder of logs with local norms (MindSpore Transformers' 'local_norm', its
-    monitor, Megatron-LM with the precision guide's patch, 'dumpdiff snippet local-norm'), MindSpore's
-    local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt, .safetensors, .ckpt), or a list of numbers, with or
-    without names.
+    TARGET and REFERENCE are each a log or a folder of logs with local norms (MindSpore
+    Transformers' 'local_norm', its monitor, Megatron-LM with the precision guide's patch, 'dumpdiff
+    snippet local-norm'), MindSpore's local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt,
+    .safetensors, .ckpt), or a list of numbers, with or without names.
     """
     output.check_writable(json_file)
 
     import dumpdiff
 
-    from ..reports.stages import norms as report
+    from ..reports.stages import norms
 
     with output.show_progress() as progress:
         comparison = dumpdiff.norms(
             target, reference, step=step, precision=precision, rules=rules, progress=progress
         )
-    report.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
-    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    norms.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    output.finish(ctx, comparison.verdict, json_file, lambda: norms.to_json(comparison))

@@ -25,7 +25,8 @@ In a training script, step by step (any of .npz, .pt, .safetensors, .ckpt, a fol
   steps/weights_0.npz     before the first step
   steps/gradients_1.npz   what the optimizer was given
   steps/weights_1.npz     after the first step; then gradients_2, weights_2, ...
-  steps/settings.yaml     if known: learning_rate, betas, eps, weight_decay, momentum, clip_grad, loss_scale, step
+  steps/settings.yaml     if known: learning_rate, betas, eps, weight_decay, momentum,
+                          clip_grad, loss_scale, step
 
 Two steps distinguish nearly all rules; one step does not.
 """
@@ -52,18 +53,19 @@ def optimizer(
 ) -> None:
     """Say which rule updated the weights: SGD, Adam, AdamW, ... and with which numbers.
 
-    TARGET and REFERENCE are runs of a few steps: a folder with weights_0, gradients_1, weights_1, ...; or such files
-    in that order separated by commas; or a dump of several steps. Every rule's updates are computed again in float64;
-    learning rate and other numbers are solved for where no settings are given.
+    TARGET and REFERENCE are runs of a few steps: a folder with weights_0, gradients_1, weights_1,
+    ...; or such files in that order separated by commas; or a dump of several steps. Every rule's
+    updates are computed again in float64; learning rate and other numbers are solved for where no
+    settings are given.
     """
     output.check_writable(json_file)
 
     import dumpdiff
 
-    from ..reports.stages import optimizer as report
+    from ..reports.stages import optimizer
 
     with output.show_progress() as progress:
         analysis = dumpdiff.optimizer(target, reference, settings=settings, progress=progress)
-    report.write(analysis, output.build_console(json_file), quiet=quiet, verbose=verbose)
-    document = report.to_json(analysis)
+    optimizer.write(analysis, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    document = optimizer.to_json(analysis)
     output.finish(ctx, document["verdict"], json_file, lambda: document)

@@ -1,4 +1,4 @@
-"""Where output goes: files, '-' for standard output, the terminal for people."""
+"""Output: files, '-' for standard output, the terminal for people."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from ..model.result import Result
 
-#: Columns of text that goes to a file or a pipe: long names of a dump fit, and nothing is wrapped at 80.
+#: Columns of text that goes to a file or a pipe: long names of a dump fit, and nothing is wrapped
+#: at 80.
 WIDE = 160
 
-#: Name of a module in a package of reports -> the file to write, None if it was not asked for.
+#: Name of a module in a package of reports -> the file to write, None if it was not requested.
 Files = Mapping[str, str | None]
 
 
@@ -30,7 +31,7 @@ class _Writer(Protocol):
 
 
 def check_files(files: Files) -> None:
-    """Fail before the long work, not after it: on a missing folder, or a library that is not installed.
+    """Fail before the long work on a missing folder, or a library that is not installed.
 
     Raises DumpError, and click.UsageError if two outputs would go to the same place.
     """
@@ -42,14 +43,17 @@ def check_files(files: Files) -> None:
 
 
 def check_writable(*files: str | None) -> None:
-    """Fail before the long work if a file cannot be written: a missing folder, or a folder in place of a file.
+    """Fail before the long work if a file cannot be written.
+
+    Its folder may be missing, or there may be a folder in its place.
 
     Raises DumpError, and click.UsageError if two outputs would go to the same place.
     """
-    given_files = [file for file in files if file is not None]
-    if len(set(given_files)) < len(given_files):
-        raise click.UsageError(f"two outputs cannot both be written to {given_files[0]}")
-    for file in given_files:
+    requested_files = [file for file in files if file is not None]
+    for position, file in enumerate(requested_files):
+        if file in requested_files[:position]:
+            raise click.UsageError(f"two outputs cannot both be written to {file}")
+    for file in requested_files:
         if file == "-":
             continue
         if Path(file).is_dir():
@@ -59,7 +63,10 @@ def check_writable(*files: str | None) -> None:
 
 
 def check_folder(folder: str) -> None:
-    """Fail before the long work if a folder cannot be made because a file has its place. Raises DumpError."""
+    """Fail before the long work if a folder cannot be made because there is a file in its place.
+
+    Raises DumpError.
+    """
     path = Path(folder)
     for existing in (path, *path.parents):
         if existing.exists() and not existing.is_dir():
@@ -67,7 +74,7 @@ def check_folder(folder: str) -> None:
 
 
 def write_files(result: object, files: Files, package: str) -> None:
-    """Write every output that was asked for, each by the module of its name in ``package``.
+    """Write every requested output, each by the module of its name in ``package``.
 
     Raises DumpError that names the file if that fails.
     """
@@ -79,7 +86,10 @@ def write_files(result: object, files: Files, package: str) -> None:
 
 
 def write_result_files(result: Result, files: Files) -> None:
-    """Write every output of a comparison of two dumps that was asked for. Raises DumpError that names the file."""
+    """Write every requested output of a comparison of two dumps.
+
+    Raises DumpError that names the file if that fails.
+    """
     for output, file in files.items():
         if file is not None:
             with open_output(file) as stream:
@@ -88,7 +98,10 @@ def write_result_files(result: Result, files: Files) -> None:
 
 @contextmanager
 def open_output(file: str) -> Iterator[IO[bytes]]:
-    """Open a file to write bytes to; '-' is standard output. Raises DumpError that names it if writing fails."""
+    """Open a file to write bytes to; '-' is standard output.
+
+    Raises DumpError that names the file if writing fails.
+    """
     try:
         with click.open_file(file, "wb") as stream:
             yield stream
@@ -99,7 +112,10 @@ def open_output(file: str) -> Iterator[IO[bytes]]:
 
 
 def write_text(file: str, text: str) -> None:
-    """Write text to a file; '-' is standard output. Raises DumpError that names it if writing fails."""
+    """Write text to a file; '-' is standard output.
+
+    Raises DumpError that names the file if writing fails.
+    """
     with open_output(file) as stream:
         stream.write(text.encode())
 
@@ -107,7 +123,8 @@ def write_text(file: str, text: str) -> None:
 def build_console(*files: str | None) -> Console:
     """Return the console for people: standard output, or standard error if one of ``files`` is '-'.
 
-    Colored only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot show are escaped.
+    Colored only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot
+    show are escaped.
     """
     import os
     import sys
@@ -124,7 +141,10 @@ def build_console(*files: str | None) -> Console:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None] | None]:
-    """Show a bar on standard error while the body runs; the value moves it, and is None if there is no terminal."""
+    """Show a bar on standard error while the body runs; the value moves it.
+
+    The value is None if standard error is no terminal.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -155,7 +175,7 @@ Exit codes:
 def finish(
     ctx: click.Context, verdict: str, json_file: str | None, document: Callable[[], Any]
 ) -> None:
-    """Write the JSON if it was asked for, and exit with the verdict's code."""
+    """Write the JSON if it was requested, and exit with the verdict's code."""
     if json_file is not None:
         from ..reports.formats.json import write_document
 

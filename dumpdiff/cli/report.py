@@ -20,8 +20,8 @@ Examples:
   dumpdiff report result/ --markdown - | gh issue comment 7 --body-file -
   dumpdiff report result/ --junit dumpdiff.xml --csv pairs.csv
 
-A folder of 'align -o' is complete: the dumps are not needed. For a file of 'align --json', or with further --rules,
-the comparison is repeated on the dumps.
+A folder of 'align -o' is complete: the dumps are not needed. For a file of 'align --json', or with
+further --rules, the comparison is repeated on the dumps.
 """
 
 
@@ -53,8 +53,8 @@ def report(
 ) -> None:
     """Write reports of a result: HTML, Markdown, JUnit, CSV.
 
-    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. The answer is printed;
-    a FILE of - is standard output, and the answer then goes to standard error.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. The
+    answer is printed; a FILE of - is standard output, and the answer then goes to standard error.
     """
     files = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
     if not any(files.values()):

@@ -23,7 +23,10 @@ Examples:
 )
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 def check(files: tuple[Path, ...]) -> None:
-    """Validate the shipped rules and the given FILEs; stops (exit code 2) at the first rule that is wrong."""
+    """Validate the shipped rules and the given FILEs.
+
+    Stops with exit code 2 at the first rule that is wrong.
+    """
     import dumpdiff
 
     for kind, count in dumpdiff.rules.check(*files).items():
@@ -69,8 +72,8 @@ Examples:
 def suggest(target: str, reference: str, rules: tuple[str, ...]) -> None:
     """Print, as a rule file, what two dumps that mostly agree show and the rules do not know.
 
-    TARGET and REFERENCE are two dumps of one model, as for align: equivalent operators, decompositions, and names of
-    modules and parameters.
+    TARGET and REFERENCE are two dumps of one model, as for align: equivalent operators,
+    decompositions, and names of modules and parameters.
     """
     import dumpdiff
 

@@ -10,7 +10,7 @@ _EPILOG = f"""{
     output.format_exit_codes(
         agree="no setting differs that changes what is computed (some that only round may)",
         differ="at least one differs, or is set where the other framework has no such option",
-        inconclusive="nothing differs, but some settings that matter are not known from these files",
+        inconclusive="nothing differs, but some settings that matter are unknown",
     )
 }
 \b
@@ -19,7 +19,8 @@ Examples:
   dumpdiff settings pretrain_llama.yaml megatron.log --json settings.json
   dumpdiff settings run_mindspore.sh run_swift.sh --reference-config Qwen2.5-7B/config.json -v
 
-A script is read, never run. A log with the arguments that Megatron-LM printed says more than the script.
+A script is read, never run. A log with the arguments that Megatron-LM printed says more than the
+script.
 """
 
 
@@ -50,14 +51,15 @@ def settings(
 ) -> None:
     """Compare the settings of two runs.
 
-    TARGET and REFERENCE are each a YAML of MindSpore Transformers, a launch script of any of the frameworks, a log
-    with the arguments that Megatron-LM or Megatron-SWIFT printed, or saved arguments (args.json).
+    TARGET and REFERENCE are each a YAML of MindSpore Transformers, a launch script of any of the
+    frameworks, a log with the arguments that Megatron-LM or Megatron-SWIFT printed, or saved
+    arguments (args.json).
     """
     output.check_writable(json_file)
 
     import dumpdiff
 
-    from ..reports.stages import settings as report
+    from ..reports.stages import settings
 
     comparison = dumpdiff.settings(
         target,
@@ -67,5 +69,5 @@ def settings(
         target_config=target_config,
         reference_config=reference_config,
     )
-    report.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
-    output.finish(ctx, comparison.verdict, json_file, lambda: report.to_json(comparison))
+    settings.write(comparison, output.build_console(json_file), quiet=quiet, verbose=verbose)
+    output.finish(ctx, comparison.verdict, json_file, lambda: settings.to_json(comparison))

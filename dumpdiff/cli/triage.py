@@ -38,7 +38,8 @@ Examples:
   dumpdiff triage run_mindspore/ run_megatron/
   dumpdiff triage -t log=msrun_log/ -r log=megatron.log -t dump=ms_dump/ -r dump=pt_dump/
 
-Keys of -t and -r are those of a case: settings, model_config, version, data, log, norms, weights, steps, dump.
+Keys of -t and -r are those of a case: settings, model_config, version, data, log, norms, weights,
+steps, dump.
 """
 
 
@@ -92,9 +93,10 @@ def triage(
 ) -> None:
     """Find where a mismatch of two training runs comes from, from everything available.
 
-    CASE is a YAML file that names the inputs of TARGET, the run under test, and of REFERENCE, the trusted one; two
-    folders are searched for inputs. Settings, data, logs, local norms, checkpoints, dumps and optimizer steps are
-    compared in the order of the precision guide; missing inputs are skipped and reported.
+    CASE is a YAML file that names the inputs of TARGET, the run under test, and of REFERENCE, the
+    trusted one; two folders are searched for inputs. Settings, data, logs, local norms,
+    checkpoints, dumps and optimizer steps are compared in the order of the precision guide; missing
+    inputs are skipped and reported.
     """
     if init:
         _write_case(inputs, case_file)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..model.arrays import AnyArray, Flags
-from ..model.dtypes import LONE_MASK, MASK
+from ..model.dtypes import LONE_MASK_MAGNITUDE, MASK_MAGNITUDE
 
 #: Elements per block: four blocks of float32 stay in a core's cache. It is also the neighborhood
 #: over which the root mean square "around" an element is taken.
@@ -113,7 +113,7 @@ def _iterate_blocks(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArr
         energy = float(np.dot(b, b)) + float(np.dot(a, a))
         if not _MIN_ENERGY < energy < _MAX_ENERGY:
             a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
-        if energy < MASK**2:  # no element can be a mask, and NaN or Inf would show in the sum
+        if energy < MASK_MAGNITUDE**2:  # no element can be a mask, and NaN or Inf would show in the sum
             yield a, b, 0
             continue
         excluded_a, excluded_b = find_nonfinite_or_masked(a), find_nonfinite_or_masked(b)
@@ -130,13 +130,13 @@ def find_nonfinite_or_masked(block: AnyArray) -> Flags:
     """
     low = float(np.min(block, initial=0.0, where=np.isfinite(block)))
     excluded: Flags = ~np.isfinite(block)
-    if low > -MASK:
+    if low > -MASK_MAGNITUDE:
         return excluded
     is_masked = block <= _MASK_SHARE * low
     is_between = (block <= _GAP_SHARE * low) & ~is_masked & ~excluded
     if is_between.any():
         return excluded
-    if low <= -LONE_MASK or np.count_nonzero(is_masked) > 1:
+    if low <= -LONE_MASK_MAGNITUDE or np.count_nonzero(is_masked) > 1:
         excluded |= is_masked
     return excluded
 

@@ -16,7 +16,7 @@ from ..alignment import Alignment
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import UNIT_ROUNDOFF, unit_roundoff
+from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
 from ..rulebook import Rules
 
@@ -62,7 +62,7 @@ def compute_tolerances(
     recorded in the narrow type by one u more.
     """
     target, reference = alignment.target, alignment.reference
-    coarse_dtype = max(target.coarsest_dtype, reference.coarsest_dtype, key=unit_roundoff)
+    coarse_dtype = max(target.coarsest_dtype, reference.coarsest_dtype, key=get_unit_roundoff)
     target_dtypes = target.classes["dtype"].to_numpy()[target_ids]
     reference_dtypes = reference.classes["dtype"].to_numpy()[reference_ids]
     producers = target.classes["producer"].to_numpy()[target_ids].tolist()
@@ -87,7 +87,7 @@ def compute_tolerances(
             continue
         if not is_graph_input(reference, int(reference_ids[row])):
             continue
-        units = max(unit_roundoff(dtype_t), unit_roundoff(dtype_r))
+        units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
         if units > 0:
             if has_narrow_statistics and not has_files[row]:
                 units = 2 * units
@@ -153,12 +153,12 @@ def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     floating = [dtype for dtype in (dtype_t, dtype_r) if dtype in UNIT_ROUNDOFF]
     if not floating:
         return dtype_t
-    return min(floating, key=unit_roundoff)
+    return min(floating, key=get_unit_roundoff)
 
 
 def _limit_precision(dtype: str, coarse_dtype: str) -> str:
     """Return ``dtype``, or ``coarse_dtype`` if that is a coarser floating type."""
-    if dtype in UNIT_ROUNDOFF and unit_roundoff(dtype) < unit_roundoff(coarse_dtype):
+    if dtype in UNIT_ROUNDOFF and get_unit_roundoff(dtype) < get_unit_roundoff(coarse_dtype):
         return coarse_dtype
     return dtype
 

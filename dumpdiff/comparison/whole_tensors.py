@@ -11,7 +11,7 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
 from ..model.threads import map_in_threads
 from ..model.trace import Problem
@@ -166,7 +166,7 @@ def load_shaped_tensor(flow: Flow, tensor: int) -> AnyArray:
 
 def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:
     """Return the less precise of two floating dtypes, '' if they have the same precision."""
-    unit_t, unit_r = unit_roundoff(dtype_t), unit_roundoff(dtype_r)
+    unit_t, unit_r = get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r)
     if unit_t == unit_r or 0.0 in (unit_t, unit_r):
         return ""
     return dtype_t if unit_t > unit_r else dtype_r

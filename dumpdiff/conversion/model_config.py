@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .canonical import CanonicalCheckpoint
@@ -74,12 +74,20 @@ def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         settings.setdefault("rope_theta", rope_parameters.get("rope_theta"))
     facts = {}
     for fact, spelling in _SPELLINGS.items():
-        values = [settings.get(name) for name in spelling if name]
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        if numbers:
-            facts[fact] = numbers[0]
+        value = _read_number(settings, spelling)
+        if value is not None:
+            facts[fact] = value
     measured_facts = _measure_facts(model)
     return facts | {fact: value for fact, value in measured_facts.items() if value is not None}
+
+
+def _read_number(settings: Mapping[str, Any], names: Sequence[str]) -> int | float | None:
+    """Return the first setting that is a number, None if there is none."""
+    for name in names:
+        value = settings.get(name) if name else None
+        if isinstance(value, (int, float)):
+            return value
+    return None
 
 
 def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:

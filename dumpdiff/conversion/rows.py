@@ -12,7 +12,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Ints
 from ..weight_comparison import casts
-from ..weight_comparison.matrix import CHUNK, Matrix, stack_rows
+from ..weight_comparison.matrix import CHUNK, Matrix, concatenate_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def join_rows(parts: Sequence[Rows], order: Ints) -> Rows:
     for part in parts:
         joined_orders.append(np.where(part.order >= 0, part.order + start, -1))
         start += part.matrix.shape[0]
-    matrix = stack_rows([part.matrix for part in parts])
+    matrix = concatenate_rows([part.matrix for part in parts])
     return Rows(matrix, np.concatenate(joined_orders)[order], parts[0].vector)
 
 

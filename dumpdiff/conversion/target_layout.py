@@ -163,9 +163,10 @@ def _choose_dtype(path: str, source_dtype: str, dtype: str | None) -> str:
 
     A router's bias correction keeps its dtype, because it is a sum over many steps.
     """
-    if dtype is None or path.endswith("expert_bias"):
+    is_converted = source_dtype in _FLOATING and not path.endswith("expert_bias")
+    if dtype is None or not is_converted:
         return source_dtype
-    return dtype if source_dtype in _FLOATING else source_dtype
+    return dtype
 
 
 def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) -> tuple[str, str]:

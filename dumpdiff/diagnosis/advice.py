@@ -54,23 +54,29 @@ def _advise(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advi
 
 def _find_places(decision: Decision) -> tuple[Place, ...]:
     """Return the place of the cause; that of a low precision is the place where it shows."""
-    if decision.cause == "precision":
-        return ("backward",) if decision.symptom == "gradients" else ("forward",)
     if decision.cause is None or decision.cause == "settings":
         return ()
-    return (decision.cause,)
+    if decision.cause != "precision":
+        return (decision.cause,)
+    if decision.symptom == "gradients":
+        return ("backward",)
+    return ("forward",)
 
 
 def _advise_missing_inputs(case: Case, evidence: Evidence) -> Iterator[Advice]:
     """Advise on inputs if nothing differs and too little was given."""
     unread_inputs = [_advise_unreadable(evidence, stage.name) for stage in evidence.stages]
-    yield from dict.fromkeys(advice for advice in unread_inputs if advice is not None)
-    if evidence.logs is None and evidence.find_stage("logs") is None:
+    for advice in dict.fromkeys(unread_inputs):
+        if advice is not None:
+            yield advice
+    lacks_logs = evidence.logs is None and evidence.find_stage("logs") is None
+    lacks_dumps = evidence.dumps is None and evidence.find_stage("forward") is None
+    if lacks_logs:
         yield Advice(
             "give the training logs of both runs: they show at which step the runs diverge"
             " (log: in the case)"
         )
-    if evidence.dumps is None and evidence.find_stage("forward") is None:
+    if lacks_dumps:
         yield from _advise_forward(case, evidence)
 
 
@@ -199,11 +205,13 @@ def _list_dump_commands(step: int) -> tuple[str, ...]:
 
 
 def _advise_schedule(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    why = "use the same warmup, peak, decay and end of the learning rate in both runs"
+    advice = "use the same warmup, peak, decay and end of the learning rate in both runs"
     if evidence.logs is not None:
-        yield Advice(f"{why}; both curves:", (commands.format_logs(case, "--svg", "curves.svg"),))
+        yield Advice(
+            f"{advice}; both curves:", (commands.format_logs(case, "--svg", "curves.svg"),)
+        )
     else:
-        yield Advice(why)
+        yield Advice(advice)
 
 
 def _advise_optimizer(case: Case, evidence: Evidence) -> Iterator[Advice]:

@@ -102,9 +102,12 @@ def build_run(inputs: Mapping[str, str]) -> Run:
     """
     for key in inputs:
         if key not in INPUTS:
-            raise DumpError(f"'{key}' is no input of a run; expected one of {', '.join(INPUTS)}")
+            expected_keys = ", ".join(INPUTS)
+            raise DumpError(f"'{key}' is no input of a run; expected one of {expected_keys}")
     for key, value in inputs.items():
-        if key not in _NO_PATHS and not _has_files(key, Path(value)):
+        if key in _NO_PATHS:
+            continue
+        if not _has_files(key, Path(value)):
             raise DumpError(f"{value}: no such file or folder (given as {key})")
     return Run(**inputs)
 

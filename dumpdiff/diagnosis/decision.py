@@ -46,9 +46,8 @@ class Decision:
     verdict: Verdict  #: agree: no cause found, and all stages with input agree
     symptom: Symptom
     cause: Cause | None  #: None if nothing differs, or if the place is not known
-    candidates: tuple[
-        Place, ...
-    ]  #: remaining places, if the runs differ and the place is not known
+    #: Remaining places, if the runs differ and the place is not known.
+    candidates: tuple[Place, ...]
     headline: str
     evidence: tuple[str, ...] = ()
     other_differences: tuple[str, ...] = ()  #: what else differs, and may be another cause
@@ -144,7 +143,9 @@ def _decide_by_place(
         candidates=(),
         headline=f"{_CAUSE_HEADLINES[cause]}: {reason}",
         evidence=tuple(dict.fromkeys(lines)),
-        other_differences=tuple(f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers),
+        other_differences=tuple(
+            f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers
+        ),
         ruled_out=_list_ruled_out(answers, first.place),
         missing=_list_missing(evidence, answers, first.place),
     )
@@ -244,16 +245,22 @@ def _decide_without_difference(
 
 
 def _explain_by_precision(evidence: Evidence, place: Place) -> str:
-    """Return how a narrower dtype explains a difference, '' if it does not."""
+    """Return how a narrower dtype explains a difference, '' if it does not.
+
+    The first finding of a dump decides, if it has causes; else the norms do.
+    """
+    findings = []
     if evidence.dumps is not None:
         findings = select_phase_findings(evidence.dumps, place)
-        if findings and findings[0].causes:
-            cause = findings[0].causes[0]
-            return cause.text if cause.name == _LOW_PRECISION else ""
-    if place == "backward" and evidence.norms is not None and evidence.norms.patterns:
-        pattern = evidence.norms.patterns[0]
-        return f"{pattern.summary}: {pattern.cause}" if pattern.kind == "precision" else ""
-    return ""
+    if findings and findings[0].causes:
+        cause = findings[0].causes[0]
+        return cause.text if cause.name == _LOW_PRECISION else ""
+    if place != "backward" or evidence.norms is None:
+        return ""
+    if evidence.norms.pattern_kind != "precision":
+        return ""
+    pattern = evidence.norms.patterns[0]
+    return f"{pattern.summary}: {pattern.cause}"
 
 
 def _list_answers(answers: Mapping[Place, PlaceAnswer], last: Place) -> list[PlaceAnswer]:

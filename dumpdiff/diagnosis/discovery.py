@@ -92,12 +92,14 @@ def _is_checkpoint(path: Path) -> bool:
 
 def _is_log(path: Path) -> bool:
     """Return whether a path is a training log, or a folder of them."""
-    if not path.is_dir() and not path.is_file():
-        return False
-    files = list(path.iterdir()) if path.is_dir() else [path]
-    if not any(file.suffix in _LOG_SUFFIXES for file in files):
-        return False
-    return _is_readable(path, read_log)
+    files: list[Path] = []
+    if path.is_dir():
+        files = list(path.iterdir())
+    elif path.is_file():
+        files = [path]
+    if any(file.suffix in _LOG_SUFFIXES for file in files):
+        return _is_readable(path, read_log)
+    return False
 
 
 def _is_settings(path: Path) -> bool:
@@ -182,8 +184,10 @@ def format_case(case: Case, folder: Path) -> str:
 def _format_path(path: str, folder: Path) -> str:
     """Return a path relative to the folder, in quotes if YAML would read it as something else."""
     relative_path = os.path.relpath(path, folder)
+    if relative_path.startswith("../"):
+        return relative_path
     is_plain = all(character.isalnum() or character in "/._-" for character in relative_path)
-    if (is_plain and relative_path[0] not in "-.") or relative_path.startswith("../"):
+    if is_plain and relative_path[0] not in "-.":
         return relative_path
     escaped_path = relative_path.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped_path}"'

@@ -53,8 +53,12 @@ def answer_places(evidence: Evidence) -> dict[Place, PlaceAnswer]:
     """Return an answer for each place, in order."""
     answers: dict[Place, PlaceAnswer] = {}
     for place, sources in _SOURCES.items():
-        candidates = [source(evidence) for source in sources]
-        answers[place] = _merge_answers(place, [answer for answer in candidates if answer])
+        place_answers = []
+        for source in sources:
+            answer = source(evidence)
+            if answer is not None:
+                place_answers.append(answer)
+        answers[place] = _merge_answers(place, place_answers)
     return answers
 
 
@@ -188,7 +192,9 @@ def _read_first_norm(evidence: Evidence) -> PlaceAnswer | None:
 
 def _read_second_loss(evidence: Evidence) -> PlaceAnswer | None:
     """Answer with an equal second loss: it follows from the first update."""
-    check = check_second_loss(evidence.logs) if evidence.logs is not None else None
+    if evidence.logs is None:
+        return None
+    check = check_second_loss(evidence.logs)
     if check is None or check.verdict != "agree":
         return None
     return PlaceAnswer("optimizer", "agree", check.summary, (), "logs")

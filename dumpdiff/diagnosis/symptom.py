@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from ..model.formatting import format_number
 from ..model.verdict import Verdict
 from ..run_settings import SettingsComparison
 from ..training_logs import LogComparison
+from ..training_logs.curves import Curves
 from ..training_logs.migration_standard import Check
 
 #: In the order of the precision guide's tree.
@@ -57,7 +58,7 @@ def check_first_loss(logs: LogComparison, settings: SettingsComparison | None) -
         return check
     rounding = logs.target.loss_resolution + logs.reference.loss_resolution
     scale = abs(float(logs.reference_loss[0]))
-    limit = _LOSS_ROUNDOFFS * unit_roundoff(dtype) * scale + rounding
+    limit = _LOSS_ROUNDOFFS * get_unit_roundoff(dtype) * scale + rounding
     if check.value <= min(limit, check.limit):
         return check
     message = (
@@ -72,12 +73,17 @@ def check_second_loss(logs: LogComparison) -> Check | None:
     check = find_check(logs, "second loss")
     if check is None or [int(step) for step in logs.steps[:2]] != [1, 2]:
         return None
-    for curves in (logs.target, logs.reference):
-        if curves.rate_of == "used":
-            first_rates = curves.rate[curves.steps == 1]
-            if len(first_rates) and first_rates[0] == 0:
-                return None
+    if _starts_at_rate_zero(logs.target) or _starts_at_rate_zero(logs.reference):
+        return None
     return check
+
+
+def _starts_at_rate_zero(curves: Curves) -> bool:
+    """Return whether step 1 of a log used a learning rate of 0."""
+    if curves.rate_of != "used":
+        return False
+    first_rates = curves.rate[curves.steps == 1]
+    return len(first_rates) > 0 and bool(first_rates[0] == 0)
 
 
 def check_first_norm(logs: LogComparison) -> Check | None:

@@ -103,7 +103,7 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
         has_share = is_sum[child] and rms[child] > 0
         if not has_share:
             return 1.0
-        share = rms[node] / rms[child]
+        share: float = rms[node] / rms[child]
         if not math.isfinite(share):
             return 1.0
         return min(1.0, share)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..model.arrays import Ints
-from ..model.dtypes import UNIT_ROUNDOFF, is_floating, unit_roundoff
+from ..model.dtypes import UNIT_ROUNDOFF, is_floating, get_unit_roundoff
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
 from ..model.trace import PHASES
@@ -131,8 +131,8 @@ def _find_coarser_dtype(graph: JointGraph, location: Location) -> str:
     """
     dtype_t = _find_coarsest_dtype(location, location.target, graph.target_classes)
     dtype_r = _find_coarsest_dtype(location, location.reference, graph.reference_classes)
-    roundoff_t = unit_roundoff(dtype_t) if dtype_t else 0.0
-    roundoff_r = unit_roundoff(dtype_r) if dtype_r else 0.0
+    roundoff_t = get_unit_roundoff(dtype_t) if dtype_t else 0.0
+    roundoff_r = get_unit_roundoff(dtype_r) if dtype_r else 0.0
     if roundoff_t == roundoff_r:
         return ""
     error = float(graph.comparison.pairs["error"].iat[location.node])
@@ -149,7 +149,7 @@ def _find_coarsest_dtype(location: Location, side: SideLocation, classes: Ints) 
         if value >= 0:
             dtypes.append(str(side.flow.list_column("dtype")[value]))
     floating_dtypes = [dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF]
-    return max(floating_dtypes, key=unit_roundoff, default="")
+    return max(floating_dtypes, key=get_unit_roundoff, default="")
 
 
 def _build_finding(
@@ -242,10 +242,11 @@ def _describe_evidence(
         facts.append(f"layout {row['layout']}")
     if ancestry.ancestors:
         worst_error = format_number(ancestry.worst_agreeing_error)
-        facts.append(
-            f"the {len(ancestry.ancestors)} nearest values it was computed from agree "
-            f"(largest error {worst_error})"
-        )
+        n_inputs = len(ancestry.ancestors)
+        agreement = "its nearest compared input agrees"
+        if n_inputs > 1:
+            agreement = f"its {n_inputs} nearest compared inputs agree"
+        facts.append(f"{agreement} (largest error {worst_error})")
     if location.unpaired_nodes:
         n_target = sum(graph.target_classes[node] >= 0 for node in location.unpaired_nodes)
         n_reference = len(location.unpaired_nodes) - n_target

@@ -64,12 +64,18 @@ def _is_untrained(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
     consumer_kinds = {kinds[op] for op in consumers}
     if not consumers or not consumer_kinds <= _ELEMENTWISE_KINDS:
         return False
+    trained_inputs = _find_trained_inputs(flow, kinds, consumers)
+    return bool(trained_inputs) and value not in trained_inputs
+
+
+def _find_trained_inputs(flow: Flow, kinds: Sequence[str], ops: Sequence[int]) -> set[int]:
+    """Return the inputs of the ops to which gradients flow back from their outputs."""
     gradient_edges = {(output, read) for output, read, _ in find_gradients(flow, kinds).by_edge}
     trained_inputs = set()
-    for op in consumers:
+    for op in ops:
         edges = {(output, read) for output in flow.writes[op] for read in flow.reads[op]}
         trained_inputs |= {read for _, read in edges & gradient_edges}
-    return bool(trained_inputs) and value not in trained_inputs
+    return trained_inputs
 
 
 def _list_forward_consumers(flow: Flow, value: int) -> list[int]:

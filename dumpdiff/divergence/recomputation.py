@@ -15,7 +15,7 @@ from ..comparison.layouts import find_common_layout
 from ..comparison.whole_tensors import load_shaped_tensor
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
-from ..model.dtypes import is_floating, unit_roundoff
+from ..model.dtypes import is_floating, get_unit_roundoff
 from ..model.errors import DumpError
 from ..operators import (
     KINDS,
@@ -145,7 +145,7 @@ def _has_narrow_dtype(graph: JointGraph, node: int) -> bool:
     alignment = graph.comparison.alignment
     dtype_t = alignment.target.list_column("dtype")[int(graph.target_classes[node])]
     dtype_r = alignment.reference.list_column("dtype")[int(graph.reference_classes[node])]
-    return max(unit_roundoff(str(dtype_t)), unit_roundoff(str(dtype_r))) > _FLOAT32_ROUNDOFF
+    return max(get_unit_roundoff(str(dtype_t)), get_unit_roundoff(str(dtype_r))) > _FLOAT32_ROUNDOFF
 
 
 def _is_first_output(flow: Flow, rows: Sequence[int], value: int) -> bool:
@@ -205,7 +205,7 @@ def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, f
             if node >= len(errors) or not np.isfinite(errors[node]):
                 return []
             if errors[node] > 0:
-                roundoff = max(unit_roundoff(dtype), _FLOAT32_ROUNDOFF)
+                roundoff = max(get_unit_roundoff(dtype), _FLOAT32_ROUNDOFF)
                 differing_inputs.append((position, roundoff))
         position += 1
     return differing_inputs if position == len(op.execution.inputs) else []
@@ -214,7 +214,9 @@ def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, f
 def _is_positional(flow: Flow, row: int) -> bool:
     """Return whether a tensor is in ``Execution.inputs``, not in its keyword arguments."""
     slot = str(flow.tensors["slot"].iat[row]).partition(".")[2]
-    return bool(flow.tensors["slot_kind"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
+    return (
+        bool(flow.tensors["slot_kind"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
+    )
 
 
 def _measure_enlargement(

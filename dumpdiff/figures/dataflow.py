@@ -52,7 +52,7 @@ class Dataflow:
         return str(self.flow.list_column("phase")[value])
 
     def get_unrecorded_output(self, op: int) -> int:
-        """Return the value that an op of :meth:`with_unmade_value` stands for, -1 for other ops."""
+        """Return the output of an op of :meth:`with_unrecorded_producer`, -1 for other ops."""
         return max(-1, op - len(self.flow.phases))
 
     def with_unrecorded_producer(self, value: int) -> tuple[Dataflow, int]:
@@ -83,9 +83,9 @@ class Dataflow:
 
         These are its outputs, and the gradients that a backward call received.
         """
-        unmade_value = self.get_unrecorded_output(op)
-        if unmade_value >= 0:
-            return (unmade_value,)
+        unrecorded_output = self.get_unrecorded_output(op)
+        if unrecorded_output >= 0:
+            return (unrecorded_output,)
         return tuple(dict.fromkeys((*self.flow.writes[op], *_list_taken_gradients(self.flow, op))))
 
 

@@ -118,7 +118,7 @@ def _build_node(sides: ComparedSides, side: int, op: int, level: int, partner: i
     state, error = sides.value_states[side].find_worst(dataflow.list_results(op))
     value = dataflow.get_unrecorded_output(op)
     if value >= 0:
-        name, kind = _name_unmade_value(dataflow.flow, value)
+        name, kind = _name_unrecorded_output(dataflow.flow, value)
         return Node(name, kind, "", state, level, partner, error, source="", stack="")
     name, forward_op = str(ops["name"].iat[op]), int(ops["forward"].iat[op])
     called_op = op
@@ -137,7 +137,7 @@ def _build_node(sides: ComparedSides, side: int, op: int, level: int, partner: i
     )
 
 
-def _name_unmade_value(flow: Flow, value: int) -> tuple[str, str]:
+def _name_unrecorded_output(flow: Flow, value: int) -> tuple[str, str]:
     """Return (name, kind) of the node for a value that no recorded op produced."""
     parameter = str(flow.list_column("parameter")[value])
     if parameter:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comparison.metrics import find_nonfinite_or_masked
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import MASK
+from ..model.dtypes import MASK_MAGNITUDE
 from ..model.finding_context import DifferenceMap, Histogram
 from .histograms import Bins, count_values, merge_bins
 
@@ -149,7 +149,7 @@ def _split_complex(array: AnyArray) -> AnyArray:
 
 def _find_excluded(values: Floats) -> Flags | None:
     """Return which elements are masked or non-finite, None if there are none."""
-    if not values.size or (values.min() > -MASK and values.max() < np.inf):
+    if not values.size or (values.min() > -MASK_MAGNITUDE and values.max() < np.inf):
         return None
     return find_nonfinite_or_masked(values)
 

@@ -131,7 +131,8 @@ class NormComparison:
                 names = ", ".join(unpaired_names[:_MAX_NAMES])
                 if len(unpaired_names) > _MAX_NAMES:
                     names += ", ..."
-                yield f"{len(unpaired_names)} of the {side_name}'s parameters have no partner: {names}"
+                count = len(unpaired_names)
+                yield f"{count} of the {side_name}'s parameters have no partner: {names}"
 
     def _compute_median(self) -> float:
         """Return the median of all finite relative differences."""

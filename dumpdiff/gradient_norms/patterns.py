@@ -294,7 +294,8 @@ def _reaches_head(differing_rows: Sequence[Row], inconclusive_above: Sequence[Ro
     """
     if not inconclusive_above:
         return True
-    if max(row.depth or 0 for row in differing_rows) == FIRST_IN_BACKWARD:
+    largest_depth = max(row.depth or 0 for row in differing_rows)
+    if largest_depth == FIRST_IN_BACKWARD:
         return True
     differences = [row.relative for row in differing_rows]
     differences_above = [row.relative for row in inconclusive_above]

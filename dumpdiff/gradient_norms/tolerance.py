@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..model.arrays import Flags, Floats
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from .norms import Norms
 from .row import Row, State
 
@@ -43,7 +43,7 @@ _MIN_FACTOR_NORMS = 4
 _FACTOR_SPREAD = 1e-3
 #: A difference below this share of the global norm is rounding only: some unit roundoffs of
 #: float32, for sums over thousands of tokens.
-_ROUNDING_SHARE = 8 * unit_roundoff("float32")
+_ROUNDING_SHARE = 8 * get_unit_roundoff("float32")
 #: The gradient of a key's bias is zero except for rounding, since softmax does not change if all
 #: scores of a query are shifted. This is not true if positions rotate keys. So it counts as zero
 #: only if it is less than this share of the query's bias on both sides.
@@ -75,7 +75,7 @@ def choose_precision(target: Norms, reference: Norms, requested_precision: str) 
     precisions = (target.precision, reference.precision)
     half_precisions = [name for name in precisions if name in _HALF_PRECISIONS]
     if half_precisions:
-        return max(half_precisions, key=unit_roundoff)
+        return max(half_precisions, key=get_unit_roundoff)
     if precisions == ("float32", "float32"):
         return "float32"
     return ""

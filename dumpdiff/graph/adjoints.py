@@ -121,7 +121,7 @@ def _contains_all(flow: Flow, module: int, calls: Sequence[int]) -> bool:
 
 
 def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int]]:
-    """Return per op the classes of its positional floating tensors in slots of these kinds, in order."""
+    """Return per op the classes of its positional floating tensors of these kinds of slot."""
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
     names = ("op", "slot_kind", "slot", "dtype", "constant")
     columns = [flow.tensors[name].tolist() for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
@@ -66,7 +66,7 @@ class Flow:
         is_computed = (self.classes["producer"] >= 0) & (self.classes["size"] > 1)
         shares = self.classes.loc[is_computed, "dtype"].value_counts(normalize=True)
         common_dtypes = shares.index[(shares >= _COMMON_DTYPE_SHARE).to_numpy()]
-        return max(["float32", *map(str, common_dtypes)], key=unit_roundoff)
+        return max(["float32", *map(str, common_dtypes)], key=get_unit_roundoff)
 
     @cached_property
     def graph(self) -> nx.DiGraph:

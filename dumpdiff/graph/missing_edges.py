@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.dtypes import is_discrete, unit_roundoff
+from ..model.dtypes import is_discrete, get_unit_roundoff
 from ..model.trace import FORWARD
 from .dataflow import Flow
 
@@ -139,7 +139,7 @@ def _is_cast(flow: Flow, value: int, source: int) -> bool:
     """Return whether the types differ and the statistics agree to the roundoff of the narrower."""
     dtype = str(flow.list_column("dtype")[value])
     source_dtype = str(flow.list_column("dtype")[source])
-    slack = _CAST_ROUNDOFFS * max(unit_roundoff(dtype), unit_roundoff(source_dtype))
+    slack = _CAST_ROUNDOFFS * max(get_unit_roundoff(dtype), get_unit_roundoff(source_dtype))
     if dtype == source_dtype or flow.sizes[value] != flow.sizes[source] or slack == 0:
         return False
     for name in ("max", "min", "norm"):

@@ -1,1 +1,1 @@
-"""What every package speaks: traces, results, findings, dtypes, errors, and how numbers are formatted."""
+"""Data that all packages share: traces, results, findings, dtypes, errors, formatted numbers."""

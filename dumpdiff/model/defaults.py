@@ -1,11 +1,13 @@
-"""What a comparison is asked for where nobody says otherwise."""
+"""Default options of a comparison."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: A verdict 'aligned' needs this share of each side's forward (and backward) ops compared, or leading only to what was.
+#: Minimum share of each side's forward (and backward) ops for the verdict 'aligned'. An op counts
+#: if it was compared or if it reconverged: everything computed from it agrees.
 MIN_COVERAGE: Final = 0.7
 
-#: Ranks of the findings that are explained unasked: later ones mostly follow from these, and each costs a moment.
-EXPLAINED: Final = (1, 2, 3)
+#: Ranks of the findings whose causes are searched by default. Later findings mostly follow from
+#: these, and each search takes time.
+EXPLAINED_RANKS: Final = (1, 2, 3)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from .errors import DumpError
 
-#: What diverges. ``parameter``, ``constant`` (a table that training does not change) and ``input`` are given to the
-#: run; all other kinds are about what the run computes.
+#: What diverges. ``parameter``, ``constant`` (a table that training does not change) and ``input``
+#: are given to the run; all other kinds are about what the run computes.
 Kind = Literal[
     "introduced",
     "region",
@@ -23,9 +23,9 @@ Kind = Literal[
     "missing",
 ]
 
-_ID_LENGTH = (
-    8  #: hex digits: a result has at most a few thousand findings, a clash is one in a million
-)
+#: Hexadecimal digits of an id. A result has at most a few thousand findings, so that two equal ids
+#: are improbable: 1,000 findings clash with a probability of about 1e-4.
+_ID_LENGTH = 8
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Cause:
 
     #: ``epsilon``, ``mask-missing``, ``weight-scaled``, ...; docs/explain.md lists all
     name: str
-    #: one sentence: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8"
+    #: one sentence: "layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05;
+    #: residual 3.0e-8"
     text: str
     #: relative L2 of what the hypothesis leaves unexplained
     residual: float
@@ -66,7 +67,8 @@ class Finding:
     evidence: tuple[str, ...]
     #: 'target' and 'reference' -> file:line of the user's code
     source: Mapping[str, str] = field(default_factory=dict)
-    #: the side that is wrong: target, reference, both or unknown; '' if the finding was not explained
+    #: the side that is wrong: target, reference, both or unknown; '' if the finding was not
+    #: explained
     side: str = ""
     #: hypotheses that explain it, best first
     causes: tuple[Cause, ...] = ()
@@ -77,7 +79,7 @@ class Finding:
 
     @property
     def id(self) -> str:
-        """A short identity, made of kind, ops and slots: the same whatever the rules call the modules.
+        """A short identity made of kind, ops and slots; it does not depend on rules for names.
 
         Commands take it in place of the rank, and the HTML report uses it as an anchor.
         """
@@ -87,13 +89,14 @@ class Finding:
 
     @property
     def is_given(self) -> bool:
-        """Whether it is about something the model holds: a parameter or a constant."""
+        """Whether it is about something that the model holds: a parameter or a constant."""
         return self.kind in ("parameter", "constant")
 
     def explain(self) -> Finding:
         """Return this finding with its causes.
 
-        Raises DumpError if the dumps are no longer where they were, or if the finding was not made by the library.
+        Raises DumpError if the dumps are no longer where they were, or if the finding was not made
+        by the library.
         """
         if self.causes or self.unexplained:
             return self

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-SideName = Literal["target", "reference"]
 
 
 @dataclass(frozen=True)

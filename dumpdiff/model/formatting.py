@@ -1,15 +1,21 @@
-"""Numbers as a person reads them, the same in findings and reports."""
+"""Numbers and names for people, in the same form in findings and reports."""
 
 from __future__ import annotations
 
 import math
 
+#: Added before rounding down to tenths of a percent: more than the rounding error of a double near
+#: 1000 (1e-13), far less than a tenth.
+_ROUNDING_ADDEND = 1e-9
+
 
 def format_number(value: float) -> str:
-    """Two significant digits, which is all that an error has to say; '-' where nothing was measured.
+    """Return a number with two significant digits, enough for an error; '-' for NaN.
 
-    >>> number(3.14e-2), number(0.0), number(float("nan")), number(float("inf"))
-    ('3.1e-2', '0', '-', 'inf')
+    >>> format_number(3.14e-2), format_number(0.0)
+    ('3.1e-2', '0')
+    >>> format_number(float("nan")), format_number(float("inf"))
+    ('-', 'inf')
     """
     if math.isnan(value):
         return "-"
@@ -20,14 +26,17 @@ def format_number(value: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share in 0..1 as percent, rounded down: only everything is 100 %.
+    """Return a share (0..1) as percent, rounded down so that only 1 is 100 %; '-' for NaN.
 
-    >>> percent(0.98215), percent(0.99999), percent(1.0), percent(float("nan"))
-    ('98.2 %', '99.9 %', '100 %', '-')
+    >>> format_percent(0.98215), format_percent(0.99999)
+    ('98.2 %', '99.9 %')
+    >>> format_percent(1.0), format_percent(float("nan"))
+    ('100 %', '-')
     """
     if math.isnan(share):
         return "-"
-    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as 56.9 %.
+    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as
+    # 56.9 %.
     tenths = math.floor(share * 1000 + 1e-9)
     if share < 1:
         tenths = min(tenths, 999)
@@ -35,13 +44,19 @@ def format_percent(share: float) -> str:
 
 
 def escape_control(text: str) -> str:
-    r"""Text from a dump without control characters: a name must not drive the terminal or break the line.
+    r"""Return text from a dump with its control characters escaped.
 
-    >>> printable("a\x1b[2Jb\n")
+    A name must not control the terminal or break the line.
+
+    >>> escape_control("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
+    return "".join(_escape_character(character) for character in text)
+
+
+def _escape_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, and when it only costs time."""
+"""A pause of Python's cyclic garbage collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """No cyclic collection: tables and graphs are many objects and no cycles, and walking them costs a third more."""
+    """Run the body without cyclic garbage collection.
+
+    Tables and graphs are many objects without cycles; to traverse them again and again takes a
+    third more time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a comparison found: plain data that every report prints and a program can read."""
+"""The result of a comparison: plain data for reports and programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "reference_slot": "input.0, output.0, parameter.weight",
     "phase": "forward, backward, optimizer, communication",
     "scope": "canonical scope, '' if unknown",
-    "layout": "how the target's tensor is laid out in the reference's: same, reshape, transpose(0,2,1), concat(3), ...",
+    "layout": "the target's tensor in the reference's: same, reshape, transpose(0,2,1), concat(3), ...",
     "target_dtype": "",
     "reference_dtype": "",
     "target_shape": "tuple or None",
     "reference_shape": "tuple or None",
     "target_max": "", "target_min": "", "target_mean": "", "target_norm": "",
     "reference_max": "", "reference_min": "", "reference_mean": "", "reference_norm": "",
-    "error": "the number that is judged: relative L2 of whole tensors, else the largest statistic difference",
+    "error": "what is judged: relative L2 of whole tensors, else the largest statistic difference",
     "metric": "what error is: relative_l2, statistics, mismatches (discrete), hash",
     "tolerance": "what error is judged against",
     "relative_l2": "||t - r|| / ||r||, whole tensors only",
@@ -45,8 +45,9 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "nonfinite_mismatch": "elements that are NaN or Inf on one side only (or of other sign)",
     "rounded_error": "error after rounding the wider dtype to the narrower, NaN where dtypes agree",
     "state": "agreeing, introduced, propagated, amplified, incomparable",
-    "confidence": "0..1: how sure it is that the two tensors are the same",
-    "evidence": "value, parameter, name, structure, role, layout joined by '+'",
+    "confidence": "0..1: how certain it is that the two tensors correspond",
+    "evidence": "why they are paired: value, near value, scaled value, parameter, name, structure, role,"
+    " gradient, update, last, layout (docs/glossary.md)",
 }  # fmt: skip
 
 #: One row per op that has no partner, of either side.
@@ -56,19 +57,20 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
     "kind": "",
     "phase": "",
     "scope": "canonical scope, '' if unknown",
-    "reason": "no tensor to compare, reconverged (all that follows agrees again), region, no statistics, no partner",
+    "reason": "no tensor to compare, reconverged (later ops agree again), region, no statistics, ...",
 }
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Something learned where the runs agree: this run's ops of one side that are ops of the other."""
+    """Kinds of ops of one side that compute the same as kinds of the other, where the runs agree."""
 
-    target: tuple[str, ...]  #: kinds, in order: ('Sigmoid', 'Mul')
-    reference: tuple[
-        str, ...
-    ]  #: kinds, in order: ('Functional.silu',); of a backward call 'Functional.siluBackward'
-    count: int  #: how often it was seen
+    #: kinds, in order: ('Sigmoid', 'Mul')
+    target: tuple[str, ...]
+    #: kinds, in order: ('Functional.silu',); of a backward call 'Functional.siluBackward'
+    reference: tuple[str, ...]
+    #: number of occurrences
+    count: int
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,22 @@ class Side:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A second run of the reference, in figures; a spread is the error of one of the two runs against the other."""
+    """A second run of the reference, in figures.
+
+    A spread is the error of one of the two runs against the other.
+    """
 
     source: Source
     values: int  #: computed values of the reference whose spread was measured
-    estimated: int  #: computed values that have that of the values around them
+    estimated: int  #: computed values whose spread was taken from the values around them
     median: float  #: of the measured spreads, NaN if there are none
     largest: float
     largest_op: str  #: the reference's op that made that value
-    unusable: str = ""  #: why nothing can be judged against it, '' if it served
+    unusable: str = ""  #: why nothing can be judged against it, '' if it was used
 
 
 class Backend(Protocol):
-    """What the library can do with a result that the result, being plain data, cannot do itself."""
+    """Writes results; a result itself is plain data and cannot."""
 
     def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
         """Write ``result`` as ``output``: html, markdown, junit, json or csv.
@@ -104,16 +109,16 @@ class Backend(Protocol):
         """
 
     def save(self, result: Result, folder: Path) -> None:
-        """Write everything that reports are made from into ``folder``."""
+        """Write everything that later reports need into ``folder``."""
 
 
 @dataclass(frozen=True)
 class Result:
     """The answer of ``dumpdiff align``: verdict, findings, coverage, and the tables they rest on.
 
-    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output, 'reconverged': ops not
-    compared whose consumers all agree, 'share': compared / total}; for the backward phase of an API dump it counts
-    gradient slots that can be compared.
+    ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output,
+    'reconverged': ops not compared whose consumers all agree, 'share': compared / total}; for the
+    backward phase of an API dump it counts gradient slots that can be compared.
     """
 
     target: Side
@@ -132,7 +137,8 @@ class Result:
     noise_floor: float = float("nan")
     #: the second run of the reference, if one was given
     baseline: Baseline | None = None
-    #: sentences for a person: why inconclusive (first), defaults taken, missing edges that were bridged
+    #: sentences for a person: why inconclusive (first), defaults taken, missing edges that were
+    #: bridged
     notes: tuple[str, ...] = ()
     #: bridges, verified edges, min_coverage, ...
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -146,30 +152,33 @@ class Result:
         return self.findings[0] if self.findings else None
 
     def finding(self, key: int | str) -> Finding:
-        """Return the finding of a rank (1 is the first) or of an id. Raises DumpError if there is none."""
+        """Return the finding of a rank (1 is the first) or of an id.
+
+        Raises DumpError if there is none.
+        """
         for finding in self.findings:
             if key in (finding.rank, str(finding.rank), finding.id):
                 return finding
         raise DumpError(f"the result has no finding {key}; it has {len(self.findings)}")
 
     def to_json(self, file: str | Path | None = None) -> str:
-        """Return the result as JSON (docs/result.schema.json), and write it to ``file`` if one is given."""
+        """Return the result as JSON (docs/result.schema.json), and write it to a given ``file``."""
         return self._render_output("json", file).decode("utf-8")
 
     def to_csv(self, file: str | Path | None = None) -> str:
-        """Return one row per pair of tensors as CSV, and write it to ``file`` if one is given."""
+        """Return one row per pair of tensors as CSV, and write it to a given ``file``."""
         return self._render_output("csv", file).decode("utf-8")
 
     def to_markdown(self, file: str | Path | None = None) -> str:
-        """Return the answer for an issue or a merge request, and write it to ``file`` if one is given."""
+        """Return the answer for an issue or merge request, and write it to a given ``file``."""
         return self._render_output("markdown", file).decode("utf-8")
 
     def to_junit(self, file: str | Path | None = None) -> str:
-        """Return the result as JUnit XML, and write it to ``file`` if one is given."""
+        """Return the result as JUnit XML, and write it to a given ``file``."""
         return self._render_output("junit", file).decode("utf-8")
 
     def to_html(self, file: str | Path | None = None) -> str:
-        """Return the report with drawings as one HTML page, and write it to ``file`` if one is given.
+        """Return the report with drawings as one HTML page, and write it to a given ``file``.
 
         Raises DumpError if the libraries of the extra ``[html]`` are not installed.
         """
@@ -178,7 +187,8 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the complete result into ``folder`` (made if absent) and return it.
 
-        ``dumpdiff.load(folder)`` and ``dumpdiff report folder`` make every report from it, also without the dumps.
+        ``dumpdiff.load(folder)`` and ``dumpdiff report folder`` make every report from it, also
+        without the dumps.
         """
         self._require_backend().save(self, Path(folder))
         return Path(folder)
@@ -203,16 +213,12 @@ class Result:
         """Return the verdict and the first divergence on one line."""
         first = self.first_divergence
         where = f": {first.title}" if first is not None else ""
-        return f"<Result {self.verdict}, {len(self.findings)} findings, {len(self.pairs)} pairs{where}>"
+        counts = f"{len(self.findings)} findings, {len(self.pairs)} pairs"
+        return f"<Result {self.verdict}, {counts}{where}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict, and a table of the first findings."""
-        rows = [
-            "<tr>"
-            + "".join(f"<td>{escape(cell)}</td>" for cell in _build_notebook_row(finding))
-            + "</tr>"
-            for finding in self.findings[:_NOTEBOOK_ROWS]
-        ]
+        rows = [_build_notebook_row(finding) for finding in self.findings[:_NOTEBOOK_ROWS]]
         head = "".join(
             f"<th>{name}</th>" for name in ("#", "id", "kind", "phase", "finding", "causes")
         )
@@ -221,9 +227,12 @@ class Result:
         return f"<p><b>{self.verdict}</b>: {sides}</p>{table if rows else ''}"
 
 
-_NOTEBOOK_ROWS = 10  #: findings that a notebook shows; later ones mostly follow from these
+#: Findings that a notebook shows; later ones mostly follow from these.
+_NOTEBOOK_ROWS = 10
 
 
-def _build_notebook_row(finding: Finding) -> tuple[str, ...]:
+def _build_notebook_row(finding: Finding) -> str:
     causes = "; ".join(cause.text for cause in finding.causes)
-    return str(finding.rank), finding.id, finding.kind, finding.phase, finding.title, causes
+    values = (str(finding.rank), finding.id, finding.kind, finding.phase, finding.title, causes)
+    cells = "".join(f"<td>{escape(value)}</td>" for value in values)
+    return f"<tr>{cells}</tr>"

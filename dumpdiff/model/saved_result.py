@@ -1,4 +1,4 @@
-"""The JSON of an earlier comparison, as far as it is needed to repeat it."""
+"""The part of an earlier comparison's JSON that is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .errors import DumpError
 #: The major version of the schema that is read: docs/result.schema.json.
 SCHEMA_MAJOR = "2"
 
-_LARGEST = 1 << 30  #: bytes; a result of a 20,000-call pair has some ten million
+#: Bytes of a JSON file that is read at all; a result of a 20,000-call pair has some ten million.
+_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class SavedResult:
     finding_ids: tuple[str, ...]
 
     def find_id(self, finding: int | str) -> str:
-        """Return the id of the finding of this rank (1 is the first) or id. Raises DumpError if there is none."""
+        """Return the id of the finding of this rank (1 is the first) or id.
+
+        Raises DumpError if there is none.
+        """
         if str(finding) in self.finding_ids:
             return str(finding)
         if str(finding).isdecimal() and 0 < int(finding) <= len(self.finding_ids):
@@ -48,8 +52,8 @@ def read_saved_result(file: Path) -> SavedResult:
     """Read a result. Raises DumpError if the file is not a result of this major schema version."""
     expected = f"{file}: expected a result of dumpdiff align --json"
     try:
-        if file.stat().st_size > _LARGEST:
-            raise DumpError(f"{expected}, found a file of more than {_LARGEST:,} bytes")
+        if file.stat().st_size > _MAX_BYTES:
+            raise DumpError(f"{expected}, found a file of more than {_MAX_BYTES:,} bytes")
         document = json.loads(file.read_text(encoding="utf-8"))
         major = str(document["schema_version"]).partition(".")[0]
         if major != SCHEMA_MAJOR:
@@ -85,11 +89,11 @@ def _parse(document: Any, file: str) -> SavedResult:
 
 
 def _get_checkpoint(side: Any) -> str | None:
-    """The checkpoint that named the parameters of a side."""
+    """Return the checkpoint that named the parameters of a side, None if there was none."""
     path = side["details"].get("weights")
     return None if path is None else str(path)
 
 
 def _get_common_number(target: Any, reference: Any, name: str) -> int | None:
-    """A number that both sides share; where they differ, the paths already say which part is meant."""
+    """Return a number that both sides share, else None: then the paths already name the parts."""
     return target[name] if target[name] == reference[name] else None

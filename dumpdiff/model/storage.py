@@ -1,7 +1,8 @@
-"""A complete result in one file: everything that reports are made from, so that they can be made without the dumps.
+"""A complete result in one file, from which every report can be made without the dumps.
 
-The file is a NumPy archive (``.npz``) without pickled objects: columns of numbers as arrays, columns of names and the
-rest of the result as JSON. It can come from anyone: nothing in it is executed, and what does not fit is an error.
+The file is a NumPy archive (``.npz``) without pickled objects: columns of numbers as arrays,
+columns of names and the rest of the result as JSON. It can come from anyone: nothing in it is
+executed, and what does not fit is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .arrays import AnyArray
 from .errors import DumpError
 from .result import Result
 
-#: Changes when an older dumpdiff could not read the file, or this one an older file.
+#: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
 FORMAT = 1
 
 _TABLES = ("pairs", "unmatched")
@@ -36,7 +37,7 @@ def write_result(result: Result, file: Path) -> None:
     for table_name in _TABLES:
         arrays |= _encode_table(getattr(result, table_name), table_name)
     document = {
-        field.name: _to_plain(getattr(result, field.name))
+        field.name: _convert_to_plain(getattr(result, field.name))
         for field in dataclasses.fields(result)
         if field.name not in (*_TABLES, *_NOT_STORED)
     }
@@ -46,7 +47,10 @@ def write_result(result: Result, file: Path) -> None:
 
 
 def read_result(file: Path) -> Result:
-    """Read what :func:`write_result` wrote. Raises DumpError if the file is missing, damaged, or of another format."""
+    """Read what :func:`write_result` wrote.
+
+    Raises DumpError if the file is missing, damaged, or of another format.
+    """
     expected = f"{file}: expected a complete result, as dumpdiff align -o FOLDER writes it"
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -57,7 +61,7 @@ def read_result(file: Path) -> Result:
                 )
             tables = {name: _decode_table(archive, name) for name in _TABLES}
         fields = {**document["result"], **tables}
-        return typing.cast(Result, _from_plain(Result, fields))
+        return typing.cast(Result, _build_value(Result, fields))
     except FileNotFoundError as error:
         raise DumpError(f"{expected}, found no such file") from error
     except OSError as error:
@@ -75,7 +79,7 @@ def read_result(file: Path) -> Result:
 
 
 def _encode_table(table: pd.DataFrame, name: str) -> dict[str, AnyArray]:
-    """Columns of numbers as they are; columns of objects (names, shapes) as JSON."""
+    """Return the arrays of a table: columns of numbers as they are, names and shapes as JSON."""
     columns = [str(column) for column in table.columns]
     arrays: dict[str, AnyArray] = {f"{name}/columns": _encode_json(columns)}
     for column in columns:
@@ -92,19 +96,21 @@ def _decode_table(archive: Mapping[str, AnyArray], name: str) -> pd.DataFrame:
         if f"{name}/array/{column}" in archive:
             columns[column] = archive[f"{name}/array/{column}"]
         else:
-            values = [_to_tuple(value) for value in _decode_json(archive[f"{name}/json/{column}"])]
+            values = [
+                _convert_list(value) for value in _decode_json(archive[f"{name}/json/{column}"])
+            ]
             cells = np.fromiter(values, dtype=object, count=len(values))
             columns[column] = pd.Series(cells, dtype=object)
     return pd.DataFrame(columns)
 
 
-def _to_tuple(value: Any) -> Any:
-    """Shapes are tuples; JSON has lists only."""
+def _convert_list(value: Any) -> Any:
+    """Return a list of JSON as the tuple that it was: shapes are tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _encode_json(value: Any) -> AnyArray:
-    text = json.dumps(value, default=_to_number)
+    text = json.dumps(value, default=_convert_scalar)
     return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
 
 
@@ -112,49 +118,49 @@ def _decode_json(array: AnyArray) -> Any:
     return json.loads(array.tobytes().decode("utf-8"))
 
 
-def _to_number(value: Any) -> Any:
-    """NumPy's scalars as Python's."""
+def _convert_scalar(value: Any) -> Any:
+    """Return a scalar of NumPy as one of Python."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be stored in a result")
 
 
-def _to_plain(value: Any) -> Any:
-    """Dataclasses as mappings, to any depth."""
+def _convert_to_plain(value: Any) -> Any:
+    """Return dataclasses as mappings, to any depth."""
     if dataclasses.is_dataclass(value):
         return {
-            field.name: _to_plain(getattr(value, field.name))
+            field.name: _convert_to_plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
             if field.name not in _NOT_STORED
         }
     if isinstance(value, Mapping):
-        return {str(key): _to_plain(item) for key, item in value.items()}
+        return {str(key): _convert_to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_to_plain(item) for item in value]
+        return [_convert_to_plain(item) for item in value]
     return value
 
 
-def _from_plain(kind: Any, value: Any) -> Any:
+def _build_value(kind: Any, value: Any) -> Any:
     """Build a value of the annotated type ``kind`` from plain data. Raises TypeError or ValueError if it does not fit."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
-        return kind(**{name: _from_plain(hints[name], item) for name, item in value.items()})
+        return kind(**{name: _build_value(hints[name], item) for name, item in value.items()})
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(f"expected a list, found {type(value).__name__}")
         kinds: Sequence[Any] = arguments
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             kinds = [arguments[0]] * len(value)
-        return tuple(_from_plain(*pair) for pair in zip(kinds, value, strict=True))
+        return tuple(_build_value(*pair) for pair in zip(kinds, value, strict=True))
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
         (inner,) = [argument for argument in arguments if argument is not types.NoneType]
-        return _from_plain(inner, value)
+        return _build_value(inner, value)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _from_plain(arguments[1], item) for key, item in value.items()}
+        return {key: _build_value(arguments[1], item) for key, item in value.items()}
     if kind is float:
         return float(value)
     if origin is typing.Literal and value not in arguments:

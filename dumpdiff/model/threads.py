@@ -1,4 +1,4 @@
-"""Work on many arrays, in as many threads as help."""
+"""Work on many arrays in threads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-_LARGE = (
-    1 << 18
-)  # elements: below, handing a task to another thread costs more than NumPy saves by releasing the GIL
-_THREADS = 2  # reading is bound by memory: more gain little, and training hosts are shared
+#: Elements. Below this, to hand a task to another thread costs more than NumPy saves by releasing
+#: the GIL.
+_LARGE = 1 << 18
+#: Reading is bound by memory: more threads gain little, and training hosts are shared.
+_THREADS = 2
 
 Result = TypeVar("Result")
 
@@ -17,9 +18,16 @@ Result = TypeVar("Result")
 def map_in_threads(
     work: Callable[[int], Result], items: Sequence[int], elements: Sequence[int]
 ) -> Iterator[Result]:
-    """Results of ``work`` on every item, small ones first; ``elements`` says how many array elements each concerns."""
-    large = [item for item, count in zip(items, elements, strict=True) if count >= _LARGE]
-    yield from (work(item) for item, count in zip(items, elements, strict=True) if count < _LARGE)
-    if large:
+    """Yield the results of ``work`` on every item, small items first.
+
+    ``elements`` are the numbers of array elements of the items.
+    """
+    large_items = []
+    for item, count in zip(items, elements, strict=True):
+        if count >= _LARGE:
+            large_items.append(item)
+        else:
+            yield work(item)
+    if large_items:
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(work, large)
+            yield from pool.map(work, large_items)

@@ -1,7 +1,8 @@
-"""The one model everything speaks: a trace is what one training process did in one step, as recorded.
+"""A trace: what one training process did in one step, as recorded.
 
-A :class:`Trace` is two tables (pandas, one row per op and one row per slot of an op), lazy access to
-whole tensors and the list of problems met while reading. Readers make traces; nobody else knows a format.
+A :class:`Trace` is two tables (pandas, one row per op and one row per slot of an op), lazy access
+to whole tensors and the list of problems met while reading. Readers make traces; nobody else knows
+a format.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in the dump that could not be read or believed; the rest was used."""
+    """Something in the dump that could not be read or trusted; the rest was used."""
 
     file: str  #: relative to the dump
     message: str  #: what was expected, what was found
@@ -103,27 +104,26 @@ class Problem:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a trace comes from, and how exact its numbers are."""
+    """Origin of a trace, and precision of its numbers."""
 
     path: str  #: folder that Tensor ``file`` entries are relative to
     format: str  #: mindspore, ptdbg, msprobe
-    era: str  #: what tells this generation of the format apart, in words
+    format_variant: str  #: what tells this generation of the format apart, in words
     framework: str  #: mindspore or pytorch
     step: int | None = None
     rank: int | None = None
     process: int | None = None  #: its number, where the recorder knew no rank
     graph: int | None = None
-    resolution: float = (
-        1e-7  #: relative resolution of the recorded statistics (6 printed digits: 1e-6)
-    )
-    low_precision_statistics: bool = False  #: mean and norm were computed in the tensor's own dtype
-    details: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: versions, level, task, verified edges, ...
+    #: relative resolution of the recorded statistics (6 printed digits: 1e-6)
+    resolution: float = 1e-7
+    #: mean and norm were computed in the tensor's own dtype
+    low_precision_statistics: bool = False
+    #: versions, level, task, verified edges, ...
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def number(self) -> int | None:
-        """What ``--rank`` asks for it by: the rank, else the number of the process."""
+        """The number that ``--rank`` selects it by: the rank, else the number of the process."""
         return self.process if self.rank is None else self.rank
 
 
@@ -142,9 +142,11 @@ class Trace:
     load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
 
     def array(self, tensor: int) -> AnyArray:
-        """The whole tensor, as float32 for bfloat16, else in its own dtype; its shape may be flat or transposed.
+        """Return the whole tensor, as float32 for bfloat16, else in its own dtype.
 
-        Raises DumpError when the file is unreadable, KeyError when only statistics were recorded.
+        Its shape may be flat or transposed.
+
+        Raises DumpError if the file is unreadable, KeyError if only statistics were recorded.
         """
         name = self.tensors["file"].iat[tensor]
         if not name or self.load is None:
@@ -153,9 +155,12 @@ class Trace:
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """Dataflow between ops as far as the dump itself records it; nodes are op ids, with the op's name.
+        """Dataflow between ops as far as the dump itself records it.
 
-        API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that equal values prove.
+        Nodes are op ids, with the op's name.
+
+        API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that
+        equal values prove.
         """
         written_by = self.tensors["op"].to_numpy()
         read = self.tensors[self.tensors["source_tensor"] >= 0]
@@ -166,7 +171,10 @@ class Trace:
 
 
 def build_digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:
-    """A networkx graph of ops: node ids are row numbers of ``ops``, with their name, kind and phase."""
+    """Return a networkx graph of ops.
+
+    Node ids are row numbers of ``ops``; nodes have the attributes name, kind and phase.
+    """
     import networkx as nx
 
     graph = nx.DiGraph()
@@ -180,12 +188,18 @@ def build_digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiG
 
 
 def build_op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
-    """An op table from columns; what is missing gets its neutral value ('' / -1 / False; phase forward, level op)."""
+    """Return an op table; a missing column gets its neutral value.
+
+    Neutral values: '', -1, False; phase forward, level op.
+    """
     return _build_table(OP_COLUMNS, {"phase": FORWARD, "level": "op"}, columns)
 
 
-def tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
-    """A tensor table from columns; what is missing gets its neutral value ('' / -1 / NaN / False; trusted)."""
+def build_tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
+    """Return a tensor table; a missing column gets its neutral value.
+
+    Neutral values: '', -1, NaN, False; shape None, trusted True.
+    """
     return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
 
 
@@ -215,5 +229,5 @@ def _build_table(
 
 
 def _build_object_column(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
-    """A column of Python objects, also of tuples; strings stay Python strings under every pandas."""
+    """Return a column of Python objects, also of tuples; strings stay Python strings."""
     return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

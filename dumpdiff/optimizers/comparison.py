@@ -112,10 +112,20 @@ def _pair_parameters(
         if name is not None and np.prod(references[name].shape) == np.prod(history.shape):
             pairs[history.name] = name
     paired_names = set(pairs.values())
-    unpaired = [history for history in reference_histories if history.name not in paired_names]
+    unpaired_targets = [history for history in target_histories if history.name not in pairs]
+    unpaired_references = [
+        history for history in reference_histories if history.name not in paired_names
+    ]
+    return pairs | _pair_by_weights(unpaired_targets, unpaired_references)
+
+
+def _pair_by_weights(
+    target_histories: Sequence[History], reference_histories: Sequence[History]
+) -> dict[str, str]:
+    """Return target name -> name of the only remaining reference with equal weights."""
+    pairs = {}
+    unpaired = list(reference_histories)
     for history in target_histories:
-        if history.name in pairs:
-            continue
         matches = [other for other in unpaired if _have_equal_weights(history, other)]
         if len(matches) == 1:
             pairs[history.name] = matches[0].name

@@ -93,8 +93,8 @@ def fit_rule(attempt: Attempt) -> Fit:
     residuals = [equation.compute_residual(rates, linear_decay) for equation in equations]
     precision = rule.estimate_precision(values)
     total = _compute_length([equation.updates for equation in equations])
-    excesses = [
-        equation.compute_excess(residual, precision)
+    tolerance_shares = [
+        equation.compare_to_tolerance(residual, precision)
         for equation, residual in zip(equations, residuals, strict=True)
     ]
     # No optimizer moves up the slope.
@@ -106,7 +106,7 @@ def fit_rule(attempt: Attempt) -> Fit:
         {**values, "decay": decay},
         tuple(float(rate) for rate in rates),
         _compute_length(residuals) / total if total else 0.0,
-        max(excesses) if is_valid_rate else float("inf"),
+        max(tolerance_shares) if is_valid_rate else float("inf"),
         sum(equation.history.weights.shape[1] for equation in equations),
     )
 
@@ -178,7 +178,7 @@ class _Equations:
         """What rounding of the weight after, and of a master copy before, can hide."""
         return 2.0 * self.history.half_ulp
 
-    def compute_excess(self, residual: Floats, precision: float) -> float:
+    def compare_to_tolerance(self, residual: Floats, precision: float) -> float:
         """Return the residual of the worst step, as a share of what noise and precision allow."""
         noise = self.history.noise
         if self.history.is_narrow:

@@ -403,7 +403,9 @@ def _select_undecayed_members(
     moved_members = [
         history for history in explained_members if len(history.shape) in undecayed_dims
     ]
-    return [] if len(moved_members) == len(members) else moved_members
+    if len(moved_members) == len(members):
+        return []
+    return moved_members
 
 
 def _collect_dims(histories: Sequence[History]) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -110,7 +110,7 @@ def _fit_level(
 ) -> list[Fit]:
     """Fit elementwise rules, then matrix rules if needed, then the variants of the good rules."""
 
-    def fit_rules(selected_rules: Iterable[Rule]) -> list[Fit]:
+    def fit_rules(selected_rules: Sequence[Rule]) -> list[Fit]:
         fits = []
         for rule, (scaling, by_step) in product(selected_rules, scalings):
             rule_data = search_sample if rule.elementwise else data
@@ -119,14 +119,15 @@ def _fit_level(
 
     matrix_rules = [rule for rule in rules if not rule.elementwise]
     elementwise_rules = [rule for rule in rules if rule.elementwise]
-    fits = fit_rules(rule for rule in elementwise_rules if rule == rule.essence)
+    plain_rules = [rule for rule in elementwise_rules if rule == rule.essence]
+    fits = fit_rules(plain_rules)
     # Rules for matrices take seconds, and never explain as precisely.
     if not any(fit.explains for fit in fits):
         fits += fit_rules(matrix_rules)
     close_rules = _find_close_rules(fits)
     variants = [rule for rule in rules if rule != rule.essence]
-    fits += fit_rules(rule for rule in variants if rule.essence in close_rules)
-    return fits
+    close_variants = [rule for rule in variants if rule.essence in close_rules]
+    return fits + fit_rules(close_variants)
 
 
 def _find_close_rules(fits: Sequence[Fit]) -> set[Rule]:

@@ -63,7 +63,8 @@ def _format_unexplained(run: UpdateAnalysis) -> str:
 
 def _format_ambiguous(run: UpdateAnalysis) -> str:
     group = next(group for group in run.groups if group.state == AMBIGUOUS)
-    names = [fit.rule.name for fit in (group.fit, *group.equivalent_fits) if fit is not None]
+    fits = (group.fit, *group.equivalent_fits)
+    names = [fit.rule.name for fit in fits if fit is not None]
     advice = "give the learning rates with --settings"
     if run.n_steps == 1:
         advice = "record a second step"

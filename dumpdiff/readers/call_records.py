@@ -188,7 +188,9 @@ def find_trusted_rows(
     """
     trusted = np.ones(len(tensors), dtype=bool)
     rows = _index_rows_by_slot(tensors)
-    op, slot, slot_kind, shape = (tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape"))
+    op, slot, slot_kind, shape = (
+        tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape")
+    )
     kind, is_module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
     phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
@@ -203,7 +205,9 @@ def find_trusted_rows(
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
 
-    first_inputs = np.flatnonzero((phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0"))
+    first_inputs = np.flatnonzero(
+        (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")
+    )
     sent = first_inputs[phase[first_inputs] == COMMUNICATION]
     trusted[sent] = _look_up_rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +125,7 @@ def open_array(path: str | Path) -> NDArray[Any]:
     file, or is cut short.
     """
     header = read_header(path)
-    order = "F" if header.fortran_order else "C"
+    order: Literal["C", "F"] = "F" if header.fortran_order else "C"
     n_bytes = header.n_elements * header.itemsize
     if n_bytes < MEMORY_MAP_BYTES or not header.shape:
         with open(path, "rb") as file:

@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..model.formatting import escape_control
-from ..model.trace import PHASES, Problem, Trace
+from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
+from .formats.json import convert_problem
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
@@ -47,7 +48,7 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
         "read": {
             "path": source.path,
             "format": source.format,
-            "era": source.era,
+            "era": source.format_variant,
             "framework": source.framework,
             "step": source.step,
             "rank": source.number,
@@ -59,7 +60,7 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
             "resolution": source.resolution,
             "low_precision_statistics": source.low_precision_statistics,
             "details": dict(source.details),
-            "problems": [_convert_problem(problem) for problem in trace.problems],
+            "problems": [convert_problem(problem) for problem in trace.problems],
         },
     }
 
@@ -100,15 +101,6 @@ def _convert_part(part: Part) -> dict[str, Any]:
         "process": part.process,
         "graph": part.graph,
         "has_whole_tensors": part.has_whole_tensors,
-    }
-
-
-def _convert_problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "message": problem.message,
-        "line": problem.line,
-        "count": problem.count,
     }
 
 

@@ -24,9 +24,9 @@ def _list_lines(narrowed: NextDumps) -> Iterator[str]:
         yield f"    {command}"
 
 
-def _list_side_lines(side: NextDump) -> Iterator[str]:
+def _list_side_lines(plan: NextDump) -> Iterator[str]:
     yield ""
-    yield f"{side.side}: {len(side.ops)} ops, {side.cost} per step and rank"
-    yield f"  (whole tensors of all ops: {side.full_cost})"
-    for line in side.instructions:
+    yield f"{plan.side}: {len(plan.ops)} ops, {plan.cost} per step and rank"
+    yield f"  (whole tensors of all ops: {plan.full_cost})"
+    for line in plan.instructions:
         yield f"    {line}".rstrip()

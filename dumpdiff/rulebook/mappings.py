@@ -18,7 +18,9 @@ from .document import Entry
 Slot = tuple[str, str]
 
 _CALL = r"\d+\.(?:forward|backward)|(?:forward|backward)\.\d+"
-_LEAF = re.compile(rf"(?P<op>.+?\.(?:{_CALL}))\.(?P<slot_kind>input|output|parameters)\.(?P<rest>.+)")
+_LEAF = re.compile(
+    rf"(?P<op>.+?\.(?:{_CALL}))\.(?P<slot_kind>input|output|parameters)\.(?P<rest>.+)"
+)
 _GRADIENT = re.compile(r"(?P<op>.+\.parameters_grad(?:\.\d+)?)\.(?P<rest>\D.*)")
 _API = re.compile(
     r"(Functional|Torch|Tensor|Mint|MintFunctional|MintDistributed|Distributed|Primitive"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..model.dtypes import UNIT_ROUNDOFF, unit_roundoff
+from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from .document import Entry, Place, collect_fields
 
 GROWTHS = ("none", "sqrt")
@@ -63,7 +63,7 @@ class ToleranceRules:
             numbers["base_units"],
             numbers["short_base_units"],
             numbers["spread"],
-            unit_roundoff(accumulator),
+            get_unit_roundoff(accumulator),
         )
 
     def check_kinds(self, kinds: Collection[str]) -> None:
@@ -91,7 +91,7 @@ class ToleranceRules:
 
         0 if both are exact (integers, bools).
         """
-        roundoff = max(unit_roundoff(dtype_a), unit_roundoff(dtype_b))
+        roundoff = max(get_unit_roundoff(dtype_a), get_unit_roundoff(dtype_b))
         sum_roundoff = min(roundoff, self.units.sum_roundoff)
         is_short = roundoff > sum_roundoff
         units = self.units.short_base_units if is_short else self.units.base_units

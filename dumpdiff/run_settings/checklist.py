@@ -124,15 +124,7 @@ def load_items() -> tuple[Mapping[str, str], tuple[Item, ...]]:
 def _answer_item(
     item: Item, settings: SettingsComparison | None, logs: LogComparison | None
 ) -> Answer:
-    checks: list[tuple[State, str]] = []
-    if settings is not None:
-        checks += _check_rows(item, settings)
-        checks += _check_advice(item, settings)
-        for side in (settings.target, settings.reference):
-            checks += _check_variables(item, side)
-            checks += _check_keys(item, side)
-    if logs is not None:
-        checks += _check_logs(item, logs)
+    checks = list(_collect_checks(item, settings, logs))
     if not checks and settings is not None and _is_unused(item, settings):
         return Answer(item, "unused")
     states = {state for state, _ in checks}
@@ -143,22 +135,39 @@ def _answer_item(
     return Answer(item, worst, evidence)
 
 
+def _collect_checks(
+    item: Item, settings: SettingsComparison | None, logs: LogComparison | None
+) -> Iterator[tuple[State, str]]:
+    """Yield the states that settings and logs give to an item, each with its evidence."""
+    if settings is not None:
+        yield from _check_rows(item, settings)
+        yield from _check_advice(item, settings)
+        for side in (settings.target, settings.reference):
+            yield from _check_variables(item, side)
+            yield from _check_keys(item, side)
+    if logs is not None:
+        yield from _check_logs(item, logs)
+
+
 def _is_unused(item: Item, settings: SettingsComparison) -> bool:
     """Return whether rows of settings answer the item, and none of them has an effect."""
+    states = {row.state for row in _select_item_rows(item, settings)}
+    return states == {"unused"}
+
+
+def _select_item_rows(item: Item, settings: SettingsComparison) -> list[ComparedSetting]:
+    """Return the rows of settings that answer an item."""
     if not item.settings:
-        return False
-    states = [row.state for row in settings.rows if row.item == item.name]
-    return set(states) == {"unused"}
+        return []
+    return [row for row in settings.rows if row.item == item.name]
 
 
 def _check_rows(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
     """Check the rows of settings; a difference that at most rounds is a matter of advice."""
-    if not item.settings:
-        return
-    for row in settings.rows:
-        if row.item != item.name or row.state not in _ANSWERS:
+    for row in _select_item_rows(item, settings):
+        state = _ANSWERS.get(row.state)
+        if state is None:
             continue
-        state = _ANSWERS[row.state]
         if state == "holds" or row.matters:
             yield state, row.reason
         elif row.effect != "none":

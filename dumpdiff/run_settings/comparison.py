@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from ..model.stage import Stage
 from ..model.verdict import Verdict
 from . import values
@@ -78,7 +78,7 @@ class SettingsComparison:
                 target, reference = row.target.value, row.reference.value
                 if target is None or reference is None:
                     return ""
-                return max(str(target), str(reference), key=unit_roundoff)
+                return max(str(target), str(reference), key=get_unit_roundoff)
         return ""
 
     def to_stage(self) -> Stage:

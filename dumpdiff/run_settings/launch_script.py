@@ -156,7 +156,7 @@ def _read_swift(words: Sequence[Word], call: Call, path: Path, file: str) -> Set
     devices = variables.get("CUDA_VISIBLE_DEVICES") or variables.get("ASCEND_RT_VISIBLE_DEVICES")
     if workers is None and devices is not None:
         n_devices = sum(bool(device) for device in devices.text.split(","))
-        workers = Word(str(n_devices), devices.line, devices.known)
+        workers = Word(str(n_devices), devices.line, devices.is_known)
     return Settings(
         path=str(path),
         framework="swift",
@@ -176,7 +176,7 @@ def _read_quoted_mindformers(
     command = words[0]
     inner_calls = read_script(command.text).calls
     inner_words = [
-        Word(word.text, command.line, word.known and command.known)
+        Word(word.text, command.line, word.is_known and command.is_known)
         for inner_call in inner_calls
         for word in inner_call.words
     ]
@@ -199,11 +199,11 @@ def _read_mindformers_command(
         name, _, attached_text = option.text.lstrip("-").partition("=")
         arguments = next_words
         if attached_text:
-            arguments = [Word(attached_text, option.line, option.known)]
+            arguments = [Word(attached_text, option.line, option.is_known)]
         texts = [word.text for word in arguments]
         place = f"{file}:{option.line}"
         doubt = ""
-        if not all(word.known for word in arguments):
+        if not all(word.is_known for word in arguments):
             doubt = f"{' '.join(texts)}: only the shell knows it"
         if name == "config" and arguments:
             config = arguments[0]
@@ -231,7 +231,7 @@ def _parse_option_value(value: str) -> object:
 
 
 def _read_config(config: Word | None, path: Path, file: str) -> Settings:
-    if config is None or not config.known:
+    if config is None or not config.is_known:
         raise DumpError(
             f"{file}: run_mindformer.py has no --config that the script defines; give the YAML"
             " itself"
@@ -282,7 +282,7 @@ def _find_option(words: Sequence[Word], pattern: re.Pattern[str]) -> Word | None
             continue
         attached_text = word.text[match.end() :].lstrip("=")
         if attached_text:
-            value = Word(attached_text, word.line, word.known)
+            value = Word(attached_text, word.line, word.is_known)
         else:
             value = words[min(index + 1, len(words) - 1)]
     return value
@@ -295,7 +295,7 @@ def _compute_world_size(workers: Word | None, nodes: Word | None) -> Word | None
     if nodes is None:
         nodes = Word("1", workers.line)
     for word in (workers, nodes):
-        if not word.known or not word.text.isdigit():
+        if not word.is_known or not word.text.isdigit():
             return None
     return Word(str(int(workers.text) * int(nodes.text)), workers.line)
 

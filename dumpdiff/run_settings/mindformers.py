@@ -97,7 +97,9 @@ def _iterate_pairs(node: yaml.MappingNode) -> Iterator[tuple[Any, Any]]:
 
 
 def _iterate_merged_pairs(node: yaml.MappingNode, value: Any) -> Iterator[tuple[Any, Any]]:
-    parents = value.value if isinstance(value, yaml.SequenceNode) else [value]
+    parents = [value]
+    if isinstance(value, yaml.SequenceNode):
+        parents = value.value
     for parent in reversed(parents):
         if isinstance(parent, yaml.MappingNode) and parent is not node:
             yield from _iterate_pairs(parent)

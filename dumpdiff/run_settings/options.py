@@ -36,7 +36,7 @@ def read_options(
             arguments = []
         texts = [attached_text] if equals else [word.text for word in arguments]
         doubt = ""
-        if not (option.known and all(word.known for word in arguments)):
+        if not (option.is_known and all(word.is_known for word in arguments)):
             doubt = _explain_doubt(arguments)
         for key, value in table.expand_option(name, _join_texts(texts)).items():
             values[key] = SettingValue(value, f"{file}:{option.line}", doubt)
@@ -68,7 +68,7 @@ def _group_words(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word
         if option is not None:
             yield option, arguments
         else:
-            unknown_words = [argument for argument in arguments if not argument.known]
+            unknown_words = [argument for argument in arguments if not argument.is_known]
             if unknown_words:
                 yield None, unknown_words
         option, arguments = word, []
@@ -78,7 +78,7 @@ def _group_words(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word
 
 def _explain_doubt(arguments: Sequence[Word]) -> str:
     for word in arguments:
-        if not word.known:
+        if not word.is_known:
             if word.text.startswith(("$", "`")):
                 return f"its value is {word.text}, which only the shell knows"
             break
@@ -89,6 +89,6 @@ def read_environment(variables: Mapping[str, Word], file: str) -> dict[str, Sett
     """Return the variables that a script sets in the environment of the training."""
     environment = {}
     for name, word in variables.items():
-        doubt = "" if word.known else f"{word.text}: only the shell knows it"
+        doubt = "" if word.is_known else f"{word.text}: only the shell knows it"
         environment[name] = SettingValue(word.text, f"{file}:{word.line}", doubt)
     return environment

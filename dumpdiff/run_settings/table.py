@@ -115,14 +115,21 @@ class Table:
                 return _select_default(defaults[key], settings.version)
         return None
 
+    def _list_mindformers_defaults(
+        self, name: str, settings: Settings
+    ) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the key with its defaults; those of a legacy model are known for Llama only."""
+        belongs_to_model = name.startswith(("model.", "moe.", "mla."))
+        if not belongs_to_model or not _is_legacy(settings):
+            return [(name, self.defaults["mindformers"])]
+        if _is_llama(settings):
+            return [(name, self.defaults["legacy"])]
+        return []
+
     def _list_defaults(self, name: str, settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
         """Return keys, each with the defaults in which to look it up."""
         if settings.framework == "mindformers":
-            if not name.startswith(("model.", "moe.", "mla.")) or not _is_legacy(settings):
-                return [(name, self.defaults["mindformers"])]
-            if _is_llama(settings):
-                return [(name, self.defaults["legacy"])]
-            return []
+            return self._list_mindformers_defaults(name, settings)
         layers = ["swift", "megatron"] if settings.framework == "swift" else ["megatron"]
         keys = self.list_keys(name, settings.framework)
         return [(key, self.defaults[layer]) for layer in layers for key in keys]

@@ -22,7 +22,7 @@ class Curves:
 
     path: str
     format: str  #: megatron, mindformers, trainer
-    era: str  #: generation of the format, as text
+    format_variant: str  #: variant of the format, as text
     steps: AnyArray  #: int64, from 1, increasing
     loss: AnyArray  #: of the language model alone if the log prints it separately
     norm: AnyArray  #: global gradient norm before clipping
@@ -62,9 +62,7 @@ class Record:
     nonfinite: bool = False
     total_loss: float = np.nan
     other_losses: Mapping[str, float] = field(default_factory=dict)
-    process: int = (
-        0  #: number of the process, of those that wrote into this log one after the other
-    )
+    n_restarts: int = 0  #: how often the run had been restarted in this log before this record
 
 
 _FLOAT_COLUMNS = ("loss", "norm", "rate", "scale", "total_loss")
@@ -78,7 +76,7 @@ def order_records(records: Sequence[Record]) -> tuple[list[Record], tuple[int, .
     """
     restarts = []
     for previous, record in pairwise(records):
-        if record.process != previous.process:
+        if record.n_restarts != previous.n_restarts:
             restarts.append(record.step)
     by_step = {record.step: record for record in records}
     ordered_records = sorted(by_step.values(), key=lambda record: record.step)

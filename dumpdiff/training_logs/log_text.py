@@ -18,15 +18,15 @@ def strip_terminal_codes(text: str) -> str:
     return text.replace("\r", "\n") if "\r" in text else text
 
 
-def find_anchored_lines(anchor: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+def find_matching_lines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
     """Yield each match of ``anchor`` with the rest of its line.
 
     The rest also ends where the next match begins: two processes may write two records into one
     line.
     """
-    match = anchor.search(text)
+    match = pattern.search(text)
     while match is not None:
-        next_match = anchor.search(text, match.end())
+        next_match = pattern.search(text, match.end())
         end = text.find("\n", match.end())
         if end < 0:
             end = len(text)

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .curves import Curves, Record, build_columns, estimate_interval, order_records
-from .log_text import estimate_resolution, find_anchored_lines, is_nonfinite, parse_number
+from .log_text import estimate_resolution, find_matching_lines, is_nonfinite, parse_number
 
 FORMAT = "megatron"
-ANCHOR = "iteration <n>/<total> | ... |"
+LINE_PATTERN = "iteration <n>/<total> | ... |"
 
 _RECORD = re.compile(r"iteration\s+(\d{1,9})\s*/\s*\d+\s*\|")
 _BEGIN = re.compile(r"-{5,} end of arguments -{5,}")
@@ -38,18 +38,18 @@ def parse(text: str, path: str) -> Curves | None:
     records: list[Record] = []
     losses: list[str] = []
     norms: list[str] = []
-    process = n_begins = 0
-    for match, line in find_anchored_lines(_RECORD, text):
+    n_restarts = n_begins = 0
+    for match, line in find_matching_lines(_RECORD, text):
         fields = _parse_fields(line)
         if not _STEP_FIELDS & fields.keys():
             continue
         while n_begins < len(begins) and begins[n_begins] < match.start():
             n_begins += 1
-            process += bool(records)
+            n_restarts += bool(records)
         step = int(match[1])
-        if records and step <= records[-1].step and process == records[-1].process:
-            process += 1
-        records.append(_build_record(step, fields, process))
+        if records and step <= records[-1].step and n_restarts == records[-1].n_restarts:
+            n_restarts += 1
+        records.append(_build_record(step, fields, n_restarts))
         losses.append(fields.get(_find_loss_name(fields), ""))
         norms.append(fields.get("grad norm", ""))
     if not records:
@@ -64,7 +64,7 @@ def parse(text: str, path: str) -> Curves | None:
     return Curves(
         path=path,
         format=FORMAT,
-        era="core 0.16 or later" if is_modern else "before core 0.16",
+        format_variant="core 0.16 or later" if is_modern else "before core 0.16",
         rate_of="next",  # the rate of the first step is not printed
         loss_resolution=estimate_resolution(losses),
         norm_resolution=estimate_resolution(norms),
@@ -96,7 +96,7 @@ def _find_loss_name(fields: Mapping[str, str]) -> str:
     return ""
 
 
-def _build_record(step: int, fields: Mapping[str, str], process: int) -> Record:
+def _build_record(step: int, fields: Mapping[str, str], n_restarts: int) -> Record:
     loss_text = fields.get(_find_loss_name(fields), "")
     norm_text = fields.get("grad norm", "")
     loss = parse_number(loss_text)
@@ -120,7 +120,7 @@ def _build_record(step: int, fields: Mapping[str, str], process: int) -> Record:
             for name, value in fields.items()
             if _AUXILIARY_LOSS.search(name)
         },
-        process=process,
+        n_restarts=n_restarts,
     )
 
 
@@ -134,8 +134,8 @@ def _undo_averages(records: list[Record]) -> tuple[list[Record], tuple[str, ...]
     corrected_steps: list[int] = []
     for i in range(1, len(records)):
         first, second = records[i - 1], records[i]
-        begins_process = i == 1 or records[i - 2].process != first.process
-        is_next = second.process == first.process and second.step == first.step + 1
+        begins_process = i == 1 or records[i - 2].n_restarts != first.n_restarts
+        is_next = second.n_restarts == first.n_restarts and second.step == first.step + 1
         if not begins_process or not is_next:
             continue
         other_losses = {

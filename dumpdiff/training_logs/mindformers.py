@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 
 from .curves import Curves, Record, build_columns, order_records
-from .log_text import estimate_resolution, find_anchored_lines, is_nonfinite, parse_number
+from .log_text import estimate_resolution, find_matching_lines, is_nonfinite, parse_number
 
 FORMAT = "mindformers"
-ANCHOR = "{ Epoch:[<n>/<total>], step:[<n>/<total>], loss: ..., }"
+LINE_PATTERN = "{ Epoch:[<n>/<total>], step:[<n>/<total>], loss: ..., }"
 
 #: A comma after the bracket of the step distinguishes the line of a step from those of the
 #: monitors. The epoch before it is searched afterwards: a pattern that begins with fixed text is
@@ -34,8 +34,8 @@ def parse(text: str, path: str) -> Curves | None:
     losses: list[str] = []
     norms: list[str] = []
     has_separate_loss = False
-    process = 0
-    for match, line in find_anchored_lines(_RECORD, text):
+    n_restarts = 0
+    for match, line in find_matching_lines(_RECORD, text):
         fields = _parse_fields(line)
         if "loss" not in fields:
             continue
@@ -44,19 +44,19 @@ def parse(text: str, path: str) -> Curves | None:
         epoch = int(epoch_match[1]) if epoch_match is not None else 1
         step = counter.count(epoch, int(match[1]), int(match[2]))
         if records and step <= records[-1].step:
-            process += 1
+            n_restarts += 1
             counter.first_printed_step = int(match[1])
         printed_loss = fields["loss"].strip("[]").split("/")[0]
         has_separate_loss = has_separate_loss or "lm_loss" in fields
         losses.append(fields.get("lm_loss", printed_loss))
         norms.append(fields.get("global_norm", ""))
-        records.append(_build_record(step, printed_loss, fields, process))
+        records.append(_build_record(step, printed_loss, fields, n_restarts))
     if not records:
         return None
     records, restarts = order_records(records)
     columns = build_columns(records)
     notes = []
-    if counter.n_wrapped:
+    if counter.step_offset:
         notes.append("step numbers that restart within an epoch are continued")
     if not has_separate_loss and not columns["other_losses"]:
         notes.append(
@@ -67,7 +67,7 @@ def parse(text: str, path: str) -> Curves | None:
     return Curves(
         path=path,
         format=FORMAT,
-        era="separate losses" if has_separate_loss else f"{n_decimals} decimals",
+        format_variant="separate losses" if has_separate_loss else f"{n_decimals} decimals",
         loss_resolution=estimate_resolution(losses),
         norm_resolution=estimate_resolution(norms),
         restarts=restarts,
@@ -80,7 +80,7 @@ class _StepCounter:
     """Computes the number of a step in the whole training from its number within the epoch."""
 
     def __init__(self) -> None:
-        self.n_wrapped = 0  #: steps to add because the printed numbers restarted within an epoch
+        self.step_offset = 0  #: steps to add, because the printed numbers restarted within an epoch
         self.first_printed_step = 0  #: of the current process
         self._first_epoch: int | None = None
         self._last: tuple[int, int] = (0, 0)  #: epoch and step of the previous line
@@ -94,10 +94,10 @@ class _StepCounter:
         # epoch.
         is_wrapped = self._last == (epoch, epoch_length) and step == 1
         if is_wrapped and self.first_printed_step > 1:
-            self.n_wrapped += epoch_length
+            self.step_offset += epoch_length
         self._last = (epoch, step)
         n_epochs = epoch - min(self._first_epoch, 1)  # the first releases count epochs from 0
-        return n_epochs * epoch_length + step + self.n_wrapped
+        return n_epochs * epoch_length + step + self.step_offset
 
 
 def _parse_fields(line: str) -> dict[str, str]:
@@ -109,7 +109,9 @@ def _parse_fields(line: str) -> dict[str, str]:
     return fields
 
 
-def _build_record(step: int, printed_loss: str, fields: Mapping[str, str], process: int) -> Record:
+def _build_record(
+    step: int, printed_loss: str, fields: Mapping[str, str], n_restarts: int
+) -> Record:
     norm_text = fields.get("global_norm", "")
     overflow = "true" in fields.get("overflow cond", "").lower()
     loss, total_loss = parse_number(printed_loss), math.nan
@@ -128,5 +130,5 @@ def _build_record(step: int, printed_loss: str, fields: Mapping[str, str], proce
         other_losses={
             name: parse_number(fields[name]) for name in _AUXILIARY_LOSSES if name in fields
         },
-        process=process,
+        n_restarts=n_restarts,
     )

@@ -20,7 +20,7 @@ _PARSERS: tuple[Callable[[str, str], Curves | None], ...] = (
     mindformers.parse,
     trainer.parse,
 )
-_EXPECTED_LINES = "; ".join((megatron.ANCHOR, mindformers.ANCHOR, trainer.ANCHOR))
+_EXPECTED_LINES = "; ".join((megatron.LINE_PATTERN, mindformers.LINE_PATTERN, trainer.LINE_PATTERN))
 
 _PREFIX = re.compile(r"^(?:\[(?:default|rank)?(\d+)\]: ?|(?:default|rank)?(\d+): )", re.MULTILINE)
 _PREFIX_SAMPLE = (

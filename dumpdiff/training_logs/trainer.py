@@ -14,7 +14,7 @@ from .curves import Curves, Record, build_columns, estimate_interval, order_reco
 from .log_text import estimate_resolution, is_nonfinite, parse_number
 
 FORMAT = "trainer"
-ANCHOR = "{'loss': ..., 'learning_rate': ...}"
+LINE_PATTERN = "{'loss': ..., 'learning_rate': ...}"
 
 #: The dictionary of a step, or the progress bar before it; only the dictionary is always printed.
 _RECORD = re.compile(r"\{'(?:loss|lm loss)':[^{}\n]*\}|\b(\d{1,9})/(\d{1,9}) \[")
@@ -38,12 +38,12 @@ def parse(text: str, path: str) -> Curves | None:
     if not numbered_fields:
         return None
     records: list[Record] = []
-    process = 0
+    n_restarts = 0
     for count, (printed_step, fields) in enumerate(numbered_fields, 1):
         step = count if printed_step is None else printed_step
         if records and step <= records[-1].step:
-            process += 1
-        records.append(_build_record(step, fields, process))
+            n_restarts += 1
+        records.append(_build_record(step, fields, n_restarts))
     records, restarts = order_records(records)
     columns = build_columns(records)
     interval = estimate_interval(columns["steps"])
@@ -56,7 +56,9 @@ def parse(text: str, path: str) -> Curves | None:
     return Curves(
         path=path,
         format=FORMAT,
-        era="ms-swift" if any(_SWIFT_STEP in fields for fields in all_fields) else "Trainer",
+        format_variant="ms-swift"
+        if any(_SWIFT_STEP in fields for fields in all_fields)
+        else "Trainer",
         rate_of="unknown",  # before transformers 4.51 the rate of the next step, later the one used
         loss_resolution=estimate_resolution(_get_first(fields, _LOSSES) for fields in all_fields),
         norm_resolution=estimate_resolution(_get_first(fields, _NORMS) for fields in all_fields),
@@ -98,7 +100,10 @@ def _read_json(text: str) -> Iterator[tuple[int | None, Mapping[str, str]]]:
     Unreadable lines are skipped.
     """
     for entry in _load_entries(text):
-        if not isinstance(entry, dict) or not any(name in entry for name in _LOSSES):
+        if not isinstance(entry, dict):
+            continue
+        has_loss = any(name in entry for name in _LOSSES)
+        if not has_loss:
             continue
         fields = {}
         for name, value in entry.items():
@@ -137,7 +142,7 @@ def _get_first(fields: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((fields[name] for name in names if name in fields), "")
 
 
-def _build_record(step: int, fields: Mapping[str, str], process: int) -> Record:
+def _build_record(step: int, fields: Mapping[str, str], n_restarts: int) -> Record:
     loss_text, norm_text = _get_first(fields, _LOSSES), _get_first(fields, _NORMS)
     return Record(
         step=step,
@@ -149,5 +154,5 @@ def _build_record(step: int, fields: Mapping[str, str], process: int) -> Record:
         other_losses={
             name: parse_number(fields[name]) for name in _AUXILIARY_LOSSES if name in fields
         },
-        process=process,
+        n_restarts=n_restarts,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from ..checkpoints.elements import FLOAT8, decode
 from ..comparison.narrow_dtypes import round_to_dtype
 from ..model.arrays import AnyArray
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 
 NEAREST = "nearest"  #: the only rounding that is not a mistake
 
@@ -113,7 +113,7 @@ def list_candidate_casts(target: str, reference: str) -> list[tuple[str, str, bo
     if target not in _FLOAT_DTYPES or reference not in _FLOAT_DTYPES:
         return []
     if target != reference:
-        on_target = unit_roundoff(target) > unit_roundoff(reference)
+        on_target = get_unit_roundoff(target) > get_unit_roundoff(reference)
         narrow = target if on_target else reference
         return [(narrow, rounding, on_target) for rounding in _CASTS.get(narrow, ())]
     candidates = []

@@ -42,7 +42,7 @@ _ORDER_MISTAKES = {
     "blocks": "blocks-permuted",
     "zero-centered": "offset",
 }
-#: Module of a fused weight -> the mistake that its parts are in another arrangement.
+#: Module of a fused weight -> the mistake that its components are in another arrangement.
 _ARRANGEMENT_MISTAKES = {"qkv": "qkv-order", "gate_up_proj": "gate-up-order"}
 
 
@@ -76,15 +76,15 @@ def compare(
         else:
             comparisons.append(comparison)
     comparisons = _resolve_unknown_layouts(comparisons)
-    parts = [
+    components = [
         (comparison, number, parameter)
         for comparison in comparisons
-        for number, parameter in enumerate(_split_parts(comparison))
+        for number, parameter in enumerate(_split_components(comparison))
     ]
-    parameters = [parameter for _, _, parameter in parts]
+    parameters = [parameter for _, _, parameter in components]
     parameters += [_build_whole_parameter(member) for member in sums.reference]
     index = ParameterIndex.from_parameters(parameters)
-    for comparison, number, parameter in parts:
+    for comparison, number, parameter in components:
         pairs.append(_build_pair(comparison, number, parameter, index))
     unpaired = explain_unpaired(models, sums.target, sums.reference)
     explained_elements = unpaired.explained_elements + sums.elements
@@ -139,11 +139,11 @@ def _resolve_unknown_layouts(comparisons: list[GroupComparison]) -> list[GroupCo
     return decided_comparisons
 
 
-def _split_parts(comparison: GroupComparison) -> Iterator[ParameterRows]:
-    """Yield the parts of a group, each with its rows in the expected order."""
+def _split_components(comparison: GroupComparison) -> Iterator[ParameterRows]:
+    """Yield the components of a group, each with its rows in the expected order."""
     group, expected = comparison.group, comparison.expected
     start = 0
-    for number, member in enumerate(group.parts):
+    for number, member in enumerate(group.components):
         stop = start + member.matrix.shape[0]
         if group.fused == "reference":
             target_rows = np.arange(start, stop)
@@ -166,7 +166,7 @@ def _split_parts(comparison: GroupComparison) -> Iterator[ParameterRows]:
 
 
 def _get_members(comparison: GroupComparison, number: int) -> tuple[Member, Member]:
-    """Return the members of both sides that hold a part."""
+    """Return the members of both sides that hold a component."""
     target, reference = comparison.group.target, comparison.group.reference
     return target[min(number, len(target) - 1)], reference[min(number, len(reference) - 1)]
 
@@ -182,7 +182,7 @@ def _build_whole_parameter(member: Member) -> ParameterRows:
 def _build_pair(
     comparison: GroupComparison, number: int, parameter: ParameterRows, index: ParameterIndex
 ) -> Pair:
-    """Return the result for one part of a group."""
+    """Return the result for one component of a group."""
     distance, rows = comparison.distance, parameter.target_rows
     relation, mistake = _judge_rows(comparison, number, parameter, index)
     rounding = ""
@@ -219,7 +219,7 @@ def _build_pair(
 def _judge_rows(
     comparison: GroupComparison, number: int, parameter: ParameterRows, index: ParameterIndex
 ) -> tuple[Relation, Mistake | None]:
-    """Return the relation of the rows of a part, and the mistake in them."""
+    """Return the relation of the rows of a component, and the mistake in them."""
     distance, rows = comparison.distance, parameter.target_rows
     is_new = comparison.order[rows] < 0
     is_wrong = is_new
@@ -252,26 +252,26 @@ def _compute_error(distance: Distance, rows: Ints) -> float:
 def _name_layout_mistake(comparison: GroupComparison, number: int) -> Mistake | None:
     """Return the mistake that rows are in an order that the family does not read.
 
-    Returns None if only another part of the group is in a wrong order.
+    Returns None if only another component of the group is in a wrong order.
     """
     layout = comparison.layout
-    order = layout.part_arrangement
-    if number < len(layout.part_orders):
-        order = layout.part_orders[number]
+    order = layout.component_arrangement
+    if number < len(layout.component_orders):
+        order = layout.component_orders[number]
     if order.kind != "same":
         return Mistake(_ORDER_MISTAKES.get(order.kind, "rows-permuted"), order.description)
-    if comparison.is_arrangement_correct and len(layout.part_orders) > 1:
+    if comparison.is_arrangement_correct and len(layout.component_orders) > 1:
         return None
-    path_parts = comparison.group.path.split(".")
-    module = path_parts[-2] if len(path_parts) > 1 else comparison.group.path
+    module_names = comparison.group.path.split(".")
+    module = module_names[-2] if len(module_names) > 1 else comparison.group.path
     kind = _ARRANGEMENT_MISTAKES.get(module, "part-order")
-    return Mistake(kind, f"{module} holds {layout.part_arrangement.description}")
+    return Mistake(kind, f"{module} holds {layout.component_arrangement.description}")
 
 
 def _describe_layout(comparison: GroupComparison, number: int) -> str:
-    """Describe how the rows of a part are arranged, if not as in the reference."""
+    """Describe how the rows of a component are arranged, if not as in the reference."""
     layout = comparison.layout
-    orders = layout.part_arrangement, *layout.part_orders[number : number + 1]
+    orders = layout.component_arrangement, *layout.component_orders[number : number + 1]
     descriptions = [order.description for order in orders if order.kind != "same"]
     target_member, reference_member = _get_members(comparison, number)
     has_other_shape = comparison.target.shape != comparison.reference.shape

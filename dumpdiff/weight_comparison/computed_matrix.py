@@ -8,7 +8,7 @@ import numpy as np
 
 from ..checkpoints.elements import decode
 from ..model.arrays import AnyArray, Ints
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from .matrix import Block, Matrix
 
 
@@ -48,7 +48,7 @@ def add_matrices(*terms: tuple[float, Matrix], constant: float = 0.0) -> Matrix:
 
     The elements are float64 and as exact as the coarsest matrix.
     """
-    coarsest = max((matrix.precision for _, matrix in terms), key=unit_roundoff)
+    coarsest = max((matrix.precision for _, matrix in terms), key=get_unit_roundoff)
     return Matrix((_Sum(terms, constant),), "float64", computed_from=coarsest)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checkpoints.elements import decode
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from . import casts
 from .computed_matrix import extract_scales
 from .matrix import Matrix
@@ -108,8 +108,8 @@ class Distance:
 
 def compute_noise(target_dtype: str, reference_dtype: str) -> float:
     """Return the relative distance that rounding between two dtypes can cause."""
-    coarser = max(unit_roundoff(target_dtype), unit_roundoff(reference_dtype))
-    return max(coarser, _FLOAT32_UNITS * unit_roundoff("float32"))
+    coarser = max(get_unit_roundoff(target_dtype), get_unit_roundoff(reference_dtype))
+    return max(coarser, _FLOAT32_UNITS * get_unit_roundoff("float32"))
 
 
 def compute_row_limit(target: Matrix, reference: Matrix) -> float:

@@ -35,7 +35,8 @@ def add_parameter_names(
     """
     tensors = trace.tensors
     is_unnamed = (tensors["parameter"] == "") & (tensors["gradient_of"] == "")
-    is_input = tensors["slot_kind"].isin(_SLOT_KINDS) & (tensors["source_tensor"] < 0) & ~tensors["constant"]
+    has_slot_kind = tensors["slot_kind"].isin(_SLOT_KINDS)
+    is_input = has_slot_kind & (tensors["source_tensor"] < 0) & ~tensors["constant"]
     is_comparable = (tensors["size"] >= _MIN_SIZE) & tensors["dtype"].map(is_floating)
     rows = np.flatnonzero((is_unnamed & is_input & is_comparable).to_numpy())
     if not len(rows):

@@ -30,7 +30,7 @@ _CONCATENATED = frozenset({"concatenated"})
 _INTERLEAVED = frozenset({"interleaved"})
 _ALL_ARRANGEMENTS = _GROUPED | _CONCATENATED | _INTERLEAVED
 
-#: (family, last module of the canonical name) -> the arrangements of the parts that the family
+#: (family, last module of the canonical name) -> the arrangements of the components that the family
 #: reads.
 _ARRANGEMENTS: Mapping[tuple[str, str], frozenset[str]] = {
     (MEGATRON, "qkv"): _GROUPED,
@@ -53,7 +53,7 @@ _ARRANGEMENTS: Mapping[tuple[str, str], frozenset[str]] = {
 #: Families that store q and k in the order in which RoPE rotates adjacent pairs; all others store
 #: halves.
 _ROPE_PAIRS = frozenset({META})
-#: Parts whose RoPE rows the legacy converter of MindSpore Transformers reorders from pairs to
+#: Components whose RoPE rows the legacy converter of MindSpore Transformers reorders from pairs to
 #: halves.
 _REORDERED_PARTS = frozenset({"q_b_rope", "kv_a_rope"})
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
@@ -72,7 +72,7 @@ def has_transposed_experts(family: str) -> bool:
 def list_expected_orders(
     module: str, family: str, sizes: Sequence[int], config: ModelConfig
 ) -> Iterator[Ints]:
-    """Yield the orders over its parts that a fused weight may have, most likely first."""
+    """Yield the orders over its components that a fused weight may have, most likely first."""
     arrangements = _ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS)
     if _is_mla_down_projection(module, len(sizes)):
         arrangements = _CONCATENATED
@@ -92,33 +92,34 @@ def list_expected_orders(
 def check_layout(
     module: str,
     families: tuple[str, str],
-    part_names: Sequence[str],
+    component_names: Sequence[str],
     layout: RowLayout,
     config: ModelConfig,
 ) -> bool | None:
     """Whether the first of two families reads this layout of a fused weight; None if unknown.
 
-    The second family is that of the side that stores the parts, named ``part_names``.
+    The second family is that of the side that stores the components, named ``component_names``.
     """
-    for name, order in zip(part_names, layout.part_orders, strict=True):
+    for name, order in zip(component_names, layout.component_orders, strict=True):
         is_expected_rope = order.kind == "rope" and differs_in_rope_order(name, *families)
         if order.kind != "same" and not is_expected_rope:
             return False
     family = families[0]
     arrangements = _ARRANGEMENTS.get((family, module))
-    if _is_mla_down_projection(module, len(layout.part_orders)):
+    if _is_mla_down_projection(module, len(layout.component_orders)):
         arrangements = _CONCATENATED
     if arrangements is None or family == OTHER:
         return None
-    kind, groups = layout.part_arrangement.key
-    has_groups = "grouped" in arrangements
-    if has_groups and kind in ("concatenated", "interleaved") and module in ("qkv", "q_b", "kv_b"):
+    kind, groups = layout.component_arrangement.key
+    if "grouped" not in arrangements:
+        return kind in arrangements
+    if kind in ("concatenated", "interleaved") and module in ("qkv", "q_b", "kv_b"):
         kind = "grouped"  # with one group, or with groups of one row
-    if has_groups and kind == "grouped":
-        return _is_group_count_valid(module, groups, config) or (
-            groups == 1 and "concatenated" in arrangements
-        )
-    return kind in arrangements
+    if kind != "grouped":
+        return kind in arrangements
+    if groups == 1 and "concatenated" in arrangements:
+        return True
+    return _is_group_count_valid(module, groups, config)
 
 
 def _is_group_count_valid(module: str, groups: int, config: ModelConfig) -> bool:
@@ -130,9 +131,9 @@ def _is_group_count_valid(module: str, groups: int, config: ModelConfig) -> bool
     return groups > 1
 
 
-def _is_mla_down_projection(module: str, n_parts: int) -> bool:
-    """Whether a qkv is the fused down projection of MLA, which has only two parts."""
-    return module == "qkv" and n_parts == 2
+def _is_mla_down_projection(module: str, n_components: int) -> bool:
+    """Whether a qkv is the fused down projection of MLA, which has only two components."""
+    return module == "qkv" and n_components == 2
 
 
 def differs_in_rope_order(module: str, family: str, other_family: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..model.arrays import AnyArray
-from .matrix import Matrix, stack_columns, stack_rows
+from .matrix import Matrix, concatenate_columns, concatenate_rows
 from .whole_model import Tensor
 
 _WEIGHT = re.compile(r"^(.*\.experts)\.weight([12])$")
@@ -68,7 +68,7 @@ def split_experts(
         if is_first:
             matrix = _join_first(shares, dtype, has_gate)
         else:
-            matrix = stack_columns([Matrix.from_array(share, dtype) for share in shares])
+            matrix = concatenate_columns([Matrix.from_array(share, dtype) for share in shares])
         expert_name = f"{match[1]}.local_experts.{number}.linear_fc{match[2]}.weight"
         experts.append(Tensor(expert_name, matrix, matrix.shape))
     return experts
@@ -81,4 +81,4 @@ def _join_first(shares: list[AnyArray], dtype: str, has_gate: bool) -> Matrix:
     matrices = []
     for part in range(n_parts):
         matrices += [Matrix.from_array(parts[part], dtype) for parts in split_shares]
-    return stack_rows(matrices)
+    return concatenate_rows(matrices)

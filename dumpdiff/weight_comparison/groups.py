@@ -1,4 +1,4 @@
-"""Pair parameters by name: one with one, or a fused parameter with its parts."""
+"""Pair parameters by name: one with one, or a fused parameter with its components."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..model.arrays import AnyArray
 from ..rulebook import Rules
 from .family_layouts import has_transposed_experts, is_stored_transposed
-from .matrix import Matrix, stack_rows
+from .matrix import Matrix, concatenate_rows
 from .whole_model import Tensor, WholeModel
 
 _STACKED_EXPERTS = re.compile(
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Members with the same contents; one side may hold the parts of a fused parameter."""
+    """Members with the same contents; one side may hold the components of a fused parameter."""
 
     target: tuple[Member, ...]
     reference: tuple[Member, ...]
@@ -62,7 +62,7 @@ class Group:
         return "target" if len(self.target) == 1 else "reference"
 
     @property
-    def parts(self) -> tuple[Member, ...]:
+    def components(self) -> tuple[Member, ...]:
         """The members of the side that has more."""
         return self.reference if len(self.reference) >= len(self.target) else self.target
 
@@ -74,8 +74,8 @@ class Group:
 
 
 def join_members(members: Iterable[Member]) -> Matrix:
-    """Stack the matrices of members, one below the other."""
-    return stack_rows([member.matrix for member in members])
+    """Concatenate the rows of the members' matrices."""
+    return concatenate_rows([member.matrix for member in members])
 
 
 def count_rows(members: Iterable[Member]) -> list[int]:
@@ -98,45 +98,45 @@ def group_by_name(
             member, other = target_members.pop(path), reference_members.pop(path)
             evidence = "name" if member.name == other.name else "rule"
             groups.append(Group((member,), (other,), evidence))
-    for member, parts in _match_fused(target_members, reference_members, target.rules):
-        groups.append(Group((member,), parts, "rule"))
-    for member, parts in _match_fused(reference_members, target_members, target.rules):
-        groups.append(Group(parts, (member,), "rule"))
+    for member, components in _match_fused(target_members, reference_members, target.rules):
+        groups.append(Group((member,), components, "rule"))
+    for member, components in _match_fused(reference_members, target_members, target.rules):
+        groups.append(Group(components, (member,), "rule"))
     return groups, list(target_members.values()), list(reference_members.values())
 
 
 def _match_fused(
-    fused_members: dict[str, Member], part_members: dict[str, Member], rules: Rules
+    fused_members: dict[str, Member], component_members: dict[str, Member], rules: Rules
 ) -> list[tuple[Member, tuple[Member, ...]]]:
-    """Return each member that is the fusion of several of ``part_members``, with these parts.
+    """Return each member that is the fusion of several ``component_members``, and these.
 
     Removes them from both dicts.
     """
     matches = []
     for path, member in list(fused_members.items()):
-        part_paths = _find_parts(path, part_members, rules)
-        parts = tuple(part_members[part_path] for part_path in part_paths)
-        size = sum(part.matrix.size for part in parts)
-        if len(parts) > 1 and size == member.matrix.size:
-            matches.append((member, parts))
+        component_paths = _find_components(path, component_members, rules)
+        components = tuple(component_members[component_path] for component_path in component_paths)
+        size = sum(component.matrix.size for component in components)
+        if len(components) > 1 and size == member.matrix.size:
+            matches.append((member, components))
             del fused_members[path]
-            for part_path in part_paths:
-                del part_members[part_path]
+            for component_path in component_paths:
+                del component_members[component_path]
     return matches
 
 
-def _find_parts(path: str, members: Mapping[str, Member], rules: Rules) -> tuple[str, ...]:
+def _find_components(path: str, members: Mapping[str, Member], rules: Rules) -> tuple[str, ...]:
     """Return the names of members that together are ``path``; () if some are missing."""
-    for part_paths in rules.split_path(path):
+    for component_paths in rules.split_path(path):
         names: list[str] = []
-        for part_path in part_paths:
-            if part_path in members:
-                part_names: tuple[str, ...] = (part_path,)
+        for component_path in component_paths:
+            if component_path in members:
+                component_names: tuple[str, ...] = (component_path,)
             else:
-                part_names = _find_parts(part_path, members, rules)
-            if not part_names:
+                component_names = _find_components(component_path, members, rules)
+            if not component_names:
                 break
-            names += part_names
+            names += component_names
         else:
             return tuple(names)
     return ()
@@ -204,7 +204,10 @@ def _count_experts(model: WholeModel, other: WholeModel, stem: str) -> int:
 
 
 def _count_single_experts(model: WholeModel, stem: str) -> int:
-    """Return the largest number of a single expert plus one, 0 if there is none."""
+    """Return the number of experts that the parameters of single experts imply, 0 if there are none.
+
+    Experts are numbered from 0, so it is the largest number plus one.
+    """
     count = 0
     for path in model.canonical:
         match = _SINGLE_EXPERT.match(path)
@@ -226,15 +229,17 @@ def _get_stack_length(model: WholeModel, stem: str) -> int:
 def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyArray | None:
     """Return a stack of experts with three axes; None if its shape does not fit.
 
-    Stacks have three axes, or the first two joined. ``weight1`` of GroupedMLP is declared as [H, E
-    * 2I] for the bytes of [E, H, 2I] (megatron/core/transformer/moe/experts.py).
+    A stack has three axes, or its first two axes are merged. ``weight1`` of GroupedMLP is declared as
+    [hidden, experts * 2 * intermediate], but its bytes are those of [experts, hidden,
+    2 * intermediate] (megatron/core/transformer/moe/experts.py).
     """
     if len(raw.shape) == 3 and raw.shape[0] == count:
         return raw
     if len(raw.shape) != 2:
         return None
     n_rows = raw.shape[0] // count
-    if module != "down_proj" and raw.shape[0] in (hidden, count * hidden):
+    has_hidden_rows = raw.shape[0] in (hidden, count * hidden)
+    if module != "down_proj" and has_hidden_rows:
         n_rows = hidden
     if not n_rows or raw.size % (count * n_rows):
         return None
@@ -244,7 +249,8 @@ def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyAr
 def _is_transposed(model: WholeModel, shape: tuple[int, ...], module: str) -> bool:
     """Whether experts are stored as [in, out].
 
-    The axis that is as wide as the model decides, or the family if both or none are.
+    The axis whose length is the hidden size of the model is "in", or "out" for down_proj. If both axes
+    or none have that length, the family decides.
     """
     is_first_hidden, is_last_hidden = shape[0] == model.hidden, shape[1] == model.hidden
     if is_first_hidden == is_last_hidden:

@@ -49,7 +49,7 @@ class GroupComparison:
     distance: Distance
     layout: RowLayout
     is_correct: bool | None  #: whether the family reads this layout; None if unknown
-    #: whether the family reads the arrangement of the parts, whatever the row order in each part
+    #: whether the family reads the arrangement of the components, whatever the row order in each
     is_arrangement_correct: bool | None
     padding: int = 0  #: additional rows of the target; if negative, of the reference
 
@@ -63,12 +63,12 @@ class ShapeMismatch:
 
 @dataclass(frozen=True)
 class _FusedParts:
-    """The parts of a fused weight, and the layouts that each side may have."""
+    """The components of a fused weight, and the layouts that each side may have."""
 
     module: str  #: last module of the canonical name: qkv, gate_up_proj, ...
     sizes: list[int]
     names: list[str]
-    #: orders that the target may have over the parts; the identity if it stores the parts
+    #: orders that the target may have over the components; the identity if it stores the components
     target_orders: list[Ints]
     reference_orders: list[Ints]
 
@@ -112,7 +112,7 @@ def _compare_matrices(
         return ShapeMismatch(f"{target_shape} in the target, {reference_shape} in the reference")
     families = target.family, reference.family
     config = _merge_configs(target.config, reference.config)
-    fused = _find_fused_parts(group, module, n_target_rows, families, config)
+    fused = _find_fused_components(group, module, n_target_rows, families, config)
     if fused is None:
         orders = _list_plain_orders(module, n_target_rows, n_reference_rows, config, families)
     else:
@@ -138,7 +138,7 @@ def _compare_matrices(
         if fused is not None:
             if group.fused == "reference":
                 families = families[1], families[0]
-            arrangement = replace(layout, part_orders=(SAME,) * len(layout.part_orders))
+            arrangement = replace(layout, component_orders=(SAME,) * len(layout.component_orders))
             is_correct = check_layout(module, families, fused.names, layout, config)
             is_arrangement_correct = check_layout(
                 module, families, fused.names, arrangement, config
@@ -157,26 +157,26 @@ def _compare_matrices(
     )
 
 
-def _find_fused_parts(
+def _find_fused_components(
     group: Group, module: str, n_rows: int, families: tuple[str, str], config: ModelConfig
 ) -> _FusedParts | None:
-    """Return the parts of a group, which one side stores or a fused module implies."""
+    """Return the components of a group, which one side stores or a fused module implies."""
     identity = np.arange(n_rows)
     if group.fused:
-        sizes = count_rows(group.parts)
-        names = [get_module(member.path) for member in group.parts]
+        sizes = count_rows(group.components)
+        names = [get_module(member.path) for member in group.components]
         family = families[0] if group.fused == "target" else families[1]
         orders = list(list_expected_orders(module, family, sizes, config)) or [identity]
         if group.fused == "target":
             return _FusedParts(module, sizes, names, orders, [identity])
         return _FusedParts(module, sizes, names, [identity], orders)
-    implied_parts = _list_implied_parts(module, n_rows, config)
-    if implied_parts is None:
+    implied_components = _list_implied_components(module, n_rows, config)
+    if implied_components is None:
         return None
     has_same_layout = families[0] == families[1] and group.evidence == "name"
     if has_same_layout and module == "qkv" and not config.heads:
         return None
-    sizes, names = implied_parts
+    sizes, names = implied_components
     target_orders = list(list_expected_orders(module, families[0], sizes, config))
     reference_orders = list(list_expected_orders(module, families[1], sizes, config))
     return _FusedParts(
@@ -184,10 +184,10 @@ def _find_fused_parts(
     )
 
 
-def _list_implied_parts(
+def _list_implied_components(
     module: str, n_rows: int, config: ModelConfig
 ) -> tuple[list[int], list[str]] | None:
-    """Return sizes and names of the parts that a module implies; None if it implies none."""
+    """Return sizes and names of the components that a module implies; None if it implies none."""
     if module == "gate_up_proj" and n_rows % 2 == 0:
         return [n_rows // 2] * 2, ["gate", "up"]
     if module == "qkv" and config.heads and config.groups:
@@ -201,8 +201,8 @@ def _list_implied_parts(
 
 def get_module(path: str) -> str:
     """Return the last module of a canonical parameter: q of layers.0.attention.q.weight."""
-    parts = path.split(".")
-    return parts[-2] if len(parts) > 1 else path
+    module_names = path.split(".")
+    return module_names[-2] if len(module_names) > 1 else path
 
 
 def _orient(target: Matrix, reference: Matrix) -> tuple[Matrix, Matrix]:
@@ -312,7 +312,7 @@ def _has_same_elements(target: Matrix, reference: Matrix, noise: float) -> bool:
 
 
 def _describe_group_layout(fused: _FusedParts | None, group: Group, order: Ints) -> RowLayout:
-    """Describe the layout of the fused side over its parts.
+    """Describe the layout of the fused side over its components.
 
     If both sides are fused, the target is described, under the assumption that the reference is
     correct.
@@ -326,10 +326,10 @@ def _describe_group_layout(fused: _FusedParts | None, group: Group, order: Ints)
         return RowLayout(SAME, (SAME,))
     layouts = []
     for reference_order in fused.reference_orders:
-        order_over_parts = np.where(order >= 0, reference_order[order], -1)
-        layouts.append(describe_layout(order_over_parts, fused.sizes, fused.names))
+        order_over_components = np.where(order >= 0, reference_order[order], -1)
+        layouts.append(describe_layout(order_over_components, fused.sizes, fused.names))
     for layout in layouts:
-        if layout.part_arrangement.kind not in ("blocks", "scattered"):
+        if layout.component_arrangement.kind not in ("blocks", "scattered"):
             return layout
     return layouts[0]
 

@@ -145,15 +145,15 @@ class Matrix:
         return replace(self, blocks=tuple(_slice_block(*piece) for piece in pieces))
 
 
-def stack_rows(matrices: Sequence[Matrix]) -> Matrix:
-    """Stack matrices of equal width, one below the other."""
+def concatenate_rows(matrices: Sequence[Matrix]) -> Matrix:
+    """Concatenate matrices of equal width along the rows, one below the other."""
     if len(matrices) == 1:
         return matrices[0]
     return replace(matrices[0], blocks=tuple[Block, ...](matrices), axis=0)
 
 
-def stack_columns(matrices: Sequence[Matrix]) -> Matrix:
-    """Stack matrices of equal height, side by side."""
+def concatenate_columns(matrices: Sequence[Matrix]) -> Matrix:
+    """Concatenate matrices of equal height along the columns, side by side."""
     if len(matrices) == 1:
         return matrices[0]
     return replace(matrices[0], blocks=tuple[Block, ...](matrices), axis=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..model.arrays import Floats, Ints
-from ..model.dtypes import unit_roundoff
+from ..model.dtypes import get_unit_roundoff
 from .casts import NARROW_DTYPES
 from .distance import FEW_COLUMNS, WRONG_ROW, compute_row_limit
 from .matrix import Matrix
@@ -194,7 +194,7 @@ def _check_truncated(parameter: ParameterRows, index: ParameterIndex) -> Mistake
     is_unequal = target != reference
     if not is_unequal.any():
         return None
-    units = 2 * unit_roundoff(dtype) * np.abs(reference)
+    units = 2 * get_unit_roundoff(dtype) * np.abs(reference)
     is_smaller = np.all(np.abs(target) <= np.abs(reference))
     if is_smaller and np.all(np.abs(target - reference) <= units):
         share = f"{is_unequal.mean():.0%} of its elements are the next number nearer to zero"

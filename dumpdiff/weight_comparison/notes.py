@@ -37,8 +37,8 @@ def _list_layout_notes(comparisons: Iterable[GroupComparison]) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for comparison in comparisons:
         path, layout = comparison.group.path, comparison.layout
-        arrangement = layout.part_arrangement
-        first_order = layout.part_orders[0] if layout.part_orders else SAME
+        arrangement = layout.component_arrangement
+        first_order = layout.component_orders[0] if layout.component_orders else SAME
         if comparison.is_correct and first_order.kind == "zero-centered":
             counts[f"norms: {first_order.description}"] += 1
         if comparison.is_correct and arrangement.kind not in ("same", "concatenated"):

@@ -29,7 +29,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Pair:
-    """A parameter, or one part of a fused one, with its counterpart in the reference."""
+    """A parameter, or one component of a fused one, with its counterpart in the reference."""
 
     path: str  #: canonical name
     target: str
@@ -38,7 +38,7 @@ class Pair:
     shape: tuple[int, int]  #: rows and columns compared
     dtypes: tuple[str, str]  #: of target and reference
     relation: Relation
-    #: Canonical name of the fused parameter that contains this part on one side.
+    #: Canonical name of the fused parameter that contains this component on one side.
     fused_parameter: str = ""
     layout: str = (
         ""  #: how the target's rows are arranged compared with the reference, if differently

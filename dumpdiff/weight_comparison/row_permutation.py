@@ -1,4 +1,4 @@
-"""Permutations of rows: how the parts of a fused weight and the rows of a part are arranged.
+"""Permutations of rows: how a fused weight arranges its components and their rows.
 
 An order is an array: row ``i`` of one matrix is row ``order[i]`` of the other; -1 if there is none.
 """
@@ -14,7 +14,8 @@ import numpy as np
 
 from ..model.arrays import Ints
 
-#: For more parts, only their given sequence is tried: the number of sequences grows as a factorial.
+#: For more components, only their given sequence is tried: the number of sequences grows as a
+#: factorial.
 _MAX_PERMUTED_PARTS = 4
 _MIN_HEAD_ROWS = 4  #: heads of fewer rows cannot show whether RoPE rotates halves or pairs
 
@@ -27,7 +28,7 @@ class RowOrder:
     #: scattered, zero-centered
     kind: str
     description: str
-    groups: int = 1  #: number of groups in which the parts alternate
+    groups: int = 1  #: number of groups in which the components alternate
 
     @property
     def key(self) -> tuple[str, int]:
@@ -41,22 +42,22 @@ SAME = RowOrder("same", "as they are")
 def build_fused_order(
     sizes: Sequence[int], groups: int, sequence: Sequence[int] | None = None
 ) -> Ints | None:
-    """Return the order of a fused weight over the concatenation of its parts.
+    """Return the order of a fused weight over the concatenation of its components.
 
-    Each group holds its share of every part, in ``sequence`` (numbers of the parts). One group is
-    plain concatenation; the number of query groups gives Megatron's QKV; the number of rows of a
-    part gives alternating rows (gate, up, gate, ...). Returns None if a part is not divisible by
-    ``groups``.
+    Each group holds its share of every component, in ``sequence`` (numbers of the components). One
+    group is plain concatenation; the number of query groups gives Megatron's QKV; the number of
+    rows of a component gives alternating rows (gate, up, gate, ...). Returns None if a component is
+    not divisible by ``groups``.
     """
     if any(size % groups for size in sizes):
         return None
     starts = np.cumsum([0, *sizes[:-1]])
-    part_rows = []
+    component_rows = []
     for start, size in zip(starts, sizes, strict=True):
-        part_rows.append(start + np.arange(size).reshape(groups, -1))
+        component_rows.append(start + np.arange(size).reshape(groups, -1))
     if sequence:
-        part_rows = [part_rows[part] for part in sequence]
-    order: Ints = np.concatenate(part_rows, axis=1).ravel()
+        component_rows = [component_rows[component] for component in sequence]
+    order: Ints = np.concatenate(component_rows, axis=1).ravel()
     return order
 
 
@@ -75,45 +76,48 @@ def swap_row_axes(outer: int, a: int, b: int) -> Ints:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The layout of a fused weight: arrangement of the parts, and row order in each part."""
+    """The layout of a fused weight: arrangement of the components, and row order in each."""
 
-    part_arrangement: RowOrder
-    part_orders: tuple[RowOrder, ...]  #: of each part, in the order of the given names
+    component_arrangement: RowOrder
+    component_orders: tuple[RowOrder, ...]  #: of each component, in the order of the given names
 
     @property
     def key(self) -> tuple[tuple[str, int], ...]:
         """Equal for two orders of the same layout."""
-        return (self.part_arrangement.key, *(order.key for order in self.part_orders))
+        return (self.component_arrangement.key, *(order.key for order in self.component_orders))
 
 
 def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> RowLayout:
-    """Describe an order of a fused weight over the concatenation of parts; -1 rows are ignored."""
+    """Describe an order of a fused weight over its concatenated components; -1 is ignored."""
     if len(sizes) == 1:
         return RowLayout(SAME, (describe_order(order),))
     starts = np.cumsum([0, *sizes])
     is_mapped = order >= 0
-    part_of_row = np.where(is_mapped, np.searchsorted(starts, order, side="right") - 1, -1)
-    # The rows of each part are sorted, so that only the arrangement of the parts is left.
+    component_of_row = np.where(is_mapped, np.searchsorted(starts, order, side="right") - 1, -1)
+    # The rows of each component are sorted, so that only the arrangement of the components is left.
     sorted_order = order.copy()
-    part_orders = []
-    for part, size in enumerate(sizes):
-        rows = np.flatnonzero(part_of_row == part)
+    component_orders = []
+    for component, size in enumerate(sizes):
+        rows = np.flatnonzero(component_of_row == component)
         sorted_order[rows] = np.sort(order[rows])
         is_complete = len(rows) == size
-        part_orders.append(describe_order(order[rows] - starts[part]) if is_complete else SAME)
+        component_order = SAME
+        if is_complete:
+            component_order = describe_order(order[rows] - starts[component])
+        component_orders.append(component_order)
     for sequence, groups, candidate in _list_fused_orders(sizes):
         if len(candidate) != len(order):
             continue
         if np.array_equal(sorted_order[is_mapped], candidate[is_mapped]):
-            part_names = [names[part] for part in sequence]
+            component_names = [names[component] for component in sequence]
             is_exchanged = list(sequence) != sorted(sequence)
-            arrangement = _describe_arrangement(groups, part_names, min(sizes), is_exchanged)
-            return RowLayout(arrangement, tuple(part_orders))
+            arrangement = _describe_arrangement(groups, component_names, min(sizes), is_exchanged)
+            return RowLayout(arrangement, tuple(component_orders))
     return RowLayout(describe_order(order), tuple(SAME for _ in sizes))
 
 
 def _list_fused_orders(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int, Ints]]:
-    """Yield sequence of parts, number of groups and order of every arrangement of some parts."""
+    """Yield every arrangement of some components: sequence, number of groups, order."""
     sequences: Iterator[tuple[int, ...]] = iter([tuple(range(len(sizes)))])
     if len(sizes) <= _MAX_PERMUTED_PARTS:
         sequences = permutations(range(len(sizes)))

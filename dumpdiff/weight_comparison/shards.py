@@ -22,7 +22,7 @@ from ..model.trace import Problem
 from ..rulebook import Rules
 from .families import detect_family, read_model_config
 from .grouped_experts import get_sibling_name, is_grouped_weight, split_experts
-from .matrix import Matrix, stack_columns, stack_rows
+from .matrix import Matrix, concatenate_columns, concatenate_rows
 from .whole_model import Tensor, WholeModel, are_identical, make_unsplit_tensor
 
 #: Last module of the canonical names of column-parallel layers: tensor parallelism splits rows and
@@ -179,6 +179,20 @@ class _ShardJoiner:
             return make_unsplit_tensor(name, first.dtype, self._checkpoint.read_raw(first))
         return self._join_ranks(name, entries)
 
+    def _join_copies(
+        self, name: str, module: str, entries: list[Entry], raws: list[AnyArray]
+    ) -> Tensor:
+        """Return the first of the ranks' copies; copies that differ are shards, or a problem."""
+        dtype, shape = entries[0].dtype, entries[0].shape
+        if are_identical(raws):
+            return make_unsplit_tensor(name, dtype, raws[0])
+        if module in _MAYBE_SPLIT and len(shape) > 1:
+            return _join_arrays(name, dtype, raws, 0)
+        self.problems.append(
+            Problem(entries[1].file, f"{name} differs between tensor-parallel ranks")
+        )
+        return make_unsplit_tensor(name, dtype, raws[0])
+
     def _join_ranks(self, name: str, entries: list[Entry]) -> Tensor:
         """Join the shards of tensor-parallel ranks."""
         raws = [self._checkpoint.read_raw(entry) for entry in entries]
@@ -186,15 +200,9 @@ class _ShardJoiner:
         path_parts = (self._rules.resolve_parameter(name) or name).split(".")
         module = path_parts[-2] if len(path_parts) > 1 else ""
         is_row_parallel = module in ROW_PARALLEL and path_parts[-1] == "weight"
-        if not shape or not (is_row_parallel or module in COLUMN_PARALLEL):
-            if are_identical(raws):
-                return make_unsplit_tensor(name, dtype, raws[0])
-            if module in _MAYBE_SPLIT and len(shape) > 1:
-                return _join_arrays(name, dtype, raws, 0)
-            self.problems.append(
-                Problem(entries[1].file, f"{name} differs between tensor-parallel ranks")
-            )
-            return make_unsplit_tensor(name, dtype, raws[0])
+        is_split = is_row_parallel or module in COLUMN_PARALLEL
+        if not shape or not is_split:
+            return self._join_copies(name, module, entries, raws)
         if is_row_parallel:
             return _join_arrays(name, dtype, raws, 1)
         # MindSpore splits the whole fused weight; Megatron gives each rank its own gate, then its
@@ -231,7 +239,7 @@ class _ShardJoiner:
             self.problems.append(
                 Problem(entries[0].file, f"{name}: its slices do not cover the whole tensor")
             )
-        matrix = stack_rows([stack_columns(band) for band in bands.values()])
+        matrix = concatenate_rows([concatenate_columns(band) for band in bands.values()])
         return Tensor(name, matrix, shape)
 
 
@@ -240,5 +248,5 @@ def _join_arrays(name: str, dtype: str, raws: list[AnyArray], axis: int) -> Tens
     shape = list(raws[0].shape)
     shape[axis] = sum(raw.shape[axis] for raw in raws)
     matrices = [Matrix.from_array(raw, dtype) for raw in raws]
-    matrix = stack_rows(matrices) if axis == 0 else stack_columns(matrices)
+    matrix = concatenate_rows(matrices) if axis == 0 else concatenate_columns(matrices)
     return Tensor(name, matrix, tuple(shape))

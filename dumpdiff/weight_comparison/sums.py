@@ -128,14 +128,20 @@ def find_sums(
     )
 
 
-def _list_candidates(
-    side: int, groups: Sequence[Group], members: Sequence[Member], terms: Sequence[Member]
-) -> Iterator[tuple[Member, list[Member]]]:
-    """Yield members of one side that may be sums, with their possible terms."""
+def _index_terms(terms: Sequence[Member]) -> dict[tuple[int, int], list[Member]]:
+    """Return shape -> the terms of this shape that are large enough to be recognized in a sum."""
     terms_of_shape: dict[tuple[int, int], list[Member]] = defaultdict(list)
     for term in terms:
         if is_floating(term.matrix.dtype) and term.matrix.size >= _MIN_SIZE:
             terms_of_shape[term.matrix.shape].append(term)
+    return terms_of_shape
+
+
+def _list_candidates(
+    side: int, groups: Sequence[Group], members: Sequence[Member], terms: Sequence[Member]
+) -> Iterator[tuple[Member, list[Member]]]:
+    """Yield members of one side that may be sums, with their possible terms."""
+    terms_of_shape = _index_terms(terms)
     candidates: list[tuple[Member, list[Member]]] = [(member, []) for member in members]
     for group in groups:
         if group.fused or len(group.target) != 1:

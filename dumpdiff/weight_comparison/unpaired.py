@@ -18,9 +18,8 @@ _SIDE_NAMES = ("target", "reference")
 class UnpairedParameters:
     """The parameters that have no counterpart, explained."""
 
-    pairs: tuple[
-        Pair, ...
-    ]  #: a head, compared with the embedding that the other side uses as its head
+    #: A head, compared with the embedding that the other side uses as its head.
+    pairs: tuple[Pair, ...]
     missing: tuple[str, ...]  #: of the reference, not in the target
     unknown: tuple[str, ...]  #: of the target, not in the reference
     notes: tuple[str, ...]
@@ -44,11 +43,13 @@ def explain_unpaired(
                 pairs.append(head_pair)
                 if head_pair.mistake is None:
                     notes.append(
-                        f"the head of the {_SIDE_NAMES[side]} is its embedding; the other side has none"
+                        f"the head of the {_SIDE_NAMES[side]} is its embedding; the other side has"
+                        " none"
                     )
             elif member.path.endswith(".bias") and _is_zero(member):
                 explained_elements += member.matrix.size
-                notes.append(f"{member.label}: zeros, and the {_SIDE_NAMES[1 - side]} has no such bias")
+                other_side = _SIDE_NAMES[1 - side]
+                notes.append(f"{member.label}: zeros, and the {other_side} has no such bias")
             else:
                 absent[side].append(member.label)
     return UnpairedParameters(
@@ -86,7 +87,9 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
     distance = measure_distance(target, reference)
     mistake = None
     if len(distance.wrong_rows):
-        message = f"the {_SIDE_NAMES[side]} has a separate head, but the other side uses its embedding"
+        message = (
+            f"the {_SIDE_NAMES[side]} has a separate head, but the other side uses its embedding"
+        )
         mistake = Mistake("tied-head", message)
     return Pair(
         path=_HEAD,

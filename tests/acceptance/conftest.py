@@ -69,7 +69,7 @@ def as_msprobe(dump, tmp_path_factory) -> Callable[[str], Path]:
     @cache
     def rewritten(name: str) -> Path:
         out = tmp_path_factory.mktemp("as_msprobe")
-        msprobe_form.write(read(dump(name)), out)
+        msprobe_form.write_trace(read(dump(name)), out)
         return out
 
     return rewritten

@@ -13,7 +13,7 @@ from dumpdiff.model.trace import Trace
 HEADER = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
 
 
-def write(trace: Trace, folder: Path) -> None:
+def write_trace(trace: Trace, folder: Path) -> None:
     """Write dump.json, and stack.json and construct.json without content, as step 0 of rank 0."""
     by_op = dict(tuple(trace.tensors.groupby("op")))
     data = {
@@ -31,17 +31,17 @@ def write(trace: Trace, folder: Path) -> None:
 
 
 def _record(tensors: pd.DataFrame, *, forward: bool) -> dict[str, Any]:
-    read = [_leaf(row) for _, row in tensors[tensors["slot_kind"] != "output"].iterrows()]
-    written = [_leaf(row) for _, row in tensors[tensors["slot_kind"] == "output"].iterrows()]
+    read = [_convert_tensor(row) for _, row in tensors[tensors["slot_kind"] != "output"].iterrows()]
+    written = [_convert_tensor(row) for _, row in tensors[tensors["slot_kind"] == "output"].iterrows()]
     if forward:
         return {"input_args": read, "input_kwargs": {}, "output": written}
     return {"input": read, "output": written}
 
 
-def _leaf(row: pd.Series) -> dict[str, Any]:
+def _convert_tensor(row: pd.Series) -> dict[str, Any]:
     if row["constant"]:
         return {"type": row["dtype"], "value": row["max"]}
-    statistics = {name.title(): _number(row[name]) for name in ("max", "min", "mean", "norm")}
+    statistics = {name.title(): _convert_number(row[name]) for name in ("max", "min", "mean", "norm")}
     return {
         "type": "torch.Tensor",
         "dtype": f"torch.{row['dtype']}",
@@ -50,5 +50,5 @@ def _leaf(row: pd.Series) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | None:
+def _convert_number(value: float) -> float | None:
     return None if pd.isna(value) else float(value)

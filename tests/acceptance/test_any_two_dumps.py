@@ -3,7 +3,7 @@
 import pytest
 import synthesise
 
-from .verdicts import assert_aligned, assert_compared, assert_located, located, said
+from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence, describe_result
 
 
 class TestSidesSwapped:
@@ -11,7 +11,7 @@ class TestSidesSwapped:
         assert_aligned(compared(dump("v6.0_api_stack"), dump("ms_graph")))
 
     def test_the_wrong_weight_is_found(self, dump, compared):
-        first = located(compared(dump("v6.0_api_stack"), dump("ms_graph_bug_w1")))
+        first = get_first_divergence(compared(dump("v6.0_api_stack"), dump("ms_graph_bug_w1")))
         assert first.kind == "parameter"
         assert first.target_ops == ("Functional.linear.18.forward",)
         assert first.scope == "layers.2.mlp.gate_proj"
@@ -32,10 +32,10 @@ class TestMindSporeAgainstMindSpore:
 
     def test_the_wrong_weight_is_the_only_finding(self, dump, compared):
         result = compared(dump("ms_graph_bug_w1"), dump("ms_graph"))
-        first = located(result)
+        first = get_first_divergence(result)
         assert first.kind == "parameter"
         assert "layers.2.mlp.w1.weight" in first.title
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
     @pytest.mark.record
     def test_with_scopes_against_without(self, recorded, compared):
@@ -52,11 +52,11 @@ class TestMindSporeAgainstMindSpore:
             recorded("mindspore", "--style", "jit", "--order", "vkq"),
         )
         assert_located(result, "eps")
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
     def test_pynative_against_pynative(self, dump, compared):
         assert_aligned(compared(dump("ms_mf_none"), dump("ms_mf_none")))
-        first = located(compared(dump("ms_mf_attn_scale"), dump("ms_mf_none")))
+        first = get_first_divergence(compared(dump("ms_mf_attn_scale"), dump("ms_mf_none")))
         assert (first.scope, first.kind) == ("layers.1.attention", "introduced")
 
     def test_pynative_against_graph_mode_of_another_model_is_not_called_aligned(
@@ -115,15 +115,15 @@ class TestMsprobe:
 
     def test_a_wrong_scale_is_located_at_the_op_that_scales(self, dump, compared):
         result = compared(dump("ms_mf_attn_scale"), dump("pt_none"))
-        first = located(result)
+        first = get_first_divergence(result)
         assert (first.kind, first.phase, first.scope) == (
             "introduced",
             "forward",
             "layers.1.attention",
-        ), said(result)
+        ), describe_result(result)
         assert first.target_ops == ("Tensor.__mul__.2.forward",)
         assert first.reference_ops == ("Tensor.__truediv__.1.forward",)
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_dumps_of_unrelated_models_are_neither_aligned_nor_diverged(
     dump, compared, target, reference
 ):
     result = compared(dump(target), dump(reference))
-    assert result.verdict == "inconclusive", said(result)
+    assert result.verdict == "inconclusive", describe_result(result)
     assert result.notes
 
 
@@ -153,6 +153,6 @@ class TestPtdbgAgainstMsprobe:
         culprit = "Tensor.__add__.13.forward"
         faulty = synthesise.scaled(synthesise.load(as_msprobe("v6.0_api_stack")), culprit)
         synthesise.save(faulty, tmp_path)
-        first = located(compared(tmp_path, dump("v4.0.T2_api_stack")))
+        first = get_first_divergence(compared(tmp_path, dump("v4.0.T2_api_stack")))
         assert first.target_ops == (culprit,)
         assert first.reference_ops == ("Tensor___add___13_forward",)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, assert_located, located, said
+from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence, describe_result
 
 pytestmark = pytest.mark.record
 
@@ -73,17 +73,17 @@ class TestClean:
 class TestFault:
     def test_a_part_1_percent_too_large_is_the_first_divergence(self, pair, fused):
         result = pair(fused, "--fault", "w1")
-        first = located(result)
-        assert first.kind == "parameter", said(result)
+        first = get_first_divergence(result)
+        assert first.kind == "parameter", describe_result(result)
         assert "layers.1.mlp.w1.weight" in first.title
         assert first.scope == "layers.1.mlp.gate_proj"
         assert first.reference_ops == ("Functional.linear.6.forward",)
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
     def test_two_heads_swapped_in_a_part_are_the_first_divergence(self, pair, fused):
         result = pair(fused, "--fault", "head_order")
-        first = located(result)
-        assert first.kind == "parameter", said(result)
+        first = get_first_divergence(result)
+        assert first.kind == "parameter", describe_result(result)
         assert first.reference_ops == ("Functional.linear.4.forward",)
         assert f"layout reference {LAYOUTS[fused][0]}" in first.evidence
 
@@ -91,7 +91,7 @@ class TestFault:
     def test_a_fault_elsewhere_is_located(self, pair, fused, fault):
         result = pair(fused, "--fault", fault)
         assert_located(result, fault)
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,6 @@ def test_it_stays_aligned_with_less_recorded(recorded, compared, options):
 
 def test_a_part_1_percent_too_large_shows_in_statistics_alone(recorded, compared):
     reference = recorded("pytorch", "--fused", "concat", "--task", "statistics")
-    first = located(compared(recorded("mindspore", "--fault", "w1"), reference))
+    first = get_first_divergence(compared(recorded("mindspore", "--fault", "w1"), reference))
     assert first.kind == "parameter"
     assert first.reference_ops == ("Functional.linear.6.forward",)

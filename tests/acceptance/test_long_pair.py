@@ -6,7 +6,7 @@ import synthesise
 
 from dumpdiff import align
 
-from .verdicts import assert_aligned, located, said
+from .verdicts import assert_aligned, get_first_divergence, describe_result
 
 pytestmark = pytest.mark.record
 
@@ -132,9 +132,9 @@ def test_an_output_0_1_percent_too_large_is_the_first_divergence(
 ):
     synthesise.save(synthesise.scaled(real, culprit), tmp_path)
     result = align(tmp_path, reference)
-    first = located(result)
-    assert first.reference_ops == (culprit,), said(result)
-    assert first.target_ops == (culprit,), said(result)
+    first = get_first_divergence(result)
+    assert first.reference_ops == (culprit,), describe_result(result)
+    assert first.target_ops == (culprit,), describe_result(result)
     assert first.kind == "introduced"
     assert first.metrics["error"] == pytest.approx(1e-3, rel=0.05)
 
@@ -144,5 +144,5 @@ def test_a_fault_is_located_among_edits(real, reference, tmp_path):
     target = all_four(synthesise.scaled(real, culprit))
     synthesise.save(target, tmp_path)
     result = align(tmp_path, reference)
-    assert located(result).reference_ops == (culprit,), said(result)
-    assert target.origins()[located(result).target_ops[0]] == culprit
+    assert get_first_divergence(result).reference_ops == (culprit,), describe_result(result)
+    assert target.origins()[get_first_divergence(result).target_ops[0]] == culprit

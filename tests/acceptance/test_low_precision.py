@@ -2,7 +2,7 @@
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, assert_located, located
+from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence
 
 pytestmark = pytest.mark.record
 
@@ -32,7 +32,7 @@ class TestWholeTensors:
     def test_a_weight_one_percent_off_is_found(self, pair, size, layers, reference):
         result = pair((*BF16, *size, *FAULT), (*reference, *size))
         assert_located(result, "w1", layers)
-        assert located(result).kind == "parameter"
+        assert get_first_divergence(result).kind == "parameter"
         assert len(result.findings) == 1
 
 

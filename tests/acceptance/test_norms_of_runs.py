@@ -25,7 +25,7 @@ def compared(triage_run: Callable[..., Path]) -> Callable[[str, str, str], NormC
     """``compared("backward", "dump", "steps")``: MindSpore's norms from its dump against PyTorch's gradients."""
 
     def compare_case(case: str, target: str, reference: str) -> NormComparison:
-        ms, pt = triage_cases.runs(triage_run, case)
+        ms, pt = triage_cases.train_pair(triage_run, case)
         return compare(read_norms(ms / target), read_norms(pt / reference))
 
     return compare_case
@@ -76,7 +76,8 @@ def test_the_layer_is_told_in_which_the_backward_pass_departs(
 def test_a_way_back_that_is_cut_leaves_a_weight_without_a_gradient(compared: Compared) -> None:
     comparison = compared("backward", "steps", "steps")
     assert (
-        comparison.patterns[0].summary == "no gradient on the target for layers.1.mlp.gate_proj.weight"
+        comparison.patterns[0].summary
+        == "no gradient on the target for layers.1.mlp.gate_proj.weight"
     )
 
 
@@ -98,5 +99,6 @@ def test_the_example_of_the_page_is_what_the_command_says(compared: Compared) ->
     page = PAGE.read_text(encoding="utf-8")
     assert f"norms differ: {comparison.to_stage().headline}\n" in page
     assert [
-        f"\n  {pattern.summary}. Likely: {pattern.cause}\n" in page for pattern in comparison.patterns
+        f"\n  {pattern.summary}. Likely: {pattern.cause}\n" in page
+        for pattern in comparison.patterns
     ] == [True] * 2

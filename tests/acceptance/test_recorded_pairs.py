@@ -2,7 +2,7 @@
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, assert_located, located
+from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence
 
 pytestmark = pytest.mark.record
 
@@ -72,13 +72,13 @@ def test_an_optimizer_step_that_could_not_be_compared_is_said(pair):
 
 
 def test_a_wrong_epsilon_is_the_addition_that_reads_it(pair):
-    first = located(pair(["--fault", "eps"], []))
+    first = get_first_divergence(pair(["--fault", "eps"], []))
     assert first.reference_ops == ("Tensor.__add__.12.forward",)
     assert first.kind == "introduced"
 
 
 def test_a_wrong_scale_is_the_product_that_reads_it(pair):
-    first = located(pair(["--fault", "attn_scale"], []))
+    first = get_first_divergence(pair(["--fault", "attn_scale"], []))
     assert first.reference_ops == ("Tensor.__mul__.16.forward",)
     assert (
         first.metrics["relative_l2"] == pytest.approx(0.75, rel=0.01)

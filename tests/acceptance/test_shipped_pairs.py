@@ -2,7 +2,7 @@
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, located, said
+from .verdicts import assert_aligned, assert_compared, get_first_divergence, describe_result
 
 REFERENCES = ("v6.0_api_stack", "v4.0.T2_api_stack", "v1.0_api_stack", "v6.0_api_stack_summary")
 TWO_REFERENCES = ("v6.0_api_stack", "v1.0_api_stack")
@@ -12,9 +12,9 @@ READERS = {"Functional.linear.18.forward", "Functional_linear_18_forward"}
 
 
 def assert_weight_found(result):
-    first = located(result)
-    assert first.kind == "parameter", said(result)
-    assert READERS & set(first.reference_ops), said(result)
+    first = get_first_divergence(result)
+    assert first.kind == "parameter", describe_result(result)
+    assert READERS & set(first.reference_ops), describe_result(result)
     assert first.metrics["error"] == pytest.approx(0.01, rel=0.02)
 
 
@@ -39,13 +39,13 @@ class TestWholeTensorsAndGraph:
         assert_weight_found(compared(dump("ms_graph_bug_w1"), dump(reference)))
 
     def test_the_wrong_weight_is_named(self, dump, compared, reference):
-        first = located(compared(dump("ms_graph_bug_w1"), dump(reference)))
+        first = get_first_divergence(compared(dump("ms_graph_bug_w1"), dump(reference)))
         assert "layers.2.mlp.w1.weight" in first.title
         assert first.scope == "layers.2.mlp.gate_proj"
 
     def test_one_fault_is_one_finding(self, dump, compared, reference):
         result = compared(dump("ms_graph_bug_w1"), dump(reference))
-        assert len(result.findings) == 1, said(result)
+        assert len(result.findings) == 1, describe_result(result)
 
 
 @pytest.mark.parametrize("reference", TWO_REFERENCES)
@@ -81,7 +81,7 @@ def test_a_mask_that_is_not_added_is_found_in_statistics_of_bfloat16(dump, compa
     """Activation and logits look equal, as far as statistics in bfloat16 can tell; nearly no gradient does."""
     pair = dump("pt_gpt2_no_mask"), dump("pt_gpt2")
     result = compared(*(reversed(pair) if swapped else pair))
-    first = located(result)
+    first = get_first_divergence(result)
     names = (first.reference_ops, first.target_ops)[swapped]
-    assert names == ("Tensor.__add__.4.forward", "Functional.softmax.1.forward"), said(result)
+    assert names == ("Tensor.__add__.4.forward", "Functional.softmax.1.forward"), describe_result(result)
     assert first.scope == "layers.1.attention"

@@ -38,7 +38,7 @@ EXPECTED = {
 def test_the_cause_of_a_recorded_case(
     case: str, triage_run: Callable[..., Path], tmp_path: Path
 ) -> None:
-    target, reference = triage_cases.runs(triage_run, case)
+    target, reference = triage_cases.train_pair(triage_run, case)
     arguments = ["triage", "--init", str(target), str(reference), "-o", str(tmp_path / "case.yaml")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
     steps = str(triage_cases.STEPS[case])
@@ -61,7 +61,7 @@ def test_a_constant_that_differs_between_dumps_is_no_weight(
     triage_run: Callable[..., Path],
 ) -> None:
     """The dumps of the setting's case alone: no settings name the rotary base, no checkpoints vouch for the weights."""
-    target, reference = triage_cases.runs(triage_run, "setting")
+    target, reference = triage_cases.train_pair(triage_run, "setting")
     result = CliRunner().invoke(
         main, ["triage", "-t", f"dump={target / 'dump'}", "-r", f"dump={reference / 'dump'}"]
     )

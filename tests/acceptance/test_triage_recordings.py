@@ -47,7 +47,7 @@ TAKES = {
 @pytest.fixture(scope="session")
 def pair(triage_run: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
     """``pair("backward")``: the folders of both runs."""
-    return lambda case: triage_cases.runs(triage_run, case)
+    return lambda case: triage_cases.train_pair(triage_run, case)
 
 
 def exit_code(*arguments: object) -> int:
@@ -63,18 +63,18 @@ def gradients(run: Path) -> list[tuple[str, np.ndarray]]:
 def test_without_a_fault_both_frameworks_train_alike(triage_run, steps_of):
     steps = triage_cases.STEPS[steps_of]
     target, reference = triage_run("mindspore", "none", steps), triage_run("pytorch", "none", steps)
-    assert len(triage_cases.losses(target)) == steps
+    assert len(triage_cases.read_losses(target)) == steps
     np.testing.assert_allclose(
-        triage_cases.losses(target), triage_cases.losses(reference), rtol=3e-6
+        triage_cases.read_losses(target), triage_cases.read_losses(reference), rtol=3e-6
     )
     np.testing.assert_allclose(
-        triage_cases.global_norms(target), triage_cases.global_norms(reference), atol=6e-4
+        triage_cases.read_global_norms(target), triage_cases.read_global_norms(reference), atol=6e-4
     )
 
 
 @pytest.mark.parametrize("case", [name for name in FAULTS if name != "none"])
 def test_the_loss_parts_at_the_step_where_the_fault_acts(pair, case):
-    target, reference = map(np.array, map(triage_cases.losses, pair(case)))
+    target, reference = map(np.array, map(triage_cases.read_losses, pair(case)))
     off = np.abs(target / reference - 1)
     assert (off[: PARTS_AT[case] - 1] < 3e-6).all()
     assert off[PARTS_AT[case] - 1] > 1e-4
@@ -83,16 +83,16 @@ def test_the_loss_parts_at_the_step_where_the_fault_acts(pair, case):
 def test_a_fault_that_the_migration_standard_must_see_is_beyond_it(pair):
     seen = [case for case in PARTS_AT if PARTS_AT[case] <= 2 and case != "precision"]
     for case in seen:
-        target, reference = (triage_cases.losses(run)[PARTS_AT[case] - 1] for run in pair(case))
+        target, reference = (triage_cases.read_losses(run)[PARTS_AT[case] - 1] for run in pair(case))
         assert abs(target - reference) > max(0.005, 0.005 * reference), case
 
 
 @pytest.mark.parametrize("framework", ["mindspore", "pytorch"])
 def test_printed_local_norms_are_squares_that_sum_to_the_global_norm(triage_run, framework):
     run = triage_run(framework)
-    assert len(triage_cases.local_norms(run)) == len(gradients(run))
+    assert len(triage_cases.read_local_norms(run)) == len(gradients(run))
     np.testing.assert_allclose(
-        sum(triage_cases.local_norms(run)), triage_cases.global_norms(run)[0] ** 2, rtol=2e-4
+        sum(triage_cases.read_local_norms(run)), triage_cases.read_global_norms(run)[0] ** 2, rtol=2e-4
     )
 
 

@@ -12,7 +12,7 @@ from training import FAULTS
 STEPS = {name: 24 if name == "schedule" else 4 for name in FAULTS}
 
 
-def runs(triage_run: Callable[..., Path], case: str) -> tuple[Path, Path]:
+def train_pair(triage_run: Callable[..., Path], case: str) -> tuple[Path, Path]:
     """Target (MindSpore) and reference (PyTorch) of a case; the fault is on one side, the other is clean."""
     side = FAULTS[case].side
     target, reference = (
@@ -23,7 +23,7 @@ def runs(triage_run: Callable[..., Path], case: str) -> tuple[Path, Path]:
     )
 
 
-def losses(run: Path) -> list[float]:
+def read_losses(run: Path) -> list[float]:
     """The loss of every step, as the log has it."""
     return [
         float(found)
@@ -31,13 +31,13 @@ def losses(run: Path) -> list[float]:
     ]
 
 
-def global_norms(run: Path) -> list[float]:
+def read_global_norms(run: Path) -> list[float]:
     """The norm of all gradients before clipping at every step, as the log has it."""
     found = re.findall(r"(?:global_|grad )norm: \[?([\d.]+)", (run / "train.log").read_text())
     return [float(norm) for norm in found]
 
 
-def local_norms(run: Path) -> list[float]:
+def read_local_norms(run: Path) -> list[float]:
     """The squares that were printed at step 1, in the order in which they were printed."""
     printed = (run / "local_norms.log").read_text().partition("local")[2].partition("[")[2]
     return [float(found) for found in re.findall(r"\d+\.\d*(?:e-?\d+)?", printed)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import model_spec
 
-from dumpdiff.model.result import Result
 from dumpdiff.model.finding import Finding
+from dumpdiff.model.result import Result
 from dumpdiff.rulebook import load_rules
 
 
-def said(result: Result) -> str:
+def describe_result(result: Result) -> str:
     """The result in a few lines, for a failure message."""
     lines = [f"{result.verdict}; coverage {result.coverage}", *result.notes]
     lines += [
@@ -20,20 +20,20 @@ def said(result: Result) -> str:
 
 def assert_aligned(result: Result) -> None:
     """Verdict aligned, not one finding."""
-    assert result.verdict == "aligned", said(result)
-    assert not result.findings, said(result)
+    assert result.verdict == "aligned", describe_result(result)
+    assert not result.findings, describe_result(result)
 
 
 def assert_compared(result: Result, side: str, **shares: float) -> None:
     """``assert_compared(result, "reference", forward=0.95)``: at least this share of a side's ops was compared."""
     for phase, share in shares.items():
-        assert result.coverage[side][phase]["share"] >= share, said(result)
+        assert result.coverage[side][phase]["share"] >= share, describe_result(result)
 
 
-def located(result: Result) -> Finding:
+def get_first_divergence(result: Result) -> Finding:
     """The first divergence of a result that must have one."""
-    assert result.verdict == "diverged", said(result)
-    assert result.first_divergence is not None, said(result)
+    assert result.verdict == "diverged", describe_result(result)
+    assert result.first_divergence is not None, describe_result(result)
     return result.first_divergence
 
 
@@ -41,6 +41,6 @@ def assert_located(result: Result, fault: str, layers: int = 2) -> None:
     """The first divergence is in the module, and of the phase, that the fault was put into."""
     size = model_spec.Size(layers=layers)
     scope = load_rules([]).resolve_scope(model_spec.build(size, fault).scope)
-    first = located(result)
-    assert first.phase == model_spec.FAULTS[fault.partition("@")[0]].phase, said(result)
-    assert f"{first.scope}.".startswith(f"{scope}."), f"expected {scope}\n{said(result)}"
+    first = get_first_divergence(result)
+    assert first.phase == model_spec.FAULTS[fault.partition("@")[0]].phase, describe_result(result)
+    assert f"{first.scope}.".startswith(f"{scope}."), f"expected {scope}\n{describe_result(result)}"

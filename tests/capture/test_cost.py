@@ -10,7 +10,7 @@ import pytest
 
 from dumpdiff import read
 from dumpdiff.capture.cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
-from dumpdiff.model.trace import Source, Trace, build_op_table, tensor_table
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 
 def compute_file_size(folder: Path, *suffixes: str) -> int:
@@ -70,7 +70,7 @@ def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> N
 def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprobe: int) -> None:
     """bfloat16 is stored as float32 where there is no such dtype."""
     ops = build_op_table({"name": ["a"], "kind": ["Add"]})
-    tensors = tensor_table(
+    tensors = build_tensor_table(
         {"op": [0], "slot": ["output.0"], "slot_kind": ["output"], "dtype": [dtype], "size": [100]}
     )
     found = Trace(Source("/d", "mindspore", "", "mindspore"), ops, tensors)

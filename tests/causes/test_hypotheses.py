@@ -150,10 +150,10 @@ def test_the_side_without_exactly_one_bias_is_faulty(
     def make_case(faulty: int, faithful: int) -> FaultCase:
         call = calls[faithful] if in_scores else None
         case = make_fault_case(values[faulty], values[faithful], operands[faithful], call=call)
-        return replace(case, faulty_role=("target", "reference")[faulty])
+        return replace(case, faulty_side=("target", "reference")[faulty])
 
-    role, causes = find_causes([make_case(0, 1), make_case(1, 0)], HYPOTHESES)
-    assert (role, causes[0].name) == (side, cause_name)
+    faulty_side, causes = find_causes([make_case(0, 1), make_case(1, 0)], HYPOTHESES)
+    assert (faulty_side, causes[0].name) == (side, cause_name)
 
 
 @pytest.mark.parametrize(("change", "cause_name"), [

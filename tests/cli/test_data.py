@@ -87,7 +87,8 @@ def test_two_values_are_those_of_either_side(run: Run, corpus: Path) -> None:
     )
     assert outcome.exit_code == 0
     assert (
-        "4 of 8 samples go to a different rank, first sample 1: rank 0 against rank 1" in outcome.stdout
+        "4 of 8 samples go to a different rank, first sample 1: rank 0 against rank 1"
+        in outcome.stdout
     )
 
 

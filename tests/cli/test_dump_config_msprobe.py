@@ -44,7 +44,9 @@ def test_real_msprobe_records_what_the_configuration_says(run: Run, tmp_path: Pa
     ]
     outcome = run("dump-config", "msprobe", *options, "-o", tmp_path / "config.json")
     assert outcome.exit_code == 0
-    imports, debugger, start, stop = (block.split("\n", 1)[1] for block in outcome.stdout.split("\n\n"))
+    imports, debugger, start, stop = (
+        block.split("\n", 1)[1] for block in outcome.stdout.split("\n\n")
+    )
     script = _TRAINING.format(
         imports=imports,
         debugger=debugger,

@@ -43,7 +43,9 @@ def test_a_missing_finding_is_an_error(run: Run, result: Path) -> None:
     "content",
     ["", "{", "[]", "null", '{"schema_version": "2.0"}', '{"schema_version": "1.1"}', "[" * 10**5],
 )
-def test_a_file_that_is_no_result_is_an_error_in_one_line(run: Run, tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_result_is_an_error_in_one_line(
+    run: Run, tmp_path: Path, content: str
+) -> None:
     file = tmp_path / "other.json"
     file.write_text(content)
     outcome = run("explain", file)
@@ -84,18 +86,21 @@ def test_a_missing_dump_is_an_error_that_names_the_option(
     folder = moved_result.folder
     outcome = run("explain", folder)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
-    assert "demo_mindspore: the target dump is missing" in outcome.stderr
+    assert "demo_mindspore" in outcome.stderr
+    assert "the target dump is missing" in outcome.stderr
     assert "--target PATH" in outcome.stderr
     outcome = run("explain", folder, "--target", moved_result.target)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
-    assert "demo_pytorch: the reference dump is missing" in outcome.stderr
+    assert "demo_pytorch" in outcome.stderr
+    assert "the reference dump is missing" in outcome.stderr
     assert "--reference PATH" in outcome.stderr
 
 
 def test_a_finding_that_other_dumps_do_not_have_is_an_error(
     run: Run, moved_result: MovedResult
 ) -> None:
-    clean = moved_result.reference
-    outcome = run("explain", moved_result.folder, "--target", clean, "--reference", clean)
+    dump_without_it = moved_result.target
+    dumps = ("--target", dump_without_it, "--reference", dump_without_it)
+    outcome = run("explain", moved_result.folder, *dumps)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
     assert f"its dumps no longer give finding {moved_result.finding_id}" in outcome.stderr

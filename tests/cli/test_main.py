@@ -47,13 +47,16 @@ def test_help_of_the_group_imports_no_command() -> None:
         "dumpdiff.cli",
         "dumpdiff.model",
         "dumpdiff.model.errors",
+        "dumpdiff.model.formatting",
         "dumpdiff.model.verdict",
     }
 
 
 def test_help_names_every_command() -> None:
     help_text = CliRunner().invoke(cli.main, ["--help"]).output
-    assert all(name in help_text and about in help_text for name, (_, about) in cli.COMMANDS.items())
+    assert all(
+        name in help_text and about in help_text for name, (_, about) in cli.COMMANDS.items()
+    )
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

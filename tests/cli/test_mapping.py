@@ -1,4 +1,4 @@
-"""``dumpdiff mapping RESULT --for msprobe``: the dumps named there are read again, and a mapping file is written."""
+"""``dumpdiff mapping RESULT --for msprobe``: its dumps are read again, and a mapping is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import Run
+from .conftest import MovedResult, Run
 
 
 @pytest.fixture
@@ -19,9 +19,7 @@ def result(run: Run, dump: Callable[[str], Path], tmp_path: Path) -> Path:
     return file
 
 
-def test_it_writes_the_mapping_and_says_what_is_in_it(
-    run: Run, result: Path, tmp_path: Path
-) -> None:
+def test_it_writes_the_mapping_and_counts_its_pairs(run: Run, result: Path, tmp_path: Path) -> None:
     file = tmp_path / "data.yaml"
     outcome = run("mapping", result, "--for", "msprobe", "-o", file)
     assert (outcome.exit_code, outcome.stdout) == (0, "")
@@ -30,7 +28,7 @@ def test_it_writes_the_mapping_and_says_what_is_in_it(
     assert pairs["Functional.softmax.3.forward.output.0"] == "Functional.softmax.3.forward.output.0"
 
 
-def test_to_standard_output_goes_the_mapping_alone(run: Run, result: Path) -> None:
+def test_standard_output_holds_the_mapping_alone(run: Run, result: Path) -> None:
     outcome = run("mapping", result, "--for", "msprobe", "--kind", "cell")
     assert outcome.stderr == ""
     cells = yaml.safe_load(outcome.stdout)
@@ -48,7 +46,17 @@ def test_the_version_decides_how_backward_calls_are_numbered(run: Run, result: P
     assert numbered == {"8.3.3": name, "26.2": "Functional.softmax.0.backward.input.0"}
 
 
-def test_a_version_that_is_none_is_refused_in_one_line(run: Run, result: Path) -> None:
+def test_an_invalid_version_is_refused_in_one_line(run: Run, result: Path) -> None:
     outcome = run("mapping", result, "--for", "msprobe", "--msprobe-version", "new")
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr == "dumpdiff: new: expected a version of msprobe such as 26.2 or 8.3.3\n"
+
+
+def test_moved_dumps_are_named(run: Run, moved_result: MovedResult) -> None:
+    outcome = run("mapping", moved_result.folder, "--for", "msprobe")
+    assert outcome.exit_code == 2
+    assert "the target dump is missing; say where it is now with --target PATH" in outcome.stderr
+    dumps = ("--target", moved_result.target, "--reference", moved_result.reference)
+    outcome = run("mapping", moved_result.folder, "--for", "msprobe", *dumps)
+    assert outcome.exit_code == 2  # it is found now, and its target is no dump of msprobe
+    assert "missing" not in outcome.stderr

@@ -75,8 +75,8 @@ def test_moved_dumps_and_the_id_of_a_finding(
 def test_a_finding_that_other_dumps_do_not_have_is_an_error(
     run: Run, moved_result: MovedResult, tmp_path: Path
 ) -> None:
-    clean = moved_result.reference
-    dumps = ("--target", clean, "--reference", clean)
+    dump_without_it = moved_result.target
+    dumps = ("--target", dump_without_it, "--reference", dump_without_it)
     options = ("--finding", moved_result.finding_id, "-o", tmp_path / "next")
     outcome = run("narrow", moved_result.folder, *dumps, *options)
     assert outcome.exit_code == 2

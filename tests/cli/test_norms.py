@@ -53,7 +53,9 @@ def test_the_report_names_both_sides_the_worst_and_what_they_have_in_common(
     run: Run, dump: Dump
 ) -> None:
     report = run("norms", dump("ms_mf_attn_scale"), dump("pt_none")).stdout
-    assert "target     gradients in a dump of MindSpore, step 1: 48 norms, together 2.69012" in report
+    assert (
+        "target     gradients in a dump of MindSpore, step 1: 48 norms, together 2.69012" in report
+    )
     assert "batch, labels, loss or forward pass; compare the loss of step 1" in report
     assert report.index("layers.1.attention.k.weight") < report.index("layers.0.mlp.up_proj.weight")
     assert "38 more rows with -v" in report

@@ -38,7 +38,9 @@ def test_two_rules(run: Run, tmp_path: Path) -> None:
         tmp_path / "o.json",
     )
     assert outcome.exit_code == 1
-    assert outcome.stdout.startswith("different rules: learning rate 0.1 against learning rate 0.2\n")
+    assert outcome.stdout.startswith(
+        "different rules: learning rate 0.1 against learning rate 0.2\n"
+    )
     document = json.loads((tmp_path / "o.json").read_text())
     check(document, "optimizer")
     assert (document["verdict"], document["paired"]) == ("differ", 2)
@@ -62,7 +64,9 @@ def test_one_step_is_inconclusive(run: Run, tmp_path: Path) -> None:
 def test_no_rule(run: Run, tmp_path: Path) -> None:
     outcome = run("optimizer", save_sgd_run(tmp_path / "a", with_other_gradients=True))
     assert outcome.exit_code == 3
-    assert outcome.stdout.startswith("inconclusive: no rule explains 2 of 2 parameters; nearest is ")
+    assert outcome.stdout.startswith(
+        "inconclusive: no rule explains 2 of 2 parameters; nearest is "
+    )
     assert "no rule explains this; nearest: " in outcome.stdout
 
 
@@ -80,7 +84,9 @@ def test_wrong_settings_are_reported(run: Run, tmp_path: Path) -> None:
 
 def test_a_learning_rate_that_is_wrong_may_be_a_scale(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("lr: 0.2")
-    outcome = run("optimizer", save_sgd_run(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q")
+    outcome = run(
+        "optimizer", save_sgd_run(tmp_path / "a"), "--settings", tmp_path / "settings.yaml", "-q"
+    )
     assert "learning rate 0.2, gradients times 0.5 (or the learning rate was 0.1)" in outcome.stdout
 
 

@@ -99,7 +99,9 @@ def test_two_forms_in_one_file_are_wrong_usage(run: Run, result: Path) -> None:
     assert run("report", result, "--markdown", "-", "--junit", "-").exit_code == 2
 
 
-def test_a_file_that_cannot_be_written_is_an_error_before_the_work(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error_before_the_work(
+    run: Run, tmp_path: Path
+) -> None:
     outcome = run("report", "no result at all", "--markdown", tmp_path / "missing" / "x.md")
     assert outcome.exit_code == 2
     assert "there is no folder" in outcome.stderr
@@ -130,7 +132,7 @@ def test_the_json_of_a_folder_needs_the_dumps(
     file = moved_result.folder / "result.json"
     outcome = run("report", file, "--junit", tmp_path / "a.xml")
     assert outcome.exit_code == 2
-    assert "demo_mindspore: the target dump is missing" in outcome.stderr
+    assert "the target dump is missing" in outcome.stderr
     dumps = ("--target", moved_result.target, "--reference", moved_result.reference)
     assert run("report", file, *dumps, "--junit", tmp_path / "a.xml").exit_code == 0
     run("report", moved_result.folder, "--junit", tmp_path / "b.xml")

@@ -18,7 +18,9 @@ def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path
     assert agreeing.exit_code == 0
     assert agreeing.stdout.startswith("settings agree: ")
     changed_settings = tmp_path / "wrong.yaml"
-    changed_settings.write_text(YAML.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
+    changed_settings.write_text(
+        YAML.read_text().replace("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6")
+    )
     differing = run("settings", changed_settings, SCRIPT, "-q")
     assert differing.exit_code == 1
     assert (

@@ -53,11 +53,11 @@ def test_a_case_two_folders_and_options_give_the_same_conclusion(
     run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
     options = ("-t", f"log={target}/logs", "-t", f"settings={target}/llama.yaml")
     options += ("-r", f"log={reference}/logs", "-r", f"settings={reference}/llama_megatron.sh")
-    first, *others = [
+    first, *further = [
         run("triage", *inputs, "--min-steps", 6, "-q")
         for inputs in ((tmp_path / "case.yaml",), folders, options)
     ]
-    for outcome in others:
+    for outcome in further:
         assert (outcome.exit_code, outcome.stdout) == (first.exit_code, first.stdout)
     assert first.stdout.startswith("triage: ")
     assert first.stdout.count("\n") == 1
@@ -89,7 +89,10 @@ def test_an_input_that_cannot_be_read_is_reported_and_the_rest_is_used(
     ("arguments", "message"),
     [
         ((), "give a case file, or two folders, or inputs with --target and --reference"),
-        (("a", "b", "c"), "give a case file, or two folders, or inputs with --target and --reference"),
+        (
+            ("a", "b", "c"),
+            "give a case file, or two folders, or inputs with --target and --reference",
+        ),
         (("-t", "log"), "'log' has no value"),
         (("-t", "log=a", "-t", "log=b"), "a key can be given once for each run"),
         (("nowhere.yaml",), "there is no such file"),

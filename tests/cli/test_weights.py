@@ -67,7 +67,9 @@ def test_different(run: Run, wrong_checkpoint: Path, reference: Path) -> None:
         "different weights: 1 of 9 parameters are wrong: layers.1.attention.k.weight: 0.5 times the reference's"
     )
     assert run("weights", wrong_checkpoint, reference, "-q").stdout.count("\n") == 1
-    assert "layers.0.mlp.down_proj.weight" in run("weights", wrong_checkpoint, reference, "-v").stdout
+    assert (
+        "layers.0.mlp.down_proj.weight" in run("weights", wrong_checkpoint, reference, "-v").stdout
+    )
 
 
 def test_inconclusive(run: Run, reference: Path, tmp_path: Path) -> None:
@@ -84,7 +86,9 @@ def test_unusable(run: Run, reference: Path, tmp_path: Path) -> None:
 
 
 def test_json_and_csv(run: Run, wrong_checkpoint: Path, reference: Path, tmp_path: Path) -> None:
-    outcome = run("weights", wrong_checkpoint, reference, "--json", "-", "--csv", tmp_path / "pairs.csv")
+    outcome = run(
+        "weights", wrong_checkpoint, reference, "--json", "-", "--csv", tmp_path / "pairs.csv"
+    )
     document = json.loads(outcome.stdout)
     check(document, "weights")
     assert document["verdict"] == "differ"
@@ -133,7 +137,9 @@ def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path
     )
     assert outcome.exit_code == 0
     rules = load_rules([tmp_path / "names.yaml"])
-    assert rules.resolve_parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
+    assert (
+        rules.resolve_parameter("trunk.segment.1.mixer.ask.weight") == "layers.1.attention.q.weight"
+    )
     assert run("weights", reference, reference, "--rules-out", "-", "-q").stdout.endswith(
         "that both checkpoints have.\n"
     )

@@ -60,9 +60,10 @@ def test_there_and_back(run: Run, source: Path, tmp_path: Path) -> None:
         "weights", "convert", tmp_path / "megatron", "--to", "huggingface", "-o", tmp_path / "hf"
     )
     assert back.exit_code == 0
-    found, wanted = load_file(tmp_path / "hf" / "model.safetensors"), load_file(source)
-    assert found.keys() == wanted.keys()
-    assert all(np.array_equal(found[name], value) for name, value in wanted.items())
+    returned, original = load_file(tmp_path / "hf" / "model.safetensors"), load_file(source)
+    assert returned.keys() == original.keys()
+    for name, value in original.items():
+        assert np.array_equal(returned[name], value)
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["num_key_value_heads"] == 2
 
 

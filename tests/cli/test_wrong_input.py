@@ -19,7 +19,8 @@ from .conftest import Run
 
 Dump = Callable[[str], Path]
 
-# What is at a path instead of a dump. Each function takes the path, which is free, and a real dump.json.
+# What is at a path instead of a dump. Each function takes the path, which is free, and a real
+# dump.json.
 
 
 def make_nothing(path: Path, real: Path) -> None:

@@ -60,7 +60,7 @@ class TestIntroduced:
 
     def test_why_it_is_believed(self, finding):
         assert "paired by structure" in finding.evidence
-        assert any("values it was computed from agree" in reason for reason in finding.evidence)
+        assert any("nearest compared input" in reason for reason in finding.evidence)
         assert 0.5 < finding.confidence < 1
 
 

@@ -79,7 +79,7 @@ def test_a_parameter_can_be_an_op_of_its_own(sides: tuple[Dataflow, Dataflow]) -
     }
 
 
-def test_an_op_for_an_unmade_value_splits_the_bridged_link(
+def test_an_op_for_an_unproduced_value_splits_the_bridged_link(
     trace: Callable[[str], Trace],
 ) -> None:
     side = build_dataflows(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dumpdiff.graph.statistics import compute_statistics
 from dumpdiff.graph.value_classes import assign_classes, count_evidence, flag_immediates
-from dumpdiff.model.trace import tensor_table
+from dumpdiff.model.trace import build_tensor_table
 
 
 def build_table(arrays, **columns):
@@ -20,7 +20,7 @@ def build_table(arrays, **columns):
             strict=True,
         )
     )
-    return tensor_table(
+    return build_tensor_table(
         {
             "op": [0] * len(arrays),
             "slot": [f"input.{number}" for number in range(len(arrays))],

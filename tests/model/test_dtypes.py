@@ -8,7 +8,7 @@ from dumpdiff.alignment.values import Fingerprints, compute_distances
 from dumpdiff.comparison.metrics import compute_metrics
 from dumpdiff.graph.statistics import STATISTICS, compute_statistics
 from dumpdiff.graph.value_classes import count_evidence
-from dumpdiff.model.dtypes import LONE_MASK, MASK, normalise, unit_roundoff
+from dumpdiff.model.dtypes import LONE_MASK_MAGNITUDE, MASK_MAGNITUDE, normalize_dtype, get_unit_roundoff
 
 MASKS = [
     -1e4,
@@ -18,7 +18,7 @@ MASKS = [
 ]  # BERT, float16 models, Hugging Face before and after
 
 
-def scores(mask: float, noise: float = 0.0, scale: float = 1.0) -> np.ndarray:
+def draw_scores(mask: float, noise: float = 0.0, scale: float = 1.0) -> np.ndarray:
     rng = np.random.default_rng(5)
     plain = rng.standard_normal((8, 32, 32)).astype(np.float32)
     noisy = plain * (1 + np.float32(noise) * rng.standard_normal(plain.shape).astype(np.float32))
@@ -27,36 +27,39 @@ def scores(mask: float, noise: float = 0.0, scale: float = 1.0) -> np.ndarray:
     )
 
 
-def table(*arrays: np.ndarray) -> pd.DataFrame:
-    rows = pd.DataFrame([compute_statistics(array)[:4] for array in arrays], columns=list(STATISTICS))
+def build_table(*arrays: np.ndarray) -> pd.DataFrame:
+    rows = pd.DataFrame(
+        [compute_statistics(array)[:4] for array in arrays], columns=list(STATISTICS)
+    )
     return rows.assign(size=[array.size for array in arrays]).assign(evidence=count_evidence)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 class TestMask:
     def test_it_sets_no_scale_for_whole_tensors(self, mask):
-        assert compute_metrics(scores(mask, 1e-2), scores(mask), 0.0).relative_l2 == pytest.approx(
+        assert compute_metrics(draw_scores(mask, 1e-2), draw_scores(mask), 0.0).relative_l2 == pytest.approx(
             1e-2, rel=0.05
         )
 
     def test_it_sets_no_scale_for_statistics(self, mask):
         sides = [
-            Fingerprints.from_table(table(array)) for array in (scores(mask, scale=1.01), scores(mask))
+            Fingerprints.from_table(build_table(array))
+            for array in (draw_scores(mask, scale=1.01), draw_scores(mask))
         ]
-        shown = table(scores(mask))
-        assert shown["min"].iat[0] < -MASK
+        shown = build_table(draw_scores(mask))
+        assert shown["min"].iat[0] < -MASK_MAGNITUDE
         one = np.array([0])
         assert compute_distances(sides[0], one, sides[1], one)[0] == pytest.approx(1e-2, rel=0.05)
 
     def test_it_is_no_evidence(self, mask):
         assert (
-            table(scores(mask))["evidence"].iat[0] <= 2
+            build_table(draw_scores(mask))["evidence"].iat[0] <= 2
         )  # the maximum, and a mean that the weakest mask leaves small
 
 
 def test_a_lone_large_number_is_an_outlier_unless_float16_could_not_hold_it():
     plain = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
-    for lone, masked in ((-1.1 * MASK, False), (-1.1 * LONE_MASK, True)):
+    for lone, masked in ((-1.1 * MASK_MAGNITUDE, False), (-1.1 * LONE_MASK_MAGNITUDE, True)):
         outlier, moved = plain.copy(), plain.copy()
         outlier[7], moved[7] = lone, 1.001 * lone
         assert (compute_metrics(moved, outlier, 0.0).relative_l2 == 0) == masked
@@ -64,11 +67,11 @@ def test_a_lone_large_number_is_an_outlier_unless_float16_could_not_hold_it():
 
 def test_unit_roundoff_is_half_the_gap_above_one():
     for dtype in (np.float16, np.float32, np.float64):
-        assert unit_roundoff(np.dtype(dtype).name) == np.finfo(dtype).eps / 2
-    assert unit_roundoff("int64") == 0
+        assert get_unit_roundoff(np.dtype(dtype).name) == np.finfo(dtype).eps / 2
+    assert get_unit_roundoff("int64") == 0
 
 
 def test_one_name_for_every_spelling():
-    assert {normalise(text) for text in ("torch.float16", "Half", "fp16", "mindspore.float16")} == {
+    assert {normalize_dtype(text) for text in ("torch.float16", "Half", "fp16", "mindspore.float16")} == {
         "float16"
     }

@@ -111,7 +111,7 @@ class TestGraphAndTensors:
         )  # fmt: skip
         assert source.details["version"] == "2.10.0"
         assert source.details["device"] == "CPU"
-        assert source.era == "npy files of 2.4 or newer"
+        assert source.format_variant == "npy files of 2.4 or newer"
 
     def test_names_are_those_of_the_run_not_those_printed_in_the_graph(self, trace: Trace):
         """``Expand/_MatMulExt/BatchMatMul`` has gaps in its numbers only in the graph files."""
@@ -320,7 +320,7 @@ class TestOldNames:
             )
             shutil.copy(path, old / f"{name}.npy")
         trace = read_trace(tmp_path / "old")
-        assert trace.source.era == "npy files of before 2.3 ('--' for '/')"
+        assert trace.source.format_variant == "npy files of before 2.3 ('--' for '/')"
         assert trace.ops["name"].str.startswith("Default/n-WithLoss/").all()
 
 

@@ -59,7 +59,7 @@ def test_both_frameworks_are_read_completely(pytorch: Trace, mindspore: Trace):
     assert (pytorch.source.framework, mindspore.source.framework) == ("pytorch", "mindspore")
     assert (len(pytorch.ops), len(mindspore.ops)) == (351, 584)  # every entry of dump.json
     assert pytorch.problems == mindspore.problems == ()
-    assert pytorch.source.era == "26.2 or later (statistics, level mix)"
+    assert pytorch.source.format_variant == "26.2 or later (statistics, level mix)"
 
 
 def test_step_and_process_come_from_the_folders(dump: Dump):
@@ -245,7 +245,7 @@ class TestOlderVersions:
             file.write_text(json.dumps(content))
 
             assert read_trace(file).source.framework == framework
-            assert read_trace(file).source.era.startswith("before 1.3")
+            assert read_trace(file).source.format_variant.startswith("before 1.3")
 
     def test_stacks_of_one_name_each(self, dump: Dump, tmp_path: Path, pytorch: Trace):
         file = copy_dump(dump("pt_none"), tmp_path)

@@ -41,7 +41,7 @@ def test_each_era_is_recognized_by_its_lines_and_read_completely(
 ):
     trace = read_trace(dump(name))
 
-    assert trace.source.era.startswith(era)
+    assert trace.source.format_variant.startswith(era)
     assert (trace.source.format, trace.source.framework) == ("ptdbg", "pytorch")
     assert (len(trace.ops), len(trace.tensors)) == (ops, tensors)
     assert trace.problems == ()
@@ -436,7 +436,7 @@ class TestPrototypes:
             )
         )
 
-        assert trace.source.era.startswith("prototype of 2022")
+        assert trace.source.format_variant.startswith("prototype of 2022")
         assert trace.ops["name"].tolist() == [
             "Torch_embedding_forward",
             "Torch_embedding_forward#2",
@@ -457,7 +457,7 @@ class TestPrototypes:
         )
 
         assert trace.ops["kind"].tolist() == ["Torch.embedding"]
-        assert "early 2023" in trace.source.era
+        assert "early 2023" in trace.source.format_variant
 
     def test_exchanged_backward_is_corrected(self, dump: Dump, tmp_path: Path):
         """Before 2023-02-27 backward input and output were swapped: a real dump, swapped again."""
@@ -470,7 +470,7 @@ class TestPrototypes:
         trace = read_trace(file)
         expected_trace = read_trace(dump("v1.0_api_stack"))
 
-        assert "exchanged" in trace.source.era
+        assert "exchanged" in trace.source.format_variant
         pd.testing.assert_frame_equal(
             trace.tensors.drop(columns="file"), expected_trace.tensors.drop(columns="file")
         )
@@ -483,7 +483,7 @@ class TestPrototypes:
         )
 
         assert trace.tensors["max"].isna().all()
-        assert "overflow" in trace.source.era
+        assert "overflow" in trace.source.format_variant
 
     def test_eight_items_of_the_troubleshooter(self, tmp_path: Path):
         md5 = "32c152c909ba24c2ecf9d2ca9a539ac4"

@@ -72,7 +72,7 @@ def test_up_to_2_2_the_columns_were_fixed_and_rows_had_no_comma(tmp_path: Path):
         1,
         1,
     ]  # NaN was left out of max and min: only the counts tell
-    assert statistics.era == "statistic.csv up to 2.3.0-rc2 (fixed columns)"
+    assert statistics.format_variant == "statistic.csv up to 2.3.0-rc2 (fixed columns)"
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path: Path):
@@ -100,7 +100,7 @@ def test_the_ge_dumper_calls_io_and_md5_differently(tmp_path: Path):
     )
     assert (statistics.io, statistics.shape, statistics.hash) == (["output"], [(2, 2)], ["abc"])
     assert statistics.mean[0] == 0
-    assert "GE" in statistics.era
+    assert "GE" in statistics.format_variant
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def read_written_log(tmp_path: Path, text: str, name: str = "run.log") -> Curves
 
 def test_megatron_prints_the_rate_of_the_next_step() -> None:
     curves = read_log(LOGS / "megatron_0.12.log")
-    assert (curves.format, curves.era, curves.rate_of) == ("megatron", "before core 0.16", "next")
+    assert (curves.format, curves.format_variant, curves.rate_of) == ("megatron", "before core 0.16", "next")
     assert curves.steps.tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(curves.loss, LOSSES)
     np.testing.assert_allclose(curves.rate[:2], [5e-4, 1e-3])
@@ -114,7 +114,7 @@ def test_auxiliary_losses_are_separate_from_the_loss_of_the_model(tmp_path: Path
 
 def test_mindspore_transformers_prints_the_rate_that_was_used() -> None:
     curves = read_log(LOGS / "mindformers_1.7.log")
-    assert (curves.format, curves.rate_of, curves.era) == ("mindformers", "used", "6 decimals")
+    assert (curves.format, curves.rate_of, curves.format_variant) == ("mindformers", "used", "6 decimals")
     assert curves.steps.tolist() == list(range(1, 17))
     assert curves.loss[:2].tolist() == [4.143459, 4.181364]
     assert curves.rate[:3].tolist() == [0.0, 0.005, 0.01]
@@ -188,7 +188,7 @@ def test_the_trainer_is_read_from_its_state_and_from_the_terminal(name: str) -> 
 
 def test_ms_swift_numbers_its_steps() -> None:
     curves = read_log(LOGS / "swift.jsonl")
-    assert (curves.era, curves.steps.tolist()) == ("ms-swift", [1, 2, 3, 4])
+    assert (curves.format_variant, curves.steps.tolist()) == ("ms-swift", [1, 2, 3, 4])
     assert curves.loss.tolist() == [6.25278378, 6.25210619, 6.24040794, 6.22839546]
 
 

@@ -19,7 +19,7 @@ from dumpdiff.weight_comparison.computed_matrix import (
     apply_block_scales,
     extract_scales,
 )
-from dumpdiff.weight_comparison.matrix import Matrix, stack_rows
+from dumpdiff.weight_comparison.matrix import Matrix, concatenate_rows
 
 from .conftest import compare_files, run_script
 
@@ -177,7 +177,7 @@ def draw_computed_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
         )
         wide = np.repeat(np.repeat(grid, block[0], 0), block[1], 1)[:height, :width]
         arrays_.append(decode(codes, "float8_e4m3fn") * wide)
-    matrix, array = stack_rows(matrices), np.concatenate(arrays_)
+    matrix, array = concatenate_rows(matrices), np.concatenate(arrays_)
     if draw(st.booleans()):
         array = 2 * array.astype(np.float64) - array + 3
         matrix = add_matrices((2.0, matrix), (-1.0, matrix), constant=3.0)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.weight_comparison.matrix import Matrix, stack_columns, stack_rows
+from dumpdiff.weight_comparison.matrix import Matrix, concatenate_columns, concatenate_rows
 
 
 @st.composite
@@ -19,9 +19,9 @@ def draw_block_matrices(draw: st.DrawFn) -> tuple[Matrix, np.ndarray]:
         parts = [
             np.random.default_rng(len(arrays)).integers(0, 99, (height, width)) for width in widths
         ]
-        bands.append(stack_columns([Matrix.from_array(part, "int64") for part in parts]))
+        bands.append(concatenate_columns([Matrix.from_array(part, "int64") for part in parts]))
         arrays.append(np.concatenate(parts, axis=1))
-    matrix, array = stack_rows(bands), np.concatenate(arrays)
+    matrix, array = concatenate_rows(bands), np.concatenate(arrays)
     return (matrix.T, array.T) if draw(st.booleans()) else (matrix, array)
 
 

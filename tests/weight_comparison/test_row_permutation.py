@@ -32,9 +32,9 @@ def test_a_grouped_order_is_described_by_its_groups(
 ) -> None:
     sizes, groups = sizes_and_groups
     layout = describe_layout(build_fused_order(sizes, groups), sizes, NAMES)
-    assert layout.part_arrangement.groups == groups
-    assert layout.part_arrangement.kind == ("concatenated" if groups == 1 else "grouped")
-    assert all(order == SAME for order in layout.part_orders)
+    assert layout.component_arrangement.groups == groups
+    assert layout.component_arrangement.kind == ("concatenated" if groups == 1 else "grouped")
+    assert all(order == SAME for order in layout.component_orders)
 
 
 @given(draw_fused_sizes(), st.permutations(range(3)))
@@ -43,10 +43,10 @@ def test_exchanged_parts_are_described(
 ) -> None:
     sizes, groups = sizes_and_groups
     layout = describe_layout(build_fused_order(sizes, groups, sequence), sizes, NAMES)
-    assert layout.part_arrangement.description.startswith(
+    assert layout.component_arrangement.description.startswith(
         "[" + "; ".join(NAMES[part] for part in sequence)
     )
-    assert ("exchanged" in layout.part_arrangement.kind) == (sequence != sorted(sequence))
+    assert ("exchanged" in layout.component_arrangement.kind) == (sequence != sorted(sequence))
 
 
 @given(draw_fused_sizes())

@@ -17,7 +17,7 @@ import pandas as pd
 from ...alignment import Alignment
 from ...rulebook import Rules
 
-#: Lowest confidence of a pair in a mapping file. A pair below it is a guess (close values, slot_kinds):
+#: Lowest confidence of a pair in a mapping file. A pair below it is a guess (close values, roles):
 #: it may help a reader, but must not become input of another tool.
 MIN_CONFIDENCE = 0.7
 
@@ -57,8 +57,8 @@ def build_correspondence(alignment: Alignment, rules: Rules) -> Correspondence:
     return Correspondence(ops, tensors, tuple(reshaped))
 
 
-#: Two slots correspond if these agree: the value (numbered as in the target), its slot_kind, and the
-#: level and phase of the call.
+#: Two slots correspond if these agree: the value (numbered as in the target), its kind of slot, and
+#: the level and phase of the call.
 _Key = tuple[int, str, str, str]
 
 
@@ -80,7 +80,10 @@ class _Side:
         self.keys: list[_Key | None] = [
             (value, slot_kind, levels[op], phases[op]) if value >= 0 else None
             for value, slot_kind, op in zip(
-                number[flow.tensor_class].tolist(), tensors["slot_kind"].tolist(), self.op, strict=True
+                number[flow.tensor_class].tolist(),
+                tensors["slot_kind"].tolist(),
+                self.op,
+                strict=True,
             )
         ]
         self.rows: dict[_Key, list[int]] = defaultdict(list)

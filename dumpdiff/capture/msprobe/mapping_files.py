@@ -21,8 +21,8 @@ from ...rulebook import Rules
 from .names import Names, collect_names
 from .version import Version, format_version
 
-Kind = Literal["data", "cell", "api"]
-OPTIONS: Mapping[Kind, str] = {
+MappingKind = Literal["data", "cell", "api"]
+OPTIONS: Mapping[MappingKind, str] = {
     "data": "-dm",
     "cell": "-cm",
     "api": "-am",
@@ -47,7 +47,7 @@ Slots = Mapping[str, tuple[str, ...]]  #: input, output -> numbers of the slots
 class MsprobeMapping:
     """One mapping file."""
 
-    kind: Kind
+    kind: MappingKind
     pairs: Mapping[str, str]  #: target's name -> the name by which msprobe finds the reference's
     #: target's names without partner that msprobe must not pair by name
     unpaired: tuple[str, ...]
@@ -68,7 +68,7 @@ class MsprobeMapping:
 
 
 def build_mapping(
-    alignment: Alignment, rules: Rules, kind: Kind = "data", version: Version | None = None
+    alignment: Alignment, rules: Rules, kind: MappingKind = "data", version: Version | None = None
 ) -> MsprobeMapping:
     """Return the mapping of ``kind`` for a version of msprobe, by default that of the reference.
 

@@ -21,7 +21,7 @@ def parse_version(text: str) -> Version:
 
 def get_version(source: Source) -> Version:
     """Return the version that wrote a dump; the latest if the dump does not record it."""
-    match = re.search(r"\d+(\.\d+)*", source.era)
+    match = re.search(r"\d+(\.\d+)*", source.format_variant)
     return parse_version(match[0]) if source.format == "msprobe" and match else LATEST
 
 

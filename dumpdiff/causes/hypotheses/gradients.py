@@ -80,18 +80,27 @@ def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
         for total in operands:
             gradient = total.array
             has_output_size = gradient.size == case.faithful.size
-            if total.agrees or has_output_size == is_summed or gradient.ndim < 2:
+            if total.agrees or gradient.ndim < 2:
+                continue
+            if has_output_size == is_summed:
                 continue
             other_operands = [operand for operand in operands if operand is not total]
             factor = _find_factor(case, gradient, other_operands, is_summed)
             if factor is None:
                 continue
-            unchanged = _multiply(gradient, factor, is_summed)
             branches = _list_branches(gradient, other_operands)
-            for addend in _list_addends(gradient, branches):
-                predicted = _multiply(addend, factor, is_summed)
-                yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
+            yield from _replace_gradient(gradient, branches, factor, is_summed)
             return
+
+
+def _replace_gradient(
+    gradient: AnyArray, branches: Sequence[AnyArray], factor: AnyArray, is_summed: bool
+) -> Iterator[Candidate]:
+    """Yield the product with each addend of the gradient in place of the gradient."""
+    unchanged = _multiply(gradient, factor, is_summed)
+    for addend in _list_addends(gradient, branches):
+        predicted = _multiply(addend, factor, is_summed)
+        yield Candidate(predicted, _MISSING_BRANCH, unchanged=unchanged)
 
 
 def _list_addends(gradient: AnyArray, branches: Sequence[AnyArray]) -> Iterator[AnyArray]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray
-from ...model.dtypes import unit_roundoff
+from ...model.dtypes import get_unit_roundoff
 from ...operators import Call, compute_interpretations
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
@@ -42,7 +42,7 @@ def suggest_rounded_inputs(case: FaultCase) -> Iterator[Candidate]:
     inputs = call.inputs
     floating = [i for i, value in enumerate(inputs) if value.dtype.kind == "f" and value.ndim]
     for dtype in _NARROW_DTYPES:
-        if case.error > _MAX_ROUNDING_UNITS * unit_roundoff(dtype):
+        if case.error > _MAX_ROUNDING_UNITS * get_unit_roundoff(dtype):
             continue
         rounded_inputs = {i: round_to_narrow(inputs[i], dtype) for i in floating}
         for rounded_positions in (*([i] for i in floating), floating):
@@ -90,7 +90,7 @@ def suggest_narrow_elements(case: FaultCase) -> Iterator[Candidate]:
             continue
         if np.mean(narrow_faithful == case.faithful) > _MAX_REPRESENTABLE:
             continue
-        max_error = _MAX_UNITS * unit_roundoff(dtype) * largest
+        max_error = _MAX_UNITS * get_unit_roundoff(dtype) * largest
         yield Candidate(
             np.clip(case.faulty, case.faithful - max_error, case.faithful + max_error),
             f"computed in {dtype}: every element is a number of that type",

@@ -113,11 +113,13 @@ def _choose_swap_cause(scope: str, name: str, other_name: str) -> str:
     has_expert_name = any(word in other_name for word in _EXPERT_WORDS)
     has_same_depth = name.count(".") == other_name.count(".")
     has_same_leaf = _strip_path(name) == _strip_path(other_name)
-    if has_expert_name and has_same_depth and has_same_leaf:
+    is_other_expert = has_expert_name and has_same_depth and has_same_leaf
+    if is_other_expert:
         return "experts-permuted"
     is_gate_and_up = _is_gate(name) != _is_gate(other_name)
     has_same_module = name.rsplit(".", 2)[0] == other_name.rsplit(".", 2)[0]
-    if is_gate_and_up and has_same_module and "mlp" in scope + name:
+    is_same_mlp = has_same_module and "mlp" in scope + name
+    if is_gate_and_up and is_same_mlp:
         return "gate-up-swapped"
     return "weight-swapped"
 

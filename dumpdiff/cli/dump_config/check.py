@@ -1,11 +1,11 @@
-"""``dumpdiff dump-config check FILE``: parse, call :func:`dumpdiff.dump_config.check`, print what is wrong."""
+"""``dumpdiff dump-config check FILE``: parse, call :func:`dumpdiff.dump_config.check`, print."""
 
 from __future__ import annotations
 
 import click
 
 from .. import options
-from .target import target_options
+from .target import add_target_options
 
 _EPILOG = """\b
 Exit codes:
@@ -26,7 +26,7 @@ Every rule: docs/dump-config.md
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("file")
-@target_options
+@add_target_options
 @click.option(
     "--dump", metavar="DUMP", help="Earlier dump of the whole network: are the kernels in it?"
 )
@@ -43,8 +43,8 @@ def check(
 ) -> None:
     """Say what MindSpore makes of an existing configuration.
 
-    FILE is what MINDSPORE_DUMP_CONFIG names. Reported is what stops the training, what is silently ignored, and what
-    runs and writes nothing.
+    FILE is what MINDSPORE_DUMP_CONFIG names. Reported is what stops the training, what is silently
+    ignored, and what runs and writes nothing.
     """
     import json
 

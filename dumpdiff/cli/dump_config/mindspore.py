@@ -1,4 +1,4 @@
-"""``dumpdiff dump-config mindspore``: parse, call :func:`dumpdiff.dump_config.mindspore`, write the file."""
+"""``dumpdiff dump-config mindspore``: parse, call :func:`dumpdiff.dump_config.mindspore`, write."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import click
 
 from .. import options
 from ..output import check_writable, write_text
-from .target import target_options
+from .target import add_target_options
 
 _EPILOG = """\b
 Exit codes:
   0  written
-  2  wrong usage, rules of MindSpore that would be broken (each is printed), or a file that cannot be written
+  2  wrong usage, broken rules of MindSpore (each is printed), or a file that cannot be written
 
 \b
 Examples:
   dumpdiff dump-config mindspore --saved-data statistic --stat max,min,avg,l2norm -o dump.json
   dumpdiff dump-config mindspore --backend cpu --iteration '0|5-8' --path /data/dump -o dump.json
-  dumpdiff dump-config mindspore --kernels Default/fc-Dense/MatMul-op0 --kernels 'name-regex(.*/layers.*MatMul-op.*)'
+  dumpdiff dump-config mindspore --kernels Default/fc-Dense/MatMul-op0 \\
+      --kernels 'name-regex(.*/layers.*MatMul-op.*)'
   eval "$(dumpdiff env dump.json)"
 
 Every field and rule: docs/dump-config.md
@@ -28,7 +29,7 @@ Every field and rule: docs/dump-config.md
 
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
-@target_options
+@add_target_options
 @click.option(
     "--path",
     metavar="FOLDER",
@@ -118,8 +119,8 @@ def mindspore(
     write_text(output_file, config.text)
     if output_file != "-":
         click.echo(
-            f"{output_file}: valid for MindSpore {ms_version} on {backend}; before the training starts: "
-            f'eval "$(dumpdiff env {shlex.quote(output_file)})"'
+            f"{output_file}: valid for MindSpore {ms_version} on {backend}; "
+            f'before the training starts: eval "$(dumpdiff env {shlex.quote(output_file)})"'
         )
     if config.cost is not None:
         click.echo(config.cost, err=True)

@@ -1,4 +1,4 @@
-"""``dumpdiff dump-config msprobe``: parse, call :func:`dumpdiff.dump_config.msprobe`, write the file."""
+"""``dumpdiff dump-config msprobe``: parse, call :func:`dumpdiff.dump_config.msprobe`, write."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ Exit codes:
 \b
 Examples:
   dumpdiff dump-config msprobe --framework pytorch -o config.json
-  dumpdiff dump-config msprobe --framework pytorch --task tensor --step 5-8 --list Functional.softmax -o config.json
+  dumpdiff dump-config msprobe --framework pytorch --task tensor --step 5-8 \\
+      --list Functional.softmax -o config.json
   dumpdiff dump-config msprobe --framework mindspore --script mindformers -o config.json
-  dumpdiff dump-config msprobe --framework pytorch --msprobe-version 8.3 --tensor-list layers.1. -o config.json
-  dumpdiff dump-config msprobe --framework pytorch --task tensor --step 0-9 --like pt_statistics/ -o config.json
+  dumpdiff dump-config msprobe --framework pytorch --msprobe-version 8.3 \\
+      --tensor-list layers.1. -o config.json
+  dumpdiff dump-config msprobe --framework pytorch --task tensor --step 0-9 \\
+      --like pt_statistics/ -o config.json
 
-With -o the lines for the training script are printed; without it the configuration is, and they are left out.
+With -o the lines for the training script are printed; without it only the configuration is.
 """
 
 

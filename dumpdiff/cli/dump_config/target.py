@@ -1,4 +1,4 @@
-"""The options that say for which MindSpore a configuration is."""
+"""The options that choose the MindSpore of a configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = (
 )
 
 
-def target_options(command: Command) -> Command:
+def add_target_options(command: Command) -> Command:
     """Add ``--backend``, ``--ms-version`` and ``--elsewhere``, in this order in the help."""
     for option in reversed(_OPTIONS):
         command = option(command)

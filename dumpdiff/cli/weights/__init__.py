@@ -1,4 +1,4 @@
-"""``dumpdiff weights``: compares two checkpoints, unless the first word is one of its other commands."""
+"""``dumpdiff weights``: compare two checkpoints, unless the first word is another command."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Weights(click.Group):
     """A group whose first command needs no name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands."""
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None if there is none of that name."""
+        """Import and return the command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name].split(":")
@@ -29,9 +29,10 @@ class _Weights(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put ``compare`` in front of anything that is no command, so also of --help."""
-        known = bool(args) and args[0] in COMMANDS
-        return super().parse_args(ctx, args if known else ["compare", *args])
+        """Put ``compare`` in front of anything that is not a command, also of --help."""
+        if not args or args[0] not in COMMANDS:
+            args = ["compare", *args]
+        return super().parse_args(ctx, args)
 
 
 @click.command(cls=_Weights, add_help_option=False)

@@ -62,9 +62,10 @@ def compare(
 ) -> None:
     """Say whether two checkpoints hold the same weights, and if not, what is wrong.
 
-    TARGET is the one under test, REFERENCE the trusted one: safetensors, MindSpore .ckpt, torch .pt or .bin, NumPy
-    files, or a folder of Hugging Face, MindSpore (also rank_N) or Megatron-LM, in any combination. Shards are joined;
-    fused, stacked, transposed and renamed parameters are compared with their counterparts.
+    TARGET is the one under test, REFERENCE the trusted one: safetensors, MindSpore .ckpt, torch .pt
+    or .bin, NumPy files, or a folder of Hugging Face, MindSpore (also rank_N) or Megatron-LM, in
+    any combination. Shards are joined; fused, stacked, transposed and renamed parameters are
+    compared with their counterparts.
 
     A FILE of - writes to standard output, and the report for people to standard error.
     """

@@ -1,4 +1,4 @@
-"""``dumpdiff weights convert SOURCE --to FRAMEWORK -o FOLDER``: parse, call :func:`dumpdiff.weights.convert`, print."""
+"""``dumpdiff weights convert``: parse, call :func:`dumpdiff.weights.convert`, print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Examples:
   dumpdiff weights convert llama_hf/ --to mindspore --like initial.ckpt -o mine/
   dumpdiff weights convert llama_hf/ --to megatron --plan
 
-Nothing is ever overwritten. Hugging Face and MindSpore get safetensors, Megatron-LM gets model_optim_rng.pt.
+Nothing is ever overwritten. Hugging Face and MindSpore get safetensors, Megatron-LM gets
+model_optim_rng.pt.
 """
 
 _QKV_ORDER = click.Choice(["grouped", "concatenated"])
@@ -159,8 +160,9 @@ def convert(
 ) -> None:
     """Write a checkpoint as another framework has it, and check that it holds the same weights.
 
-    SOURCE is anything that `dumpdiff weights` reads. Names, fused and transposed weights, stacked experts, shards and
-    the padding of the vocabulary become those of the target; every element keeps its value, unless --dtype is given.
+    SOURCE is anything that `dumpdiff weights` reads. Names, fused and transposed weights, stacked
+    experts, shards and the padding of the vocabulary become those of the target; every element
+    keeps its value, unless --dtype is given.
     """
     if output is None and not plan:
         raise click.UsageError("give -o FOLDER to write, or --plan to write nothing")

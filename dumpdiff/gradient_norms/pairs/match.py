@@ -184,7 +184,10 @@ class Match:
             yield self.build_pair((target_position,), (reference_position,), self.evidence)
 
     def build_pair(
-        self, target_positions: Sequence[int], reference_positions: Sequence[int], evidence: PairEvidence
+        self,
+        target_positions: Sequence[int],
+        reference_positions: Sequence[int],
+        evidence: PairEvidence,
     ) -> ParameterPair:
         """Return the parameters at the given positions of both lists as one pair."""
         target_items = [self.lists[0][position] for position in target_positions]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...model.dtypes import normalise
+from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ..npy import validate_shape
 from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
@@ -179,7 +179,7 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
 
 def _parse_dtype(spelling: str) -> str:
     short = re.fullmatch(r"(BF|[IUF])(\d+)", spelling)
-    return normalise(_SCALAR_TYPES[short[1]] + short[2] if short else spelling)
+    return normalize_dtype(_SCALAR_TYPES[short[1]] + short[2] if short else spelling)
 
 
 def _find_output_type(body: str) -> str:
@@ -198,7 +198,7 @@ def _parse_outputs(type_text: str) -> list[Output]:
     dtypes: list[str] = []
     for name, repetitions in re.findall(r"(\w+)\]*(?:\*(\d+))?(?=[,\]]|$)", dtype_text):
         if name not in _CONTAINER_TYPES:
-            dtypes += [normalise(name)] * min(int(repetitions or 1), _MAX_TUPLE_TYPES)
+            dtypes += [normalize_dtype(name)] * min(int(repetitions or 1), _MAX_TUPLE_TYPES)
     if "Monad" in type_text or not dtypes:
         return []
     shape_text = shape_text.partition(", elements_use_flags")[0].partition("ref_key")[0]

@@ -79,7 +79,7 @@ def read_part(part: Part) -> Trace:
     source = Source(
         path=str(folder),
         format=FORMAT,
-        era=records.era,
+        format_variant=records.format_variant,
         framework="mindspore",
         step=part.step,
         rank=part.rank,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...model.dtypes import normalise
+from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.trace import Problem
 from .. import npy
@@ -65,7 +65,7 @@ class Records:
     places: dict[Place, Record]
     statistics: Statistics | None
     n_files: int  #: npy files that could be read
-    era: str
+    format_variant: str
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -126,8 +126,8 @@ def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> R
             record.row = csv_record.row
             if csv_record.shape is not None:
                 record.shape = csv_record.shape
-    era = _describe_era(npy_records, statistics)
-    return Records(places, statistics, len(npy_records), era, problems)
+    format_variant = _describe_variant(npy_records, statistics)
+    return Records(places, statistics, len(npy_records), format_variant, problems)
 
 
 def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
@@ -183,7 +183,9 @@ def _read_npy_record(path: str, name: str, file_name: FileName) -> Record:
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     dtype = header.dtype
-    if normalise(file_name.dtype) == "bfloat16":  # Ascend converts on write and names the original
+    if (
+        normalize_dtype(file_name.dtype) == "bfloat16"
+    ):  # Ascend converts on write and names the original
         dtype = "bfloat16"
     return Record(
         file_name.kind,
@@ -296,17 +298,17 @@ def count_elements(record: Record, statistics: Statistics | None) -> int:
     return n_bytes * 8 // int(bits[1]) if bits else -1
 
 
-def _describe_era(npy_records: list[Record], statistics: Statistics | None) -> str:
+def _describe_variant(npy_records: list[Record], statistics: Statistics | None) -> str:
     """Return in words which versions of MindSpore write such files."""
-    eras = []
+    variants = []
     if npy_records:
-        eras.append(_describe_npy_era(npy_records))
+        variants.append(_describe_npy_variant(npy_records))
     if statistics is not None:
-        eras.append(statistics.era)
-    return ", ".join(eras)
+        variants.append(statistics.format_variant)
+    return ", ".join(variants)
 
 
-def _describe_npy_era(records: list[Record]) -> str:
+def _describe_npy_variant(records: list[Record]) -> str:
     if any(record.full_name for record in records):
         return "npy files of before 2.3 ('--' for '/')"
     if any(record.has_dtype_in_name for record in records):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.dtypes import normalise
+from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.trace import Problem
 from ..npy import validate_shape
@@ -71,7 +71,7 @@ class Statistics(NamedTuple):
     hash: list[str]
     #: size, dtype and all statistics as printed; equal tensors are printed the same
     printed: list[tuple[str, ...]]
-    era: str
+    format_variant: str
     recorded: frozenset[str]  #: which of max, min, mean, norm the file has
 
 
@@ -193,7 +193,7 @@ def _build_statistics(
         position for column, position in positions.items() if column not in _IDENTITY_COLUMNS
     )
     shapes = {text: _parse_shape(text) for text in set(get_texts("shape"))}
-    dtypes = {text: normalise(text) for text in set(get_texts("dtype"))}
+    dtypes = {text: normalize_dtype(text) for text in set(get_texts("dtype"))}
     return Statistics(
         kind=list(get_texts("kind")),
         name=list(get_texts("name")),
@@ -207,7 +207,7 @@ def _build_statistics(
         nonfinite=_classify_nonfinite(is_finite, counts),
         hash=[md5 or sha1 for md5, sha1 in zip(get_texts("md5"), get_texts("sha1"), strict=True)],
         printed=list(zip(*(table[position] for position in value_positions), strict=True)),
-        era=_describe_era(header, positions),
+        format_variant=_describe_variant(header, positions),
         recorded=frozenset(column for column in _STATISTICS if column in positions),
     )
 
@@ -279,7 +279,7 @@ def _parse_shape(text: str) -> tuple[int, ...] | None:
         return None
 
 
-def _describe_era(header: Sequence[str], positions: dict[str, int]) -> str:
+def _describe_variant(header: Sequence[str], positions: dict[str, int]) -> str:
     """Return in words which dumper writes such a header."""
     names = [name.strip().lower() for name in header]
     if "input/output" in names:

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...model.dtypes import is_floating
-from ...model.trace import OPTIMIZER, build_op_table, tensor_table
+from ...model.trace import OPTIMIZER, build_op_table, build_tensor_table
 from . import op_types
 from .file_names import PARAMETER, encode_op_name
 from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs
@@ -190,7 +190,7 @@ class _Rows:
                 _fill_statistics(numbers, tensor, np.asarray(values, dtype=np.float64))
                 nonfinite[tensor] = not np.isfinite(values).all()
         gradient_of = [self.gradients.get(tensor, "") for tensor in range(len(row))]
-        return tensor_table(
+        return build_tensor_table(
             {
                 **columns,
                 **numbers,

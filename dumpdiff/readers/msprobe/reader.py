@@ -21,7 +21,7 @@ from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
 from .dump_json import is_dump, read_dump, read_side_file
 from .names import Call, parse_name
-from .tensors import FOLDER, build_tensor_table
+from .tensors import FOLDER, read_call_tensors
 
 FORMAT = "msprobe"
 
@@ -62,13 +62,13 @@ def read_part(part: Part) -> Trace:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
     ops = _build_op_table(calls, entries, construct, _parse_sites(stacks))
     framework = _find_framework(header, calls)
-    tensors, tensor_problems = build_tensor_table(
+    tensors, tensor_problems = read_call_tensors(
         [entries[name] for name in calls], list(calls.values()), ops, folder, framework
     )
     source = Source(
         path=str(folder),
         format=FORMAT,
-        era=_describe_era(header, entries, stacks, list(calls)),
+        format_variant=_describe_variant(header, entries, stacks, list(calls)),
         framework=framework,
         step=part.step,
         rank=part.rank,
@@ -222,7 +222,7 @@ def _find_framework(header: dict[str, Any], calls: dict[str, Call]) -> str:
     return "mindspore" if is_mindspore else "pytorch"
 
 
-def _describe_era(
+def _describe_variant(
     header: dict[str, Any], entries: dict[str, Any], stacks: dict[str, Any], names: list[str]
 ) -> str:
     """Return in words which versions of msprobe write such a dump, with its task and level."""

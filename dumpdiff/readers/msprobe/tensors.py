@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 
 from ...model.arrays import Ints, Objects
-from ...model.dtypes import normalise
-from ...model.trace import BACKWARD, FORWARD, Problem, tensor_table
+from ...model.dtypes import normalize_dtype
+from ...model.trace import BACKWARD, FORWARD, Problem, build_tensor_table
 from .. import call_records
 from ..files import is_plain_name
 from .names import Call
 
 FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json
 
-#: Keys of an entry -> kind of slot of the tensors under them, in the order of the table. grad_* are from
-#: 1.0.
+#: Keys of an entry -> kind of slot of the tensors under them, in the order of the table. grad_* are
+#: from 1.0.
 _SLOT_KINDS = {
     "input_args": "input",
     "input_kwargs": "input",
@@ -36,13 +36,13 @@ _FIELDS = ("dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "data_name", "
 _MAX_DEPTH = 16  #: levels of nested lists and dicts in an argument
 _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
-_normalize_dtype = lru_cache(maxsize=1 << 10)(normalise)
+_normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 
 #: A tensor or number as recorded: op, slot, kind of slot, then the values of _FIELDS.
 _Leaf = tuple[Any, ...]
 
 
-def build_tensor_table(
+def read_call_tensors(
     entries: Sequence[dict[str, Any]],
     calls: Sequence[Call],
     ops: pd.DataFrame,
@@ -55,9 +55,17 @@ def build_tensor_table(
     """
     leaves = _collect_leaves(entries, calls)
     leaf_columns = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
-    op_ids, slots, slot_kinds, dtype_names, raw_shapes, *recorded, checksums, file_names, constants = (
-        leaf_columns
-    )
+    (
+        op_ids,
+        slots,
+        slot_kinds,
+        dtype_names,
+        raw_shapes,
+        *recorded,
+        checksums,
+        file_names,
+        constants,
+    ) = leaf_columns
     dtypes = []
     for dtype_name, constant in zip(dtype_names, constants, strict=True):
         dtypes.append(dtype_name if constant else _normalize_dtype(str(dtype_name)))
@@ -82,7 +90,7 @@ def build_tensor_table(
         "file": files,
         **call_records.build_statistic_columns(recorded, dtypes, sizes),
     }
-    table = tensor_table(columns)
+    table = build_tensor_table(columns)
     if any("grad_input" in entry for entry in entries):  # only 1.0 may have swapped them
         table = _correct_swapped_gradients(table, columns, ops)
     table["parameter"] = _complete_parameters(table, ops)
@@ -104,7 +112,7 @@ def _correct_swapped_gradients(
     columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
         columns["slot"], columns["slot_kind"], is_backward & ~is_parameter_gradient
     )
-    return tensor_table(columns)
+    return build_tensor_table(columns)
 
 
 def _collect_leaves(entries: Sequence[dict[str, Any]], calls: Sequence[Call]) -> list[_Leaf]:

@@ -104,9 +104,9 @@ def is_dump(head: bytes) -> bool:
 
 
 def parse_name(name: str) -> tuple[Call, str, str] | None:
-    """Return the call, the kind of slot (input, output, stack_info) and the position ('.0', '.0.1', '').
+    """Return the call, the kind of slot and the position ('.0', '.0.1', '').
 
-    None if the name has no such form.
+    The kind of slot is input, output or stack_info. None if the name has no such form.
     """
     match = _NAME.fullmatch(name)
     if match is None:

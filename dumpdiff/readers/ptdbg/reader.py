@@ -17,9 +17,9 @@ from typing import Any
 
 import pandas as pd
 
-from ...model.dtypes import normalise
+from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
-from ...model.trace import Problem, Source, Trace, build_op_table, tensor_table
+from ...model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from .. import call_records
 from ..files import (
     find_folder_number,
@@ -42,13 +42,13 @@ _MODULE = re.compile(r"(?:(?P<scope>.+)[._])?(?P<type>[A-Za-z]\w*)")
 _MIN_PROCESS = 1000
 
 #: Number of items in a line -> the version, if the number is unique to it.
-_ERAS = {
+_VARIANTS = {
     8: "troubleshooter's API dump: 8 items a line with MD5 and norm",
     5: "overflow dump: 5 items a line, no statistics",
     4: "prototype of 2022: 4 items a line, whole tensors in the line",
 }
 
-_normalize_dtype = lru_cache(maxsize=None)(normalise)
+_normalize_dtype = lru_cache(maxsize=None)(normalize_dtype)
 
 
 def find_parts(path: Path) -> list[Part]:
@@ -62,7 +62,9 @@ def find_parts(path: Path) -> list[Part]:
             step = find_folder_number(file, "step")
             rank, process = _find_rank(file)
             has_whole_tensors = bool(_find_tensor_folders(file))
-            parts.append(Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors))
+            parts.append(
+                Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors)
+            )
     return parts
 
 
@@ -102,7 +104,7 @@ def read_part(part: Part) -> Trace:
     source = Source(
         path=str(path.parent),
         format=FORMAT,
-        era=_describe_era(groups, was_swapped),
+        format_variant=_describe_variant(groups, was_swapped),
         framework="pytorch" if is_pytorch else "mindspore",
         step=part.step,
         rank=part.rank,
@@ -158,14 +160,14 @@ def _build_tensor_table(
         "file": files,
         **call_records.build_statistic_columns(recorded, dtypes, sizes),
     }
-    table = tensor_table(columns)
+    table = build_tensor_table(columns)
     was_swapped = call_records.has_swapped_gradients(ops, table)
     if was_swapped:
         is_gradient = ops["forward"].to_numpy()[table["op"].to_numpy()] >= 0
         columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
             groups.slots, groups.slot_kinds, is_gradient
         )
-        table = tensor_table(columns)
+        table = build_tensor_table(columns)
     table["trusted"] = call_records.find_trusted_rows(
         ops, table, inputs_before=False, gradients_complete=False, modules=False
     )
@@ -255,17 +257,17 @@ def _classify_call(api: str) -> tuple[str, str, str]:
     return f"Module.{module_match['type']}", "module", module_match["scope"] or ""
 
 
-def _describe_era(groups: CallGroups, was_swapped: bool) -> str:
+def _describe_variant(groups: CallGroups, was_swapped: bool) -> str:
     """Return in words which versions write such a dump."""
     item_counts = Counter(record.n_items for record in groups.records)
     n_items = item_counts.most_common(1)[0][0]
     if n_items != 6:
-        era = _ERAS[n_items]
+        variant = _VARIANTS[n_items]
     elif any(call.name[:1].isdigit() for call in groups.calls):
-        era = "prototype of early 2023: calls are numbered through"
+        variant = "prototype of early 2023: calls are numbered through"
     else:
-        era = _describe_release(groups)
-    return f"{era}; backward input and output were exchanged" if was_swapped else era
+        variant = _describe_release(groups)
+    return f"{variant}; backward input and output were exchanged" if was_swapped else variant
 
 
 def _describe_release(groups: CallGroups) -> str:

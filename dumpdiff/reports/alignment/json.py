@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict
 from typing import IO, Any
 
 from ... import __version__
-from ...model.finding import Finding
-from ...model.result import Baseline, Result, Side
+from ...model.finding import Cause, Finding
+from ...model.result import Baseline, Equivalence, Result, Side
 from ...model.trace import Source
-from ..formats.json import to_plain, write_document
+from ..formats.json import convert_problem, to_plain, write_document
 from .summary import label_sides
 
 #: Major: programs that read the old form fail. Minor: something was added.
@@ -46,7 +45,7 @@ def to_json(result: Result) -> dict[str, Any]:
             "target": _list_unmatched(result, "target"),
             "reference": _list_unmatched(result, "reference"),
         },
-        "learned": [asdict(equivalence) for equivalence in result.learned],
+        "learned": [_convert_equivalence(equivalence) for equivalence in result.learned],
         "noise_floor": result.noise_floor,
         "baseline": None if result.baseline is None else _convert_baseline(result.baseline),
         "notes": result.notes,
@@ -80,7 +79,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "evidence": finding.evidence,
         "source": finding.source,
         "side": finding.side,
-        "causes": [vars(cause) for cause in finding.causes],
+        "causes": [_convert_cause(cause) for cause in finding.causes],
         "unexplained": finding.unexplained,
     }
 
@@ -94,7 +93,7 @@ def _convert_source(source: Source) -> dict[str, Any]:
         "path": os.path.abspath(source.path),
         "framework": source.framework,
         "format": source.format,
-        "era": source.era,
+        "era": source.format_variant,
         "step": source.step,
         "rank": source.number,
         "process": source.process,
@@ -104,7 +103,32 @@ def _convert_source(source: Source) -> dict[str, Any]:
 
 
 def _convert_baseline(baseline: Baseline) -> dict[str, Any]:
-    return {**vars(baseline), "source": _convert_source(baseline.source)}
+    return {
+        "source": _convert_source(baseline.source),
+        "values": baseline.values,
+        "estimated": baseline.estimated,
+        "median": baseline.median,
+        "largest": baseline.largest,
+        "largest_op": baseline.largest_op,
+        "unusable": baseline.unusable,
+    }
+
+
+def _convert_equivalence(equivalence: Equivalence) -> dict[str, Any]:
+    return {
+        "target": equivalence.target,
+        "reference": equivalence.reference,
+        "count": equivalence.count,
+    }
+
+
+def _convert_cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "name": cause.name,
+        "text": cause.text,
+        "residual": cause.residual,
+        "parameters": cause.parameters,
+    }
 
 
 def _convert_coverage(
@@ -133,5 +157,5 @@ def _list_unmatched(result: Result, side: str) -> list[dict[Hashable, Any]]:
 def _list_problems(result: Result) -> list[dict[str, Any]]:
     problems: list[dict[str, Any]] = []
     for side_name, side in label_sides(result):
-        problems += [{"side": side_name, **asdict(problem)} for problem in side.problems]
+        problems += [{"side": side_name, **convert_problem(problem)} for problem in side.problems]
     return problems

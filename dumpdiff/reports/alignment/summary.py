@@ -56,7 +56,7 @@ def format_source(source: Source) -> str:
     'pytorch, ptdbg, 6.0 (max, min), step 0, rank 0'
     """
     # MindSpore's own dump has the name of the framework, which is not repeated.
-    format_names = dict.fromkeys((source.framework, source.format, source.era))
+    format_names = dict.fromkeys((source.framework, source.format, source.format_variant))
     return escape_control(", ".join([*filter(None, format_names), *format_part(source)]))
 
 

@@ -128,7 +128,7 @@ def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[Rendera
 
 
 def _format_finding(finding: Finding, view: View) -> Text:
-    """Return the title, then what it does not say, in full: names are there to be copied."""
+    """Return the title, then all facts that are not in it, with full names to copy."""
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
         lines.append(f"scope: {finding.scope}")

@@ -9,6 +9,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from ...model.trace import Problem
+
 
 def write_document(document: Mapping[str, Any], stream: IO[bytes]) -> None:
     """Write a document of plain values; the same document gives the same bytes.
@@ -19,6 +21,16 @@ def write_document(document: Mapping[str, Any], stream: IO[bytes]) -> None:
     # A path that is not valid UTF-8 holds lone surrogates. Their backslash form is also their JSON
     # escape.
     stream.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
+
+
+def convert_problem(problem: Problem) -> dict[str, Any]:
+    """Return what could not be read, in the form of all documents."""
+    return {
+        "file": problem.file,
+        "message": problem.message,
+        "line": problem.line,
+        "count": problem.count,
+    }
 
 
 def to_plain(value: Any) -> Any:

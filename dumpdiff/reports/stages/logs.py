@@ -65,7 +65,7 @@ def _list_steps(comparison: LogComparison) -> Iterator[tuple[str, ...]]:
 def _format_curves(curves: Curves) -> str:
     interval = f", every {curves.interval} steps" if curves.interval > 1 else ""
     steps = f"steps {curves.steps[0]} to {curves.steps[-1]}{interval}"
-    return f"{_FORMAT_NAMES[curves.format]} ({curves.era}): {steps}, {curves.path}"
+    return f"{_FORMAT_NAMES[curves.format]} ({curves.format_variant}): {steps}, {curves.path}"
 
 
 def _describe_difference(comparison: LogComparison) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _convert_curves(curves: Curves) -> dict[str, Any]:
     return {
         "path": curves.path,
         "format": curves.format,
-        "era": curves.era,
+        "era": curves.format_variant,
         "steps": len(curves),
         "first_step": int(curves.steps[0]),
         "last_step": int(curves.steps[-1]),

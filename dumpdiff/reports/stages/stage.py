@@ -61,10 +61,17 @@ def build_document(stage: Stage, **fields: Any) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
+        **convert_stage(stage),
+        **fields,
+    }
+
+
+def convert_stage(stage: Stage) -> dict[str, Any]:
+    """Return a stage as plain data: what all stages have."""
+    return {
         "name": stage.name,
         "verdict": stage.verdict,
         "headline": stage.headline,
         "evidence": stage.evidence,
         "missing": stage.missing,
-        **fields,
     }

@@ -11,10 +11,10 @@ from ...diagnosis.case import Case, Run
 from ...diagnosis.decision import Decision, RuledOut
 from ...diagnosis.evidence import Evidence
 from ...diagnosis.outcome import TriageResult
-from ...model.stage import Stage
 from ..alignment import json as dumps_json
 from ..formats.json import write_document
 from ..stages import checklist, data, logs, norms, optimizer, settings
+from ..stages.stage import convert_stage
 from ..weights import json as weights_json
 
 #: Major: programs that read the old form fail. Minor: something was added.
@@ -36,7 +36,7 @@ def to_json(triaged: TriageResult) -> dict[str, Any]:
         "case": _convert_case(triaged.case),
         "conclusion": _convert_decision(triaged.decision),
         "next": [_convert_advice(advice) for advice in triaged.advice],
-        "stages": [_convert_stage(stage) for stage in triaged.evidence.stages],
+        "stages": [convert_stage(stage) for stage in triaged.evidence.stages],
         "skipped": dict(triaged.evidence.skipped),
         "results": dict(_convert_results(triaged.evidence)),
     }
@@ -95,16 +95,6 @@ def _convert_run(run: Run) -> dict[str, Any]:
 
 def _convert_advice(advice: Advice) -> dict[str, Any]:
     return {"reason": advice.reason, "commands": advice.commands}
-
-
-def _convert_stage(stage: Stage) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "verdict": stage.verdict,
-        "headline": stage.headline,
-        "evidence": stage.evidence,
-        "missing": stage.missing,
-    }
 
 
 def _convert_results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:

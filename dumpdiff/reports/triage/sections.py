@@ -136,9 +136,9 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
     Stages without input are only in :func:`build_overview`.
     """
     decision = triaged.decision
-    ruled_out = []
-    for place in decision.ruled_out:
-        ruled_out.append(f"{place.place}, by {place.stage}: {place.summary}")
+    ruled_out = [
+        f"{place.place}, by {place.stage}: {place.summary}" for place in decision.ruled_out
+    ]
     not_given = {f"{name}: {reason}" for name, reason in triaged.evidence.skipped.items()}
     unknown = [line for line in decision.missing if line not in not_given]
     blocks = (

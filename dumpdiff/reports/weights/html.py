@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
+from ...weight_comparison import CheckpointSummary, Mistake, Pair, WeightsResult
 from ...weight_comparison.summary import MistakeGroup, format_headline, group_mistakes
 from ..alignment.html.heat_map import Cell, HeatMap, build_heat_map
 from ..page.packed_tables import Table
@@ -33,6 +33,7 @@ _MAX_ITEMS = 200
 _MAX_EXAMPLES = 20  #: parameters that are listed for one mistake
 
 _EXPERT = re.compile(r"(?<=\bexperts\.)\d+")
+_NO_MISTAKE = Mistake(kind="", summary="")  #: fills the table cells of correct parameters
 
 
 def write(result: WeightsResult, stream: IO[bytes]) -> None:
@@ -121,7 +122,7 @@ def get_map_cell(pair: Pair) -> str:
 
 def build_parameters_table(pairs: Sequence[Pair]) -> Table:
     """Return every field of every pair as a column, in the order of the result."""
-    mistakes = [pair.mistake for pair in pairs]
+    mistakes = [pair.mistake or _NO_MISTAKE for pair in pairs]
     text_columns = {
         "parameter": [pair.path for pair in pairs],
         "scope": [get_map_cell(pair) for pair in pairs],
@@ -135,9 +136,9 @@ def build_parameters_table(pairs: Sequence[Pair]) -> Table:
         "paired_by": [pair.evidence for pair in pairs],
         "layout": [pair.layout for pair in pairs],
         "rounding": [pair.rounding for pair in pairs],
-        "wrong": [mistake.summary if mistake else "" for mistake in mistakes],
-        "kind": [mistake.kind if mistake else "" for mistake in mistakes],
-        "actual_parameter": [mistake.actual_parameter if mistake else "" for mistake in mistakes],
+        "wrong": [mistake.summary for mistake in mistakes],
+        "kind": [mistake.kind for mistake in mistakes],
+        "actual_parameter": [mistake.actual_parameter for mistake in mistakes],
     }
     # Counts can exceed the four bytes of an integer column. As float32 they keep seven digits,
     # which is all that is shown.

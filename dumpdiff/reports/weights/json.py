@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import IO, Any
 
 from ... import __version__
-from ...model.trace import Problem
 from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
-from ..formats.json import write_document
+from ..formats.json import convert_problem, write_document
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
@@ -36,7 +35,7 @@ def to_json(result: WeightsResult) -> dict[str, Any]:
         "unknown": list(result.unknown),
         "notes": list(result.notes),
         "pairs": [_convert_pair(pair) for pair in result.pairs],
-        "problems": [_convert_problem(problem) for problem in result.problems],
+        "problems": [convert_problem(problem) for problem in result.problems],
     }
 
 
@@ -74,15 +73,6 @@ def _convert_pair(pair: Pair) -> dict[str, Any]:
         "differing_elements": pair.differing_elements,
         "elements": pair.elements,
         "mistake": mistake,
-    }
-
-
-def _convert_problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "message": problem.message,
-        "line": problem.line,
-        "count": problem.count,
     }
 
 

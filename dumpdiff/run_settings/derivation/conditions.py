@@ -31,7 +31,9 @@ def _combine_any(*conditions: Condition) -> Condition:
         answers = [condition(side) for condition in conditions]
         if True in answers:
             return True
-        return None if None in answers else False
+        if None in answers:
+            return None
+        return False
 
     return test
 

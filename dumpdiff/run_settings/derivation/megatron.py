@@ -21,7 +21,9 @@ def derive_implementation(lookup: SettingsLookup) -> str:
     """Return 'core', or 'legacy' if the older models are set."""
     if lookup.is_set("use-mcore-models") and lookup.get_boolean("use-mcore-models"):
         return "core"
-    return "legacy" if lookup.get_boolean("use-legacy-models") else "core"
+    if lookup.get_boolean("use-legacy-models"):
+        return "legacy"
+    return "core"
 
 
 def derive_ffn_hidden_size(lookup: SettingsLookup) -> int:
@@ -70,9 +72,11 @@ def derive_position_embedding(lookup: SettingsLookup) -> str:
     if lookup.is_set(rotary) and lookup.get_boolean(rotary):
         return "rope"
     kind = lookup.get_text("position-embedding-type") or "none"
-    if kind != "learned_absolute" or not lookup.is_set("no-position-embedding"):
-        return kind
-    return kind if lookup.get_boolean("no-position-embedding") else "none"
+    option = "no-position-embedding"
+    if kind == "learned_absolute" and lookup.is_set(option):
+        has_position_embedding = lookup.get_boolean(option)
+        return kind if has_position_embedding else "none"
+    return kind
 
 
 def derive_qkv_bias(lookup: SettingsLookup) -> bool:

@@ -50,7 +50,7 @@ class Variables:
     def get_word(self, name: str) -> Word:
         """Return the first item as one word. Raises KeyError if the variable is not assigned."""
         items = self._items[name]
-        return _build_word(items[0]) if items else Word("", 0, known=False)
+        return _build_word(items[0]) if items else Word("", 0, is_known=False)
 
     def assign(self, name: str, value: Item, append: bool, certain: bool, line: int) -> None:
         """Set an ordinary variable, or append to its text.
@@ -125,11 +125,17 @@ def build_words(items: Sequence[Item]) -> list[Word]:
 
 def _build_word(item: Item) -> Word:
     """Return pieces as one word, at the line of its first text."""
-    text_pieces = [piece for piece in item if piece.text] or list(item)
-    line = text_pieces[0].line if text_pieces else 0
     text = "".join(piece.text for piece in item)
-    is_known = not any(piece.opaque or piece.doubtful for piece in item)
-    return Word(text, line, is_known)
+    is_uncertain = any(piece.opaque or piece.doubtful for piece in item)
+    return Word(text, _find_line(item), not is_uncertain)
+
+
+def _find_line(item: Item) -> int:
+    """Return the line of the first piece with text, else of the first piece, else 0."""
+    for piece in item:
+        if piece.text:
+            return piece.line
+    return item[0].line if item else 0
 
 
 def _expand_part(part: Part, variables: Variables) -> list[list[Piece]]:
@@ -144,19 +150,27 @@ def _expand_part(part: Part, variables: Variables) -> list[list[Piece]]:
 
 def _expand_variable(part: Variable, variables: Variables) -> list[list[Piece]]:
     """Return the fields of ``$NAME`` or ``${NAME...}``, which may be none."""
-    items = variables.get_items(part.name)
-    is_set = variables.is_assigned(part.name)
-    if part.operator.startswith(":"):
-        is_set = is_set and any(piece.text for item in items for piece in item)
+    is_set = _is_set(part, variables)
     kind = part.operator[-1:]
     if kind == "+":
         return [_expand_argument(part, variables)] if is_set else [[]]
-    if not is_set and kind in ("-", "="):
+    if is_set:
+        return _select_fields(part, variables.get_items(part.name))
+    if kind in ("-", "="):
         return [_expand_argument(part, variables)]
-    if not is_set:
-        opaque_piece = Piece(part.source, part.line, part.quoted, opaque=True)
-        return [[] if variables.is_assigned(part.name) else [opaque_piece]]
-    return _select_fields(part, items)
+    if variables.is_assigned(part.name):
+        return [[]]
+    return [[Piece(part.source, part.line, part.quoted, opaque=True)]]
+
+
+def _is_set(part: Variable, variables: Variables) -> bool:
+    """Return whether a variable is set; an operator with a colon requires a text as well."""
+    if not variables.is_assigned(part.name):
+        return False
+    if not part.operator.startswith(":"):
+        return True
+    items = variables.get_items(part.name)
+    return any(piece.text for item in items for piece in item)
 
 
 def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
@@ -168,7 +182,9 @@ def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
     if part.index == "*":
         return [_join_fields(fields, Piece(" ", part.line, True))]
     number = int(part.index) if part.index.isdigit() else 0
-    return [fields[number] if number < len(fields) else []]
+    if number >= len(fields):
+        return [[]]
+    return [fields[number]]
 
 
 def _join_fields(fields: Sequence[Item], separator: Piece) -> list[Piece]:
@@ -236,7 +252,7 @@ def _evaluate_node(node: ast.expr, variables: Variables) -> int:
         return int(node.value)
     if isinstance(node, ast.Name):
         word = variables.get_word(node.id)
-        if not word.known:
+        if not word.is_known:
             raise ValueError(node.id)
         return int(word.text)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -264,7 +280,7 @@ def evaluate(words: Sequence[Word]) -> bool | None:
 
     The result is None if it depends on something that the script does not define.
     """
-    if not all(word.known for word in words):
+    if not all(word.is_known for word in words):
         return None
     texts = [word.text for word in words]
     if texts[:1] == ["!"]:
@@ -274,7 +290,9 @@ def evaluate(words: Sequence[Word]) -> bool | None:
         return _evaluate_comparison(*texts)
     if len(texts) == 2 and texts[0] in ("-z", "-n"):
         return (texts[1] == "") == (texts[0] == "-z")
-    return texts[0] != "" if len(texts) == 1 else None
+    if len(texts) == 1:
+        return texts[0] != ""
+    return None
 
 
 def _evaluate_comparison(left_text: str, sign: str, right_text: str) -> bool | None:

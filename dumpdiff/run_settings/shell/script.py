@@ -176,7 +176,7 @@ class _Interpreter:
         name = words[0].text
         if name in ("[", "[[", "test"):
             return evaluate([word for word in words[1:] if word.text not in ("]", "]]")])
-        if not words[0].known and name.startswith("(("):
+        if not words[0].is_known and name.startswith("(("):
             return None
         if name in ("source", ".") and len(words) > 1:
             self.sourced.append(words[1])

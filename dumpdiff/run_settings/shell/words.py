@@ -54,7 +54,7 @@ class Word:
 
     text: str
     line: int
-    known: bool = True
+    is_known: bool = True
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def test_an_absent_kernel_is_reported_with_close_names(
     (said,) = unused(trace("ms_graph"), name.replace("-op0", "-op9999"))
     assert f"of {name[:-4]!r} there are -op0" in said
     (said,) = unused(trace("ms_graph"), name.replace("MatMul", "MatMull"))
-    assert f"the nearest is {name!r}" in said
+    assert f"the closest name is {name!r}" in said
     (said,) = unused(trace("ms_graph"), "name-regex(Default/.*Conv2D.*)")
     assert "there is no such operator" in said
 

@@ -22,7 +22,7 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("options", "reason"),
     [
         (
             {"path": "/data/my dump"},

@@ -15,7 +15,12 @@ import yaml
 from traces import align_traces, load_shipped_rules
 
 import dumpdiff
-from dumpdiff.capture.msprobe.mapping_files import NO_PARTNER, Kind, MsprobeMapping, build_mapping
+from dumpdiff.capture.msprobe.mapping_files import (
+    NO_PARTNER,
+    MappingKind,
+    MsprobeMapping,
+    build_mapping,
+)
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 from dumpdiff.reports.alignment import json as result_json
@@ -64,7 +69,7 @@ def write_forward_only(file: Path, folder: Path) -> Path:
     return folder / "dump.json"
 
 
-def write_mapping(target: Path, reference: Path, kind: Kind, into: Path) -> Path:
+def write_mapping(target: Path, reference: Path, kind: MappingKind, into: Path) -> Path:
     """The file that the library writes for the recorded result of the two."""
     recorded = into / f"{target.parent.name}.json"
     if not recorded.exists():

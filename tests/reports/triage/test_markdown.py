@@ -55,7 +55,7 @@ def test_hostile_text_does_nothing(weights_only: TriageResult) -> None:
 def test_it_fits_into_one_comment(triaged: TriageResult) -> None:
     many = tuple(f"layers.{i}.{'x' * 400}" for i in range(1000))
     decision = replace(
-        triaged.decision, evidence=many, also=many, missing=many, headline="h" * 9000
+        triaged.decision, evidence=many, other_differences=many, missing=many, headline="h" * 9000
     )
     commands = tuple(f"dumpdiff align {'a' * 300} {i}" for i in range(1000))
     long_triage = replace(triaged, decision=decision, advice=(Advice("do", commands),))

@@ -16,7 +16,7 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 def read_words(script: str) -> list[str]:
     """The words of the last 'train'; what the script does not say is in angle brackets."""
     call = [call for call in read_script(script).calls if call.words[0].text == "train"][-1]
-    return [word.text if word.known else f"<{word.text}>" for word in call.words]
+    return [word.text if word.is_known else f"<{word.text}>" for word in call.words]
 
 
 def run_bash(script: str, tmp_path: Path) -> list[str]:

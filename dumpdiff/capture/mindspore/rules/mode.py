@@ -44,7 +44,8 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             yield WHOLE_GRAPHS_MOVED.build_violation(
                 "",
                 "since 2.6, MINDSPORE_DUMP_CONFIG does not dump whole graphs "
-                "(jit level O2, GE); use msprobe ('dumpdiff dump-config msprobe --framework mindspore'), or run with jit "
+                "(jit level O2, GE); use msprobe ('dumpdiff dump-config msprobe --framework "
+                "mindspore'), or run with jit "
                 "level O0 or O1",
             )
         if e2e is not None:

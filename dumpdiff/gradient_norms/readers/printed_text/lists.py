@@ -254,9 +254,10 @@ def _parse_json_mapping(value: Any) -> tuple[str, str, str] | None:
     number_keys = [key for key in _match_keys(value, _NORM_KEYS) if _is_number(value[key])]
     if not number_keys:
         return None
-    for key in _match_keys(value, _NAME_KEYS):
-        if isinstance(value[key], str) and key not in number_keys:
-            return value[key], str(value[number_keys[0]]), number_keys[0]
+    number_key = number_keys[0]
+    for name_key in _match_keys(value, _NAME_KEYS):
+        if isinstance(value[name_key], str) and name_key not in number_keys:
+            return value[name_key], str(value[number_key]), number_key
     return None
 
 

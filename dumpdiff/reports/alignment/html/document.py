@@ -90,7 +90,7 @@ def _describe_dump(side: Side) -> dict[str, str]:
     return {
         "path": source.path,
         "framework": source.framework,
-        "format": f"{source.format}, {source.era}",
+        "format": f"{source.format}, {source.format_variant}",
         "part": ", ".join(format_part(source)),
         "recorded": ", ".join(f"{name} {value}" for name, value in details.items() if value),
         "size": f"{side.ops:,} ops, {side.tensors:,} tensors",

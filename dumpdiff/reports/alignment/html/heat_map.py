@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,8 @@ from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
 
-#: Upper limits of error over tolerance of all classes but the last: two classes of agreement, six
-#: of difference, a decade each.
+#: Upper limits of error / tolerance of each class but the last, which has none. The first two classes
+#: are agreement (up to 1), the other six are difference. Each limit is ten times the one before.
 _LIMITS = (0.1, 1.0, 10.0, 1e2, 1e3, 1e4, 1e5)
 CLASSES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
 
@@ -76,14 +76,24 @@ def build_heat_map(phase: str, cells_by_scope: Mapping[str, Cell]) -> HeatMap:
     """
     cells = {_split_scope(scope): cell for scope, cell in cells_by_scope.items()}
     layers = sorted({layer for layer, _ in cells}, key=_parse_layer_number)
-    layer_components = [component for layer, component in cells if layer]
-    other_components = [component for layer, component in cells if not layer]
-    components = tuple(dict.fromkeys((*layer_components, *other_components)))
+    components = _order_components(cells)
     rows = []
     for layer in layers:
         row_cells = [cells.get((layer, component)) for component in components]
         rows.append((layer, tuple(row_cells)))
     return HeatMap(phase, components, tuple(rows))
+
+
+def _order_components(keys: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the components of (layer, component): those of layers first, each once."""
+    layer_components = []
+    other_components = []
+    for layer, component in keys:
+        if layer:
+            layer_components.append(component)
+        else:
+            other_components.append(component)
+    return tuple(dict.fromkeys((*layer_components, *other_components)))
 
 
 def _split_scope(scope: str) -> tuple[str, str]:
