@@ -445,10 +445,8 @@ def inspect(
         If nothing can be read, or the dump has no such part.
     """
     parts = readers.find_parts(dump)
-    requested_numbers = {}
-    for name, number in (("step", step), ("rank", rank), ("graph", graph)):
-        if number is not None:
-            requested_numbers[name] = number
+    numbers = {"step": step, "rank": rank, "graph": graph}
+    requested_numbers = {name: number for name, number in numbers.items() if number is not None}
     matching_parts = [part for part in parts if _is_part(part, requested_numbers)]
     if not matching_parts:
         request = ", ".join(f"{name} {number}" for name, number in requested_numbers.items())

@@ -23,9 +23,9 @@ Kind = Literal["identical", "reordered", "subset", "longer", "offset", "similar"
 #: From this share of equal tokens on, two batches are one batch with differences; below it, they
 #: are two different batches.
 _MIN_EQUAL_SHARE = 0.5
-#: Positions that are tried as the offset of a sample, at most.
+#: At most this many positions are tried as the offset of a sample.
 _MAX_OFFSET_TRIES = 256
-#: Numbers that are listed in a message, at most.
+#: At most this many numbers are listed in a message.
 _MAX_NUMBERS = 12
 
 

@@ -35,9 +35,8 @@ def format_percent(share: float) -> str:
     """
     if math.isnan(share):
         return "-"
-    # A share such as 0.7 is stored a little below itself: without the nudge, 0.57 would be said as
-    # 56.9 %.
-    tenths = math.floor(share * 1000 + 1e-9)
+    # A share such as 0.57 is stored slightly too small; without the addend it would be 56.9 %.
+    tenths = math.floor(share * 1000 + _ROUNDING_ADDEND)
     if share < 1:
         tenths = min(tenths, 999)
     return f"{tenths / 10:g} %"

@@ -27,7 +27,7 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "reference_slot": "input.0, output.0, parameter.weight",
     "phase": "forward, backward, optimizer, communication",
     "scope": "canonical scope, '' if unknown",
-    "layout": "the target's tensor in the reference's: same, reshape, transpose(0,2,1), concat(3), ...",
+    "layout": "of the target in the reference: same, reshape, transpose(0,2,1), concat(3), ...",
     "target_dtype": "",
     "reference_dtype": "",
     "target_shape": "tuple or None",
@@ -57,13 +57,13 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
     "kind": "",
     "phase": "",
     "scope": "canonical scope, '' if unknown",
-    "reason": "no tensor to compare, reconverged (later ops agree again), region, no statistics, ...",
+    "reason": "no tensor to compare, reconverged (agrees again later), region, no statistics, ...",
 }
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Kinds of ops of one side that compute the same as kinds of the other, where the runs agree."""
+    """Kinds of ops that compute the same on both sides, learned where the runs agree."""
 
     #: kinds, in order: ('Sigmoid', 'Mul')
     target: tuple[str, ...]

@@ -141,28 +141,40 @@ def _convert_to_plain(value: Any) -> Any:
 
 
 def _build_value(kind: Any, value: Any) -> Any:
-    """Build a value of the annotated type ``kind`` from plain data. Raises TypeError or ValueError if it does not fit."""
+    """Build a value of the annotated type ``kind`` from plain data.
+
+    Raises TypeError or ValueError if it does not fit.
+    """
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _build_value(hints[name], item) for name, item in value.items()})
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, value)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"expected a list, found {type(value).__name__}")
-        kinds: Sequence[Any] = arguments
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            kinds = [arguments[0]] * len(value)
-        return tuple(_build_value(*pair) for pair in zip(kinds, value, strict=True))
+        return _build_tuple(arguments, value)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (inner,) = [argument for argument in arguments if argument is not types.NoneType]
-        return _build_value(inner, value)
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return _build_optional(arguments, value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: _build_value(arguments[1], item) for key, item in value.items()}
-    if kind is float:
-        return float(value)
     if origin is typing.Literal and value not in arguments:
         raise ValueError(f"expected one of {arguments}, found {value!r}")
-    return value
+    return float(value) if kind is float else value
+
+
+def _build_dataclass(kind: Any, value: Any) -> Any:
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _build_value(hints[name], item) for name, item in value.items()})
+
+
+def _build_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, found {type(value).__name__}")
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = [kinds[0]] * len(value)
+    return tuple(_build_value(kind, item) for kind, item in zip(kinds, value, strict=True))
+
+
+def _build_optional(kinds: Sequence[Any], value: Any) -> Any:
+    if value is None:
+        return None
+    (inner_kind,) = [kind for kind in kinds if kind is not types.NoneType]
+    return _build_value(inner_kind, value)

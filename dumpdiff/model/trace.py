@@ -1,8 +1,8 @@
 """A trace: what one training process did in one step, as recorded.
 
 A :class:`Trace` is two tables (pandas, one row per op and one row per slot of an op), lazy access
-to whole tensors and the list of problems met while reading. Readers make traces; nobody else knows
-a format.
+to whole tensors and the list of problems met while reading. Only readers, which
+make traces, know the formats of dumps.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line is not None else self.file
-        return f"{place}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")
+        repetitions = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{place}: {self.message}{repetitions}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Source:
 
     path: str  #: folder that Tensor ``file`` entries are relative to
     format: str  #: mindspore, ptdbg, msprobe
-    format_variant: str  #: what tells this generation of the format apart, in words
+    format_variant: str  #: generation of the format, in words
     framework: str  #: mindspore or pytorch
     step: int | None = None
     rank: int | None = None
@@ -159,15 +160,14 @@ class Trace:
 
         Nodes are op ids, with the op's name.
 
-        API dumps record no edges: there ``dumpdiff.graph.flow_of(trace).graph`` has those that
+        API dumps record no edges: there ``dumpdiff.graph.build_flow(trace).graph`` has those that
         equal values prove.
         """
-        written_by = self.tensors["op"].to_numpy()
-        read = self.tensors[self.tensors["source_tensor"] >= 0]
-        edges = zip(
-            written_by[read["source_tensor"].to_numpy()].tolist(), read["op"].tolist(), strict=True
-        )
-        return build_digraph(self.ops, edges)
+        op_of_tensor = self.tensors["op"].to_numpy()
+        inputs = self.tensors[self.tensors["source_tensor"] >= 0]
+        producers = op_of_tensor[inputs["source_tensor"].to_numpy()].tolist()
+        consumers = inputs["op"].tolist()
+        return build_digraph(self.ops, zip(producers, consumers, strict=True))
 
 
 def build_digraph(ops: pd.DataFrame, edges: Iterable[tuple[int, int]]) -> nx.DiGraph:

@@ -110,24 +110,35 @@ def _fit_level(
 ) -> list[Fit]:
     """Fit elementwise rules, then matrix rules if needed, then the variants of the good rules."""
 
-    def fit_rules(selected_rules: Sequence[Rule]) -> list[Fit]:
-        fits = []
-        for rule, (scaling, by_step) in product(selected_rules, scalings):
-            rule_data = search_sample if rule.elementwise else data
-            fits.append(find_best_fit(rule, scaling, by_step, rule_data, settings))
-        return fits
-
     matrix_rules = [rule for rule in rules if not rule.elementwise]
     elementwise_rules = [rule for rule in rules if rule.elementwise]
     plain_rules = [rule for rule in elementwise_rules if rule == rule.essence]
-    fits = fit_rules(plain_rules)
-    # Rules for matrices take seconds, and never explain as precisely.
-    if not any(fit.explains for fit in fits):
-        fits += fit_rules(matrix_rules)
-    close_rules = _find_close_rules(fits)
     variants = [rule for rule in rules if rule != rule.essence]
+
+    fits = _fit_rules(plain_rules, scalings, data, search_sample, settings)
+    is_explained = any(fit.explains for fit in fits)
+    # Rules for matrices take seconds, and never explain as precisely.
+    if not is_explained:
+        fits += _fit_rules(matrix_rules, scalings, data, search_sample, settings)
+    close_rules = _find_close_rules(fits)
     close_variants = [rule for rule in variants if rule.essence in close_rules]
-    return fits + fit_rules(close_variants)
+    fits += _fit_rules(close_variants, scalings, data, search_sample, settings)
+    return fits
+
+
+def _fit_rules(
+    rules: Sequence[Rule],
+    scalings: Sequence[tuple[GradientScaling, bool]],
+    data: UpdateData,
+    search_sample: UpdateData,
+    settings: KnownSettings,
+) -> list[Fit]:
+    """Fit each rule with each scaling: elementwise rules on the sample, others on all data."""
+    fits = []
+    for rule, (scaling, by_step) in product(rules, scalings):
+        rule_data = search_sample if rule.elementwise else data
+        fits.append(find_best_fit(rule, scaling, by_step, rule_data, settings))
+    return fits
 
 
 def _find_close_rules(fits: Sequence[Fit]) -> set[Rule]:

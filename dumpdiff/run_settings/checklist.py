@@ -127,12 +127,21 @@ def _answer_item(
     checks = list(_collect_checks(item, settings, logs))
     if not checks and settings is not None and _is_unused(item, settings):
         return Answer(item, "unused")
-    states = {state for state, _ in checks}
-    worst: State = next((state for state in _WORST_FIRST if state in states), "open")
-    evidence = tuple(line for state, line in checks if state == worst)
-    if item.dump and worst == "holds":
-        worst = "open"  # settings alone cannot tick off what a dump or the data must show
-    return Answer(item, worst, evidence)
+    worst_state = _find_worst_state(checks)
+    evidence = tuple(line for state, line in checks if state == worst_state)
+    if item.dump and worst_state == "holds":
+        # Settings alone cannot tick off what a dump or the data must show.
+        return Answer(item, "open", evidence)
+    return Answer(item, worst_state, evidence)
+
+
+def _find_worst_state(checks: Sequence[tuple[State, str]]) -> State:
+    """Return the worst state of the checks, 'open' without checks."""
+    check_states = {state for state, _ in checks}
+    for state in _WORST_FIRST:
+        if state in check_states:
+            return state
+    return "open"
 
 
 def _collect_checks(

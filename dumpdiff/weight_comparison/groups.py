@@ -204,7 +204,7 @@ def _count_experts(model: WholeModel, other: WholeModel, stem: str) -> int:
 
 
 def _count_single_experts(model: WholeModel, stem: str) -> int:
-    """Return the number of experts that the parameters of single experts imply, 0 if there are none.
+    """Return the number of experts that parameters of single experts imply, 0 if none do.
 
     Experts are numbered from 0, so it is the largest number plus one.
     """
@@ -229,8 +229,8 @@ def _get_stack_length(model: WholeModel, stem: str) -> int:
 def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyArray | None:
     """Return a stack of experts with three axes; None if its shape does not fit.
 
-    A stack has three axes, or its first two axes are merged. ``weight1`` of GroupedMLP is declared as
-    [hidden, experts * 2 * intermediate], but its bytes are those of [experts, hidden,
+    A stack has three axes, or its first two axes are merged. ``weight1`` of GroupedMLP is declared
+    as [hidden, experts * 2 * intermediate], but its bytes are those of [experts, hidden,
     2 * intermediate] (megatron/core/transformer/moe/experts.py).
     """
     if len(raw.shape) == 3 and raw.shape[0] == count:
@@ -249,8 +249,8 @@ def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyAr
 def _is_transposed(model: WholeModel, shape: tuple[int, ...], module: str) -> bool:
     """Whether experts are stored as [in, out].
 
-    The axis whose length is the hidden size of the model is "in", or "out" for down_proj. If both axes
-    or none have that length, the family decides.
+    The axis whose length is the hidden size of the model is "in", or "out" for down_proj. If both
+    axes or none have that length, the family decides.
     """
     is_first_hidden, is_last_hidden = shape[0] == model.hidden, shape[1] == model.hidden
     if is_first_hidden == is_last_hidden:

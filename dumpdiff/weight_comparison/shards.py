@@ -208,7 +208,8 @@ class _ShardJoiner:
         # MindSpore splits the whole fused weight; Megatron gives each rank its own gate, then its
         # own up.
         is_megatron_fused = self._checkpoint.format == FORMAT and module == "gate_up_proj"
-        if is_megatron_fused and self._has_gate(name, shape[0] * len(raws), len(raws)):
+        n_rows = shape[0] * len(raws)
+        if is_megatron_fused and self._has_gate(name, n_rows, len(raws)):
             gates, ups = zip(*(np.split(raw, 2) for raw in raws), strict=True)
             return _join_arrays(name, dtype, [*gates, *ups], 0)
         return _join_arrays(name, dtype, raws, 0)

@@ -57,12 +57,12 @@ class TestByValue:
             find_tensor(clean_trace, "Functional.linear.0.forward", "input.1")
         ]
         other = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")
-        twins = edit_tensors(
+        equal_trace = edit_tensors(
             clean_trace,
             other,
             **{name: first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
         )
-        pairs = start_matching(twins, twins)
+        pairs = start_matching(equal_trace, equal_trace)
         candidates = anchors.pair_by_value(pairs)
         assert pairs.classes_t[weights].tolist() == [-1, -1]
         choices = set(zip(candidates.target.tolist(), candidates.reference.tolist(), strict=True))
@@ -109,7 +109,7 @@ class TestByParameterName:
         assert gate == "model.layers.1.mlp.gate_proj.weight"
         assert len(partner_names) == sum(names_r != "")
 
-    def test_their_values_do_not_matter(self, trace):
+    def test_parameters_of_one_name_are_paired_whatever_their_values(self, trace):
         clean_trace = trace("pt_none")
         weight = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")
         pairs = start_matching(edit_tensors(clean_trace, weight, max=9.0, norm=300.0), clean_trace)
@@ -140,17 +140,16 @@ class TestByParameterName:
 class TestBySupport:
     def test_of_two_equal_candidates_the_one_with_paired_neighbors_is_paired(self, trace):
         clean_trace = trace("pt_none")
-        twins = clean_trace
         like_first = clean_trace.tensors.iloc[
             find_tensor(clean_trace, "Functional.linear.4.forward", "output.0")
         ]
         rows = find_tensors_like(clean_trace, "Functional.linear.11.forward", "output.0")
-        twins = edit_tensors(
-            twins,
+        equal_trace = edit_tensors(
+            clean_trace,
             rows,
             **{name: like_first[name] * (1 + 2e-6) for name in ("max", "min", "mean", "norm")},
         )
-        pairs = start_matching(twins, twins)
+        pairs = start_matching(equal_trace, equal_trace)
         candidates = anchors.pair_by_value(pairs)
         assert find_partner(pairs, "Functional.linear.11.forward") == -1
         assert anchors.pair_by_support(pairs, candidates)
@@ -171,25 +170,24 @@ class TestByNearness:
         clean_trace = trace("pt_none")
         pairs = start_matching(scale_result(clean_trace, RESIDUAL, factor), clean_trace)
         anchors.pair_by_value(pairs)
-        assert anchors.pair_by_near_value(pairs, True)
+        assert anchors.pair_by_near_value(pairs, runs_diverged=True)
         assert find_partner(pairs, RESIDUAL) == find_value(pairs.reference, RESIDUAL, "output.0")
         assert pairs.evidence[find_value(pairs.target, RESIDUAL, "output.0")] == "near value"
 
-    def test_a_large_one_is_not(self, trace):
+    def test_a_large_divergence_is_not_paired(self, trace):
         clean_trace = trace("pt_none")
         pairs = start_matching(scale_result(clean_trace, RESIDUAL, 1.3), clean_trace)
         anchors.pair_by_value(pairs)
-        anchors.pair_by_near_value(pairs, True)
+        anchors.pair_by_near_value(pairs, runs_diverged=True)
         assert find_partner(pairs, RESIDUAL) == -1
 
 
 class TestByACommonFactor:
-    def scale_gradients(self, trace, factor, least=0):
+    def scale_gradients(self, trace, factor):
+        """Return the trace with scaled gradients, and the number of their classes."""
         flow = start_matching(trace, trace).target
         output = (flow.classes["phase"] == "backward").to_numpy()
-        rows = np.flatnonzero(
-            (flow.tensor_class >= least) & output[np.maximum(flow.tensor_class, 0)]
-        )
+        rows = np.flatnonzero((flow.tensor_class >= 0) & output[np.maximum(flow.tensor_class, 0)])
         tensors = trace.tensors.copy()
         numbers = ["max", "min", "mean", "norm"]
         tensors.loc[rows, numbers] = tensors.loc[rows, numbers] * factor

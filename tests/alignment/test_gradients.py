@@ -13,7 +13,7 @@ from dumpdiff.model.trace import BACKWARD, FORWARD
 
 def count_right_and_wrong(alignment, clean_alignment, phase):
     """Return how many pairs of a phase are those of the clean alignment, and how many are not."""
-    known_pairs = dict(
+    clean_pairs = dict(
         zip(
             clean_alignment.classes["target"].tolist(),
             clean_alignment.classes["reference"].tolist(),
@@ -23,32 +23,32 @@ def count_right_and_wrong(alignment, clean_alignment, phase):
     phases = alignment.target.list_column("phase")
     pairs = [
         (t, r) for t, r in alignment.classes[["target", "reference"]].itertuples(index=False)
-        if phases[t] == phase and t in known_pairs and alignment.target.producers[t] >= 0
+        if phases[t] == phase and t in clean_pairs and alignment.target.producers[t] >= 0
     ]  # fmt: skip
-    n_right = sum(known_pairs[t] == r for t, r in pairs)
+    n_right = sum(clean_pairs[t] == r for t, r in pairs)
     return n_right, len(pairs) - n_right
 
 
 @pytest.fixture(scope="module")
-def pairs(recorded):
-    """Two frameworks that agree; the same with random errors in the target's values."""
+def alignments(recorded):
+    """Two alignments: of two frameworks that agree, and with random errors in the target's values."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
-    known_pairs = replace(
-        target, tensors=build_flow(target).tensors
-    )  # statistics of the whole tensors
-    return align_traces(target, reference), align_traces(add_noise(known_pairs, 0.3), reference)
+    # the flow has the statistics of the whole tensors
+    target_with_statistics = replace(target, tensors=build_flow(target).tensors)
+    noisy_target = add_noise(target_with_statistics, 0.3)
+    return align_traces(target, reference), align_traces(noisy_target, reference)
 
 
 @pytest.mark.record
 class TestByGradient:
-    def test_without_a_value_that_agrees_most_gradients_find_their_partner(self, pairs):
-        clean_alignment, noisy_alignment = pairs
+    def test_without_a_value_that_agrees_most_gradients_find_their_partner(self, alignments):
+        clean_alignment, noisy_alignment = alignments
         n_right, n_wrong = count_right_and_wrong(noisy_alignment, clean_alignment, BACKWARD)
         assert n_right > 60
         assert n_wrong == 0
 
-    def test_their_evidence_is_gradient(self, pairs):
-        _, noisy_alignment = pairs
+    def test_the_evidence_of_paired_gradients_is_gradient(self, alignments):
+        _, noisy_alignment = alignments
         phases = np.array(noisy_alignment.target.list_column("phase"), dtype=object)[
             noisy_alignment.classes["target"]
         ]

@@ -1,4 +1,4 @@
-"""A network repeats itself: what one layer teaches holds in the others."""
+"""Ops are paired by position in repeated layers, as learned from layers that agree."""
 
 import numpy as np
 import pytest
@@ -80,14 +80,14 @@ class TestTransfer:
         }
         assert confidences <= {0.5, 0.55, 0.6, 0.65}
 
-    def test_without_agreement_nothing_is_taught(self, trace):
+    def test_without_agreement_no_role_is_learned(self, trace):
         matching = start_matching(trace("pt_none"), trace("pt_none"))
         assert not any(roles.pair_by_role(matching))
 
     @pytest.mark.parametrize(
-        ("partners", "taught"), [([7, 7, 7, 7, 8], {5: 7}), ([7, 7, 7, 8, 8], {})]
+        ("partners", "partner_roles"), [([7, 7, 7, 7, 8], {5: 7}), ([7, 7, 7, 8, 8], {})]
     )
-    def test_a_role_is_taught_by_four_pairs_in_five(self, trace, partners, taught):
+    def test_a_role_is_learned_if_four_pairs_in_five_agree(self, trace, partners, partner_roles):
         matching = start_matching(trace("pt_none"), trace("pt_none"))
         roles_t, roles_r = (np.zeros(len(matching.classes_t), dtype=np.uint64) for _ in range(2))
         projections = [
@@ -97,7 +97,7 @@ class TestTransfer:
         for output, partner in zip(projections, partners, strict=True):
             assert matching.pair(output, output, "value", 0.9)
             roles_t[output], roles_r[output] = 5, partner
-        assert roles._learn_roles(matching, roles_t, roles_r, {5}, 1) == taught
+        assert roles._learn_roles(matching, roles_t, roles_r, {5}, 1) == partner_roles
 
     def test_when_all_is_paired_nothing_is_left_to_transfer(self, trace):
         clean_trace = trace("pt_none")
@@ -106,7 +106,7 @@ class TestTransfer:
             matching.pair(number, number, "value", 1.0)
         assert not any(roles.pair_by_role(matching))
 
-    def test_the_partner_is_the_same_slot(self, trace):
+    def test_the_partner_of_an_output_is_the_same_slot(self, trace):
         matching = self.match_diverged_copies(trace)
         list(roles.pair_by_role(matching))
         name = "Functional.silu.3.forward"

@@ -52,10 +52,10 @@ def test_the_json_holds_every_row(run: Run) -> None:
     rows = {row["setting"]: row for row in document["settings"]}
     assert rows["norm_epsilon"]["target"] == {
         "value": 1e-05,
-        "how": "set",
+        "origin": "set",
         "names": ["model.model_config.rms_norm_eps"],
         "places": ["llama.yaml:54"],
-        "why": "",
+        "reason": "",
     }
     assert "settings agree" in result.stderr
 

@@ -1,4 +1,4 @@
-"""ptdbg_ascend dumps of every era, as recorded, and damaged ones."""
+"""ptdbg_ascend dumps of every format variant, as recorded, and damaged ones."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def write_dump(folder: Path, *lines: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "era", "ops", "tensors"),
+    ("name", "format_variant", "ops", "tensors"),
     [
         ("v1.0_api_stack", "1.0 to 4.0.T1", 357, 859),
         ("v4.0.T2_api_stack", "4.0.T2 to 5.0", 379, 983),
@@ -37,11 +37,11 @@ def write_dump(folder: Path, *lines: object) -> Path:
     ],
 )
 def test_each_era_is_recognized_by_its_lines_and_read_completely(
-    dump: Dump, name: str, era: str, ops: int, tensors: int
+    dump: Dump, name: str, format_variant: str, ops: int, tensors: int
 ):
     trace = read_trace(dump(name))
 
-    assert trace.source.format_variant.startswith(era)
+    assert trace.source.format_variant.startswith(format_variant)
     assert (trace.source.format, trace.source.framework) == ("ptdbg", "pytorch")
     assert (len(trace.ops), len(trace.tensors)) == (ops, tensors)
     assert trace.problems == ()

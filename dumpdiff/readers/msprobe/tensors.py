@@ -55,17 +55,8 @@ def read_call_tensors(
     """
     leaves = _collect_leaves(entries, calls)
     leaf_columns = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
-    (
-        op_ids,
-        slots,
-        slot_kinds,
-        dtype_names,
-        raw_shapes,
-        *recorded,
-        checksums,
-        file_names,
-        constants,
-    ) = leaf_columns
+    op_ids, slots, slot_kinds, *record_columns = leaf_columns
+    dtype_names, raw_shapes, *statistics, checksums, file_names, constants = record_columns
     dtypes = []
     for dtype_name, constant in zip(dtype_names, constants, strict=True):
         dtypes.append(dtype_name if constant else _normalize_dtype(str(dtype_name)))
@@ -88,7 +79,7 @@ def read_call_tensors(
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **call_records.build_statistic_columns(recorded, dtypes, sizes),
+        **call_records.build_statistic_columns(statistics, dtypes, sizes),
     }
     table = build_tensor_table(columns)
     if any("grad_input" in entry for entry in entries):  # only 1.0 may have swapped them

@@ -176,11 +176,11 @@ def _is_set(part: Variable, variables: Variables) -> bool:
 def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
     """Return the fields of a variable that is set, by its index."""
     fields = [[replace(piece, quoted=part.quoted) for piece in item] for item in items]
-    if part.index == "@" or (part.index == "*" and not part.quoted):
+    if part.index == "*" and part.quoted:
+        return [_join_fields(fields, Piece(" ", part.line, True))]
+    if part.index in ("@", "*"):
         # Each element of a list is a word; ${list[@]} without quotes splits the words further.
         return fields
-    if part.index == "*":
-        return [_join_fields(fields, Piece(" ", part.line, True))]
     number = int(part.index) if part.index.isdigit() else 0
     if number >= len(fields):
         return [[]]

@@ -115,7 +115,7 @@ def make_hostile_result() -> Result:
         unexplained=HOSTILE,
     )
     target = make_result().target
-    side = replace(target, source=replace(target.source, path=HOSTILE, era=HOSTILE))
+    side = replace(target, source=replace(target.source, path=HOSTILE, format_variant=HOSTILE))
     return make_result(findings=(finding, BACKWARD), notes=(HOSTILE,), target=side)
 
 

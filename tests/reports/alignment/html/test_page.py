@@ -84,7 +84,7 @@ def make_hostile_result() -> Result:
         "tolerance": 1e-6,
     }
     base = make_result()
-    source = replace(base.target.source, path=HOSTILE, era=HOSTILE)
+    source = replace(base.target.source, path=HOSTILE, format_variant=HOSTILE)
     return make_result(
         findings=(finding,),
         pairs=make_pairs(row | numbers),
