@@ -1,4 +1,4 @@
-"""What every test shares: real dumps, shipped (``dump``) or recorded on the spot (``recorded``); ``--no-skip``."""
+"""Shared by all tests: dumps, shipped (``dump``) or recorded now (``recorded``); ``--no-skip``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from warm import Warm
 from dumpdiff import Trace, read
 from dumpdiff.graph import Flow, build_flow
 
-# No test asserts how fast something is; on a busy machine the default deadline of 200 ms would. One
-# commit gets one answer: the examples of property tests are the same each time, unless
-# --hypothesis-profile=search asks for others.
+# No test asserts how fast something is, but on a busy machine the default deadline of 200 ms would.
+# The examples of property tests are the same in every run, so that one commit gets one answer;
+# --hypothesis-profile=search draws others.
 settings.register_profile("search", deadline=None)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
@@ -27,8 +27,8 @@ settings.load_profile("same")
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 #: Framework -> a process that has imported it, with all that msprobe imports when its debugger is
-#: made: eight of the nine seconds of a recording with PyTorch, two of five with MindSpore, which
-#: looks for a dump's configuration later.
+#: made. This saves eight of nine seconds of a recording with PyTorch, and two of five with
+#: MindSpore, which reads the configuration of the dump only later.
 WARM = {
     "pytorch": Warm("torch", "msprobe.pytorch", "megatron.core.pipeline_parallel.schedules"),
     "mindspore": Warm("mindspore"),
@@ -37,16 +37,16 @@ WARM = {
 
 @pytest.fixture(scope="session")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``dump("ms_graph")``: the folder that fixtures/data/ms_graph.tar.xz holds, unpacked once per session."""
+    """``dump("ms_graph")``: the folder in fixtures/data/ms_graph.tar.xz, unpacked once."""
 
     @cache
-    def unpacked(name: str) -> Path:
+    def unpack(name: str) -> Path:
         into = tmp_path_factory.mktemp("dumps")
         with tarfile.open(FIXTURES / "data" / f"{name}.tar.xz") as archive:
             archive.extractall(into, filter="data")
         return into / name
 
-    return unpacked
+    return unpack
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def flow(trace: Callable[[str], Trace]) -> Callable[[str], Flow]:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``recorded("mindspore", "--style", "jit")``: a dump made now by fixtures/record_mindspore.py, once per session.
+    """``recorded("mindspore", "--style", "jit")``: a dump of fixtures/record_mindspore.py.
 
     Keywords are environment variables of the recording: ``recorded("pytorch",
     ATEN_CPU_CAPABILITY="default")``. The framework runs in a process of its own, since a dump needs
@@ -80,7 +80,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``triage_run("mindspore", "backward")``: the folder of a short training with a fault of fixtures/training.py.
+    """``triage_run("mindspore", "backward")``: a training with a fault of fixtures/training.py.
 
     Logs, settings, checkpoint, weights and gradients of the first steps, dump of step 1; made now
     by fixtures/train_mindspore.py or train_pytorch.py, once per session. Mark such tests
@@ -92,24 +92,25 @@ def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         out = tmp_path_factory.mktemp("triage") / f"{framework}_{fault}"
         return _run_fixture(f"train_{framework}.py", out, "--fault", fault, "--steps", str(steps))
 
-    return lambda framework, fault="none", steps=4: train(
-        framework, fault, steps
-    )  # one key, however it is asked for
+    def train_once(framework: str, fault: str = "none", steps: int = 4) -> Path:
+        return train(framework, fault, steps)  # all arguments by position: one key of the cache
+
+    return train_once
 
 
 def _run_fixture(script: str, out: Path, *options: str, **environment: str) -> Path:
-    """``out``, after a script of fixtures/ has filled it."""
+    """Run a script of fixtures/ that fills ``out``, and return ``out``."""
     if environment:  # it may have to be there when a framework is imported
         command = [sys.executable, str(FIXTURES / script), str(out), *options]
         merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         run = subprocess.run(
             command, **merged, text=True, check=False, env=os.environ | environment
         )
-        code, said = run.returncode, run.stdout
+        code, output = run.returncode, run.stdout
     else:
         framework = script.removesuffix(".py").split("_")[1]
-        code, said = WARM[framework].run(FIXTURES / script, str(out), *options)
-    assert code == 0, f"{script} {' '.join(options)} failed:\n{said}"
+        code, output = WARM[framework].run(FIXTURES / script, str(out), *options)
+    assert code == 0, f"{script} {' '.join(options)} failed:\n{output}"
     return out
 
 

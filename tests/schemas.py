@@ -17,14 +17,14 @@ RESULT, TRIAGE = (
 
 
 def check(document: Any, definition: str = "") -> None:
-    """Raise ValidationError unless it is a triage, or the document of a stage: ``check(document, "settings")``."""
-    _validator(definition).validate(document)
+    """Raise ValidationError unless it is a triage, or a stage: ``check(document, "settings")``."""
+    _build_validator(definition).validate(document)
 
 
 @cache
-def _validator(definition: str) -> jsonschema.Draft202012Validator:
-    both = Registry().with_resources(
+def _build_validator(definition: str) -> jsonschema.Draft202012Validator:
+    schemas = Registry().with_resources(
         (schema["$id"], Resource.from_contents(schema)) for schema in (RESULT, TRIAGE)
     )
     reference = {"$ref": f"{TRIAGE['$id']}#{definition and f'/$defs/{definition}'}"}
-    return jsonschema.Draft202012Validator(reference, registry=both)
+    return jsonschema.Draft202012Validator(reference, registry=schemas)

@@ -45,54 +45,63 @@ FACADE = "dumpdiff"
 FRAMEWORKS = {"torch", "torch_npu", "mindspore", "mindspore_lite", "msprobe", "ptdbg_ascend"}
 
 
-def name_of(file: Path) -> str:
+def get_module_name(file: Path) -> str:
     parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+FILES = {get_module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imports(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
-    """The modules that the import statements among ``nodes`` of module ``name`` mean, in full."""
-    package = name.split(".") if FILES[name].name == "__init__.py" else name.split(".")[:-1]
+def find_imports(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Yield the full names of the modules that ``nodes`` of module ``name`` import."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
+            base = resolve_base(name, node)
             for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                yield inner if inner in FILES else base
+                submodule = f"{base}.{alias.name}"
+                yield submodule if submodule in FILES else base
 
 
-def run_on_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Every node that runs when the module is imported: not in functions, not under TYPE_CHECKING."""
+def resolve_base(name: str, node: ast.ImportFrom) -> str:
+    """Return the full name of what comes after ``from`` in module ``name``."""
+    if not node.level:
+        return node.module or ""
+    package = name.split(".")
+    if FILES[name].name != "__init__.py":
+        package = package[:-1]
+    parents = package[: len(package) - node.level + 1]
+    return ".".join([*parents, node.module] if node.module else parents)
+
+
+def find_nodes_run_on_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes that run on import: not in functions, not under TYPE_CHECKING."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from run_on_import(node.orelse)
+            yield from find_nodes_run_on_import(node.orelse)
             continue
         yield node
         for field in ("body", "orelse", "finalbody"):
-            yield from run_on_import(getattr(node, field, []))
+            yield from find_nodes_run_on_import(getattr(node, field, []))
         for handler in getattr(node, "handlers", []):
-            yield from run_on_import(handler.body)
+            yield from find_nodes_run_on_import(handler.body)
 
 
-def tree(name: str) -> ast.Module:
+def parse_module(name: str) -> ast.Module:
     return ast.parse(FILES[name].read_text(encoding="utf-8"))
 
 
-def within(name: str) -> set[str]:
-    """The modules of this package that module ``name`` imports anywhere, also lazily or for types only."""
-    found = set(imports(name, ast.walk(tree(name))))
-    return {module for module in found if module.split(".")[0] == FACADE and module != FACADE}
+def find_own_imports(name: str) -> set[str]:
+    """Return the modules of this package that ``name`` imports, also lazily or for types only."""
+    imports = set(find_imports(name, ast.walk(parse_module(name))))
+    return {module for module in imports if module.split(".")[0] == FACADE and module != FACADE}
 
 
-def layer(module: str) -> str:
+def get_layer(module: str) -> str:
     return module.split(".")[1]
 
 
@@ -101,28 +110,35 @@ MODULES = [name for name in FILES if name != FACADE]
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_has_a_layer(name: str) -> None:
-    assert layer(name) in LEVEL
+    assert get_layer(name) in LEVEL
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_nothing_imports_upward(name: str) -> None:
-    upward = [module for module in within(name) if LEVEL[layer(module)] > LEVEL[layer(name)]]
+    upward = [
+        module
+        for module in find_own_imports(name)
+        if LEVEL[get_layer(module)] > LEVEL[get_layer(name)]
+    ]
     assert not upward, f"{name} imports from a layer above its own"
 
 
 def test_no_import_cycles() -> None:
-    graph = nx.DiGraph((name, module) for name in MODULES for module in within(name))
+    graph = nx.DiGraph((name, module) for name in MODULES for module in find_own_imports(name))
     assert sorted(nx.simple_cycles(graph)) == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_framework_is_imported_with_the_module(name: str) -> None:
-    roots = {module.split(".")[0] for module in imports(name, run_on_import(tree(name).body))}
+    roots = {
+        module.split(".")[0]
+        for module in find_imports(name, find_nodes_run_on_import(parse_module(name).body))
+    }
     assert not roots & FRAMEWORKS
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "is_found"),
     [
         ("import torch", True),
         ("try:\n    import torch\nexcept ImportError:\n    pass", True),
@@ -132,6 +148,6 @@ def test_no_framework_is_imported_with_the_module(name: str) -> None:
         ("if TYPE_CHECKING:\n    import torch", False),
     ],
 )
-def test_the_check_itself_sees_what_runs_on_import(source: str, found: bool) -> None:
-    seen = set(imports(FACADE, run_on_import(ast.parse(source).body)))
-    assert ("torch" in seen) == found
+def test_the_check_itself_sees_what_runs_on_import(source: str, is_found: bool) -> None:
+    imports = set(find_imports(FACADE, find_nodes_run_on_import(ast.parse(source).body)))
+    assert ("torch" in imports) == is_found

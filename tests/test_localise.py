@@ -81,7 +81,7 @@ class TestTruth:
 
 
 class TestPartners:
-    def test_most_values_of_a_clean_pair_have_one(self, recording):
+    def test_most_values_of_a_clean_pair_have_a_partner(self, recording):
         ours, theirs = recording("mindspore"), recording("pytorch")
         known = partners.find_known_partners(ours, theirs)
         reference = {name for others in known.values() for name in others}
@@ -98,7 +98,10 @@ class TestPartners:
         result = align(recorded("mindspore", "--fault", "eps"), recorded("pytorch"))
         sides = [
             partners.Side(
-                clean, faulty, dumps.pair_ops(clean, faulty), truth.find_truth(clean, faulty).changed
+                clean,
+                faulty,
+                dumps.pair_ops(clean, faulty),
+                truth.find_truth(clean, faulty).changed,
             ),
             partners.Side(reference, reference, dumps.pair_ops(reference, reference)),
         ]
@@ -106,14 +109,18 @@ class TestPartners:
             zip(result.pairs["target"].tolist(), result.pairs["reference"].tolist(), strict=True)
         )
         outputs = [row for row, role in enumerate(reference.role) if role == "output"]
-        quality = partners.judge_pairs(pairs, partners.find_known_partners(clean, reference), *sides, outputs)
+        quality = partners.judge_pairs(
+            pairs, partners.find_known_partners(clean, reference), *sides, outputs
+        )
         assert quality.before.right > 50
         assert quality.beyond.right > 50
         wrong = [
             (pairs[0][0], reference_row) for _, reference_row in pairs[1:]
         ]  # everything paired with one tensor
         assert (
-            partners.judge_pairs(wrong, partners.find_known_partners(clean, reference), *sides, outputs).before.right
+            partners.judge_pairs(
+                wrong, partners.find_known_partners(clean, reference), *sides, outputs
+            ).before.right
             <= 3
         )
 
@@ -160,7 +167,12 @@ def scores(tmp_path_factory):
         faults.Case("epsilon", "llama", "eps", "mindspore", *styles),
         faults.Case("weight", "llama", "weight_scaled", "pytorch", *styles),
     ]
-    wanted = [one for case in cases for side in recordings.list_recordings(case) for one in (side, side.clean())]
+    wanted = [
+        one
+        for case in cases
+        for side in recordings.list_recordings(case)
+        for one in (side, side.clean())
+    ]
     assert recordings.make_recordings(wanted, work, 2, print) == {}
     return score.score_cases(cases, ("tensors", "statistics-bare"), work, 1, print)
 
@@ -168,12 +180,12 @@ def scores(tmp_path_factory):
 class TestScore:
     def test_faults_are_found_and_nothing_else(self, scores):
         assert len(scores) == 6
-        said = {f"{s.case} [{s.form}]": (s.verdict, s.top1) for s in scores}
+        answers = {f"{s.case} [{s.form}]": (s.verdict, s.top1) for s in scores}
         assert all(
             verdict == ("aligned" if name.startswith("clean") else "diverged")
-            for name, (verdict, _) in said.items()
-        ), said
-        assert all(top1 for name, (_, top1) in said.items() if not name.startswith("clean")), said
+            for name, (verdict, _) in answers.items()
+        ), answers
+        assert all(top1 for name, (_, top1) in answers.items() if not name.startswith("clean")), answers
 
     def test_pairs_are_right_before_and_beyond_the_fault(self, scores):
         for one in scores:

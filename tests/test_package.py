@@ -10,14 +10,14 @@ import pytest
 import dumpdiff
 
 
-def output(script: str) -> str:
+def run_python(script: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
 
 
 def test_import_loads_nothing_heavy() -> None:
-    loaded = output("import sys, dumpdiff; print(*sys.modules)").split()
+    loaded = run_python("import sys, dumpdiff; print(*sys.modules)").split()
     assert not {
         "numpy",
         "pandas",
@@ -31,16 +31,16 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", dumpdiff.__all__)
-def test_what_is_offered_is_there(name: str) -> None:
-    assert output(f"import dumpdiff; print(hasattr(dumpdiff, {name!r}))") == "True\n"
+def test_every_offered_name_exists(name: str) -> None:
+    assert run_python(f"import dumpdiff; print(hasattr(dumpdiff, {name!r}))") == "True\n"
 
 
 @pytest.mark.parametrize("name", ["align", "read"])
-def test_functions_stay_functions_when_asked_for_twice(name: str) -> None:
+def test_functions_stay_functions_on_the_second_use(name: str) -> None:
     twice = f"import dumpdiff; print(callable(dumpdiff.{name}), callable(dumpdiff.{name}))"
-    assert output(twice) == "True True\n"
+    assert run_python(twice) == "True True\n"
 
 
-def test_what_is_not_offered_is_an_attribute_error() -> None:
+def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'diverge'"):
         dumpdiff.diverge  # noqa: B018

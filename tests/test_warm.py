@@ -36,7 +36,7 @@ def test_what_a_script_does_to_a_module_the_next_does_not_see(warm: Warm, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "expected_output"),
     [
         ("raise SystemExit(3)", 3, ""),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, ""),
@@ -47,17 +47,17 @@ def test_what_a_script_does_to_a_module_the_next_does_not_see(warm: Warm, tmp_pa
         ),
     ],
 )
-def test_how_a_script_ends_and_what_it_said(
-    warm: Warm, tmp_path: Path, text: str, code: int, said: str
+def test_a_run_returns_the_exit_code_and_the_output_of_the_script(
+    warm: Warm, tmp_path: Path, text: str, code: int, expected_output: str
 ) -> None:
-    assert warm.run(written(tmp_path, text)) == (code, said)
+    assert warm.run(written(tmp_path, text)) == (code, expected_output)
 
 
 def test_an_exception_is_told_with_its_line(warm: Warm, tmp_path: Path) -> None:
-    code, said = warm.run(written(tmp_path, "\n\n1 / 0"))
+    code, output = warm.run(written(tmp_path, "\n\n1 / 0"))
     assert code == 1
-    assert "line 3" in said
-    assert "ZeroDivisionError" in said
+    assert "line 3" in output
+    assert "ZeroDivisionError" in output
 
 
 def test_a_module_that_is_not_installed_is_told(tmp_path: Path) -> None:

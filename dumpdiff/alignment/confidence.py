@@ -51,7 +51,8 @@ EXECUTION_ORDER = 0.6
 ROLE = 0.5
 PER_ROLE_HOP = 0.05
 
-#: Pairs from this confidence on are used to learn which role of one side is which role of the other.
+#: Pairs from this confidence on are used to learn which role of one side is which role of the
+#: other.
 #: Near values, execution order and roles themselves are below it: a guess must not confirm the next
 #: guess.
 TRUSTED = 0.7

@@ -36,7 +36,9 @@ def estimate_prior(target: Flow, reference: Flow) -> float:
     It is four unit roundoffs of the coarsest dtype that either side computes in, and at least eight
     times the resolution of the recorded numbers.
     """
-    roundoff = max(get_unit_roundoff(target.coarsest_dtype), get_unit_roundoff(reference.coarsest_dtype))
+    roundoff = max(
+        get_unit_roundoff(target.coarsest_dtype), get_unit_roundoff(reference.coarsest_dtype)
+    )
     resolution = max(target.trace.source.resolution, reference.trace.source.resolution)
     prior = max(_PRIOR_ROUNDOFFS * roundoff, _MIN_PRIOR)
     if resolution > _COARSE_RESOLUTION:

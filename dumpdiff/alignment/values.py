@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import MASK_MAGNITUDE, MASK_GAP
+from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE
 
 #: Candidates per target below and above its own key; more are equal values, which others decide.
 _MAX_CANDIDATES = 64
@@ -74,7 +74,9 @@ def compute_distances(
         norm_t, norm_r = target.norm[rows_t], reference.norm[rows_r]
         rms = norm_r / np.sqrt(reference.size[rows_r])
         low_is_mask = (np.abs(low_r) > MASK_MAGNITUDE) & (np.abs(low_r) > MASK_GAP * np.abs(high_r))
-        high_is_mask = (np.abs(high_r) > MASK_MAGNITUDE) & (np.abs(high_r) > MASK_GAP * np.abs(low_r))
+        high_is_mask = (np.abs(high_r) > MASK_MAGNITUDE) & (
+            np.abs(high_r) > MASK_GAP * np.abs(low_r)
+        )
         scale = np.where(low_is_mask, np.abs(high_r), np.where(high_is_mask, np.abs(low_r), rms))
         scale = np.where(np.isfinite(scale), scale, np.fmin(np.abs(high_r), np.abs(low_r)))
         is_masked = low_is_mask | high_is_mask

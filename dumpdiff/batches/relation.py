@@ -94,7 +94,9 @@ def _relate_same_length(target: AnyArray, reference: AnyArray) -> Relation:
     return _describe_differences(target, reference, reference_samples)
 
 
-def _describe_subset(reference_samples: tuple[int, ...], n_target: int, n_reference: int) -> Relation:
+def _describe_subset(
+    reference_samples: tuple[int, ...], n_target: int, n_reference: int
+) -> Relation:
     """Describe a side whose samples are all among those of the other side."""
     smaller, larger = "reference", "target"
     shared_samples = _find_shared(reference_samples)

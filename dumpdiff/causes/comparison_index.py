@@ -184,7 +184,7 @@ def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
 
 
 def find_whole_tensor(flow: Flow, value: int) -> int:
-    """Return a whole tensor of the value class, its standard tensor if possible; -1 if there is none."""
+    """Return a whole tensor of the value class, -1 if none; its standard tensor if possible."""
     standard_tensor = int(flow.list_column("tensor")[value])
     files = flow.tensors["file"].to_numpy()
     if files[standard_tensor]:

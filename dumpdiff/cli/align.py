@@ -77,7 +77,10 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or merge request."
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write a Markdown report for an issue or merge request.",
 )
 @click.option(
     "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
@@ -87,7 +90,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     type=options.NUMBER,
     default=10,
     show_default=True,
-    help="Maximum number of findings to print.",
+    help="Maximum number of findings, and with -v of unmatched ops per side, to print.",
 )
 @click.option(
     "--phase",
@@ -102,7 +105,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     type=click.FloatRange(0, 1),
     default=MIN_COVERAGE,
     show_default=True,
-    help="Share of each side's forward and backward ops that 'aligned' needs compared.",
+    help="Minimum share of compared or reconverged ops for the verdict 'aligned'.",
 )
 @options.quiet
 @click.option(
@@ -139,7 +142,7 @@ def align(
     TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe
     or ptdbg_ascend, in any combination. The first line of output is the answer.
 
-    A FILE of - writes to standard output, and the report for people to standard error.
+    If FILE is -, it is written to standard output and the text report to standard error.
     """
     files = {
         "json": json_file,

@@ -56,8 +56,8 @@ def narrow(
 ) -> None:
     """Write the next dump's configurations: whole tensors of the few ops around a finding.
 
-    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json', for
-    example from statistics. The commands to run are printed with what the dumps will cost.
+    RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json',
+    usually of a statistics dump. The commands to run are printed with what the dumps will cost.
     """
     check_folder(output)
 

@@ -22,12 +22,14 @@ more_rules = click.option(
     help="Rules in addition to those of the result; may be repeated.",
 )
 moved_target = click.option(
-    "--target", metavar="DUMP", help="Where the target's dump is now.  [default: where it was]"
+    "--target",
+    metavar="DUMP",
+    help="Where the target's dump is now.  [default: the path stored in RESULT]",
 )
 moved_reference = click.option(
     "--reference",
     metavar="DUMP",
-    help="Where the reference's dump is now.  [default: where it was]",
+    help="Where the reference's dump is now.  [default: the path stored in RESULT]",
 )
 json_file = click.option(
     "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."

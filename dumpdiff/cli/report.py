@@ -31,7 +31,10 @@ further --rules, the comparison is repeated on the dumps.
     "-o", "--html", "html_file", metavar="FILE", help="Write a report with drawings, one file."
 )
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or merge request."
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write a Markdown report for an issue or merge request.",
 )
 @click.option(
     "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
@@ -54,7 +57,8 @@ def report(
     """Write reports of a result: HTML, Markdown, JUnit, CSV.
 
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'. The
-    answer is printed; a FILE of - is standard output, and the answer then goes to standard error.
+    answer is printed. If FILE is -, it is written to standard output and the answer to standard
+    error.
     """
     files = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
     if not any(files.values()):

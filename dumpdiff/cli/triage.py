@@ -24,6 +24,7 @@ Exit codes:
    1  the runs differ, but the inputs do not show where that comes from
    2  wrong usage, or a case that cannot be used
    3  inconclusive: too little was given, or too little could be read
+  11-19: first cause found in
   11  settings      12  data         13  weights
   14  forward pass  15  backward pass
   16  optimizer     17  learning rate
@@ -70,7 +71,10 @@ steps, dump.
 @options.json_file
 @click.option("--html", "html_file", metavar="FILE", help="Write one page of all stages.")
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write it for an issue or merge request."
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write a Markdown report for an issue or merge request.",
 )
 @click.option("--junit", "junit_file", metavar="FILE", help="Write JUnit XML: a test per stage.")
 @options.quiet
@@ -95,8 +99,8 @@ def triage(
 
     CASE is a YAML file that names the inputs of TARGET, the run under test, and of REFERENCE, the
     trusted one; two folders are searched for inputs. Settings, data, logs, local norms,
-    checkpoints, dumps and optimizer steps are compared in the order of the precision guide; missing
-    inputs are skipped and reported.
+    checkpoints, dumps and optimizer steps are compared in the order of the precision guide of
+    MindSpore Transformers; missing inputs are skipped and reported.
     """
     if init:
         _write_case(inputs, case_file)

@@ -113,7 +113,9 @@ def _iterate_blocks(t: AnyArray, r: AnyArray) -> Iterator[tuple[AnyArray, AnyArr
         energy = float(np.dot(b, b)) + float(np.dot(a, a))
         if not _MIN_ENERGY < energy < _MAX_ENERGY:
             a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
-        if energy < MASK_MAGNITUDE**2:  # no element can be a mask, and NaN or Inf would show in the sum
+        if (
+            energy < MASK_MAGNITUDE**2
+        ):  # no element can be a mask, and NaN or Inf would show in the sum
             yield a, b, 0
             continue
         excluded_a, excluded_b = find_nonfinite_or_masked(a), find_nonfinite_or_masked(b)

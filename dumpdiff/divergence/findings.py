@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..model.arrays import Ints
-from ..model.dtypes import UNIT_ROUNDOFF, is_floating, get_unit_roundoff
+from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
 from ..model.trace import PHASES

@@ -15,7 +15,7 @@ from ..comparison.layouts import find_common_layout
 from ..comparison.whole_tensors import load_shaped_tensor
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
-from ..model.dtypes import is_floating, get_unit_roundoff
+from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.errors import DumpError
 from ..operators import (
     KINDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,6 +32,15 @@ _MAX_SCALAR_NOTES = 5
 #: What a reader proved about the graph it joined: matched files, byte-verified edges.
 _READER_DETAILS = ("npy_matched", "edges_verified")
 
+#: Evidence of a bridge -> how a note describes it.
+_BRIDGE_EVIDENCE = {
+    "other side": "the other side's dump",
+    "rearranged": "a rearranged tensor",
+    "cast": "a tensor in another dtype",
+    "part": "a tensor's part",
+    "module call": "the inputs of the module call",
+    "order": "execution order",
+}
 #: Counts by side and phase, see :func:`compute_coverage`.
 _Coverage = Mapping[str, Mapping[str, Mapping[str, float]]]
 
@@ -62,8 +72,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         verdict = "inconclusive"
     notes = [*obstacles, *gaps] if verdict == "inconclusive" else []
     if graph.bridges:
-        counts = [f"{count} by {evidence}" for evidence, count in graph.bridges.most_common()]
-        notes.append(f"missing edges were bridged: {', '.join(counts)}")
+        notes.append(_describe_bridges(graph.bridges))
     notes += _describe_silent_scalars(comparison, findings)
     notes += _describe_uncompared_phases(coverage)
     details = {
@@ -139,6 +148,12 @@ def _describe_foreign_models(coverage: _Coverage) -> list[str]:
 def _list_shares(coverage: _Coverage, phase: str) -> list[float]:
     """Return the share of compared ops of each side that has the phase."""
     return [phases[phase]["share"] for phases in coverage.values() if phase in phases]
+
+
+def _describe_bridges(bridges: Counter[str]) -> str:
+    """Return a sentence on the missing edges that were bridged, by evidence."""
+    counts = [f"{n} by {_BRIDGE_EVIDENCE[evidence]}" for evidence, n in bridges.most_common()]
+    return f"missing edges were bridged: {', '.join(counts)}"
 
 
 def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:

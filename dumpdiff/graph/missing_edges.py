@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.dtypes import is_discrete, get_unit_roundoff
+from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
 
@@ -34,7 +34,7 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    evidence: str  #: rearranged, cast, part, module call, order
+    evidence: str  #: rearranged, cast, part (of another tensor), module call, order
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:

@@ -38,7 +38,9 @@ def count_evidence(tensors: pd.DataFrame) -> Ints:
     """
     numbers = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
     with np.errstate(all="ignore"):
-        is_informative = np.isfinite(numbers) & (np.abs(numbers) < MASK_MAGNITUDE) & ~_flag_typed(numbers)
+        is_informative = (
+            np.isfinite(numbers) & (np.abs(numbers) < MASK_MAGNITUDE) & ~_flag_typed(numbers)
+        )
         is_constant = numbers[:, 0] == numbers[:, 1]
     is_informative[is_constant, 1:] = False
     is_informative[tensors["size"].to_numpy() < _MIN_SIZE_OF_SUMS, 2:] = False

@@ -46,8 +46,8 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "rounded_error": "error after rounding the wider dtype to the narrower, NaN where dtypes agree",
     "state": "agreeing, introduced, propagated, amplified, incomparable",
     "confidence": "0..1: how certain it is that the two tensors correspond",
-    "evidence": "why they are paired: value, near value, scaled value, parameter, name, structure, role,"
-    " gradient, update, last, layout (docs/glossary.md)",
+    "evidence": "why they are paired: value, near value, scaled value, parameter, name, structure,"
+    " role, gradient, update, last, layout (docs/glossary.md)",
 }  # fmt: skip
 
 #: One row per op that has no partner, of either side.

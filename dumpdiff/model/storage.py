@@ -1,8 +1,8 @@
 """A complete result in one file, from which every report can be made without the dumps.
 
 The file is a NumPy archive (``.npz``) without pickled objects: columns of numbers as arrays,
-columns of names and the rest of the result as JSON. It can come from anyone: nothing in it is
-executed, and what does not fit is an error.
+columns of names and the rest of the result as JSON. It need not be trusted: nothing in it is
+executed, and content that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import types
 import typing
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,31 @@ import pandas as pd
 
 from .arrays import AnyArray
 from .errors import DumpError
-from .result import Result
+from .result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
 
 #: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
 FORMAT = 1
 
-_TABLES = ("pairs", "unmatched")
+#: Field of the result -> columns of its table.
+_TABLES = {"pairs": tuple(PAIR_COLUMNS), "unmatched": tuple(UNMATCHED_COLUMNS)}
 _NOT_STORED = ("backend", "explainer")
 _MEMBER = "result"  #: of the archive: all but the tables, as JSON
+
+#: What zipfile, NumPy and the functions below raise for damaged or foreign content: RuntimeError
+#: for an encrypted archive, an unknown compression or JSON that is nested too deeply, MemoryError
+#: for an array whose header claims more elements than fit.
+_CONTENT_ERRORS = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_result(result: Result, file: Path) -> None:
@@ -66,15 +84,7 @@ def read_result(file: Path) -> Result:
         raise DumpError(f"{expected}, found no such file") from error
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror or error})") from error
-    except (
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        zipfile.BadZipFile,
-    ) as error:
+    except _CONTENT_ERRORS as error:
         raise DumpError(f"{expected}, found something else") from error
 
 
@@ -96,11 +106,12 @@ def _decode_table(archive: Mapping[str, AnyArray], name: str) -> pd.DataFrame:
         if f"{name}/array/{column}" in archive:
             columns[column] = archive[f"{name}/array/{column}"]
         else:
-            values = [
-                _convert_list(value) for value in _decode_json(archive[f"{name}/json/{column}"])
-            ]
+            json_values = _decode_json(archive[f"{name}/json/{column}"])
+            values = [_convert_list(value) for value in json_values]
             cells = np.fromiter(values, dtype=object, count=len(values))
             columns[column] = pd.Series(cells, dtype=object)
+    if tuple(columns) != _TABLES[name]:
+        raise ValueError(f"the columns of {name} are others")
     return pd.DataFrame(columns)
 
 
@@ -157,10 +168,14 @@ def _build_value(kind: Any, value: Any) -> Any:
         return {key: _build_value(arguments[1], item) for key, item in value.items()}
     if origin is typing.Literal and value not in arguments:
         raise ValueError(f"expected one of {arguments}, found {value!r}")
+    if kind in (str, int, bool) and not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, found {type(value).__name__}")
     return float(value) if kind is float else value
 
 
 def _build_dataclass(kind: Any, value: Any) -> Any:
+    if not set(value).isdisjoint(_NOT_STORED):
+        raise ValueError(f"a stored {kind.__name__} has no backend")
     hints = typing.get_type_hints(kind)
     return kind(**{name: _build_value(hints[name], item) for name, item in value.items()})
 

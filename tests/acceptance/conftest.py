@@ -1,4 +1,4 @@
-"""What the acceptance tests share: one comparison per pair, dumps in other forms, and the truth about a fault."""
+"""Shared by the acceptance tests: one comparison per pair, and dumps in other forms."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Compared = Callable[[Path, Path], Result]
 
 @pytest.fixture(scope="session")
 def compared() -> Compared:
-    """``compared(target, reference)``: what dumpdiff says with no option given, asked once per pair."""
+    """``compared(target, reference)``: the result without options, computed once per pair."""
     return cache(align)
 
 
 @pytest.fixture(scope="session")
 def statistic_csv(dump, tmp_path_factory) -> Callable[..., Path]:
-    """``statistic_csv("ms_graph")``: the shipped MindSpore dump as 6-digit statistics and graph, no npy files."""
+    """``statistic_csv("ms_graph")``: the MindSpore dump as 6-digit statistics and graph, no npy."""
 
     @cache
-    def converted(name: str, categories: str = "max,min,l2norm") -> Path:
+    def convert(name: str, categories: str = "max,min,l2norm") -> Path:
         out = tmp_path_factory.mktemp("statistic_csv") / name
         command = [
             sys.executable,
@@ -46,30 +46,30 @@ def statistic_csv(dump, tmp_path_factory) -> Callable[..., Path]:
         subprocess.run(command, check=True, capture_output=True)
         return out
 
-    return converted
+    return convert
 
 
 @pytest.fixture(scope="session")
 def without_graph(dump, tmp_path_factory) -> Callable[[str], Path]:
-    """``without_graph("ms_graph")``: the shipped MindSpore dump as it is when only the npy files were kept."""
+    """``without_graph("ms_graph")``: the MindSpore dump with only its npy files."""
 
     @cache
-    def stripped(name: str) -> Path:
+    def copy_without_graph(name: str) -> Path:
         out = tmp_path_factory.mktemp("without_graph") / name
         shutil.copytree(dump(name), out, ignore=shutil.ignore_patterns("graphs", "execution_order"))
         return out
 
-    return stripped
+    return copy_without_graph
 
 
 @pytest.fixture(scope="session")
 def as_msprobe(dump, tmp_path_factory) -> Callable[[str], Path]:
-    """``as_msprobe("v6.0_api_stack")``: the calls and statistics of a shipped ptdbg dump in the words of msprobe."""
+    """``as_msprobe("v6.0_api_stack")``: a ptdbg dump's statistics in the format of msprobe."""
 
     @cache
-    def rewritten(name: str) -> Path:
+    def write_as_msprobe(name: str) -> Path:
         out = tmp_path_factory.mktemp("as_msprobe")
         msprobe_form.write_trace(read(dump(name)), out)
         return out
 
-    return rewritten
+    return write_as_msprobe

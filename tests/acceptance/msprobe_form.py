@@ -1,4 +1,4 @@
-"""One trace of a PyTorch run as msprobe would have written its statistics: the same run in another format."""
+"""A trace of a PyTorch run in the format of msprobe: the statistics of the same run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def write_trace(trace: Trace, folder: Path) -> None:
 
 def _record(tensors: pd.DataFrame, *, forward: bool) -> dict[str, Any]:
     read = [_convert_tensor(row) for _, row in tensors[tensors["slot_kind"] != "output"].iterrows()]
-    written = [_convert_tensor(row) for _, row in tensors[tensors["slot_kind"] == "output"].iterrows()]
+    written = [
+        _convert_tensor(row) for _, row in tensors[tensors["slot_kind"] == "output"].iterrows()
+    ]
     if forward:
         return {"input_args": read, "input_kwargs": {}, "output": written}
     return {"input": read, "output": written}
@@ -41,7 +43,9 @@ def _record(tensors: pd.DataFrame, *, forward: bool) -> dict[str, Any]:
 def _convert_tensor(row: pd.Series) -> dict[str, Any]:
     if row["constant"]:
         return {"type": row["dtype"], "value": row["max"]}
-    statistics = {name.title(): _convert_number(row[name]) for name in ("max", "min", "mean", "norm")}
+    statistics = {
+        name.title(): _convert_number(row[name]) for name in ("max", "min", "mean", "norm")
+    }
     return {
         "type": "torch.Tensor",
         "dtype": f"torch.{row['dtype']}",

@@ -3,7 +3,13 @@
 import pytest
 import synthesise
 
-from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence, describe_result
+from .verdicts import (
+    assert_aligned,
+    assert_compared,
+    assert_located,
+    describe_result,
+    get_first_divergence,
+)
 
 
 class TestSidesSwapped:

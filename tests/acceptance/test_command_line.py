@@ -1,4 +1,4 @@
-"""The command line on real pairs: exit codes, the JSON that other programs read, and rules of the user's own."""
+"""The command line on real pairs: exit codes, JSON for other programs, rules of the user."""
 
 import json
 from pathlib import Path
@@ -26,24 +26,26 @@ PAIRS = {
 @pytest.fixture(scope="module")
 def ran(dump, tmp_path_factory):
     """``ran("a wrong scale")``: (exit code, first line of output, JSON document) of one command."""
-    seen = {}
+    outcomes = {}
 
     def run(pair):
-        if pair not in seen:
+        if pair not in outcomes:
             target, reference, *_ = PAIRS[pair]
             file = tmp_path_factory.mktemp("json") / "result.json"
-            done = CliRunner().invoke(
+            outcome = CliRunner().invoke(
                 main, ["align", str(dump(target)), str(dump(reference)), "--json", str(file)]
             )
-            seen[pair] = (done.exit_code, done.stdout.splitlines()[0], json.loads(file.read_text()))
-        return seen[pair]
+            first_line = outcome.stdout.splitlines()[0]
+            document = json.loads(file.read_text())
+            outcomes[pair] = (outcome.exit_code, first_line, document)
+        return outcomes[pair]
 
     return run
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 class TestRealPairs:
-    def test_the_exit_code_tells_the_verdict(self, ran, pair):
+    def test_the_exit_code_is_the_verdict(self, ran, pair):
         code, _, document = ran(pair)
         assert (document["verdict"], code) == PAIRS[pair][2:]
 
@@ -53,11 +55,10 @@ class TestRealPairs:
     def test_the_first_line_is_the_answer(self, ran, pair):
         _, line, document = ran(pair)
         first = document["first_divergence"]
-        assert (
-            first["title"][:60] in line
-            if document["verdict"] == "diverged"
-            else document["verdict"] in line.lower()
-        )
+        if document["verdict"] == "diverged":
+            assert first["title"][:60] in line
+        else:
+            assert document["verdict"] in line.lower()
 
     def test_what_diverged_has_findings_and_what_is_aligned_has_none(self, ran, pair):
         document = ran(pair)[2]
@@ -72,34 +73,35 @@ def test_the_demo_finds_the_epsilon_that_was_put_in(ran):
 
 
 class TestRulesOfTheUser:
-    """A rule file changes what an operator is: a name the shipped rules know as division becomes one of the user's."""
+    """A rule file changes the kind of an operator: division becomes a kind of the user."""
 
     @pytest.fixture
     def rules(self, tmp_path):
         file = tmp_path / "mine.yaml"
         file.write_text(
-            "operators:\n  kinds:\n    my_scaling: {class: elementwise, members: [mul, truediv, div]}\n"
+            "operators:\n  kinds:\n"
+            "    my_scaling: {class: elementwise, members: [mul, truediv, div]}\n"
         )
         return file
 
     def test_the_finding_has_the_kind_of_the_rule(self, dump, rules):
         pair = dump("ms_mf_attn_scale"), dump("pt_none")
-        ours = align(*pair, rules=[rules]).first_divergence
+        renamed = align(*pair, rules=[rules]).first_divergence
         shipped = align(*pair).first_divergence
-        assert ours is not None
+        assert renamed is not None
         assert shipped is not None
-        assert "my_scaling" in ours.title
+        assert "my_scaling" in renamed.title
         assert "my_scaling" not in shipped.title
-        assert ours.target_ops == shipped.target_ops
+        assert renamed.target_ops == shipped.target_ops
 
     def test_the_command_line_takes_it(self, dump, rules):
         pair = [str(dump("ms_mf_attn_scale")), str(dump("pt_none"))]
-        done = CliRunner().invoke(main, ["align", *pair, "--rules", str(rules)])
-        assert done.exit_code == 1
-        assert "my_scaling" in done.stdout
+        outcome = CliRunner().invoke(main, ["align", *pair, "--rules", str(rules)])
+        assert outcome.exit_code == 1
+        assert "my_scaling" in outcome.stdout
 
-    def test_a_looser_tolerance_takes_a_small_fault_for_noise(self, dump, tmp_path):
-        """A million units of float32 roundoff are 6 %; the wrong epsilon moves its addition by less than 1 %."""
+    def test_with_a_looser_tolerance_a_small_fault_is_noise(self, dump, tmp_path):
+        """A million units of float32 roundoff are 6 %; the wrong epsilon changes less than 1 %."""
         file = tmp_path / "loose.yaml"
         file.write_text(
             "tolerances:\n  base_units: {value: 1000000, reason: a test, source: a test}\n"
@@ -112,6 +114,6 @@ class TestRulesOfTheUser:
         file = tmp_path / "wrong.yaml"
         file.write_text("operators: {kinds: {add: {class: no_such_class}}}\n")
         pair = [str(dump("ms_mf_none")), str(dump("pt_none"))]
-        done = CliRunner().invoke(main, ["align", *pair, "--rules", str(file)])
-        assert done.exit_code == 2
-        assert "wrong.yaml" in done.stderr
+        outcome = CliRunner().invoke(main, ["align", *pair, "--rules", str(file)])
+        assert outcome.exit_code == 2
+        assert "wrong.yaml" in outcome.stderr

@@ -1,12 +1,18 @@
-"""MindSpore with a weight per projection against PyTorch with q, k, v in one weight, and gate, up in another."""
+"""MindSpore with a weight per projection against PyTorch with fused q, k, v and gate, up."""
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, assert_located, get_first_divergence, describe_result
+from .verdicts import (
+    assert_aligned,
+    assert_compared,
+    assert_located,
+    describe_result,
+    get_first_divergence,
+)
 
 pytestmark = pytest.mark.record
 
-#: --fused -> how the rows of linear_qkv and of gate_up lie (4 heads), and from which parts.
+#: --fused -> layout of the rows of linear_qkv and of gate_up (4 heads), and their parts.
 LAYOUTS = {
     "concat": ("concat(0,1,2) of rows", "concat(0,1) of rows"),
     "blocks": ("blocks(4: 0,1,2) of rows", "interleaved(0,1) of rows"),
@@ -16,7 +22,7 @@ FUSED = pytest.mark.parametrize("fused", LAYOUTS)
 
 @pytest.fixture(scope="module")
 def pair(recorded, compared):
-    """``pair("blocks", "--fault", "w1")``: MindSpore (with these options) against the fused PyTorch."""
+    """``pair("blocks", "--fault", "w1")``: MindSpore with options against the fused PyTorch."""
     return lambda fused, *mindspore: compared(
         recorded("mindspore", *mindspore), recorded("pytorch", "--fused", fused)
     )
@@ -28,8 +34,8 @@ def reverse(recorded, compared):
     return lambda fused: compared(recorded("pytorch", "--fused", fused), recorded("mindspore"))
 
 
-def weights(result, side):
-    """Rows of the pairs that compare a fused weight, held by this side, with its parts."""
+def select_fused_weights(result, side):
+    """Return the pairs that compare a fused weight of this side with its parts."""
     rows = result.pairs[result.pairs[f"{side}_shape"].isin([(192, 64), (344, 64)])]
     return rows[(rows["phase"] == "forward") & (rows["layout"] != "same")]
 
@@ -48,7 +54,7 @@ class TestClean:
 
     def test_each_fused_weight_is_compared_whole_and_its_layout_named(self, pair, fused):
         qkv, gate_up = LAYOUTS[fused]
-        rows = weights(pair(fused), "reference")
+        rows = select_fused_weights(pair(fused), "reference")
         assert sorted(rows["layout"]) == sorted(2 * [f"reference {qkv}", f"reference {gate_up}"])
         assert set(rows["state"]) == {"agreeing"}
         assert set(rows["metric"]) == {"relative_l2"}
@@ -56,7 +62,7 @@ class TestClean:
 
     def test_each_part_is_compared_with_the_fused_weight_and_its_layout_named(self, reverse, fused):
         qkv, gate_up = LAYOUTS[fused]
-        rows = weights(reverse(fused), "target")
+        rows = select_fused_weights(reverse(fused), "target")
         assert sorted(rows["layout"]) == sorted(6 * [qkv] + 4 * [gate_up])
         assert set(rows["state"]) == {"agreeing"}
         assert (rows["error"] == 0).all()
@@ -106,7 +112,7 @@ class TestFault:
     ],
 )
 def test_it_stays_aligned_with_less_recorded(recorded, compared, options):
-    """Of statistics alone no layout can be told, but maxima, means and norms of the parts together are the whole's."""
+    """Statistics alone show no layout, but those of the parts together are those of the fused."""
     assert_aligned(
         compared(recorded("mindspore"), recorded("pytorch", "--fused", "blocks", *options))
     )

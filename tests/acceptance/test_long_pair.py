@@ -1,4 +1,4 @@
-"""Two dumps of 2,000 calls whose right answer is known: one is the other, edited as a change of the code would."""
+"""Two dumps of 2,000 calls with a known answer: one is an edited copy of the other."""
 
 import model_spec  # noqa: F401  (fixtures are on the path: see conftest)
 import pytest
@@ -6,43 +6,43 @@ import synthesise
 
 from dumpdiff import align
 
-from .verdicts import assert_aligned, get_first_divergence, describe_result
+from .verdicts import assert_aligned, describe_result, get_first_divergence
 
 pytestmark = pytest.mark.record
 
 LAYERS = 29
 
 
-def inserted(dump):
+def insert_call(dump):
     return synthesise.inserted(dump, "Tensor.__mul__.40.forward")
 
 
-def removed(dump):
+def remove_call(dump):
     return synthesise.removed(dump, "Functional.silu.12.forward")
 
 
-def doubled(dump):
+def repeat_call(dump):
     return synthesise.doubled(dump, "Functional.linear.80.forward")
 
 
-def swapped(dump):
-    """Queries and keys of layer 15 in the other order."""
+def swap_calls(dump):
+    """Swap queries and keys of layer 15."""
     return synthesise.swapped(
         dump, "Functional.linear.105.forward", "Functional.linear.106.forward"
     )
 
 
-def all_four(dump):
-    return swapped(doubled(removed(inserted(dump))))
+def apply_all_edits(dump):
+    return swap_calls(repeat_call(remove_call(insert_call(dump))))
 
 
 EDITS = {
     "nothing": lambda dump: dump,
-    "one call inserted": inserted,
-    "one call removed": removed,
-    "one call recomputed": doubled,
-    "two calls swapped": swapped,
-    "all four": all_four,
+    "one call inserted": insert_call,
+    "one call removed": remove_call,
+    "one call recomputed": repeat_call,
+    "two calls swapped": swap_calls,
+    "all four": apply_all_edits,
 }
 
 
@@ -92,27 +92,25 @@ def test_an_edit_that_changes_no_value_is_no_divergence(answer):
 def test_every_pair_is_right(answer):
     result, target = answer
     origins = target.origins()
-    still_there = set(origins.values())
-    pairs = result.pairs[result.pairs["reference_op"].isin(still_there)]
-    wrong = [
-        (ours, theirs)
-        for ours, theirs in zip(pairs["target_op"], pairs["reference_op"], strict=True)
-        if origins[ours] != theirs
+    remaining_ops = set(origins.values())
+    pairs = result.pairs[result.pairs["reference_op"].isin(remaining_ops)]
+    wrong_pairs = [
+        (target_op, reference_op)
+        for target_op, reference_op in zip(pairs["target_op"], pairs["reference_op"], strict=True)
+        if origins[target_op] != reference_op
     ]
-    assert not wrong, f"{len(wrong)} of {len(pairs)}, first {wrong[:3]}"
+    assert not wrong_pairs, f"{len(wrong_pairs)} of {len(pairs)}, first {wrong_pairs[:3]}"
 
 
 def test_every_op_that_has_a_partner_is_paired_with_it(answer):
     result, target = answer
     origins = target.origins()
-    found = {
-        theirs
-        for ours, theirs in zip(
-            result.pairs["target_op"], result.pairs["reference_op"], strict=True
-        )
-        if origins[ours] == theirs
+    pairs = zip(result.pairs["target_op"], result.pairs["reference_op"], strict=True)
+    correctly_paired = {
+        reference_op for target_op, reference_op in pairs if origins[target_op] == reference_op
     }
-    missing = [name for name in origins.values() if name is not None and name not in found]
+    partners = [name for name in origins.values() if name is not None]
+    missing = [name for name in partners if name not in correctly_paired]
     assert not missing, f"{len(missing)} of {len(origins)}, first {missing[:3]}"
 
 
@@ -141,7 +139,7 @@ def test_an_output_0_1_percent_too_large_is_the_first_divergence(
 
 def test_a_fault_is_located_among_edits(real, reference, tmp_path):
     culprit = "Tensor.__add__.102.forward"
-    target = all_four(synthesise.scaled(real, culprit))
+    target = apply_all_edits(synthesise.scaled(real, culprit))
     synthesise.save(target, tmp_path)
     result = align(tmp_path, reference)
     assert get_first_divergence(result).reference_ops == (culprit,), describe_result(result)

@@ -1,4 +1,4 @@
-"""float32 against bfloat16: rounding is no divergence, and a weight that is 1 % off is still found, at two sizes."""
+"""float32 against bfloat16, at two sizes: rounding is no divergence, a wrong weight is found."""
 
 import pytest
 
@@ -29,7 +29,7 @@ class TestWholeTensors:
         assert_compared(result, "reference", forward=0.9, backward=0.9)
 
     @pytest.mark.parametrize("reference", [BF16, ()], ids=["both in bf16", "against fp32"])
-    def test_a_weight_one_percent_off_is_found(self, pair, size, layers, reference):
+    def test_a_weight_that_is_1_percent_too_large_is_found(self, pair, size, layers, reference):
         result = pair((*BF16, *size, *FAULT), (*reference, *size))
         assert_located(result, "w1", layers)
         assert get_first_divergence(result).kind == "parameter"
@@ -43,7 +43,7 @@ class TestStatistics:
     def test_rounding_is_no_divergence(self, pair, reference):
         assert_aligned(pair((*BF16, *STATISTICS), reference))
 
-    def test_a_weight_one_percent_off_is_found(self, pair, reference):
+    def test_a_weight_that_is_1_percent_too_large_is_found(self, pair, reference):
         result = pair((*BF16, *STATISTICS, *FAULT), reference)
         assert_located(result, "w1")
         assert len(result.findings) == 1
@@ -52,5 +52,5 @@ class TestStatistics:
 @pytest.mark.parametrize("fault", ["gelu", "mask"])
 @pytest.mark.parametrize("reference", [BF16, ()], ids=["both in bf16", "against fp32"])
 def test_a_fault_above_a_loss_that_happens_to_agree_is_a_finding(pair, fault, reference):
-    """The loss of one step moves by less than bfloat16 can tell; it vouches for none of the values above it."""
+    """The loss changes by less than bfloat16 resolves; it is no evidence for earlier values."""
     assert_located(pair((*BF16, "--fault", fault), reference), fault)

@@ -1,4 +1,4 @@
-"""MindSpore against PyTorch, recorded on the spot: clean, with one fault, and the cases that are hard to align."""
+"""MindSpore against PyTorch, recorded now: clean, with one fault, and hard to align."""
 
 import pytest
 
@@ -29,7 +29,7 @@ HARD = {
 
 @pytest.fixture(scope="module")
 def pair(recorded, compared):
-    """``pair([], ["--level", "L1"])``: the comparison of a MindSpore and a PyTorch recording with these options."""
+    """``pair([], ["--level", "L1"])``: a MindSpore and a PyTorch recording, compared."""
     return lambda mindspore, pytorch: compared(
         recorded("mindspore", *mindspore), recorded("pytorch", *pytorch)
     )
@@ -65,7 +65,7 @@ class TestFault:
         assert_located(pair(["--fault", fault], ["--attention", "sdpa"]), fault)
 
 
-def test_an_optimizer_step_that_could_not_be_compared_is_said(pair):
+def test_an_optimizer_step_that_could_not_be_compared_is_reported(pair):
     result = pair(*HARD["an optimizer step follows; PyTorch has plain names and batched products"])
     compared = result.coverage["target"]["optimizer"]["compared"]
     assert compared or any("optimizer" in note for note in result.notes)

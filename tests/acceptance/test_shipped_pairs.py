@@ -2,19 +2,19 @@
 
 import pytest
 
-from .verdicts import assert_aligned, assert_compared, get_first_divergence, describe_result
+from .verdicts import assert_aligned, assert_compared, describe_result, get_first_divergence
 
 REFERENCES = ("v6.0_api_stack", "v4.0.T2_api_stack", "v1.0_api_stack", "v6.0_api_stack_summary")
 TWO_REFERENCES = ("v6.0_api_stack", "v1.0_api_stack")
 
-#: Who reads the weight that is 1 % too large, in the spelling of either generation.
-READERS = {"Functional.linear.18.forward", "Functional_linear_18_forward"}
+#: Consumers of the weight that is 1 % too large, in the names of both generations.
+CONSUMERS = {"Functional.linear.18.forward", "Functional_linear_18_forward"}
 
 
 def assert_weight_found(result):
     first = get_first_divergence(result)
     assert first.kind == "parameter", describe_result(result)
-    assert READERS & set(first.reference_ops), describe_result(result)
+    assert CONSUMERS & set(first.reference_ops), describe_result(result)
     assert first.metrics["error"] == pytest.approx(0.01, rel=0.02)
 
 
@@ -78,10 +78,12 @@ class TestWholeTensorsWithoutGraph:
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["target", "reference"])
 def test_a_mask_that_is_not_added_is_found_in_statistics_of_bfloat16(dump, compared, swapped):
-    """Activation and logits look equal, as far as statistics in bfloat16 can tell; nearly no gradient does."""
+    """In bfloat16 statistics the activation and logits look equal; nearly no gradient does."""
     pair = dump("pt_gpt2_no_mask"), dump("pt_gpt2")
     result = compared(*(reversed(pair) if swapped else pair))
     first = get_first_divergence(result)
     names = (first.reference_ops, first.target_ops)[swapped]
-    assert names == ("Tensor.__add__.4.forward", "Functional.softmax.1.forward"), describe_result(result)
+    assert names == ("Tensor.__add__.4.forward", "Functional.softmax.1.forward"), describe_result(
+        result
+    )
     assert first.scope == "layers.1.attention"

@@ -1,4 +1,4 @@
-"""Ten pairs of real trainings, each triaged from all that its runs left: the cause, and how it is told."""
+"""Ten pairs of real trainings, each triaged from all its files: the cause and the reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import triage_cases
 
 pytestmark = pytest.mark.record
 
-#: Case -> exit code, and what the first line must say beside the cause.
+#: Case -> exit code, and what the first line must contain.
 EXPECTED = {
     "none": (0, "no cause found: the data, the weights, the forward pass, the backward pass"),
     "setting": (11, "rotary base: 500000"),
@@ -46,21 +46,21 @@ def test_the_cause_of_a_recorded_case(
     result = CliRunner().invoke(
         main, ["triage", str(tmp_path / "case.yaml"), "--min-steps", steps, *files]
     )
-    code, said = EXPECTED[case]
-    first, _, rest = result.stdout.partition("\n")
+    code, summary = EXPECTED[case]
+    first, _, details = result.stdout.partition("\n")
     assert (result.exit_code, first.startswith("triage: ")) == (code, True), result.output
-    assert said in first
-    assert "next\n" in rest
+    assert summary in first
+    assert "next\n" in details
     written = json.loads((tmp_path / "json").read_text())
     check(written)
-    assert len(written["stages"]) == 9, "every stage had something to look at"
+    assert len(written["stages"]) == 9, "every stage had inputs"
     assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
 
 
 def test_a_constant_that_differs_between_dumps_is_no_weight(
     triage_run: Callable[..., Path],
 ) -> None:
-    """The dumps of the setting's case alone: no settings name the rotary base, no checkpoints vouch for the weights."""
+    """Only the dumps of the case ``setting``: without settings and checkpoints."""
     target, reference = triage_cases.train_pair(triage_run, "setting")
     result = CliRunner().invoke(
         main, ["triage", "-t", f"dump={target / 'dump'}", "-r", f"dump={reference / 'dump'}"]

@@ -1,4 +1,4 @@
-"""Every recording that is triaged is what it claims: the fault shows where it acts, and nowhere before."""
+"""Every triaged recording has its fault: it shows where it acts, and nowhere before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import triage_cases
 pytestmark = pytest.mark.record
 
 #: Case -> the first step whose loss the fault changes.
-PARTS_AT = {
+DIVERGES_AT = {
     "setting": 1, "weights": 1, "batch": 1, "label-shift": 1, "forward": 1,
     "backward": 2, "optimizer": 2, "precision": 2, "schedule": 8,
 }  # fmt: skip
@@ -34,8 +34,8 @@ DIFFER = {
     "schedule": {"logs"},
     "precision": {"norms"},
 }
-#: Stage -> what of a run's folder it takes, on either side.
-TAKES = {
+#: Stage -> its input in the folder of the target and of the reference.
+INPUTS = {
     "settings": ("settings.yaml", "train.sh"),
     "logs": ("train.log", "train.log"),
     "data": ("dump", "dump"),
@@ -50,17 +50,17 @@ def pair(triage_run: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
     return lambda case: triage_cases.train_pair(triage_run, case)
 
 
-def exit_code(*arguments: object) -> int:
+def get_exit_code(*arguments: object) -> int:
     return CliRunner().invoke(main, [str(argument) for argument in arguments]).exit_code
 
 
-def gradients(run: Path) -> list[tuple[str, np.ndarray]]:
+def load_gradients(run: Path) -> list[tuple[str, np.ndarray]]:
     with np.load(run / "steps" / "gradients_1.npz") as file:
         return [(name, file[name]) for name in file]
 
 
 @pytest.mark.parametrize("steps_of", ["none", "schedule"])
-def test_without_a_fault_both_frameworks_train_alike(triage_run, steps_of):
+def test_without_a_fault_both_frameworks_train_equally(triage_run, steps_of):
     steps = triage_cases.STEPS[steps_of]
     target, reference = triage_run("mindspore", "none", steps), triage_run("pytorch", "none", steps)
     assert len(triage_cases.read_losses(target)) == steps
@@ -73,39 +73,43 @@ def test_without_a_fault_both_frameworks_train_alike(triage_run, steps_of):
 
 
 @pytest.mark.parametrize("case", [name for name in FAULTS if name != "none"])
-def test_the_loss_parts_at_the_step_where_the_fault_acts(pair, case):
+def test_the_loss_diverges_at_the_step_where_the_fault_acts(pair, case):
     target, reference = map(np.array, map(triage_cases.read_losses, pair(case)))
-    off = np.abs(target / reference - 1)
-    assert (off[: PARTS_AT[case] - 1] < 3e-6).all()
-    assert off[PARTS_AT[case] - 1] > 1e-4
+    difference = np.abs(target / reference - 1)
+    assert (difference[: DIVERGES_AT[case] - 1] < 3e-6).all()
+    assert difference[DIVERGES_AT[case] - 1] > 1e-4
 
 
 def test_a_fault_that_the_migration_standard_must_see_is_beyond_it(pair):
-    seen = [case for case in PARTS_AT if PARTS_AT[case] <= 2 and case != "precision"]
-    for case in seen:
-        target, reference = (triage_cases.read_losses(run)[PARTS_AT[case] - 1] for run in pair(case))
+    early_cases = [case for case in DIVERGES_AT if DIVERGES_AT[case] <= 2 and case != "precision"]
+    for case in early_cases:
+        target, reference = (
+            triage_cases.read_losses(run)[DIVERGES_AT[case] - 1] for run in pair(case)
+        )
         assert abs(target - reference) > max(0.005, 0.005 * reference), case
 
 
 @pytest.mark.parametrize("framework", ["mindspore", "pytorch"])
 def test_printed_local_norms_are_squares_that_sum_to_the_global_norm(triage_run, framework):
     run = triage_run(framework)
-    assert len(triage_cases.read_local_norms(run)) == len(gradients(run))
+    assert len(triage_cases.read_local_norms(run)) == len(load_gradients(run))
     np.testing.assert_allclose(
-        sum(triage_cases.read_local_norms(run)), triage_cases.read_global_norms(run)[0] ** 2, rtol=2e-4
+        sum(triage_cases.read_local_norms(run)),
+        triage_cases.read_global_norms(run)[0] ** 2,
+        rtol=2e-4,
     )
 
 
 def test_the_backward_fault_leaves_one_weight_without_a_gradient(pair):
-    target, reference = map(gradients, pair("backward"))
+    target, reference = map(load_gradients, pair("backward"))
     assert [name for name, array in target if not array.any()] == [
         "backbone.layers.1.mlp.w1.weight"
     ]
     assert all(array.any() for _, array in reference)
 
 
-def test_only_the_norm_of_the_embedding_tells_the_two_precisions_apart(pair):
-    target, reference = map(dict, map(gradients, pair("precision")))
+def test_only_the_norm_of_the_embedding_differs_between_two_precisions(pair):
+    target, reference = map(dict, map(load_gradients, pair("precision")))
     bf16, fp32 = (
         np.linalg.norm(of[name])
         for of, name in (
@@ -117,14 +121,22 @@ def test_only_the_norm_of_the_embedding_tells_the_two_precisions_apart(pair):
     squares = [
         sorted(float(np.square(array).sum()) for array in of.values()) for of in (target, reference)
     ]
-    assert sum(not np.isclose(*both, rtol=1e-5) for both in zip(*squares, strict=True)) == 1
+    assert (
+        sum(
+            not np.isclose(*pair_of_squares, rtol=1e-5)
+            for pair_of_squares in zip(*squares, strict=True)
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("case", FAULTS)
 def test_each_stage_sees_the_fault_that_it_looks_for(pair, case):
     target, reference = pair(case)
-    said = {}
-    for stage, (of_target, of_reference) in TAKES.items():
-        more = ("--min-steps", triage_cases.STEPS[case]) if stage == "logs" else ()
-        said[stage] = exit_code(stage, target / of_target, reference / of_reference, *more)
-    assert said == {stage: int(stage in DIFFER[case]) for stage in TAKES}
+    exit_codes = {}
+    for stage, (of_target, of_reference) in INPUTS.items():
+        options = ("--min-steps", triage_cases.STEPS[case]) if stage == "logs" else ()
+        exit_codes[stage] = get_exit_code(
+            stage, target / of_target, reference / of_reference, *options
+        )
+    assert exit_codes == {stage: int(stage in DIFFER[case]) for stage in INPUTS}

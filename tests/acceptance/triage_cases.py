@@ -1,4 +1,4 @@
-"""The ten pairs of real trainings that are triaged: one for each fault of fixtures/training.py, and one without."""
+"""Ten pairs of real trainings: one for each fault of fixtures/training.py, and one without."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ STEPS = {name: 24 if name == "schedule" else 4 for name in FAULTS}
 
 
 def train_pair(triage_run: Callable[..., Path], case: str) -> tuple[Path, Path]:
-    """Target (MindSpore) and reference (PyTorch) of a case; the fault is on one side, the other is clean."""
+    """Train and return target (MindSpore) and reference (PyTorch); one side has the fault."""
     side = FAULTS[case].side
-    target, reference = (
-        case if side == framework else "none" for framework in ("mindspore", "pytorch")
-    )
-    return triage_run("mindspore", target, STEPS[case]), triage_run(
-        "pytorch", reference, STEPS[case]
-    )
+    target_fault = case if side == "mindspore" else "none"
+    reference_fault = case if side == "pytorch" else "none"
+    target = triage_run("mindspore", target_fault, STEPS[case])
+    reference = triage_run("pytorch", reference_fault, STEPS[case])
+    return target, reference
 
 
 def read_losses(run: Path) -> list[float]:
-    """The loss of every step, as the log has it."""
-    return [
-        float(found)
-        for found in re.findall(r"loss:(?:\[| )([\d.E+-]+)", (run / "train.log").read_text())
-    ]
+    """Return the loss of every step in the log."""
+    losses = re.findall(r"loss:(?:\[| )([\d.E+-]+)", (run / "train.log").read_text())
+    return [float(loss) for loss in losses]
 
 
 def read_global_norms(run: Path) -> list[float]:
-    """The norm of all gradients before clipping at every step, as the log has it."""
-    found = re.findall(r"(?:global_|grad )norm: \[?([\d.]+)", (run / "train.log").read_text())
-    return [float(norm) for norm in found]
+    """Return the norm of all gradients before clipping, for every step in the log."""
+    norms = re.findall(r"(?:global_|grad )norm: \[?([\d.]+)", (run / "train.log").read_text())
+    return [float(norm) for norm in norms]
 
 
 def read_local_norms(run: Path) -> list[float]:
-    """The squares that were printed at step 1, in the order in which they were printed."""
+    """Return the squares that were printed at step 1, in their order."""
     printed = (run / "local_norms.log").read_text().partition("local")[2].partition("[")[2]
-    return [float(found) for found in re.findall(r"\d+\.\d*(?:e-?\d+)?", printed)]
+    return [float(square) for square in re.findall(r"\d+\.\d*(?:e-?\d+)?", printed)]

@@ -89,7 +89,9 @@ class TestByName:
         )
 
 
-def test_without_a_name_it_is_what_is_read_with_the_same_value(nameless_trace, plain_trace):
+def test_without_names_a_fused_group_is_found_by_the_value_read_with_it(
+    nameless_trace, plain_trace
+):
     alignment = align_traces(nameless_trace, plain_trace)
     assert (
         FusedGroup(find_weights(alignment.target, Q), find_weights(alignment.reference, Q, K, V))

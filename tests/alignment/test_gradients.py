@@ -31,7 +31,7 @@ def count_right_and_wrong(alignment, clean_alignment, phase):
 
 @pytest.fixture(scope="module")
 def alignments(recorded):
-    """Two alignments: of two frameworks that agree, and with random errors in the target's values."""
+    """Two alignments: of frameworks that agree, and with random errors in the target's values."""
     target, reference = read(recorded("mindspore")), read(recorded("pytorch"))
     # the flow has the statistics of the whole tensors
     target_with_statistics = replace(target, tensors=build_flow(target).tensors)

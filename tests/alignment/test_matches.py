@@ -14,13 +14,13 @@ def matching(trace):
 
 
 class TestValues:
-    def test_are_paired_both_ways(self, matching):
+    def test_a_pair_of_values_is_known_from_both_sides(self, matching):
         output = find_value(matching.target, LINEAR, "output.0")
         assert matching.pair(output, output, "name", 0.5)
         assert matching.classes_t[output] == matching.classes_r[output] == output
         assert (matching.evidence[output], matching.confidence[output]) == ("name", 0.5)
 
-    def test_have_one_partner_only(self, matching):
+    def test_a_value_has_one_partner_only(self, matching):
         output, input_value = (
             find_value(matching.target, LINEAR, "output.0"),
             find_value(matching.target, LINEAR, "input.0"),
@@ -29,11 +29,11 @@ class TestValues:
         assert not matching.pair(input_value, output, "value", 1.0)
         assert not matching.pair(output, input_value, "value", 1.0)
 
-    def test_of_different_sizes_cannot_be_paired(self, matching):
+    def test_values_of_different_sizes_cannot_be_paired(self, matching):
         scores = find_value(matching.target, "Torch.matmul.2.forward", "output.0")
         assert not matching.can_pair(find_value(matching.target, LINEAR, "output.0"), scores)
 
-    def test_of_the_forward_pass_cannot_be_paired_with_gradients(self, matching):
+    def test_values_of_the_forward_pass_cannot_be_paired_with_gradients(self, matching):
         gradient = find_value(
             matching.reference, "Module.model.layers.1.mlp.up_proj.Linear.backward.0", "output.0"
         )
@@ -51,12 +51,12 @@ class TestValues:
 
 
 class TestOps:
-    def test_have_one_partner_only(self, matching):
+    def test_an_op_has_one_partner_only(self, matching):
         assert matching.pair_ops(4, 4)
         assert not matching.pair_ops(4, 6)
         assert not matching.pair_ops(6, 4)
 
-    def test_can_be_paired_again_with_the_same(self, matching):
+    def test_an_op_can_be_paired_again_with_the_same_op(self, matching):
         assert matching.pair_ops(4, 4)
         assert matching.pair_ops(4, 4)
 

@@ -68,13 +68,13 @@ class TestMatchingTolerance:
         )
         assert loud_tolerance / quiet_tolerance == pytest.approx(3, rel=0.05)
 
-    def test_most_equal_tensors_are_within_it(self, trace, flow):
+    def test_most_equal_tensors_are_within_the_tolerance(self, trace, flow):
         size = 6e-7
         assert 3 * size < estimate_matching_tolerance(
             build_flow(add_noise(trace("pt_none"), size)), flow("pt_none")
         )
 
-    def test_it_is_never_more_than_eight_times_the_prior(self, trace, flow):
+    def test_the_tolerance_is_never_more_than_eight_times_the_prior(self, trace, flow):
         assert (
             estimate_matching_tolerance(
                 build_flow(add_noise(trace("pt_none"), 2e-6)), flow("pt_none")

@@ -53,7 +53,7 @@ def find_wrong_ops(matching):
 
 
 class TestAcrossADivergence:
-    def test_everything_computed_from_it_is_still_paired(self, trace):
+    def test_everything_computed_from_a_divergence_is_still_paired(self, trace):
         clean_trace = trace("pt_none")
         matching = close_matching(
             scale_result(clean_trace, FIRST, 1.07, and_after=True), clean_trace
@@ -85,7 +85,7 @@ class TestAcrossADivergence:
             == "Functional.linear.9.forward"
         )
 
-    def test_values_of_the_wrong_size_stop_it(self, trace):
+    def test_values_of_the_wrong_size_stop_the_pairing(self, trace):
         clean_trace = trace("pt_none")
         diverged_trace = scale_result(clean_trace, FIRST, 1.07, and_after=True)
         rows = find_tensors_like(diverged_trace, "Functional.silu.1.forward", "output.0")
@@ -155,7 +155,7 @@ class TestEquivalentKinds:
         silu = find_op(clean_trace, "Functional.silu.1.forward")
         assert kinds_t[silu] == kinds_r[silu]
 
-    def test_kinds_seen_once_are_not(self, trace):
+    def test_kinds_that_match_once_are_not_equivalent(self, trace):
         clean_trace = trace("pt_none")
         ops = clean_trace.ops.copy()
         once = find_op(clean_trace, "Functional.silu.1.forward")

@@ -61,6 +61,6 @@ class TestByUpdate:
             if matching.producer_t[t] != matching.producer_r[matching.classes_t[t]]
         } == set()
 
-    def test_their_evidence_is_update(self, updated_matching):
+    def test_the_evidence_of_moments_and_new_weights_is_update(self, updated_matching):
         matching, updates = updated_matching
         assert {matching.evidence[t] for t in updates} == {"update"}

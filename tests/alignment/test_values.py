@@ -56,7 +56,7 @@ class TestDistance:
         assert candidates <= compute_relative_l2(t, r) * (1 + 1e-6) + 1e-9
 
     @given(PAIRS)
-    def test_all_four_differ_by_at_most_root_n_times_that(self, pair):
+    def test_all_four_statistics_differ_by_at_most_root_n_times_the_error(self, pair):
         t, r = pair
         assume(np.linalg.norm(r) > 0)
         assert (
@@ -75,7 +75,7 @@ class TestDistance:
         assert compute_distance(np.array(shuffled), array) < 1e-9
 
     @given(PAIRS, st.sampled_from([2.0**-20, 0.5, 8.0]))
-    def test_it_does_not_depend_on_the_unit(self, pair, factor):
+    def test_the_distance_does_not_depend_on_the_unit(self, pair, factor):
         t, r = pair
         assert compute_distance(t * factor, r * factor) == pytest.approx(
             compute_distance(t, r), rel=1e-6, abs=1e-12
@@ -93,7 +93,7 @@ class TestDistance:
         side = remove_statistics(build_fingerprints([np.ones(4)]), "high", "low", "mean", "norm")
         assert compute_distances(side, np.array([0]), side, np.array([0]))[0] == np.inf
 
-    def test_what_one_side_lacks_does_not_count(self):
+    def test_statistics_that_one_side_lacks_do_not_count(self):
         t, r = (
             build_fingerprints([np.array([1.0, 2.0, 3.0])]),
             build_fingerprints([np.array([1.0, 2.0, 4.0])]),
@@ -143,7 +143,7 @@ class TestCandidates:
         ) == find_all_near_pairs(target, reference, tolerance)
 
     @given(st.integers(0, 10_000))
-    def test_they_are_sorted_by_target_then_distance(self, seed):
+    def test_candidates_are_sorted_by_target_then_distance(self, seed):
         rng = np.random.default_rng(seed)
         base = rng.standard_normal(32)
         arrays = [base + rng.standard_normal(32) * 1e-3 for _ in range(10)]

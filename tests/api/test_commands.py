@@ -87,7 +87,7 @@ def test_every_option_has_its_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_defaults_are_the_same(name: str) -> None:
+def test_defaults_of_commands_and_functions_are_the_same(name: str) -> None:
     parameters = inspect.signature(function_of(name)).parameters
     for option in COMMANDS[name].params:
         parameter = parameters.get(str(option.name))

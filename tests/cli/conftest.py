@@ -18,7 +18,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run() -> Run:
-    """``run("align", a, b, "-q")``: exit_code, stdout and stderr; a crash of the program fails the test."""
+    """``run("align", a, b, "-q")``: exit_code, stdout and stderr; a crash fails the test."""
 
     def invoke(*arguments: str | Path | int) -> Result:
         result = CliRunner().invoke(main, [str(argument) for argument in arguments])
@@ -47,7 +47,7 @@ class MovedResult:
 def moved_result(
     dump: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> MovedResult:
-    """The result of ``align -o`` whose dumps are no longer where they were. Do not write into it."""
+    """The result of ``align -o`` whose dumps were moved. Do not write into it."""
     before, after = (tmp_path_factory.mktemp(name) for name in ("before", "after"))
     for name in ("demo_mindspore", "demo_pytorch"):
         shutil.copytree(dump(name), before / name)

@@ -50,7 +50,7 @@ class Backend:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Arguments of the library's ``align``; it returns ``called["result"]``, by default a divergence."""
+    """Arguments of the library's ``align``; it returns ``called["result"]``, a divergence."""
     call: dict[str, Any] = {"result": make_result(backend=Backend())}
 
     def align(target: str, reference: str, **options: Any) -> Result:
@@ -74,12 +74,13 @@ def test_the_exit_code_is_the_verdict(
 def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     run(
         "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--baseline", "again",
-        "--rules", "x", "--rules", "y", "--min-coverage", 0.9, "--weights-target", "w", "--weights-reference", "v",
-        "-o", "result",
+        "--rules", "x", "--rules", "y", "--min-coverage", 0.9, "-o", "result",
+        "--weights-target", "w", "--weights-reference", "v",
     )  # fmt: skip
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
-        "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9, "progress": None,
+        "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9,
+        "progress": None,
         "baseline": "again", "weights_target": "w", "weights_reference": "v", "output": "result",
     }  # fmt: skip
 
@@ -261,9 +262,8 @@ def test_a_checkpoint_that_names_parameters_is_recorded(
     rows = named.tensors[(named.tensors["parameter"] != "") & (named.tensors["file"] != "")]
     for row, name in rows["parameter"].items():
         np.save(tmp_path / f"{name}.npy", named.array(row))
-    outcome = run(
-        "align", dump("demo_mindspore"), dump("demo_pytorch"), "--weights-reference", tmp_path, "--json", "-"
-    )  # fmt: skip
+    options = ("--weights-reference", tmp_path, "--json", "-")
+    outcome = run("align", dump("demo_mindspore"), dump("demo_pytorch"), *options)
     document = json.loads(outcome.stdout)
     assert outcome.exit_code == 1
     assert document["reference"]["details"]["weights"] == str(tmp_path)

@@ -1,4 +1,4 @@
-"""``dumpdiff dump-config msprobe``: with what it writes and prints, the real msprobe records what was asked for."""
+"""``dumpdiff dump-config msprobe``: the real msprobe records what the configuration says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for _ in range(3):
 
 @pytest.mark.record
 def test_real_msprobe_records_what_the_configuration_says(run: Run, tmp_path: Path) -> None:
-    """The lines are pasted as they are printed; steps 1 and 2, statistics of all, tensors of the second linear."""
+    """Steps 1 and 2, statistics of all, tensors of the second linear; the lines are pasted."""
     options = [
         "--framework",
         "pytorch",

@@ -1,4 +1,4 @@
-"""``dumpdiff explain RESULT``: the dumps named there are read again, and one finding is printed in full."""
+"""``dumpdiff explain RESULT``: its dumps are read again, and one finding is printed in full."""
 
 from __future__ import annotations
 

@@ -105,9 +105,9 @@ def test_processes_are_listed_as_such_and_chosen_by_rank(
     assert (document["read"]["rank"], document["read"]["process"]) == (57, 57)
     text = run("inspect", tmp_path, "--rank", "57").stdout
     assert "step 0, process 57" in text
-    assert [line.split() for line in text.splitlines() if line.startswith(("ranks", "processes"))] == [
-        ["ranks", "unknown"], ["processes", "57,", "17620"],
-    ]  # fmt: skip
+    rows = [line.split() for line in text.splitlines() if line]
+    assert ["ranks", "unknown"] in rows
+    assert ["processes", "57,", "17620"] in rows
 
 
 def test_a_missing_step_is_an_error_that_lists_the_parts(run: Run, dump: Dump) -> None:

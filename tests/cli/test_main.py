@@ -126,9 +126,10 @@ def test_a_usage_error_is_2(stopping: list[BaseException]) -> None:
 
 
 def test_ctrl_c_in_the_shell_is_130_without_traceback() -> None:
-    script = "import dumpdiff.cli as c, os, signal, click\n" + (
+    script = "import dumpdiff.cli as c, os, signal, time, click\n" + (
         "c.COMMANDS['w'] = ('__main__:w', '')\n"
-        "w = click.command()(lambda: os.kill(os.getpid(), signal.SIGINT) or __import__('time').sleep(9))\n"
+        "def wait():\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\n"
+        "w = click.command()(wait)\n"
         "c.main(['w'])"
     )
     run = subprocess.run(
@@ -141,7 +142,9 @@ def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     script = "import dumpdiff.cli as c, click\n" + (
-        "c.COMMANDS['w'] = ('__main__:w', '')\nw = click.command()(lambda: print('x' * 10))\nc.main(['w'])"
+        "c.COMMANDS['w'] = ('__main__:w', '')\n"
+        "w = click.command()(lambda: print('x' * 10))\n"
+        "c.main(['w'])"
     )
     run = subprocess.run(
         [sys.executable, "-c", script],

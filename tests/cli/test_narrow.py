@@ -1,4 +1,4 @@
-"""``dumpdiff narrow RESULT``: two configurations in a folder, and the commands that use them on standard output."""
+"""``dumpdiff narrow RESULT``: two configurations, and the commands that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where output goes: '-' is standard output, and an output that cannot be written is an error before the long work."""
+"""Output: '-' is standard output; what cannot be written is an error before the long work."""
 
 from __future__ import annotations
 

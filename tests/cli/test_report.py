@@ -1,4 +1,4 @@
-"""``dumpdiff report RESULT``: the comparison is repeated from its JSON and written in the chosen forms."""
+"""``dumpdiff report RESULT``: reports of a folder, or of JSON by repeating the comparison."""
 
 from __future__ import annotations
 

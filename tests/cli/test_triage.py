@@ -1,4 +1,4 @@
-"""``dumpdiff triage`` as a user runs it; tests/acceptance/test_triage.py has the ten recorded cases."""
+"""``dumpdiff triage`` as a user runs it; recorded cases are in tests/acceptance/test_triage.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ def source(tmp_path: Path) -> Path:
     draw = np.random.default_rng(5).standard_normal
     shapes = {
         "self_attn.q_proj": (16, 16), "self_attn.k_proj": (8, 16), "self_attn.v_proj": (8, 16),
-        "self_attn.o_proj": (16, 16), "mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16), "mlp.down_proj": (16, 24),
+        "self_attn.o_proj": (16, 16),
+        "mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16), "mlp.down_proj": (16, 24),
         "input_layernorm": (16,), "post_attention_layernorm": (16,),
     }  # fmt: skip
     weights = {

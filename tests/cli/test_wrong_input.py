@@ -1,4 +1,4 @@
-"""Wrong input, kind by kind: one clear line and exit code 2, or a counted problem; never a traceback or silence."""
+"""Wrong input: one clear line and exit code 2, or a counted problem; never a traceback."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def make_csv_of_header_alone(path: Path, real: Path) -> None:
     folder = path / "rank_0" / "Net" / "0" / "0"
     folder.mkdir(parents=True)
     (folder / "statistic.csv").write_text(
-        "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value\n"
+        "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,"
+        "Max Value,Min Value\n"
     )
 
 

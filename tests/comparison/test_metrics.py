@@ -128,7 +128,7 @@ class TestZeros:
         assert metrics.relative_l2 == np.inf
         assert np.isnan(metrics.cosine)
 
-    def test_both_are_zero(self):
+    def test_two_zero_tensors_have_no_error_and_no_cosine(self):
         metrics = compute_metrics(np.zeros(4, np.float32), np.zeros(4, np.float32), 0)
         assert metrics.relative_l2 == 0
         assert np.isnan(metrics.cosine)

@@ -55,7 +55,7 @@ class TestNotFinite:
 
     @pytest.mark.parametrize("columns", [{}, {"max": np.inf, "norm": np.inf}], ids=["NaN", "Inf"])
     @pytest.mark.parametrize("swapped", [False, True], ids=["in the target", "in the reference"])
-    def test_on_one_side_only_is_a_disagreement(self, trace, columns, swapped):
+    def test_nonfinite_elements_on_one_side_only_are_a_disagreement(self, trace, columns, swapped):
         clean_trace = trace("pt_none")
         sides = (
             (clean_trace, self.lose_result(clean_trace, **columns))

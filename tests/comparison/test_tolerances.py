@@ -77,14 +77,14 @@ class TestMeasuredNoise:
         )
         assert find_pair(loud, SILU)["tolerance"] > 2 * find_pair(quiet, SILU)["tolerance"]
 
-    def test_all_pairs_agree_within_it(self, trace):
+    def test_all_pairs_agree_within_the_measured_noise(self, trace):
         assert (
             compare_traces(add_noise(trace("pt_none"), 2e-6), trace("pt_none"))
             .pairs["agrees"]
             .all()
         )
 
-    def test_a_divergence_does_not_widen_it(self, trace):
+    def test_a_divergence_does_not_widen_the_measured_noise(self, trace):
         clean_trace = trace("pt_none")
         diverged_trace = scale_result(clean_trace, "Tensor.__add__.4.forward", 1.3, and_after=True)
         assert (

@@ -70,7 +70,7 @@ def test_an_interrupted_conversion_is_resumed(interrupted: Path, models: Path) -
 @pytest.mark.parametrize(
     "other_options", [TargetOptions("megatron", tensor=4, stages=2), TargetOptions("huggingface")]
 )
-def test_another_conversion_does_not_resume_it(
+def test_another_conversion_does_not_resume_an_interrupted_one(
     interrupted: Path, models: Path, other_options: TargetOptions
 ) -> None:
     with pytest.raises(DumpError, match="of another source or with other options"):

@@ -176,7 +176,7 @@ def test_every_advised_command_is_taken(
     }
 
 
-def test_the_check_of_commands_sees_a_wrong_one() -> None:
+def test_the_check_of_commands_sees_a_wrong_command() -> None:
     with pytest.raises(click.UsageError, match="No such option"):
         find_command(["data", "a", "b", "--sequence-length", "8"])
     with pytest.raises(click.UsageError, match="Missing parameter"):

@@ -80,7 +80,7 @@ def test_a_mistake_is_told_with_its_line(folder: Path, text: str, message: str) 
     assert message in str(raised.value)
 
 
-def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_case_file_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="'dumpdiff triage --init TARGET REFERENCE' writes one"):
         load_case(tmp_path / "none.yaml")
 

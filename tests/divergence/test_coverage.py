@@ -34,11 +34,11 @@ def count_ops(phase, table):
     "name", ["pt_none", "ms_mf_none", "v6.0_api_stack_summary", "demo_pytorch"]
 )
 class TestTwoEqualRuns:
-    def test_are_compared_almost_everywhere(self, trace, name):
+    def test_two_equal_runs_are_compared_almost_everywhere(self, trace, name):
         for figures in measure_coverage(trace(name), trace(name)).values():
             assert {phase for phase in figures if figures[phase]["share"] > 0.95} == set(figures)
 
-    def test_have_the_same_figures_on_both_sides(self, trace, name):
+    def test_two_equal_runs_have_the_same_coverage_on_both_sides(self, trace, name):
         table = measure_coverage(trace(name), trace(name))
         assert table["target"] == table["reference"]
 
@@ -114,7 +114,7 @@ class TestPhases:
         assert table["target"]["backward"]["compared"] > 150
 
 
-def test_the_result_carries_it(trace):
+def test_the_result_has_the_coverage(trace):
     assert locate_divergence(trace("pt_none"), trace("pt_none")).coverage == measure_coverage(
         trace("pt_none"), trace("pt_none")
     )

@@ -58,7 +58,7 @@ class TestEquivalences:
 
 
 class TestParameterNames:
-    def test_of_both_sides_are_joined(self, trace):
+    def test_parameter_names_of_both_sides_are_joined(self, trace):
         names = dict(locate_divergence(trace("ms_mf_none"), trace("pt_none")).parameters)
         assert (
             names["model.layers.1.feed_forward.w1.weight"] == "model.layers.1.mlp.gate_proj.weight"

@@ -31,7 +31,7 @@ def cancel_residual(trace, share):
 
 
 class TestConditioning:
-    def test_is_what_the_rules_say_of_the_operator(self, trace):
+    def test_conditioning_is_that_of_the_operator_in_the_rules(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         factors = compute_conditioning(graph, load_shipped_rules())
         assert factors[find_node(graph, SILU)] == load_shipped_rules().get_conditioning("silu")
@@ -51,7 +51,7 @@ class TestConditioning:
 
 class TestCancellation:
     @pytest.mark.parametrize("share", [1e-1, 1e-3])
-    def test_is_how_much_smaller_the_sum_is_than_its_terms(self, trace, share):
+    def test_cancellation_is_how_much_smaller_the_sum_is_than_its_terms(self, trace, share):
         clean_trace = trace("pt_none")
         graph, _ = classify_traces(
             cancel_residual(clean_trace, share), cancel_residual(clean_trace, share)
@@ -64,7 +64,7 @@ class TestCancellation:
             terms / total
         )
 
-    def test_is_never_below_one(self, trace):
+    def test_cancellation_is_never_below_one(self, trace):
         graph, _ = classify_traces(trace("ms_graph"), trace("v6.0_api_stack_summary"))
         assert (compute_cancellation(graph) >= 1).all()
 
@@ -79,7 +79,7 @@ class TestCancellation:
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         assert compute_cancellation(graph)[find_node(graph, LINEAR)] < 3
 
-    def test_a_difference_within_it_agrees(self, trace):
+    def test_a_difference_within_the_cancellation_agrees(self, trace):
         """1e-4 of a sum that is a thousandth of its terms is 1e-7 of the terms."""
         clean_trace = trace("pt_none")
         close = cancel_residual(clean_trace, 1e-3)
@@ -120,7 +120,7 @@ class TestCarried:
                 int(graph.target_nodes[branch]), int(graph.target_nodes[total])
             ) == pytest.approx(expected)
 
-    def test_an_activation_shows_it_whole(self, trace):
+    def test_an_activation_shows_the_whole_carried_error(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         share = build_visibility_function(graph)
         assert share(find_node(graph, SILU, "input.0"), find_node(graph, SILU)) == 1

@@ -49,22 +49,22 @@ class TestIntroduced:
         assert finding.target_ops == finding.reference_ops == (SILU,)
         assert finding.slots == (("output.0", "output.0"),)
 
-    def test_where_it_is(self, finding):
+    def test_an_introduced_finding_names_its_place(self, finding):
         assert (finding.phase, finding.scope) == ("forward", "layers.1.mlp.activation")
         assert "layers.1.mlp.activation" in finding.title
 
-    def test_how_far_apart_and_from_what(self, finding):
+    def test_an_introduced_finding_has_its_error_and_that_of_its_inputs(self, finding):
         assert finding.metrics["error"] == pytest.approx(0.05, rel=0.01)
         assert finding.metrics["norm_ratio"] == pytest.approx(1.05, rel=1e-4)
         assert finding.metrics["input_error"] < finding.tolerance < 1e-4
 
-    def test_why_it_is_believed(self, finding):
+    def test_an_introduced_finding_has_evidence_and_confidence(self, finding):
         assert "paired by structure" in finding.evidence
         assert any("nearest compared input" in reason for reason in finding.evidence)
         assert 0.5 < finding.confidence < 1
 
 
-def test_the_user_line_that_called_it_is_named(trace):
+def test_the_user_line_that_called_the_op_is_named(trace):
     clean_trace = trace("pt_none")
     finding = get_only_finding(
         locate_divergence(scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace)
@@ -137,7 +137,7 @@ class TestLeaves:
         assert finding.kind == "input"
         assert EMBEDDING in finding.reference_ops
 
-    def test_they_come_before_any_op(self, trace):
+    def test_inputs_and_parameters_come_before_any_op(self, trace):
         """A bias of the last layer explains less than an op of the first, but is reported first."""
         clean_trace = trace("pt_none")
         norm = "Functional.layer_norm.8.forward"
@@ -186,7 +186,7 @@ class TestTypes:
         assert finding.kind == "dtype"
         assert "one side computes in bfloat16" in finding.title
 
-    def test_a_larger_one_is_a_fault(self, trace):
+    def test_a_larger_difference_is_a_fault(self, trace):
         clean_trace = trace("pt_none")
         fault = edit_tensors(
             scale_result(clean_trace, SILU, 1.3, and_after=True),

@@ -80,7 +80,7 @@ def test_a_gradient_comes_from_the_gradients_of_what_its_value_fed(trace):
 
 
 class TestMissingEdges:
-    def test_of_one_recorder_are_bridged_by_the_other(self, trace):
+    def test_missing_edges_of_one_recorder_are_bridged_by_the_other(self, trace):
         clean_trace = trace("pt_none")
         graph = build_graph(
             remove_tensors(clean_trace, find_outputs(clean_trace, DIVISION)), clean_trace
@@ -91,7 +91,7 @@ class TestMissingEdges:
             == 1 + build_graph(clean_trace, clean_trace).bridges["other side"]
         )
 
-    def test_of_both_recorders_are_bridged_by_the_inputs_of_the_module(self, trace):
+    def test_missing_edges_of_both_recorders_are_bridged_by_the_inputs_of_the_module(self, trace):
         clean_trace = trace("pt_none")
         cut = remove_tensors(clean_trace, find_outputs(clean_trace, DIVISION))
         graph = build_graph(cut, cut)
@@ -101,7 +101,7 @@ class TestMissingEdges:
         )
         assert graph.parents[find_node(graph, MASKED, "input.0")]
 
-    def test_are_counted_by_evidence(self, trace):
+    def test_bridged_edges_are_counted_by_evidence(self, trace):
         graph = build_graph(trace("demo_pytorch"), trace("demo_pytorch"))
         assert graph.bridges["rearranged"] >= 6, (
             "halves of queries and keys, rotated, in three layers"
@@ -123,7 +123,7 @@ class TestUnpairedValues:
             "forward",
         )
 
-    def test_it_lies_between_values_that_both_have(self, trace):
+    def test_an_unpaired_value_lies_between_values_that_both_sides_have(self, trace):
         clean_trace = trace("pt_none")
         graph = build_graph(skip_op(clean_trace, DIVISION), clean_trace)
         unpaired_node = int(

@@ -9,7 +9,7 @@ MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
 class TestABiasThatIsNotAdded:
     """The product agrees with the other side's; what is wrong is that no addition follows."""
 
-    def test_the_product_is_named_and_what_reads_it(self, trace):
+    def test_the_location_names_the_product_and_its_consumer(self, trace):
         (finding,) = locate_divergence(trace("ms_gpt2"), trace("pt_gpt2_no_bias")).findings
         assert finding.reference_ops == (PROJECTION, SCORES)
         assert [name.rpartition("/")[2] for name in finding.target_ops] == [
@@ -18,11 +18,11 @@ class TestABiasThatIsNotAdded:
         ]
         assert finding.scope == "layers.1.attention.q"
 
-    def test_whichever_side_omits_it(self, trace):
+    def test_either_side_can_omit_the_bias(self, trace):
         (finding,) = locate_divergence(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
         assert finding.target_ops == (PROJECTION, SCORES)
 
-    def test_a_linear_call_that_adds_it_itself_omits_nothing(self, trace):
+    def test_a_linear_call_that_adds_the_bias_itself_omits_nothing(self, trace):
         assert locate_divergence(trace("ms_gpt2"), trace("pt_gpt2")).findings == ()
 
 

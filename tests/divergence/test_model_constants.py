@@ -74,7 +74,7 @@ def test_a_record_that_names_few_of_its_parameters_says_nothing_of_the_others(
     )
 
 
-def test_without_a_backward_pass_and_names_it_is_a_parameter(trace: Traces) -> None:
+def test_without_a_backward_pass_and_names_a_leaf_is_a_parameter(trace: Traces) -> None:
     clean_trace = trace("v6.0_api_stack_summary")
     forward = [op for op, phase in enumerate(clean_trace.ops["phase"]) if phase == "forward"]
     assert (

@@ -37,7 +37,7 @@ def test_where_the_same_module_diverges_the_exchange_comes_first(exchanged_trace
     assert findings[0].causes[0].name == "weight-swapped"
 
 
-def test_where_nothing_diverges_it_is_another_naming(exchanged_trace, clean_trace):
+def test_exchanged_names_are_no_finding_if_nothing_diverges(exchanged_trace, clean_trace):
     assert locate_divergence(exchanged_trace, clean_trace).verdict == "aligned"
 
 

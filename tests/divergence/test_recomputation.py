@@ -67,13 +67,13 @@ def recompute(target, reference, name):
 
 class TestError:
     @pytest.mark.parametrize("name", [LINEAR, SILU, SOFTMAX, RESIDUAL, RSQRT, MEAN])
-    def test_of_what_was_recorded_is_rounding(self, clean_trace, name):
+    def test_the_error_of_recorded_values_is_rounding(self, clean_trace, name):
         recomputation = recompute(clean_trace, clean_trace, name)
         assert 0 < recomputation.reference_error < 1e-6
         assert recomputation.target_error == recomputation.reference_error
         assert recomputation.ratio == 1
 
-    def test_of_a_target_with_errors_is_their_size(self, clean_trace):
+    def test_the_error_of_a_wrong_target_is_the_size_of_its_errors(self, clean_trace):
         recomputation = recompute(
             perturb(clean_trace, LINEAR, "output.0", 1e-4), clean_trace, LINEAR
         )
@@ -92,12 +92,16 @@ class TestAmplification:
     @pytest.mark.parametrize(
         ("name", "smallest", "largest"), [(LINEAR, 0.5, 2), (SILU, 0.5, 3), (RSQRT, 0.4, 0.6)]
     )
-    def test_is_three_times_the_condition_number(self, clean_trace, name, smallest, largest):
+    def test_the_amplification_is_three_times_the_condition_number(
+        self, clean_trace, name, smallest, largest
+    ):
         """rsqrt halves a relative error; a product of random vectors keeps it."""
         recomputation = recompute(perturb(clean_trace, name, "input.0"), clean_trace, name)
         assert 3 * smallest < recomputation.amplification < 3 * largest
 
-    def test_of_a_sum_that_cancels_is_how_much_smaller_it_is_than_its_terms(self, clean_trace):
+    def test_the_amplification_of_a_sum_that_cancels_is_three_times_terms_over_sum(
+        self, clean_trace
+    ):
         first = load_array(clean_trace, RESIDUAL, "input.0")
         close = set_array(clean_trace, RESIDUAL, "input.1", -0.999 * first)
         close = set_array(
@@ -106,7 +110,7 @@ class TestAmplification:
         recomputation = recompute(perturb(close, RESIDUAL, "input.0"), close, RESIDUAL)
         assert recomputation.amplification == pytest.approx(3 * 1000, rel=0.1)
 
-    def test_is_the_same_every_time(self, clean_trace):
+    def test_the_amplification_is_the_same_every_time(self, clean_trace):
         target = perturb(clean_trace, SILU, "input.0")
         assert recompute(target, clean_trace, SILU) == recompute(target, clean_trace, SILU)
 

@@ -45,23 +45,23 @@ def diverged_states(trace):
 
 class TestTwoEqualRuns:
     @pytest.mark.parametrize("name", ["pt_none", "ms_mf_none", "demo_pytorch"])
-    def test_agree_wherever_they_can_be_compared(self, trace, name):
+    def test_two_equal_runs_agree_wherever_they_can_be_compared(self, trace, name):
         graph, states = classify_traces(trace(name), trace(name))
         comparable = graph.comparison.pairs["comparable"].to_numpy()
         assert set(states.state[: len(comparable)][comparable]) == {"agreeing"}
 
-    def test_agree_with_noise_too(self, trace):
+    def test_two_equal_runs_agree_with_noise_too(self, trace):
         _, states = classify_traces(add_noise(trace("pt_none"), 1e-6), trace("pt_none"))
         assert set(states.state) == {"agreeing"}
 
 
 class TestADivergence:
-    def test_is_introduced_once(self, diverged_states):
+    def test_a_divergence_is_introduced_once(self, diverged_states):
         graph, states, flow = diverged_states
         introduced = np.flatnonzero(states.state == "introduced")
         assert introduced.tolist() == [graph.target_nodes[find_value(flow, SILU, "output.0")]]
 
-    def test_is_propagated_to_what_is_computed_from_it(self, diverged_states, trace):
+    def test_a_divergence_is_propagated_to_all_computed_values(self, diverged_states, trace):
         graph, states, flow = diverged_states
         changed = {flow.tensor_class[row] for row in find_dependents(trace("pt_none"), SILU)}
         changed -= {find_value(flow, SILU, "output.0")}
@@ -73,7 +73,7 @@ class TestADivergence:
         other_nodes = [graph.target_nodes[v] for v in range(len(flow.classes)) if v not in changed]
         assert {states.state[n] for n in other_nodes} == {"agreeing"}
 
-    def test_remembers_the_agreement_above_it(self, diverged_states):
+    def test_a_divergence_knows_the_agreeing_values_above_it(self, diverged_states):
         graph, states, flow = diverged_states
         ancestry = states.ancestry[graph.target_nodes[find_value(flow, SILU, "output.0")]]
         assert ancestry.ancestors == (graph.target_nodes[find_value(flow, GATE, "output.0")],)
@@ -81,7 +81,7 @@ class TestADivergence:
         assert not ancestry.has_diverged
         assert ancestry.unpaired_nodes == ()
 
-    def test_says_how_far_apart_what_it_was_computed_from_is(self, diverged_states):
+    def test_a_value_computed_from_a_divergence_has_the_error_of_its_input(self, diverged_states):
         graph, states, flow = diverged_states
         descendant = states.ancestry[graph.target_nodes[find_value(flow, DOWN, "output.0")]]
         assert descendant.has_diverged

@@ -20,7 +20,7 @@ def own_pairs(trace):
 
 
 class TestPairs:
-    def test_have_the_columns_that_are_documented(self, own_pairs):
+    def test_pairs_have_the_documented_columns(self, own_pairs):
         assert list(own_pairs.columns) == list(PAIR_COLUMNS)
 
     def test_name_the_tensors_of_both_sides(self, own_pairs):
@@ -67,7 +67,7 @@ class TestPairs:
         target = trace("ms_mf_none")
         assert "silu" in target.ops["kind"].iat[find_op(target, row["target_op"])].lower()
 
-    def test_have_a_state(self, trace):
+    def test_every_pair_has_a_state(self, trace):
         clean_trace = trace("pt_none")
         pairs = locate_divergence(
             scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
@@ -111,7 +111,7 @@ class TestUnmatched:
         reasons = self.list_reasons(skip_op(diverged_trace, DIVISION), clean_trace, "reference")
         assert reasons == {DIVISION: "region: between values that agree and values that differ"}
 
-    def test_the_side_that_has_it_is_named(self, trace):
+    def test_the_side_that_has_an_unmatched_op_is_named(self, trace):
         clean_trace = trace("pt_none")
         assert set(self.list_reasons(clean_trace, skip_op(clean_trace, DIVISION), "target")) == {
             DIVISION

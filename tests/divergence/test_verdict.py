@@ -48,7 +48,7 @@ class TestAligned:
 
 
 class TestDiverged:
-    def test_if_anything_was_introduced(self, trace):
+    def test_the_verdict_is_diverged_if_anything_was_introduced(self, trace):
         clean_trace = trace("pt_none")
         result = locate_divergence(
             scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
@@ -66,24 +66,24 @@ class TestDiverged:
 
 
 class TestInconclusive:
-    def test_if_less_was_compared_than_is_wanted(self, trace):
+    def test_the_verdict_is_inconclusive_if_too_little_was_compared(self, trace):
         result = locate_divergence(trace("pt_none"), trace("pt_none"), min_coverage=1.01)
         assert result.verdict == "inconclusive"
         assert result.notes[0].startswith("only 100% of the target's forward ops could be compared")
 
-    def test_if_there_is_no_forward_pass(self, trace):
+    def test_the_verdict_is_inconclusive_if_there_is_no_forward_pass(self, trace):
         backward = select_phases(trace("pt_none"), "backward")
         result = locate_divergence(backward, backward)
         assert result.verdict == "inconclusive"
         assert any("no forward op" in note for note in result.notes)
 
-    def test_if_the_dumps_are_of_different_models(self, trace):
+    def test_the_verdict_is_inconclusive_if_the_dumps_are_of_different_models(self, trace):
         """Nearly nothing has a partner: what differs then means nothing."""
         result = locate_divergence(trace("ms_graph"), trace("pt_none"))
         assert result.verdict == "inconclusive"
         assert "are these dumps of one model?" in result.notes[0]
 
-    def test_if_one_side_has_checksums_alone(self, trace):
+    def test_the_verdict_is_inconclusive_if_one_side_has_only_checksums(self, trace):
         result = locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5"))
         assert result.verdict == "inconclusive"
         assert "the reference recorded only checksums" in result.notes[0]
@@ -118,30 +118,30 @@ class TestNotes:
 
 
 class TestNoiseFloor:
-    def test_is_the_median_error_of_what_agrees(self, trace):
+    def test_the_noise_floor_is_the_median_error_of_agreeing_pairs(self, trace):
         quiet, loud = (
             locate_divergence(add_noise(trace("pt_none"), size), trace("pt_none")).noise_floor
             for size in (2e-7, 1e-6)
         )
         assert loud == pytest.approx(5 * quiet, rel=0.2)
 
-    def test_is_zero_if_all_is_equal(self, trace):
+    def test_the_noise_floor_is_zero_if_all_is_equal(self, trace):
         assert locate_divergence(trace("pt_none"), trace("pt_none")).noise_floor == 0
 
-    def test_is_unknown_if_nothing_agrees(self, trace):
+    def test_the_noise_floor_is_unknown_if_nothing_agrees(self, trace):
         assert math.isnan(
             locate_divergence(trace("ms_graph"), trace("v6.0_api_stack_md5")).noise_floor
         )
 
 
 class TestSides:
-    def test_are_the_two_dumps_in_figures(self, trace):
+    def test_the_sides_are_the_two_dumps_in_figures(self, trace):
         result = locate_divergence(trace("ms_mf_none"), trace("pt_none"))
         assert (result.target.ops, result.reference.ops) == (584, 351)
         assert result.target.source == trace("ms_mf_none").source
         assert result.reference.tensors == len(trace("pt_none").tensors)
 
-    def test_carry_the_problems_of_their_reader(self, trace):
+    def test_the_sides_have_the_problems_of_their_reader(self, trace):
         clean_trace = trace("pt_none")
         problem = Problem("dump.json", "cut off")
         result = locate_divergence(replace(clean_trace, problems=(problem,)), clean_trace)

@@ -39,7 +39,7 @@ def pair(request: pytest.FixtureRequest, draw_pair: Callable[[str, str], DrawnPa
 # What holds of every drawing.
 
 
-def test_the_first_findings_have_one_each(pair: DrawnPair) -> None:
+def test_the_first_findings_have_one_context_each(pair: DrawnPair) -> None:
     _, result_, contexts = pair
     first_findings = result_.findings[:MAX_FINDINGS]
     assert [context.rank for context in contexts] == [finding.rank for finding in first_findings]
@@ -63,7 +63,7 @@ def test_data_flows_down_along_edges_of_drawn_ops(pair: DrawnPair) -> None:
                 assert side.nodes[edge.producer].level < side.nodes[edge.consumer].level
 
 
-def test_it_stays_small_and_every_op_is_in_it_once(pair: DrawnPair) -> None:
+def test_a_context_stays_small_and_has_every_op_once(pair: DrawnPair) -> None:
     for context in pair[2]:
         for side in (context.target, context.reference):
             assert 1 < len(side.nodes) <= MAX_OPS

@@ -68,7 +68,7 @@ class TestRecorded:
 class TestInferred:
     """MindSpore's graph mode: no record says whose gradient a backward op computes."""
 
-    def test_it_is_the_gradient_that_the_other_framework_recorded(self, clean_pairs):
+    def test_the_inferred_gradient_is_the_one_that_the_other_framework_recorded(self, clean_pairs):
         alignment, partner = clean_pairs
         gradients_t, gradients_r = (
             compute_gradients(alignment.target),
@@ -98,7 +98,7 @@ class TestInferred:
         assert len(gradient_pairs) > 40
         assert [pair for pair in gradient_pairs if partner[pair[0]] != pair[1]] == []
 
-    def test_most_values_that_the_other_framework_has_a_gradient_of_have_one(self, clean_pairs):
+    def test_most_values_with_a_gradient_in_the_other_framework_have_one(self, clean_pairs):
         alignment, partner = clean_pairs
         gradients_t, gradients_r = (
             compute_gradients(alignment.target),

@@ -46,7 +46,7 @@ class TestEveryDump:
         assert sum(len(flow.get_tensor_ids(o)) for o in range(len(flow.trace.ops))) == len(ops)
         assert all((ops[flow.get_tensor_ids(o)] == o).all() for o in range(len(flow.trace.ops)))
 
-    def test_a_tensor_of_the_class_represents_it(self, flow, name):
+    def test_every_class_is_represented_by_one_of_its_tensors(self, flow, name):
         flow = flow(name)
         assert flow.tensor_class[flow.classes["tensor"]].tolist() == list(range(len(flow.classes)))
 
@@ -62,7 +62,7 @@ class TestModuleCalls:
     CALL = "Module.model.layers.1.self_attn.q_proj.Linear.forward.0"
     INSIDE = "Functional.linear.7.forward"
 
-    def test_it_reads_and_writes_the_same_values(self, flow):
+    def test_a_module_call_reads_and_writes_the_values_of_its_ops(self, flow):
         flow = flow("pt_none")
         assert list_written(flow, self.CALL) == list_written(flow, self.INSIDE)
         assert (
@@ -75,7 +75,7 @@ class TestModuleCalls:
         (value,) = list_written(flow, self.CALL)
         assert flow.producers[value] == find_op(flow.trace, self.INSIDE)
 
-    def test_it_is_the_producer_if_nothing_inside_was_recorded(self, trace):
+    def test_a_module_call_is_the_producer_if_nothing_inside_was_recorded(self, trace):
         flow = build_flow(remove_ops(trace("pt_none"), self.INSIDE))
         (value,) = list_written(flow, self.CALL)
         assert flow.producers[value] == find_op(flow.trace, self.CALL)
@@ -98,7 +98,7 @@ class TestParameters:
         assert flow.classes["gradient_of"].iat[gradient] == "model.layers.1.mlp.up_proj.weight"
         assert flow.classes["phase"].iat[gradient] == "backward"
 
-    def test_mindspore_writes_them_as_ops_but_nothing_makes_them(self, flow):
+    def test_mindspore_writes_parameters_as_ops_but_they_have_no_producer(self, flow):
         flow = flow("ms_graph")
         ops = np.flatnonzero((flow.trace.ops["kind"] == "Parameter").to_numpy())
         assert len(ops) == 41
@@ -141,7 +141,7 @@ class TestGradients:
         gradient = find_tensor(flow.trace, "Functional.linear.12.backward", "input.0")
         assert flow.recorded_gradients[output] == flow.tensor_class[gradient]
 
-    def test_every_linear_layer_has_one(self, flow):
+    def test_every_linear_layer_has_a_gradient(self, flow):
         flow = flow("pt_none")
         calls = [o for o, kind in enumerate(flow.trace.ops["kind"]) if kind == "Functional.linear"]
         forward = [o for o in calls if flow.phases[o] == "forward"]
@@ -188,7 +188,7 @@ class TestDataflowGraph:
             "nearly everything is computed from the embedding"
         )
 
-    def test_of_an_api_dump_equal_values_prove_it(self, trace, flow):
+    def test_equal_values_prove_the_edges_of_an_api_dump(self, trace, flow):
         assert trace("pt_none").graph.number_of_edges() == 0
         inferred_graph = flow("pt_none").graph
         names = dict(inferred_graph.nodes(data="name"))

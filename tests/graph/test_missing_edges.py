@@ -68,7 +68,7 @@ class TestNoMissingProducer:
         assert len(flow.consumers[shared]) >= 4
         assert not has_missing_producer(flow, shared)
 
-    def test_there_is_no_bridge_to_them(self, flow):
+    def test_there_is_no_bridge_to_values_without_a_missing_producer(self, flow):
         flow = flow("pt_none")
         weight = flow.tensor_class[
             find_tensor(flow.trace, "Functional.linear.7.forward", "input.1")
@@ -83,7 +83,7 @@ def test_a_result_that_was_not_recorded_has_a_missing_producer(trace, name):
 
 
 @pytest.mark.parametrize("name", LAYER)
-def test_it_comes_from_the_inputs_of_the_module_call_around_it(trace, name):
+def test_a_missing_producer_is_bridged_by_the_inputs_of_its_module_call(trace, name):
     flow, value = remove_result(trace("pt_none"), name)
     bridge = find_bridge(flow, value)
     assert bridge.evidence == "module call"
@@ -95,7 +95,7 @@ def test_it_comes_from_the_inputs_of_the_module_call_around_it(trace, name):
     )
 
 
-def test_between_modules_it_comes_from_the_latest_value(trace):
+def test_a_missing_producer_between_modules_is_bridged_by_the_latest_value(trace):
     flow, value = remove_result(trace("pt_none"), "Functional.layer_norm.2.forward")
     bridge = find_bridge(flow, value)
     assert bridge.evidence == "order"

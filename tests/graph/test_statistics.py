@@ -21,7 +21,7 @@ def compute_with_numpy(array):
 
 
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4), elements=FLOATS))
-def test_they_are_what_numpy_says(array):
+def test_statistics_equal_those_of_numpy(array):
     high, low, mean, norm = compute_with_numpy(array)
     numbers = compute_statistics(array)
     assert numbers[:2] == (high, low)
@@ -31,7 +31,7 @@ def test_they_are_what_numpy_says(array):
 
 
 @given(DTYPES, st.data())
-def test_of_any_type(dtype, data):
+def test_statistics_of_every_dtype_are_computed(dtype, data):
     finite = {"allow_nan": False, "allow_infinity": False} if np.dtype(dtype).kind == "f" else {}
     elements = hnp.from_dtype(np.dtype(dtype), **finite)
     array = data.draw(hnp.arrays(dtype, st.integers(1, 50), elements=elements))
@@ -45,7 +45,7 @@ def test_of_any_type(dtype, data):
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-20, 1e19, 1e30, 3e38])
-def test_of_float32_of_any_magnitude(scale):
+def test_statistics_of_float32_of_any_magnitude_are_accurate(scale):
     """Sums of squares leave float32 long before the values do."""
     array = (np.linspace(0.5, 1, 100) * scale).astype(np.float32)
     numbers = compute_statistics(array)
@@ -79,7 +79,7 @@ def test_a_view_has_those_of_what_it_views_but_for_summation_order(array, axes):
 
 @pytest.mark.parametrize("place", [0, 70_000, 199_999])
 class TestNotFinite:
-    def test_nan_sticks_to_all_of_them(self, place):
+    def test_one_nan_makes_all_four_statistics_nan(self, place):
         array = np.ones(200_000, dtype=np.float32)
         array[place] = np.nan
         *numbers, nonfinite = compute_statistics(array)
@@ -120,7 +120,7 @@ class TestCompletingATrace:
         with_file = tensors[(tensors["file"] != "") & (tensors["size"] > 0)]
         assert with_file[list(STATISTICS)].notna().all().all()
 
-    def test_they_are_those_of_the_file(self, trace):
+    def test_completed_statistics_are_those_of_the_file(self, trace):
         tensors, _ = complete_statistics(trace)
         rows = np.flatnonzero(tensors["file"] != "")[::100]
         for row in rows.tolist():

@@ -82,13 +82,13 @@ class TestSameValues:
             build_table([array, np.concatenate([array, array])]), False
         ).tolist() == [0, 1]
 
-    def test_norms_summed_in_bfloat16_are_compared_as_exactly_as_that(self):
+    def test_norms_summed_in_bfloat16_are_compared_with_its_precision(self):
         rows = build_table([draw_array(0), draw_array(0)], dtype=["bfloat16", "bfloat16"])
         rows.loc[1, "norm"] *= 1 + 2**-8
         assert assign_classes(rows, True).tolist() == [0, 0]
         assert assign_classes(rows, False).tolist() == [0, 1]
 
-    def test_what_was_not_recorded_does_not_part_them(self):
+    def test_missing_statistics_do_not_separate_equal_values(self):
         rows = build_table([draw_array(0), draw_array(0)])
         rows.loc[1, ["mean", "norm"]] = np.nan
         assert assign_classes(rows, False).tolist() == [0, 0]
@@ -134,7 +134,7 @@ class TestWhatTheDumpItselfSays:
         assert flag_immediates(rows).tolist() == [True, False]
         assert assign_classes(rows, False).tolist() == [-1, 0]
 
-    def test_a_table_of_constants_has_one(self):
+    def test_a_table_of_constants_has_a_class(self):
         rows = build_table([draw_array(0, (64,))], constant=[True])
         assert assign_classes(rows, False).tolist() == [0]
 

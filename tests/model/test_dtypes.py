@@ -1,4 +1,4 @@
-"""Spellings of dtypes, and one notion of a masking constant for all that compares numbers."""
+"""Names of dtypes, and one definition of a masking constant for all comparisons."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,12 @@ from dumpdiff.alignment.values import Fingerprints, compute_distances
 from dumpdiff.comparison.metrics import compute_metrics
 from dumpdiff.graph.statistics import STATISTICS, compute_statistics
 from dumpdiff.graph.value_classes import count_evidence
-from dumpdiff.model.dtypes import LONE_MASK_MAGNITUDE, MASK_MAGNITUDE, normalize_dtype, get_unit_roundoff
+from dumpdiff.model.dtypes import (
+    LONE_MASK_MAGNITUDE,
+    MASK_MAGNITUDE,
+    get_unit_roundoff,
+    normalize_dtype,
+)
 
 MASKS = [
     -1e4,
@@ -20,8 +25,8 @@ MASKS = [
 
 def draw_scores(mask: float, noise: float = 0.0, scale: float = 1.0) -> np.ndarray:
     rng = np.random.default_rng(5)
-    plain = rng.standard_normal((8, 32, 32)).astype(np.float32)
-    noisy = plain * (1 + np.float32(noise) * rng.standard_normal(plain.shape).astype(np.float32))
+    values = rng.standard_normal((8, 32, 32)).astype(np.float32)
+    noisy = values * (1 + np.float32(noise) * rng.standard_normal(values.shape).astype(np.float32))
     return np.where(
         np.triu(np.ones((32, 32), bool), 1), np.float32(mask), np.float32(scale) * noisy
     )
@@ -36,33 +41,33 @@ def build_table(*arrays: np.ndarray) -> pd.DataFrame:
 
 @pytest.mark.parametrize("mask", MASKS)
 class TestMask:
-    def test_it_sets_no_scale_for_whole_tensors(self, mask):
-        assert compute_metrics(draw_scores(mask, 1e-2), draw_scores(mask), 0.0).relative_l2 == pytest.approx(
-            1e-2, rel=0.05
-        )
+    def test_a_mask_sets_no_scale_for_whole_tensors(self, mask):
+        assert compute_metrics(
+            draw_scores(mask, 1e-2), draw_scores(mask), 0.0
+        ).relative_l2 == pytest.approx(1e-2, rel=0.05)
 
-    def test_it_sets_no_scale_for_statistics(self, mask):
+    def test_a_mask_sets_no_scale_for_statistics(self, mask):
         sides = [
             Fingerprints.from_table(build_table(array))
             for array in (draw_scores(mask, scale=1.01), draw_scores(mask))
         ]
-        shown = build_table(draw_scores(mask))
-        assert shown["min"].iat[0] < -MASK_MAGNITUDE
-        one = np.array([0])
-        assert compute_distances(sides[0], one, sides[1], one)[0] == pytest.approx(1e-2, rel=0.05)
+        statistics = build_table(draw_scores(mask))
+        assert statistics["min"].iat[0] < -MASK_MAGNITUDE
+        row = np.array([0])
+        assert compute_distances(sides[0], row, sides[1], row)[0] == pytest.approx(1e-2, rel=0.05)
 
-    def test_it_is_no_evidence(self, mask):
+    def test_a_mask_is_no_evidence(self, mask):
         assert (
             build_table(draw_scores(mask))["evidence"].iat[0] <= 2
         )  # the maximum, and a mean that the weakest mask leaves small
 
 
 def test_a_lone_large_number_is_an_outlier_unless_float16_could_not_hold_it():
-    plain = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
+    values = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
     for lone, masked in ((-1.1 * MASK_MAGNITUDE, False), (-1.1 * LONE_MASK_MAGNITUDE, True)):
-        outlier, moved = plain.copy(), plain.copy()
-        outlier[7], moved[7] = lone, 1.001 * lone
-        assert (compute_metrics(moved, outlier, 0.0).relative_l2 == 0) == masked
+        outlier, changed = values.copy(), values.copy()
+        outlier[7], changed[7] = lone, 1.001 * lone
+        assert (compute_metrics(changed, outlier, 0.0).relative_l2 == 0) == masked
 
 
 def test_unit_roundoff_is_half_the_gap_above_one():
@@ -71,7 +76,7 @@ def test_unit_roundoff_is_half_the_gap_above_one():
     assert get_unit_roundoff("int64") == 0
 
 
-def test_one_name_for_every_spelling():
-    assert {normalize_dtype(text) for text in ("torch.float16", "Half", "fp16", "mindspore.float16")} == {
-        "float16"
-    }
+def test_every_spelling_has_one_name():
+    assert {
+        normalize_dtype(text) for text in ("torch.float16", "Half", "fp16", "mindspore.float16")
+    } == {"float16"}

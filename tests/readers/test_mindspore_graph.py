@@ -119,7 +119,7 @@ class TestIr:
 
 
 class TestBothFiles:
-    def test_they_describe_the_same_graph(self, graphs: Path):
+    def test_text_and_protobuf_describe_the_same_graph(self, graphs: Path):
         """Text and protobuf agree on every node, input list and parameter of a real graph."""
         pb = read_pb(graphs / "ms_output_trace_code_graph_0.pb")
         ir = read_ir(graphs / "ms_output_trace_code_graph_0.ir")

@@ -74,6 +74,6 @@ def test_backward_calls_are_numbered_as_msprobe_does(
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_tensor_of_a_trace_is_one_of_them(files: dict[str, Path], name: str) -> None:
+def test_every_tensor_of_a_trace_is_a_leaf(files: dict[str, Path], name: str) -> None:
     leaf_names = {leaf for leaves in read_entry_leaves(files[name]).values() for leaf in leaves}
     assert set(list_leaf_names(read(files[name]))) <= leaf_names

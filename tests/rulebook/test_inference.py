@@ -28,7 +28,7 @@ class TestOperators:
         assert rules.resolve_kind("FrobSwish") == "silu"
         assert "silu: {members: [FrobSwish]}  # seen 7 times" in text
 
-    def test_whichever_side_it_is_on(self, tmp_path: Path) -> None:
+    def test_an_unknown_kind_is_inferred_on_either_side(self, tmp_path: Path) -> None:
         _, rules = infer_rules(tmp_path, Equivalence(("MatMul",), ("Torch.frobnicate",), 1))
         assert rules.resolve_kind("Torch.frobnicate") == "matmul"
 
@@ -108,7 +108,7 @@ class TestScopes:
         ],
     )
     @pytest.mark.parametrize("turned", [False, True])
-    def test_both_names_become_one(
+    def test_two_names_of_one_scope_become_one(
         self, tmp_path: Path, unknown_name: str, known_name: str, turned: bool
     ) -> None:
         pair = (known_name, unknown_name) if turned else (unknown_name, known_name)

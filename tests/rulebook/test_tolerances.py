@@ -16,7 +16,7 @@ def test_the_clean_pairs_measured_are_within_tolerance(rules: Rules) -> None:
     assert rules.compute_tolerance("bfloat16", "float32", "add") > 2e-2
 
 
-def test_the_faults_measured_are_not(rules: Rules) -> None:
+def test_the_measured_faults_exceed_the_tolerance(rules: Rules) -> None:
     assert (
         rules.compute_tolerance("float32", "float32", "matmul", 4096) < 1.8e-3 / 10
     )  # eps 1e-5 against 1e-3 in a norm

@@ -64,7 +64,7 @@ def test_a_yaml_and_a_script_that_say_the_same_agree(pair: tuple[Settings, Setti
     assert len(comparison.select_rows("agree")) > 60
 
 
-def test_it_is_symmetric(pair: tuple[Settings, Settings]) -> None:
+def test_the_comparison_is_symmetric(pair: tuple[Settings, Settings]) -> None:
     forth, back = compare(*pair), compare(*reversed(pair))
     assert [o.state for o in forth.rows] == [o.state for o in back.rows]
 

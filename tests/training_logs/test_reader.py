@@ -30,7 +30,11 @@ def read_written_log(tmp_path: Path, text: str, name: str = "run.log") -> Curves
 
 def test_megatron_prints_the_rate_of_the_next_step() -> None:
     curves = read_log(LOGS / "megatron_0.12.log")
-    assert (curves.format, curves.format_variant, curves.rate_of) == ("megatron", "before core 0.16", "next")
+    assert (curves.format, curves.format_variant, curves.rate_of) == (
+        "megatron",
+        "before core 0.16",
+        "next",
+    )
     assert curves.steps.tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(curves.loss, LOSSES)
     np.testing.assert_allclose(curves.rate[:2], [5e-4, 1e-3])
@@ -114,7 +118,11 @@ def test_auxiliary_losses_are_separate_from_the_loss_of_the_model(tmp_path: Path
 
 def test_mindspore_transformers_prints_the_rate_that_was_used() -> None:
     curves = read_log(LOGS / "mindformers_1.7.log")
-    assert (curves.format, curves.rate_of, curves.format_variant) == ("mindformers", "used", "6 decimals")
+    assert (curves.format, curves.rate_of, curves.format_variant) == (
+        "mindformers",
+        "used",
+        "6 decimals",
+    )
     assert curves.steps.tolist() == list(range(1, 17))
     assert curves.loss[:2].tolist() == [4.143459, 4.181364]
     assert curves.rate[:3].tolist() == [0.0, 0.005, 0.01]
@@ -147,7 +155,7 @@ def test_step_numbers_that_restart_in_a_resumed_run_are_continued() -> None:
         "{ step:[    3/    8], loss: 4.123, per_step_time: 5ms, lr: 0.01",
     ],
 )
-def test_every_era_of_mindspore_transformers_is_read(tmp_path: Path, line: str) -> None:
+def test_every_format_variant_of_mindspore_transformers_is_read(tmp_path: Path, line: str) -> None:
     curves = read_written_log(tmp_path, line + "\n")
     assert (curves.steps.tolist(), curves.loss.tolist(), curves.rate.tolist()) == (
         [3],

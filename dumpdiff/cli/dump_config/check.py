@@ -55,7 +55,15 @@ def check(
     )
     target = f"MindSpore {ms_version} on {backend}"
     if as_json:
-        rows = [violation._asdict() for violation in violations]
+        rows = [
+            {
+                "rule": violation.rule,
+                "field": violation.field,
+                "severity": violation.severity,
+                "message": violation.message,
+            }
+            for violation in violations
+        ]
         document = {"file": file, "target": target, "violations": rows}
         click.echo(json.dumps(document, indent=1))
     elif violations:

@@ -36,7 +36,7 @@ JSON, CSV and the exit code are always complete; -q and -v filter what is printe
 @click.option(
     "--rules-out",
     metavar="FILE",
-    help="Write names that the rules did not know as rules for --rules.",
+    help="Write new rules for unknown names; pass them to --rules.",
 )
 @options.json_file
 @click.option(
@@ -67,7 +67,7 @@ def compare(
     any combination. Shards are joined; fused, stacked, transposed and renamed parameters are
     compared with their counterparts.
 
-    A FILE of - writes to standard output, and the report for people to standard error.
+    If FILE is -, it is written to standard output and the text report to standard error.
     """
     files = {"json": json_file, "csv": csv_file, "html": html_file}
     check_files({**files, "rules": rules_out})

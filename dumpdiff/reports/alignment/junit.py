@@ -43,7 +43,9 @@ def _build_coverage_suite(result: Result) -> ET.Element:
         for phase, figures in phases.items():
             if figures["ops"]:
                 compared = f"{figures['compared']:g} of {figures['ops']:g} ops compared"
-                lines.append(f"{side_name}, {phase}: {compared}, {format_percent(figures['share'])}")
+                lines.append(
+                    f"{side_name}, {phase}: {compared}, {format_percent(figures['share'])}"
+                )
     case = build_case("dumpdiff", "enough could be compared", lines)
     if result.verdict == "inconclusive":
         set_outcome(case, "error", format_headline(result), "inconclusive", result.notes)

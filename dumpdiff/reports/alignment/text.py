@@ -211,7 +211,9 @@ def _list_unmatched(unmatched: pd.DataFrame, view: View) -> Table:
 
 
 def _build_learned(result: Result) -> Table:
-    table = _build_table("learned: target", "reference", "seen", numeric=("seen",))
+    table = _build_table(
+        "learned equivalences: target", "reference", "occurrences", numeric=("occurrences",)
+    )
     for equivalence in result.learned:
         target_kinds = _fold(", ".join(equivalence.target))
         reference_kinds = _fold(", ".join(equivalence.reference))

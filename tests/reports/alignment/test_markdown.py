@@ -143,7 +143,7 @@ def test_hostile_names_stay_text() -> None:
     assert page.text.count("a|b<script>alert(1)</script>`@user`") >= 8
 
 
-def test_it_fits_into_one_comment_however_long_the_names() -> None:
+def test_the_report_fits_into_one_comment_however_long_the_names() -> None:
     long = replace(
         FINDING, title="|" * 10**5, target_ops=("|" * 10**4,) * 24, evidence=("`" * 10**5,) * 50
     )

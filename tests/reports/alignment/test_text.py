@@ -38,7 +38,7 @@ def test_quiet_prints_the_first_line_alone() -> None:
     assert print_report(make_result(), quiet=True) == format_headline(make_result()) + "\n"
 
 
-def test_then_comes_a_line_for_each_side_however_narrow() -> None:
+def test_each_side_has_a_line_however_narrow_the_terminal() -> None:
     lines = print_report(make_result(), width=40).splitlines()
     assert lines[2] == (
         "target     mindspore, npy and graph, step 0, rank 0, graph 0: "

@@ -44,7 +44,7 @@ def test_the_answer_comes_first(browser: Browser, triaged: TriageResult, page: b
     assert browser.find("#failure").is_displayed() is False
 
 
-def test_the_strip_has_every_stage_and_leads_to_it(browser: Browser, page: bytes) -> None:
+def test_the_strip_has_every_stage_and_a_link_to_it(browser: Browser, page: bytes) -> None:
     browser.open(page)
     assert tuple(browser.read_texts(".strip strong")) == STAGES
     assert browser.read_texts(".strip .inconclusive small") == ["inconclusive"]

@@ -52,7 +52,7 @@ def test_hostile_text_does_nothing(weights_only: TriageResult) -> None:
     assert "cat '```\\n# heading'" in page.text
 
 
-def test_it_fits_into_one_comment(triaged: TriageResult) -> None:
+def test_the_report_fits_into_one_comment(triaged: TriageResult) -> None:
     many = tuple(f"layers.{i}.{'x' * 400}" for i in range(1000))
     decision = replace(
         triaged.decision, evidence=many, other_differences=many, missing=many, headline="h" * 9000

@@ -68,12 +68,12 @@ def test_the_schema_itself_is_valid_and_of_these_versions() -> None:
         assert definition["properties"]["schema_version"]["const"] == version, name
 
 
-def test_a_triage_of_all_stages_follows_it(document: dict[str, Any]) -> None:
+def test_a_triage_of_all_stages_follows_the_schema(document: dict[str, Any]) -> None:
     check(document)
     assert set(document["results"]) == set(RESULTS)
 
 
-def test_a_triage_of_one_stage_follows_it(weights_only: TriageResult) -> None:
+def test_a_triage_of_one_stage_follows_the_schema(weights_only: TriageResult) -> None:
     check(write_json(weights_only))
 
 

@@ -14,8 +14,9 @@ from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
 
-#: Upper limits of error / tolerance of each class but the last, which has none. The first two classes
-#: are agreement (up to 1), the other six are difference. Each limit is ten times the one before.
+#: Upper limits of error / tolerance of each class but the last, which has none. The first two
+#: classes are agreement (up to 1), the other six are difference. Each limit is ten times the one
+#: before.
 _LIMITS = (0.1, 1.0, 10.0, 1e2, 1e3, 1e4, 1e5)
 CLASSES = ("a0", "a1", "p1", "p2", "p3", "p4", "p5", "p6")
 
