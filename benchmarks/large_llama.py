@@ -1,8 +1,9 @@
-"""A Llama of any size as checkpoints: written a few layers at a time, so that it may be larger than memory.
+"""A Llama of any size as checkpoints: written a few layers at a time, so that it may be larger than
+memory.
 
-``python benchmarks/large_llama.py FOLDER KIND LAYERS`` with KIND safetensors (bfloat16), copy (the same in other
-files), wide (float32) or megatron (state dicts of Megatron-LM on two tensor-parallel ranks). All hold the same weights,
-drawn layer by layer from the layer's number.
+``python benchmarks/large_llama.py FOLDER KIND LAYERS`` with KIND safetensors (bfloat16), copy (the
+same in other files), wide (float32) or megatron (state dicts of Megatron-LM on two tensor-parallel
+ranks). All hold the same weights, drawn layer by layer from the layer's number.
 """
 
 from __future__ import annotations

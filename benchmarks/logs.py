@@ -1,9 +1,10 @@
-"""How long ``dumpdiff logs`` takes on a long run: 5000 steps printed by each of 128 ranks, against one Megatron-LM log.
+"""How long ``dumpdiff logs`` takes on a long run: 5000 steps printed by each of 128 ranks, against
+one Megatron-LM log.
 
     python benchmarks/logs.py [--steps 5000] [--ranks 128] [--own]
 
-``--own``: every rank prints a loss of its own, as in pure data parallel, so that all logs must be read.
-The logs are written in the form that both frameworks print; numbers are made up.
+``--own``: every rank prints a loss of its own, as in pure data parallel, so that all logs must be
+read. The logs are written in the form that both frameworks print; numbers are made up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Record 128 calls that read and write 4 MiB each with msprobe: 1 GiB of whole tensors, of statistics and of names.
+"""Record 128 calls that read and write 4 MiB each with msprobe: 1 GiB of whole tensors, of
+statistics and of names.
 
     python benchmarks/record_large.py OUT [--noise 1e-7]
 
-A chain of layer norms with weights of their own, so that every tensor differs; ``--noise`` disturbs the first input,
-relative to it, and the real operators carry it on.
+A chain of layer norms with weights of their own, so that every tensor differs; ``--noise`` disturbs
+the first input, relative to it, and the real operators carry it on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""How large the HTML report is, how long it takes to write, and how long a browser needs until it can be used.
+"""How large the HTML report is, how long it takes to write, and how long a browser needs until it
+can be used.
 
     python benchmarks/report.py [--repeat 3]
 
-needs the package installed with ``.[test]``, and Debian's chromium and chromium-driver. Prints a Markdown table: the
-demo pair's result, then the same with its pairs repeated as further layers (tests/results.py). A page is interactive
-once its chart and tables are drawn and listen; the clock starts with the navigation. A search, a sort and a scroll are
-measured on the open page, each with the frame that shows it. Of repeated measurements the smallest counts.
+needs the package installed with ``.[test]``, and Debian's chromium and chromium-driver. Prints a
+Markdown table: the demo pair's result, then the same with its pairs repeated as further layers
+(tests/results.py). A page is interactive once its chart and tables are drawn and listen; the clock
+starts with the navigation. A search, a sort and a scroll are measured on the open page, each with
+the frame that shows it. Of repeated measurements the smallest counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""How long ``dumpdiff align`` takes, and how much memory, beside ``msprobe compare`` on the same files in the same run.
+"""How long ``dumpdiff align`` takes, and how much memory, beside ``msprobe compare`` on the same
+files in the same run.
 
     python benchmarks/speed.py [--work /tmp/dumpdiff-speed] [--only statistics] [--repeat 3]
 
-needs the package installed with ``.[test]``. Prints a Markdown table. The pairs, made once in ``--work`` (2.5 GB):
+needs the package installed with ``.[test]``. Prints a Markdown table. The pairs, made once in
+``--work`` (2.5 GB):
 
 ``statistics``  20,000 calls of statistics: a 196-layer model of tiny width, really recorded with msprobe (two minutes),
                 against the same with rounding noise of 1e-7.
@@ -11,9 +13,10 @@ needs the package installed with ``.[test]``. Prints a Markdown table. The pairs
 ``demo``        the pair that ``make demo`` runs on. It is graph mode against eager, which msprobe cannot pair at all;
                 its figure is for the PyTorch half against itself, the least that it takes for so small a dump.
 
-Time is the wall time of the whole process, start-up included; memory the peak resident size of its largest process.
-With ``--repeat`` the smallest of the repeated measurements counts: what disturbs a measurement only ever adds.
-The files are in the page cache when they are read: both programs are measured after the pair was made or read once.
+Time is the wall time of the whole process, start-up included; memory the peak resident size of its
+largest process. With ``--repeat`` the smallest of the repeated measurements counts: what disturbs a
+measurement only ever adds. The files are in the page cache when they are read: both programs are
+measured after the pair was made or read once.
 """
 
 from __future__ import annotations
@@ -98,7 +101,9 @@ def record(script: str, out: Path, *options: str) -> None:
 
 
 def measure(command: Sequence[str], log: Path) -> Measurement:
-    """Run a command to its end, with the bytecode that an installed program has; what it prints goes to a file."""
+    """Run a command to its end, with the bytecode that an installed program has; what it prints
+    goes to a file.
+    """
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     }
@@ -137,7 +142,9 @@ def list_commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int
 def select_best(
     name: str, program: str, command: list[str], done: tuple[int, ...], out: Path, repeat: int
 ) -> Measurement:
-    """The quickest of several runs. Raises SystemExit if one fails: a figure of a crash says nothing."""
+    """The quickest of several runs. Raises SystemExit if one fails: a figure of a crash says
+    nothing.
+    """
     runs = []
     for _ in range(repeat):
         run = measure(command, out / f"{program}.log")

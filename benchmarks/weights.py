@@ -1,10 +1,12 @@
-"""Memory and speed of ``dumpdiff weights`` and ``weights convert`` beside plain loops over the same files.
+"""Memory and speed of ``dumpdiff weights`` and ``weights convert`` beside plain loops over the same
+files.
 
-``python benchmarks/weights.py [--gigabytes 1] [--only REGEX] [--times 2] [--folder DIR]`` writes models of so many
-gigabytes each, see :mod:`large_llama`, compares and converts them, and does with the safetensors package and torch what
-a plain loop can. Every step runs in a process of its own; its peak memory is what the kernel says (ru_maxrss), pages of
-mapped files included. A checkpoint is made before its first step and deleted after its last: the disk holds at most
-three times --gigabytes (four with float32), and what a step writes.
+``python benchmarks/weights.py [--gigabytes 1] [--only REGEX] [--times 2] [--folder DIR]`` writes
+models of so many gigabytes each, see :mod:`large_llama`, compares and converts them, and does with
+the safetensors package and torch what a plain loop can. Every step runs in a process of its own;
+its peak memory is what the kernel says (ru_maxrss), pages of mapped files included. A checkpoint is
+made before its first step and deleted after its last: the disk holds at most three times
+--gigabytes (four with float32), and what a step writes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from large_llama import layers_of
 
 
 class Step(NamedTuple):
-    """Something to measure: which checkpoints it reads, and its program; what it writes goes to {out}."""
+    """Something to measure: which checkpoints it reads, and its program; what it writes goes to
+    {out}.
+    """
 
     reads: tuple[str, ...]
     program: str
@@ -121,7 +125,9 @@ def get_size(path: Path) -> int:
 
 
 def run(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
-    """Measure the steps one after the other, and print a line of each: the best of several times."""
+    """Measure the steps one after the other, and print a line of each: the best of several
+    times.
+    """
     print(
         f"{'':<54} {'read':>8} {'written':>8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8}", flush=True
     )

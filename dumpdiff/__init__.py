@@ -1,4 +1,5 @@
-"""dumpdiff: find where two training runs diverge. Aligns MindSpore and PyTorch dumps without a hand-written mapping.
+"""dumpdiff: find where two training runs diverge. Aligns MindSpore and PyTorch dumps without a
+hand-written mapping.
 
 Every command of the command line is a function here, with the same name and options.
 

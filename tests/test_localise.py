@@ -1,4 +1,6 @@
-"""The localisation benchmark on a small scale: its ground truth, its forms and its scores, on pairs recorded now."""
+"""The localisation benchmark on a small scale: its ground truth, its forms and its scores, on
+pairs recorded now.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ import truth  # noqa: E402
 
 pytestmark = pytest.mark.record
 
-#: Fault of fixtures/model_spec.py -> framework -> the op that is its root, as the recorder names it.
+#: Fault of fixtures/model_spec.py -> framework -> the op that is its root, as the recorder names
+#: it.
 ROOTS = {
     "eps": {"mindspore": "Add", "pytorch": "Tensor.__add__.12.forward"},
     "w1": {
@@ -185,7 +188,9 @@ class TestScore:
             verdict == ("aligned" if name.startswith("clean") else "diverged")
             for name, (verdict, _) in answers.items()
         ), answers
-        assert all(top1 for name, (_, top1) in answers.items() if not name.startswith("clean")), answers
+        assert all(top1 for name, (_, top1) in answers.items() if not name.startswith("clean")), (
+            answers
+        )
 
     def test_pairs_are_right_before_and_beyond_the_fault(self, scores):
         for one in scores:

@@ -1,4 +1,6 @@
-"""The edits of fixtures/synthesise.py are the right answers of other tests: here they are checked on a real dump."""
+"""The edits of fixtures/synthesise.py are the right answers of other tests: here they are checked
+on a real dump.
+"""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,9 @@
-"""Scripts run in a process that has imported their framework already, which takes longer than most recordings.
+"""Run scripts in a process that has already imported their framework.
 
-``python warm.py MODULE...`` imports the modules, then forks for every line that it reads, a JSON list of a file for the
-output, the script and its arguments, and answers with the exit code. Nothing has been computed before a fork: what a
-script does to the framework, the next one does not see.
+The import takes longer than most recordings. ``python warm.py MODULE...`` imports the modules, then
+forks for every line that it reads: a JSON list of a file for the output, the script and its
+arguments. It answers with the exit code. Nothing is computed before a fork, so scripts do not affect
+each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 
 class Warm:
-    """A process that has imported a framework, started when a script is first run; it ends with this one."""
+    """A process that has imported a framework; it starts with the first script and ends with us."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
@@ -59,7 +60,7 @@ def _serve(modules: list[str]) -> None:
 
 
 def _run(output: str, script: str, *arguments: str) -> None:
-    """Never returns: an exception and the end of the script both end the process, as they end any script."""
+    """Run a script and end the process, also after an exception; this never returns."""
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     for descriptor in (1, 2):
         os.dup2(file, descriptor)

@@ -1,10 +1,11 @@
-"""How often dumpdiff names the right op: faults put into one of two frameworks, recorded, compared in four forms.
+"""How often dumpdiff names the right op: faults put into one of two frameworks, recorded, compared
+in four forms.
 
     python benchmarks/localise [--only 'llama-*'] [--form tensors] [--failures] [--write]
 
-needs the package installed with ``.[test]``. Records what is missing (half an hour at first), scores what changed,
-prints the tables; ``--write`` puts them into docs/benchmarks.md. Cases that are held out are counted, and named only
-with ``--held-out``.
+needs the package installed with ``.[test]``. Records what is missing (half an hour at first),
+scores what changed, prints the tables; ``--write`` puts them into docs/benchmarks.md. Cases that
+are held out are counted, and named only with ``--held-out``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ def main() -> None:
         for case in faults.CASES
         if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])
     ]
-    requested = [recording for case in cases for side in recordings.list_recordings(case) for recording in (side, side.clean())]
+    requested = [
+        recording
+        for case in cases
+        for side in recordings.list_recordings(case)
+        for recording in (side, side.clean())
+    ]
     errors = recordings.make_recordings(requested, args.work, args.processes, _report)
     for failed_recording, error in errors.items():
         print(f"not recorded: {failed_recording.name}\n{error}", file=sys.stderr)

@@ -1,7 +1,9 @@
-"""The models of the benchmark: sizes, knobs, weights and batch, in NumPy, so that two frameworks start from equal bits.
+"""The models of the benchmark: sizes, knobs, weights and batch, in NumPy, so that two frameworks
+start from equal bits.
 
-``MODELS`` holds five decoders and a small ResNet. A :class:`Model` is everything a recording script needs. A fault
-turns a knob or changes a weight (see ``faults``); both frameworks' nets obey every knob, so it can go into either.
+``MODELS`` holds five decoders and a small ResNet. A :class:`Model` is everything a recording script
+needs. A fault turns a knob or changes a weight (see ``faults``); both frameworks' nets obey every
+knob, so it can go into either.
 
 Weights are float32, linear ones (out, in), named canonically:
 
@@ -66,16 +68,22 @@ class Layer:
 
     input_eps: float = 1e-5
     post_eps: float = 1e-5
-    input_norm_kind: str = ""  #: '' as the model has it; 'rms' or 'layer': the other arithmetic (bias only if there is one)
+    #: '' as the model has it; 'rms' or 'layer': the other arithmetic (bias only if there is one)
+    input_norm_kind: str = ""
     score_scale: float = 1.0  #: on top of 1 / sqrt(head_dim) (low rank: of head_dim + rope_dim)
     mask: str = "causal"  #: 'causal', 'none', 'shifted' (a token sees the one after it)
     rope_interleaved: bool = False  #: pairs (0, 1), (2, 3), ... in place of the two halves
     position_offset: int = 0  #: added to the positions, of RoPE or learned
-    activation: str = ""  #: '' as the model has it: silu, or gelu in the tanh form; 'silu', 'gelu_tanh', 'gelu_erf', 'relu'
+    #: '' as the model has it: silu, or gelu in the tanh form; 'silu', 'gelu_tanh', 'gelu_erf',
+    #: 'relu'
+    activation: str = ""
     softmax_half: bool = False  #: softmax computed in float16
     softmax_axis: int = -1
-    compute: str = ""  #: 'float16' or 'bfloat16': the mlp of this layer runs in it (inputs and weights cast, result cast back)
-    dropout: float = 0.0  #: on the attention output; a fixed mask from ``Model.dropout_mask``, as 1 / (1 - p) scaled
+    #: 'float16' or 'bfloat16': the mlp of this layer runs in it (inputs and weights cast, result
+    #: cast back)
+    compute: str = ""
+    #: on the attention output; a fixed mask from ``Model.dropout_mask``, as 1 / (1 - p) scaled
+    dropout: float = 0.0
     no_bias: str = ""  #: name of a linear layer whose bias is left out: 'q', 'o', 'up', 'down'
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
     residual: str = (
@@ -131,9 +139,10 @@ class Model:
     head_from: str = (
         ""  #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
     )
-    loss: str = "tokens"  #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'; 'twice'
-    #: (the vocabulary counted twice in the log-sum-exp: cross entropy of the logits joined with themselves); 'fewer'
-    #: (the mask lost two tokens more, ``batch`` sees to that)
+    #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'; 'twice'
+    loss: str = "tokens"
+    #: (the vocabulary counted twice in the log-sum-exp: cross entropy of the logits joined with
+    #: themselves); 'fewer' (the mask lost two tokens more, ``batch`` sees to that)
     loss_scale: float = 1.0
     label_shift: int = 1  #: labels are the tokens moved by so many
     batch_order: tuple[int, ...] = ()  #: of the sequences, () as they come
@@ -167,7 +176,9 @@ class Model:
         return (kept / (1 - layer.dropout)).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, labels, int32 (batch, seq), and the loss mask, float32 (batch, seq), 0 over padding."""
+        """Tokens, labels, int32 (batch, seq), and the loss mask, float32 (batch, seq), 0 over
+        padding.
+        """
         size = self.size
         rng = np.random.default_rng(size.seed + 1)
         tokens = rng.integers(0, size.vocab, (size.batch, size.seq + 2)).astype(np.int32)
@@ -190,9 +201,11 @@ class Model:
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
     def fused(self, layer: int, what: str, kind: str = "weight", within: str = "mlp") -> np.ndarray:
-        """'qkv' per query group as Megatron-core has it (its queries, then k, then v); 'gate_up' one after the other.
+        """'qkv' per query group as Megatron-core has it (its queries, then k, then v); 'gate_up'
+        one after the other.
 
-        ``kind`` is 'weight' or 'bias'; ``within`` names the expert whose gate and up are meant, as 'mlp.experts.E'.
+        ``kind`` is 'weight' or 'bias'; ``within`` names the expert whose gate and up are meant, as
+        'mlp.experts.E'.
         """
         at, size = f"layers.{layer}.", self.size
         if what == "gate_up":
@@ -235,7 +248,9 @@ MODELS: Mapping[str, Size] = {
 
 
 def clean(name: str) -> Model:
-    """A model of MODELS without a fault. Norm weights are near, not at, one: all ones carry no evidence."""
+    """A model of MODELS without a fault. Norm weights are near, not at, one: all ones carry no
+    evidence.
+    """
     size = MODELS[name]
     rng = np.random.default_rng(size.seed)
     weights: dict[str, np.ndarray] = {}
@@ -260,7 +275,9 @@ def clean(name: str) -> Model:
 
 
 def _build_resnet(size: Size, normal, bias, norm) -> None:
-    """A stem, stages of two 3x3 convolutions with a 1x1 short cut (channels double, stride 2), mean, a linear head."""
+    """A stem, stages of two 3x3 convolutions with a 1x1 short cut (channels double, stride 2),
+    mean, a linear head.
+    """
     width = size.hidden
     normal("stem.weight", width, 3, 3, 3)
     norm("stem_norm", width)

@@ -16,7 +16,9 @@ from dumpdiff.model.trace import Trace
 
 @dataclass(frozen=True)
 class Dump:
-    """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of the sorted ones."""
+    """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of
+    the sorted ones.
+    """
 
     trace: Trace
     bits: tuple[
@@ -42,7 +44,9 @@ class Dump:
 
     @cached_property
     def reads(self) -> list[list[int]]:
-        """Per op: the tensors it reads; a gradient call also those of the call it differentiates."""
+        """Per op: the tensors it reads; a gradient call also those of the call it
+        differentiates.
+        """
         table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
         for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
             if role != "output" and self.bits[row]:
@@ -64,7 +68,9 @@ class Dump:
 
     @cached_property
     def makers(self) -> list[int]:
-        """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded made it."""
+        """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded
+        made it.
+        """
         recorded = self.trace.tensors["source_tensor"].tolist()
         made: dict[str, int] = {}
         found = [-1] * len(self.op)
@@ -83,7 +89,9 @@ class Dump:
 
     @cached_property
     def program(self) -> list[tuple]:
-        """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the same ops."""
+        """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the
+        same ops.
+        """
         shapes: list[list] = [[] for _ in range(len(self.trace.ops))]
         for op, slot, shape in zip(
             self.op, self.trace.tensors["slot"], self.trace.tensors["shape"], strict=True
@@ -110,12 +118,16 @@ def load(path: Path) -> Dump:
 
 
 def is_same_recording(first: Dump, second: Dump) -> bool:
-    """Whether two recordings of one program are equal to the last bit, as everything here assumes."""
+    """Whether two recordings of one program are equal to the last bit, as everything here
+    assumes.
+    """
     return first.program == second.program and first.bits == second.bits
 
 
 def pair_ops(clean: Dump, faulty: Dump) -> list[int]:
-    """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not have."""
+    """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not
+    have.
+    """
     table = [-1] * len(faulty.program)
     matcher = SequenceMatcher(None, clean.program, faulty.program, autojunk=False)
     for block in matcher.get_matching_blocks():
@@ -125,8 +137,13 @@ def pair_ops(clean: Dump, faulty: Dump) -> list[int]:
 
 
 def compute_distance(target_dump: Dump, row: int, reference_dump: Dump, other: int) -> float:
-    """Relative L2 between two tensors, element by element in memory order; infinite if they cannot be compared."""
-    files = [dump.trace.tensors["file"].iat[at] for dump, at in ((target_dump, row), (reference_dump, other))]
+    """Relative L2 between two tensors, element by element in memory order; infinite if they cannot
+    be compared.
+    """
+    files = [
+        dump.trace.tensors["file"].iat[at]
+        for dump, at in ((target_dump, row), (reference_dump, other))
+    ]
     if not all(files):
         return float("inf")
     a, b = (

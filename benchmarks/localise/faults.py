@@ -1,10 +1,13 @@
-"""The faults of the benchmark, and the cases: which fault goes into which model and side, recorded how.
+"""The faults of the benchmark, and the cases: which fault goes into which model and side, recorded
+how.
 
-A fault turns a knob of :mod:`architecture` or changes a weight. ``cause`` is the class of the right explanation, as
-``dumpdiff explain`` names it; ``row`` says for which row of a survey of published bugs it stands (README of this
-folder). Where it first shows is not written here: ``truth`` finds that out from the recorded tensors.
+A fault turns a knob of :mod:`architecture` or changes a weight. ``cause`` is the class of the right
+explanation, as ``dumpdiff explain`` names it; ``row`` says for which row of a survey of published
+bugs it stands (README of this folder). Where it first shows is not written here: ``truth`` finds
+that out from the recorded tensors.
 
-A third of the faults, and the whole of the model ``mla``, are held out: nobody looks at them while tuning.
+A third of the faults, and the whole of the model ``mla``, are held out: nobody looks at them while
+tuning.
 """
 
 from __future__ import annotations
@@ -106,7 +109,9 @@ def _permute_heads(weight: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _interleave_halves(weight: np.ndarray, model: Model) -> np.ndarray:
-    """The rows as a checkpoint of interleaved rotary pairs has them, not permuted when it was converted."""
+    """The rows as a checkpoint of interleaved rotary pairs has them, not permuted when it was
+    converted.
+    """
     heads = weight.reshape(-1, 2, model.size.head_dim // 2, weight.shape[1])
     return heads.swapaxes(1, 2).reshape(weight.shape)
 
@@ -117,7 +122,9 @@ def _shift_one_row(table: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _change_per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
-    """Rows of two tensor-parallel ranks, interleaved by blocks where they belong one after the other."""
+    """Rows of two tensor-parallel ranks, interleaved by blocks where they belong one after the
+    other.
+    """
     blocks = weight.reshape(4, -1, weight.shape[1])
     return blocks[[0, 2, 1, 3]].reshape(weight.shape)
 
@@ -256,8 +263,8 @@ _OPTIMIZER = (
     "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_norm clip_after"
 )
 
-#: Which faults a model is given; every one goes into one side, by turns. An offset of all positions is a fault of
-#: learned ones alone: rotary scores know differences only.
+#: Which faults a model is given; every one goes into one side, by turns. An offset of all positions
+#: is a fault of learned ones alone: rotary scores know differences only.
 GIVEN: Mapping[str, str] = {
     "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} "
     "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped "
@@ -273,7 +280,8 @@ GIVEN: Mapping[str, str] = {
     "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu head_bias_missing batch_order",
 }
 
-#: The families of names that the two sides of a model use, and how differently they are put together.
+#: The families of names that the two sides of a model use, and how differently they are put
+#: together.
 _STYLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "llama": (("--names", "legacy"), ("--names", "hf")),
     "gpt2": (("--names", "mcore"), ("--names", "hf")),
@@ -300,7 +308,9 @@ _BENIGN: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def build(model: str, fault: str = "none") -> Model:
-    """A model with the fault ``NAME`` or ``NAME@LAYER``; without a layer it goes into layer ``layers // 2``."""
+    """A model with the fault ``NAME`` or ``NAME@LAYER``; without a layer it goes into layer
+    ``layers // 2``.
+    """
     name, _, layer = fault.partition("@")
     made = clean(model)
     return FAULTS[name].apply(made, int(layer) if layer else made.size.layers // 2)

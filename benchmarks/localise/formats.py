@@ -1,12 +1,13 @@
-"""One pair of recordings in the four forms in which such dumps are found, from the most that is kept to the least.
+"""One pair of recordings in the four forms in which such dumps are found, from the most that is
+kept to the least.
 
     tensors          npy, graph                x  msprobe, whole tensors
     tensors-bare     npy, no graph             x  ptdbg_ascend .pkl with npy, calls only
     statistics       statistic.csv, graph      x  msprobe, statistics
     statistics-bare  statistic.csv, no graph   x  ptdbg_ascend .pkl, calls only
 
-What was recorded is the first form; the others are made of it, as the same run would have left them. Files are linked,
-not copied.
+What was recorded is the first form; the others are made of it, as the same run would have left
+them. Files are linked, not copied.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ Names = Mapping[str, str]  #: name of an op in a form -> its name as recorded
 
 @dataclass(frozen=True)
 class Form:
-    """How the two sides of a pair are made of the recordings, each as ``make(recording, folder)``."""
+    """How the two sides of a pair are made of the recordings, each as ``make(recording,
+    folder)``.
+    """
 
     target: Callable[[Path, Path], None] | None
     reference: Callable[[Path, Path], None] | None
@@ -63,7 +66,9 @@ def statistic_csv_without_graph(recording: Path, folder: Path) -> None:
 
 
 def msprobe_statistics(recording: Path, folder: Path) -> None:
-    """An msprobe dump with ``task: statistics``: the numbers that msprobe wrote beside the tensors."""
+    """An msprobe dump with ``task: statistics``: the numbers that msprobe wrote beside the
+    tensors.
+    """
     for file in recording.rglob("*.json"):
         copy = folder / file.relative_to(recording)
         if file.name == "dump.json":
@@ -109,7 +114,8 @@ def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Pat
 
 
 def map_names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: Trace) -> Names:
-    """How the ops of a recording are called in the form that ``make`` gives it; {} where they keep their names.
+    """How the ops of a recording are called in the form that ``make`` gives it; {} where they keep
+    their names.
 
     Without a graph MindSpore's ops have the names of their files.
     """
@@ -123,7 +129,9 @@ def map_names(make: Callable[[Path, Path], None] | None, recording: Path, record
             strict=True,
         )
     )
-    form_names = zip(bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True)
+    form_names = zip(
+        bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True
+    )
     return {name: recorded_names[file] for file, name in form_names if file in recorded_names}
 
 
@@ -140,7 +148,9 @@ def _remove_file_name(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
-    """Calls in order, of each its inputs, outputs and stack; modules are not recorded in this mode."""
+    """Calls in order, of each its inputs, outputs and stack; modules are not recorded in this
+    mode.
+    """
     trace = read(recording)
     rank = folder / "ptdbg_dump_v6.0" / "step0" / "rank0"
     tensors = rank / "api_stack_dump"
@@ -165,7 +175,9 @@ def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
 
 
 def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, str]]:
-    """Slots as ptdbg counts them: keyword arguments go on after the positional ones, a single output has no number."""
+    """Slots as ptdbg counts them: keyword arguments go on after the positional ones, a single
+    output has no number.
+    """
     slots = trace.tensors["slot"].tolist()
     outputs = sum(slots[row].startswith("output") for row in rows)
     positions = [
@@ -185,7 +197,9 @@ def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[i
 
 
 def _format_record(trace: Trace, row: int, name: str) -> str:
-    """One record: [name, step, hash, dtype, shape, [max, min, mean, norm]]; "Nan" is 'not computed'."""
+    """One record: [name, step, hash, dtype, shape, [max, min, mean, norm]]; "Nan" is 'not
+    computed'.
+    """
     dtype, shape, constant, *numbers = (
         trace.tensors[column].iat[row]
         for column in ("dtype", "shape", "constant", "max", "min", "mean", "norm")

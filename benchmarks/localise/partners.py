@@ -1,8 +1,10 @@
-"""How right the alignment of a pair is, judged by pairs that are known from the numbers of the clean recordings.
+"""How right the alignment of a pair is, judged by pairs that are known from the numbers of the
+clean recordings.
 
-In the clean pair a target tensor and a reference tensor are *known partners* if their sorted numbers agree, whatever
-they are called. What a faulty run computed in place of a value is its partner still: that is what alignment beyond the
-divergence means. A tensor of the faulty dump stands for the one that the same op wrote in the clean dump.
+In the clean pair a target tensor and a reference tensor are *known partners* if their sorted
+numbers agree, whatever they are called. What a faulty run computed in place of a value is its
+partner still: that is what alignment beyond the divergence means. A tensor of the faulty dump
+stands for the one that the same op wrote in the clean dump.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ import numpy as np
 from dumps import Dump
 from truth import CHANGED
 
-CLOSE = 1e-4  #: relative L2 of sorted numbers; float32 pairs agree to 1e-6, different tensors differ by more than 1e-2
+#: relative L2 of sorted numbers; float32 pairs agree to 1e-6, different tensors differ by more than
+#: 1e-2
+CLOSE = 1e-4
 DISTINCT = 8  #: fewer different numbers say too little: masks, ones, a loss
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a pair: the clean dump, and the dump that is compared, which is another if it carries the fault."""
+    """One side of a pair: the clean dump, and the dump that is compared, which is another if it
+    carries the fault.
+    """
 
     clean: Dump
     run: Dump
@@ -31,7 +37,9 @@ class Side:
     )
 
     def value(self, row: int) -> str:
-        """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not there."""
+        """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not
+        there.
+        """
         twin = self.twins[self.run.op[row]]
         slot = self.run.trace.tensors["slot"].iat[row]
         clean_row = self.clean.slots.get((twin, slot), -1) if twin >= 0 else -1
@@ -69,7 +77,9 @@ class Quality:
 
 
 def find_known_partners(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
-    """Known partners of a clean pair: the numbers of a target tensor -> those of its reference tensors."""
+    """Known partners of a clean pair: the numbers of a target tensor -> those of its reference
+    tensors.
+    """
     target_groups, reference_groups = _group_by_size(target), _group_by_size(reference)
     partners: dict[str, frozenset[str]] = {}
     for size, (names, values) in target_groups.items():
@@ -99,8 +109,9 @@ def judge_pairs(
     reference: Side,
     recorded: Iterable[int],
 ) -> Quality:
-    """Count right pairs and found values. ``pairs`` are (target, reference) tensors; ``recorded`` are the reference's
-    tensors that the form of the dump has at all."""
+    """Count right pairs and found values. ``pairs`` are (target, reference) tensors; ``recorded``
+    are the reference's tensors that the form of the dump has at all.
+    """
     target_values: dict[str, set[str]] = defaultdict(set)
     for name, others in partners.items():
         for reference_row in others:
@@ -142,7 +153,9 @@ def _list_values(side: Side, rows: Iterable[int]) -> dict[str, bool]:
 
 
 def _group_by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
-    """Element count -> fingerprints and sorted numbers (values, elements) of the different values of that size."""
+    """Element count -> fingerprints and sorted numbers (values, elements) of the different values
+    of that size.
+    """
     rows: dict[str, int] = {}
     for row, name in enumerate(dump.numbers):
         if name and not name.startswith("="):

@@ -1,8 +1,9 @@
-"""The same faults given to ``msprobe compare`` (mindstudio-probe), where it can read the pair at all.
+"""The same faults given to ``msprobe compare`` (mindstudio-probe), where it can read the pair at
+all.
 
-It cannot pair a graph-mode dump with PyTorch's. So it gets the faulty PyTorch dump against the clean one: one
-framework, equal names, equal bits up to the fault, which flatters it. Its answer is the first row that it marks
-``warning`` or ``error``. dumpdiff is given the very same pair.
+It cannot pair a graph-mode dump with PyTorch's. So it gets the faulty PyTorch dump against the
+clean one: one framework, equal names, equal bits up to the fault, which flatters it. Its answer is
+the first row that it marks ``warning`` or ``error``. dumpdiff is given the very same pair.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ class Verdict:
 def judge_cases(
     cases: Iterable[faults.Case], work: Path, processes: int, report: Callable[[str], None]
 ) -> list[Verdict]:
-    """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from run to run."""
+    """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from
+    run to run.
+    """
     judged_cases = [case for case in cases if case.side == recordings.PYTORCH]
     with ThreadPoolExecutor(processes) as pool:
         verdicts = []
-        for count, case_verdicts in enumerate(pool.map(lambda case: list(_judge_case(case, work)), judged_cases), 1):
+        for count, case_verdicts in enumerate(
+            pool.map(lambda case: list(_judge_case(case, work)), judged_cases), 1
+        ):
             report(f"msprobe compare {count}/{len(judged_cases)}")
             verdicts += case_verdicts
     return verdicts

@@ -1,9 +1,11 @@
-"""Record one training step of a model of the benchmark in MindSpore's graph mode with the framework's own dump, on CPU.
+"""Record one training step of a model of the benchmark in MindSpore's graph mode with the
+framework's own dump, on CPU.
 
     python benchmarks/localise/record_mindspore.py OUT --model llama --names legacy --fault eps@1
 
-needs mindspore. Prints the loss and the dump folder (OUT holds rank_0/NAME/0/0/*.npy, graphs and execution order).
-The path of OUT must hold nothing but letters, digits, '-', '_' and '/': MindSpore refuses others.
+needs mindspore. Prints the loss and the dump folder (OUT holds rank_0/NAME/0/0/*.npy, graphs and
+execution order). The path of OUT must hold nothing but letters, digits, '-', '_' and '/': MindSpore
+refuses others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Record a model in PyTorch many times in one process, each time with the result of one operator off by a given amount.
+"""Record a model in PyTorch many times in one process, each time with the result of one operator
+off by a given amount.
 
-    python benchmarks/localise/record_perturbed.py OUT --model llama --operators 10 --by 1e-3 --by 1e-2
+    python benchmarks/localise/record_perturbed.py OUT --model llama --operators 10 --by 1e-3 --by
+    1e-2
 
-The operators are evenly spaced over the forward pass. OUT/0, OUT/1, ... hold one dump each: every operator by every
-size.
+The operators are evenly spaced over the forward pass. OUT/0, OUT/1, ... hold one dump each: every
+operator by every size.
 """
 
 from __future__ import annotations

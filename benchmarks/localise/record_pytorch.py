@@ -1,8 +1,10 @@
-"""Record one training step of a model of the benchmark in PyTorch with msprobe, on CPU: whole tensors, level mix.
+"""Record one training step of a model of the benchmark in PyTorch with msprobe, on CPU: whole
+tensors, level mix.
 
     python benchmarks/localise/record_pytorch.py OUT --model llama --fault eps@1
 
-needs torch and mindstudio-probe. Prints the loss and the dump folder (OUT holds step0/proc*/dump.json).
+needs torch and mindstudio-probe. Prints the loss and the dump folder (OUT holds
+step0/proc*/dump.json).
 """
 
 from __future__ import annotations

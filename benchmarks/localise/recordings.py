@@ -1,6 +1,8 @@
-"""Recordings, made when they are needed and kept: one process per dump, in a folder that says what it holds.
+"""Recordings, made when they are needed and kept: one process per dump, in a folder that says what
+it holds.
 
-A recording is made again when the nets of its framework, or the weights, batch or knobs of its model, are others.
+A recording is made again when the nets of its framework, or the weights, batch or knobs of its
+model, are others.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _SOURCES = {MINDSPORE: "mindspore_nets", PYTORCH: "pytorch"}
 
 @dataclass(frozen=True)
 class Recording:
-    """One dump: which framework runs which model, with which fault and further options of its script."""
+    """One dump: which framework runs which model, with which fault and further options of its
+    script.
+    """
 
     framework: str
     model: str
@@ -43,7 +47,9 @@ class Recording:
 
 
 def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
-    """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side it belongs to."""
+    """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side
+    it belongs to.
+    """
     sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
     target, reference = (
         Recording(
@@ -63,7 +69,9 @@ def make_recordings(
     requested: Iterable[Recording], work: Path, processes: int, report: Callable[[str], None]
 ) -> dict[Recording, str]:
     """Make those that are missing or out of date; returns what went wrong, by recording."""
-    missing = [recording for recording in dict.fromkeys(requested) if not _is_current(recording, work)]
+    missing = [
+        recording for recording in dict.fromkeys(requested) if not _is_current(recording, work)
+    ]
     errors: dict[Recording, str] = {}
     with ThreadPoolExecutor(processes) as pool:
         outcomes = pool.map(lambda recording: (recording, _record(recording, work)), missing)

@@ -1,4 +1,6 @@
-"""What dumpdiff says of every case in every form, held against the truth: a :class:`Score` each, kept as JSON lines."""
+"""What dumpdiff says of every case in every form, held against the truth: a :class:`Score` each,
+kept as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Score:
     benign: bool
     side: str
     cause: str
-    void: str  #: why there is nothing to find: no effect on what this form holds; then it is not counted
+    #: why there is nothing to find: no effect on what this form holds; then it is not counted
+    void: str
     verdict: str
     top1: bool
     top3: bool
@@ -58,18 +61,25 @@ def score_cases(
     processes: int,
     report: Callable[[str], None],
 ) -> list[Score]:
-    """Score the cases whose recordings are there, or take what was scored before with the same code."""
+    """Score the cases whose recordings are there, or take what was scored before with the same
+    code.
+    """
     file = work / "scores.jsonl"
     cached_scores = dict(_read_scores(file)) if file.exists() else {}
     scores, pending = [], []
     for case in cases:
         key = _compute_key(case, work)
-        scores += [cached_scores[score_key] for form in forms if (score_key := (case.name, form, key)) in cached_scores]
+        scores += [
+            cached_scores[score_key]
+            for form in forms
+            if (score_key := (case.name, form, key)) in cached_scores
+        ]
         if missing := tuple(form for form in forms if (case.name, form, key) not in cached_scores):
             pending.append((case, missing, key))
     with ProcessPoolExecutor(processes) as pool, file.open("a") as lines:
         running = {
-            pool.submit(score_case, case, missing, work): (case, key) for case, missing, key in pending
+            pool.submit(score_case, case, missing, work): (case, key)
+            for case, missing, key in pending
         }
         for count, future in enumerate(as_completed(running), 1):
             case, key = running[future]
@@ -91,16 +101,24 @@ def score_case(case: faults.Case, forms: Iterable[str], work: Path) -> list[Scor
     faulty = 0 if case.side == recordings.MINDSPORE else 1
     root = None if case.benign else truth.find_truth(clean[faulty], runs[faulty])
     sides = [
-        partners.Side(*side_dumps, dumps.pair_ops(*side_dumps), root.changed if root and at == faulty else None)
+        partners.Side(
+            *side_dumps,
+            dumps.pair_ops(*side_dumps),
+            root.changed if root and at == faulty else None,
+        )
         for at, side_dumps in enumerate(zip(clean, runs, strict=True))
     ]
-    is_float32 = not any("16" in option for option in (*case.target_options, *case.reference_options))
+    is_float32 = not any(
+        "16" in option for option in (*case.target_options, *case.reference_options)
+    )
     known_partners = partners.find_known_partners(*clean) if is_float32 else None
     paths = [recordings.get_path(recording, work) for recording in pair_recordings]
     return [_score_form(case, form, paths, sides, root, known_partners) for form in forms]
 
 
-def _score_form(case, form: str, paths: list[Path], sides: list[partners.Side], root, known_partners) -> Score:
+def _score_form(
+    case, form: str, paths: list[Path], sides: list[partners.Side], root, known_partners
+) -> Score:
     form_makers = formats.FORMS[form]
     target, reference = (
         formats.make_form(form_makers.target, paths[0]),
@@ -116,7 +134,10 @@ def _score_form(case, form: str, paths: list[Path], sides: list[partners.Side], 
     if root is not None:
         nameable = root.ops & ops_of_form if case.side == recordings.PYTORCH else root.ops
         void = _explain_void(root, bool(nameable))
-        hits = [_list_named_ops(finding, case.side, recorded_names) & nameable for finding in result.findings[:3]]
+        hits = [
+            _list_named_ops(finding, case.side, recorded_names) & nameable
+            for finding in result.findings[:3]
+        ]
     correct_finding = next(
         (finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None
     )
@@ -158,24 +179,33 @@ def _explain_void(root: truth.Truth, nameable: bool) -> str:
 def _list_named_ops(finding: Finding, side: str, recorded_names: formats.Names) -> frozenset[str]:
     """Ops of the faulty side that a finding names, by their names as recorded."""
     ops = finding.target_ops if side == recordings.MINDSPORE else finding.reference_ops
-    return frozenset(recorded_names.get(op, op) if side == recordings.MINDSPORE else op for op in ops)
+    return frozenset(
+        recorded_names.get(op, op) if side == recordings.MINDSPORE else op for op in ops
+    )
 
 
 def _judge_alignment(
-    result: Result, recorded_names, sides: list[partners.Side], ops_of_form: set[str], known_partners
+    result: Result,
+    recorded_names,
+    sides: list[partners.Side],
+    ops_of_form: set[str],
+    known_partners,
 ) -> partners.Quality:
     rows = []
     for side, run in zip(("target", "reference"), (side.run for side in sides), strict=True):
         number = {name: op for op, name in enumerate(run.trace.ops["name"])}
         names = result.pairs[f"{side}_op"]
         ops = [
-            number.get(recorded_names.get(name, name) if side == "target" else name, -1) for name in names
+            number.get(recorded_names.get(name, name) if side == "target" else name, -1)
+            for name in names
         ]
         rows.append(
             [run.slots.get(at, -1) for at in zip(ops, result.pairs[f"{side}_slot"], strict=True)]
         )
     pairs = [
-        (target_row, reference_row) for target_row, reference_row in zip(*rows, strict=True) if target_row >= 0 and reference_row >= 0
+        (target_row, reference_row)
+        for target_row, reference_row in zip(*rows, strict=True)
+        if target_row >= 0 and reference_row >= 0
     ]
     reference = sides[1].run
     names = reference.trace.ops["name"].tolist()

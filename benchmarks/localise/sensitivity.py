@@ -1,7 +1,8 @@
-"""How small an error is found: one op of the reference off by 1e-5 ... 0.5 of its norm, and all that follows from it.
+"""How small an error is found: one op of the reference off by 1e-5 ... 0.5 of its norm, and all
+that follows from it.
 
-Ten operators, evenly spaced over the forward pass of one model in PyTorch, each at six sizes, against the clean run in
-MindSpore's graph mode.
+Ten operators, evenly spaced over the forward pass of one model in PyTorch, each at six sizes,
+against the clean run in MindSpore's graph mode.
 """
 
 from __future__ import annotations

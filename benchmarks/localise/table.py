@@ -1,4 +1,6 @@
-"""The figures as Markdown, for a terminal and for docs/benchmarks.md, where they stand between two markers."""
+"""The figures as Markdown, for a terminal and for docs/benchmarks.md, where they stand between two
+markers.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ above. Its answer is the first row that it marks. dumpdiff gets the same pair he
 """
 
 
-def format_document(scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]) -> str:
+def format_document(
+    scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]
+) -> str:
     """The whole section; what was not measured is left out."""
     sections = [
         (_FINDINGS, _format_findings(scores)),
@@ -147,7 +151,10 @@ def _format_findings(scores: Sequence[Score]) -> str:
     for part, belongs in _PARTS.items():
         for form in FORMS:
             form_scores = [s for s in scores if belongs(s) and s.form == form and not s.void]
-            faulty, benign = [s for s in form_scores if not s.benign], [s for s in form_scores if s.benign]
+            faulty, benign = (
+                [s for s in form_scores if not s.benign],
+                [s for s in form_scores if s.benign],
+            )
             if not form_scores:
                 continue
             rows.append([
@@ -189,9 +196,14 @@ def _format_alignment(scores: Sequence[Score]) -> str:
     return _format_table(head, rows)
 
 
-def _format_ratio(pairs: Iterable[dict[str, dict[str, int]]], region: str, right_key: str, wrong_key: str) -> str:
+def _format_ratio(
+    pairs: Iterable[dict[str, dict[str, int]]], region: str, right_key: str, wrong_key: str
+) -> str:
     tallies = [tally[region] for tally in pairs]
-    n_right, n_wrong = sum(tally[right_key] for tally in tallies), sum(tally[wrong_key] for tally in tallies)
+    n_right, n_wrong = (
+        sum(tally[right_key] for tally in tallies),
+        sum(tally[wrong_key] for tally in tallies),
+    )
     return f"{n_right / (n_right + n_wrong):.1%}" if n_right + n_wrong else "-"
 
 
@@ -206,8 +218,19 @@ def _format_causes(scores: Sequence[Score]) -> str:
                 is_correct = [s.said_cause == s.cause for s in located]
                 is_absent = [not s.said_cause for s in located]
                 is_other = [not a and not b for a, b in zip(is_correct, is_absent, strict=True)]
-                rows.append([part, form, len(located), _format_share(is_correct), _format_share(is_absent), _format_share(is_other)])
-    return _format_table(("part", "form", "located", "the injected one", "none given", "another"), rows)
+                rows.append(
+                    [
+                        part,
+                        form,
+                        len(located),
+                        _format_share(is_correct),
+                        _format_share(is_absent),
+                        _format_share(is_other),
+                    ]
+                )
+    return _format_table(
+        ("part", "form", "located", "the injected one", "none given", "another"), rows
+    )
 
 
 def _format_models(scores: Sequence[Score]) -> str:

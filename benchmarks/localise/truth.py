@@ -1,8 +1,10 @@
-"""Where a fault first shows, found in the recordings themselves: no name, no scope and no label decides it.
+"""Where a fault first shows, found in the recordings themselves: no name, no scope and no label
+decides it.
 
-The faulty dump is held against the clean dump of the same framework, model and options. Both are exact: one thread,
-one seed, so a tensor that the fault does not reach has the same bits. What the first changed tensors come from is the
-root of the fault, and a finding that names one of its ops is right.
+The faulty dump is held against the clean dump of the same framework, model and options. Both are
+exact: one thread, one seed, so a tensor that the fault does not reach has the same bits. What the
+first changed tensors come from is the root of the fault, and a finding that names one of its ops is
+right.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from dumpdiff.model.trace import BACKWARD, FORWARD, PHASES
 #: TOUCHED: other bits, and no more than rounding.
 CHANGED, TOUCHED, SAME, UNKNOWN = 2, 1, 0, -1
 
-#: Relative L2 below which a tensor counts as what it is in the clean run: y * s + (y - y * s) is y up to rounding, and
-#: positions that all begin at 1 leave the scores of a rotary embedding what they are. Float32 rounding grows to 1e-6.
+#: Relative L2 below which a tensor counts as what it is in the clean run: y * s + (y - y * s) is y
+#: up to rounding, and positions that all begin at 1 leave the scores of a rotary embedding what
+#: they are. Float32 rounding grows to 1e-6.
 ROUNDING = 3e-6
 
 
@@ -33,17 +36,19 @@ class Truth:
     first: str  #: the earliest root
     phase: str  #: of the roots
     changed: np.ndarray  #: (tensors of the faulty dump,) CHANGED, TOUCHED, SAME or UNKNOWN
-    effect: float  #: largest relative L2 error that it leaves in loss and gradients, if it is of the forward pass
+    #: largest relative L2 error that it leaves in loss and gradients, if it is of the forward pass
+    effect: float
 
 
 def find_truth(clean: Dump, faulty: Dump) -> Truth:
     """The root of the fault.
 
-    Roots are ops that write a changed tensor and read none; parameters and constants that are changed; and, where it
-    comes before every changed output, an input that nothing recorded made. Of the phases in which an op of the clean
-    run writes something else the first counts: what a fault of the forward pass does to gradients is no fault of
-    theirs. Beside the roots counts what returns the same numbers (a module call, a reshape), what computes with a root
-    that computes nothing (a parameter, a cast), and the gradient call of a root.
+    Roots are ops that write a changed tensor and read none; parameters and constants that are
+    changed; and, where it comes before every changed output, an input that nothing recorded made.
+    Of the phases in which an op of the clean run writes something else the first counts: what a
+    fault of the forward pass does to gradients is no fault of theirs. Beside the roots counts what
+    returns the same numbers (a module call, a reshape), what computes with a root that computes
+    nothing (a parameter, a cast), and the gradient call of a root.
     """
     pairs = pair_ops(clean, faulty)
     changed = _flag_changes(clean, faulty, pairs)
@@ -65,29 +70,41 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     ]
     reached = _list_reached_phases(faulty, pairs, changed)
     candidates = {
-        op for op in {*reading, *_find_changed_sources(faulty, changed, leaf)} or roots if phase[op] in reached
+        op
+        for op in {*reading, *_find_changed_sources(faulty, changed, leaf)} or roots
+        if phase[op] in reached
     }
     if not candidates:
         return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
     roots_of_phase = {op for op in candidates if phase[op] == first_phase}
     # What amplifies rounding is no root where something else is.
-    roots_of_phase = {op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()} or roots_of_phase
+    roots_of_phase = {
+        op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()
+    } or roots_of_phase
     accepted = roots_of_phase | _find_repeating_ops(faulty, changed, roots_of_phase)
     accepted |= _find_consumers(faulty, changed, roots_of_phase) | _find_rewired_producers(
         clean, faulty, pairs, changed, roots_of_phase
     )
     accepted = {op for op in accepted if phase[op] == first_phase}
-    accepted |= {op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase}
+    accepted |= {
+        op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase
+    }
     names = ops["name"].tolist()
     effect = _compute_effect(clean, faulty, pairs, changed, first_phase)
     return Truth(
-        frozenset(names[op] for op in accepted), names[min(roots_of_phase)], first_phase, changed, effect
+        frozenset(names[op] for op in accepted),
+        names[min(roots_of_phase)],
+        first_phase,
+        changed,
+        effect,
     )
 
 
 def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
-    """Phases in which an op that the clean run has too writes something else, or one writes what nothing reads."""
+    """Phases in which an op that the clean run has too writes something else, or one writes what
+    nothing reads.
+    """
     read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
     phase = faulty.trace.ops["phase"].tolist()
     return {
@@ -101,7 +118,9 @@ def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) ->
 
 
 def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
-    """Outputs against the same op's where both ran one program, else against everything that the clean run holds."""
+    """Outputs against the same op's where both ran one program, else against everything that the
+    clean run holds.
+    """
     one_program = clean.program == faulty.program
     clean_bits = set(clean.bits)
     named: dict[str, set[str]] = defaultdict(set)
@@ -133,13 +152,16 @@ def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
             changed[row] = SAME
         else:
             candidates = [twin] if twin >= 0 else of_size[size[row]]
-            is_changed = all(compute_distance(faulty, row, clean, other) > ROUNDING for other in candidates)
+            is_changed = all(
+                compute_distance(faulty, row, clean, other) > ROUNDING for other in candidates
+            )
             changed[row] = CHANGED if is_changed else TOUCHED
     return changed
 
 
 def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
-    """Ops that read a changed parameter, constant or first input which nothing recorded made, and pass it on.
+    """Ops that read a changed parameter, constant or first input which nothing recorded made, and
+    pass it on.
 
     Beside the first input are those of its shape: cosine and sine, tokens and labels.
     """
@@ -155,7 +177,9 @@ def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -
         for op, rows in enumerate(faulty.writes)
     ]
     first = min((op for op, passes in enumerate(passing) if passes), default=-1)
-    source_ops = {faulty.op[row] for row in read if is_leaf_value.iat[row] and passing[faulty.op[row]]}
+    source_ops = {
+        faulty.op[row] for row in read if is_leaf_value.iat[row] and passing[faulty.op[row]]
+    }
     if not source_ops:
         early = {table["shape"].iat[row] for row in read if faulty.op[row] <= first}
         source_ops = {
@@ -179,18 +203,24 @@ def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -
 
 
 def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> set[int]:
-    """Where a root computes nothing (a parameter, a rearrangement, a rounding): also the ops that compute with it."""
+    """Where a root computes nothing (a parameter, a rearrangement, a rounding): also the ops that
+    compute with it.
+    """
     consumers: set[int] = set()
     for root in roots:
         written = [row for row in faulty.writes[root] if changed[row] == CHANGED]
         read = faulty.reads[root]
-        if all(any(_is_copy(faulty, row, source) for source in read) or not read for row in written):
+        if all(
+            any(_is_copy(faulty, row, source) for source in read) or not read for row in written
+        ):
             prints = {faulty.numbers[row] for row in written}
             readers = {
                 faulty.op[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"
                 and faulty.numbers[row] in prints
             }  # fmt: skip
-            consumers |= readers | _find_repeating_ops(faulty, changed, readers if len(readers) < 8 else ())
+            consumers |= readers | _find_repeating_ops(
+                faulty, changed, readers if len(readers) < 8 else ()
+            )
     return consumers
 
 
@@ -207,15 +237,19 @@ def _is_copy(faulty: Dump, row: int, source: int) -> bool:
         np.asarray(faulty.trace.array(tensor), dtype=np.float64).ravel() for tensor in (row, source)
     )
     with np.errstate(invalid="ignore"):
-        return bool(np.all(np.abs(copied_values - source_values) <= 2 * unit * np.abs(source_values)))
+        return bool(
+            np.all(np.abs(copied_values - source_values) <= 2 * unit * np.abs(source_values))
+        )
 
 
 def _find_rewired_producers(
     clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
 ) -> set[int]:
-    """Where a root reads another, unchanged value than it does in the clean run: also the ops that made that value.
+    """Where a root reads another, unchanged value than it does in the clean run: also the ops that
+    made that value.
 
-    So it is where an op was left out: the op before the gap is as right an answer as the one after it.
+    So it is where an op was left out: the op before the gap is as right an answer as the one after
+    it.
     """
     values: set[str] = set()
     slot = faulty.trace.tensors["slot"].tolist()
@@ -232,8 +266,11 @@ def _find_rewired_producers(
     }
 
 
-def _compute_effect(clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str) -> float:
-    """Largest relative L2 error that a fault of the forward pass leaves in the loss and the gradients of parameters.
+def _compute_effect(
+    clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str
+) -> float:
+    """Largest relative L2 error that a fault of the forward pass leaves in the loss and the
+    gradients of parameters.
 
     Infinite where they cannot be compared; faults of other phases are believed.
     """

@@ -52,9 +52,8 @@ ROLE = 0.5
 PER_ROLE_HOP = 0.05
 
 #: Pairs from this confidence on are used to learn which role of one side is which role of the
-#: other.
-#: Near values, execution order and roles themselves are below it: a guess must not confirm the next
-#: guess.
+#: other. Near values, execution order and roles themselves are below it: a guess must not confirm
+#: the next guess.
 TRUSTED = 0.7
 #: From here on two leaves are the same tensor even if their values differ: names and unique values.
 CERTAIN = 0.9

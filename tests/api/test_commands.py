@@ -12,7 +12,8 @@ import pytest
 import dumpdiff
 from dumpdiff import cli
 
-#: Options that choose what is printed or where files go; in the library these are methods of the returned object.
+#: Options that choose what is printed or where files go; in the library these are methods of the
+#: returned object.
 PRESENTATION = {
     "as_json",
     "case_file",
@@ -70,7 +71,8 @@ def function_of(name: str) -> Callable[..., Any]:
 
 COMMANDS = dict(commands())
 
-#: ``1`` is a text on a command line; ``-`` is standard output, which has no name to put into a script.
+#: ``1`` is a text on a command line; ``-`` is standard output, which has no name to put into a
+#: script.
 OTHER_DEFAULTS = {("explain", "finding"), ("dump-config msprobe", "output")}
 
 #: Defaults of options; click has markers of its own for "no default".

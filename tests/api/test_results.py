@@ -131,7 +131,8 @@ def test_a_finding_is_explained_by_rules_that_rename_its_module(
 ) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(
-        "scopes:\n  block:\n    modules:\n      second_norm: [post_norm, post_attention_layernorm]\n",
+        "scopes:\n  block:\n    modules:\n"
+        "      second_norm: [post_norm, post_attention_layernorm]\n",
         encoding="utf-8",
     )
     first = result.findings[0]

@@ -1,4 +1,6 @@
-"""The next dump: the ops around a finding, asked for in each dumper's own terms; and a dump of just those tells why."""
+"""The next dump: the ops around a finding, asked for in each dumper's own terms; and a dump of
+just those tells why.
+"""
 
 from __future__ import annotations
 

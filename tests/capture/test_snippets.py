@@ -21,7 +21,9 @@ TRAIN = Path(__file__).parent / "training"
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``trained("pytorch")``: the folder of a training that used every snippet; its output is in said.txt."""
+    """``trained("pytorch")``: the folder of a training that used every snippet; its output is in
+    said.txt.
+    """
     done: dict[str, Path] = {}
 
     def train(framework: str) -> Path:

@@ -1,4 +1,6 @@
-"""Every command that the README shows runs on what is shipped, and its example is what the demo prints."""
+"""Every command that the README shows runs on what is shipped, and its example is what the demo
+prints.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _DEMO_OUTPUT = re.compile(r"<!-- demo: begin -->\n```\n(.*?)```\n<!-- demo: end 
 
 _EXAMPLE_WIDTH = 126  #: columns of the terminal that the README shows
 
-#: aligned or written 0, diverged or differ 1, inconclusive 3; 2 and 70 would be a wrong command or a bug.
+#: aligned or written 0, diverged or differ 1, inconclusive 3; 2 and 70 would be a wrong command
+#: or a bug.
 SUCCESS = {0, 1, 3}
 
 

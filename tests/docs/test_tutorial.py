@@ -27,7 +27,9 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
 
 
 def matches(expected: list[str], printed: str) -> bool:
-    """Whether the lines are printed in this order; '...' stands for anything, and wrapping does not count."""
+    """Whether the lines are printed in this order; '...' stands for anything, and wrapping does
+    not count.
+    """
     pattern = ".*".join(
         re.escape(" ".join(line.split())).replace(re.escape("..."), ".*?") for line in expected
     )

@@ -180,9 +180,9 @@ class TestGraphAndTensors:
         assert (inputs["source_tensor"] >= 0).all()
 
     def test_edges_join_equal_arrays(self, trace: Trace):
-        read = trace.tensors[(trace.tensors["source_tensor"] >= 0) & (trace.tensors["file"] != "")].iloc[
-            ::50
-        ]
+        read = trace.tensors[
+            (trace.tensors["source_tensor"] >= 0) & (trace.tensors["file"] != "")
+        ].iloc[::50]
         for tensor, producer in zip(read.index, read["source_tensor"], strict=True):
             np.testing.assert_array_equal(
                 trace.array(tensor).ravel(), trace.array(producer).ravel()
@@ -413,7 +413,9 @@ class TestRecordedNow:
         (tensor,) = trace.tensors.index[
             (trace.tensors["dtype"] == "bfloat16") & (trace.tensors["slot_kind"] == "output")
         ]
-        x = trace.array(trace.tensors["source_tensor"][trace.tensors.index[trace.tensors["op"] == 1][0]])
+        x = trace.array(
+            trace.tensors["source_tensor"][trace.tensors.index[trace.tensors["op"] == 1][0]]
+        )
         assert trace.array(tensor).dtype == np.float32
         np.testing.assert_allclose(trace.array(tensor), x, rtol=2**-8)
 
@@ -431,7 +433,9 @@ class TestRecordedNow:
             "Expand/_MatMulExt/MatMul-op0#2", "Default/Tanh-op0#2", "Default/Add-op0#2",
         ]  # fmt: skip
         assert body.problems == ()
-        tanh = body.tensors[(body.tensors["op"] == 4) & (body.tensors["slot_kind"] == "input")].iloc[0]
+        tanh = body.tensors[
+            (body.tensors["op"] == 4) & (body.tensors["slot_kind"] == "input")
+        ].iloc[0]
         assert body.tensors["op"][tanh["source_tensor"]] == 3
 
     def test_op_numbers_count_on_from_graph_to_graph(self, edge: Callable[[str], list[Trace]]):

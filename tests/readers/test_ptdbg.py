@@ -247,7 +247,8 @@ def test_each_rank_is_a_part_and_collectives_are_communication(dump: Dump):
     assert "Distributed.all_reduce" in set(collectives)
     assert len(collectives) == 5
     assert (
-        select_slots(trace, "Distributed.all_gather.0.forward").loc["input.0.1", "slot_kind"] == "input"
+        select_slots(trace, "Distributed.all_gather.0.forward").loc["input.0.1", "slot_kind"]
+        == "input"
     )
 
 

@@ -224,7 +224,8 @@ def test_a_skipped_update_of_one_side_differs(loss: np.ndarray) -> None:
     skipped[4] = True
     comparison = compare(replace(target, skipped=skipped), read_megatron_curves(loss))
     assert (
-        find_check(comparison, "skipped").summary == "only the target has a skipped update at step 5"
+        find_check(comparison, "skipped").summary
+        == "only the target has a skipped update at step 5"
     )
 
 

@@ -54,7 +54,9 @@ def test_noise_is_around_zero_and_a_bias_is_not() -> None:
 def test_the_error_of_a_mean_grows_with_the_correlation_of_neighbors() -> None:
     white = np.random.default_rng(4).normal(0, 1, 4000)
     smooth = np.convolve(white, np.ones(50) / 50, mode="same") * np.sqrt(50)
-    assert measure_fluctuation(smooth).standard_error > 3 * measure_fluctuation(white).standard_error
+    assert (
+        measure_fluctuation(smooth).standard_error > 3 * measure_fluctuation(white).standard_error
+    )
 
 
 def test_a_spike_is_found_and_a_slope_is_none() -> None:

@@ -102,7 +102,9 @@ def test_gate_and_up_that_are_exchanged_with_their_scales_are_found(
     result = compare_files(
         write_changed_weights(float8, tmp_path / "t.safetensors", exchange), float8 / "bfloat16"
     )
-    assert {pair.path: (pair.mistake.kind, pair.mistake.actual_parameter) for pair in result.mistakes} == {
+    assert {
+        pair.path: (pair.mistake.kind, pair.mistake.actual_parameter) for pair in result.mistakes
+    } == {
         "layers.0.mlp.gate_proj.weight": ("swapped", "layers.0.mlp.up_proj.weight"),
         "layers.0.mlp.up_proj.weight": ("swapped", "layers.0.mlp.gate_proj.weight"),
     }

@@ -13,7 +13,9 @@ MASKED = -1e9
 
 
 class CoreAttention(nn.Cell):
-    """From q, k (batch, heads, seq, dim) and v (batch, heads, seq, head_dim) to (batch, seq, heads * head_dim)."""
+    """From q, k (batch, heads, seq, dim) and v (batch, heads, seq, head_dim) to (batch, seq, heads
+    * head_dim).
+    """
 
     def __init__(self, model: Model, layer: Layer, style: Style) -> None:
         super().__init__()

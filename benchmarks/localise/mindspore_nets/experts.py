@@ -1,4 +1,6 @@
-"""A mixture of experts, dense: every expert sees every token, and its weight is 0 where it was not chosen."""
+"""A mixture of experts, dense: every expert sees every token, and its weight is 0 where it was not
+chosen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Self-attention through low-rank latents, as DeepSeek-V2 (https://arxiv.org/abs/2405.04434, 2.1), simplified."""
+"""Self-attention through low-rank latents, as DeepSeek-V2 (https://arxiv.org/abs/2405.04434, 2.1),
+simplified.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ class UnbiasedLayerNorm(nn.Cell):
 def norm(
     model: Model, name: str, eps: float, kind: str = "", weight_gradient: float = 1.0
 ) -> nn.Cell:
-    """The norm with weights ``name``, of the model's kind or of another; ``weight_gradient``: RMS norm alone."""
+    """The norm with weights ``name``, of the model's kind or of another; ``weight_gradient``: RMS
+    norm alone.
+    """
     weight = Tensor(model.weights[f"{name}.weight"])
     bias = Tensor(model.weights[f"{name}.bias"]) if f"{name}.bias" in model.weights else None
     if (kind or model.size.norm) == "rms":

@@ -1,6 +1,7 @@
 """The update of one training step: scale, clip by the global norm, then AdamW or SGD.
 
-Constants are tensors, as in MindSpore Transformers' optimizers: a Python number makes operators that belong nowhere.
+Constants are tensors, as in MindSpore Transformers' optimizers: a Python number makes operators
+that belong nowhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How the same model is written down: the names of its cells, the order of projections, the attention's operators."""
+"""How the same model is written down: the names of its cells, the order of projections, the
+attention's operators.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import dataclass
 
 from mindspore import nn
 
-#: Our names as MindSpore Transformers registers the cells: its Llama, and its models with Megatron-core's names.
-#: A dot stands for a cell that only holds others.
+#: Our names as MindSpore Transformers registers the cells: its Llama, and its models with
+#: Megatron-core's names. A dot stands for a cell that only holds others.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "legacy": {
         "embedding": "model.tok_embeddings",
@@ -78,7 +80,9 @@ class Style:
 
 
 class Named(nn.Cell):
-    """A cell whose children are used by our names and registered, so that scopes show them, under others."""
+    """A cell whose children are used by our names and registered, so that scopes show them, under
+    others.
+    """
 
     def __init__(self, names: Mapping[str, str], **children: nn.Cell) -> None:
         super().__init__()

@@ -105,7 +105,9 @@ class GroupedAttention(Attention):
         return q.reshape(*x.shape[:2], -1, dim), k, v
 
     def repeated(self, x: Tensor) -> Tensor:
-        """(batch, groups, seq, dim) to (batch, heads, seq, dim): each group once for each of its queries."""
+        """(batch, groups, seq, dim) to (batch, heads, seq, dim): each group once for each of its
+        queries.
+        """
         batch, groups, seq, dim = x.shape
         if groups == self.size.heads:
             return x
@@ -114,7 +116,9 @@ class GroupedAttention(Attention):
 
 
 def fused_qkv(model: Model, n: int) -> Linear:
-    """One linear layer for q, k and v; a bias knob of one of them cannot be told apart here: SystemExit."""
+    """One linear layer for q, k and v; a bias knob of one of them cannot be told apart here:
+    SystemExit.
+    """
     layer = model.layers[n]
     if {layer.no_bias, layer.double_bias} & {*"qkv"}:
         raise SystemExit(

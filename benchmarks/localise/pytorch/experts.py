@@ -1,4 +1,6 @@
-"""A mixture of experts: each takes the tokens that chose it, as Hugging Face's Mixtral dispatches them."""
+"""A mixture of experts: each takes the tokens that chose it, as Hugging Face's Mixtral dispatches
+them.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ class Linear(nn.Module):
 
 
 def linear(model: Model, path: str, layer: Layer) -> Linear:
-    """The linear layer at ``path`` of the spec, with the layer's knobs for its bias; SystemExit if it has none."""
+    """The linear layer at ``path`` of the spec, with the layer's knobs for its bias; SystemExit if
+    it has none.
+    """
     name = path.rpartition(".")[2]
     bias = model.weights.get(f"{path}.bias")
     if bias is None and name in (layer.no_bias, layer.double_bias):

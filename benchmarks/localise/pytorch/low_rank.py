@@ -1,4 +1,6 @@
-"""Low-rank attention, as DeepSeek's: queries, and keys with values, through a narrow latent; positions beside them."""
+"""Low-rank attention, as DeepSeek's: queries, and keys with values, through a narrow latent;
+positions beside them.
+"""
 
 from __future__ import annotations
 

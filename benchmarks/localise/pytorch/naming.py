@@ -1,4 +1,6 @@
-"""The spec's names, and the names under which modules are registered in Hugging Face and Megatron-core."""
+"""The spec's names, and the names under which modules are registered in Hugging Face and
+Megatron-core.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ HUGGING_FACE = {
     "gate_up": "gate_up_proj",
     "router": "gate",
 }
-#: Hugging Face's GPT-2 has one matrix for q, k and v; where they are apart they are called as in its GPT-J.
+#: Hugging Face's GPT-2 has one matrix for q, k and v; where they are apart they are called as in
+#: its GPT-J.
 HUGGING_FACE_GPT2 = HUGGING_FACE | {
     "embedding": "transformer.wte",
     "position": "transformer.wpe",
@@ -46,7 +49,8 @@ HUGGING_FACE_GPT2 = HUGGING_FACE | {
     "up": "c_fc",
     "down": "c_proj",
 }
-#: Megatron-core holds q, k, v and gate, up together; where they are apart they are called as its converters do.
+#: Megatron-core holds q, k, v and gate, up together; where they are apart they are called as its
+#: converters do.
 MEGATRON_CORE = {
     "embedding": "embedding.word_embeddings",
     "position": "embedding.position_embeddings",
@@ -94,10 +98,12 @@ def names_of(family: str, size: Size) -> Mapping[str, str]:
 
 
 def rename(module: nn.Module, names: Mapping[str, str]) -> None:
-    """Register the children, and theirs, under the names of a family; code goes on using the spec's names.
+    """Register the children, and theirs, under the names of a family; code goes on using the spec's
+    names.
 
-    A dotted name makes modules in between that nobody calls. One family's name may be another thing's name in the spec
-    (Hugging Face's ``gate`` is the router), so all old names go before the first new one comes.
+    A dotted name makes modules in between that nobody calls. One family's name may be another
+    thing's name in the spec (Hugging Face's ``gate`` is the router), so all old names go before the
+    first new one comes.
     """
     children = dict(module.named_children())
     module._modules.clear()

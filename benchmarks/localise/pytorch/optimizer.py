@@ -8,7 +8,9 @@ from torch import nn
 
 
 def optimizer_of(net: nn.Module, rule: Optimizer) -> torch.optim.Optimizer:
-    """The framework's own AdamW or SGD; weight decay on matrices alone unless the rule says on all."""
+    """The framework's own AdamW or SGD; weight decay on matrices alone unless the rule says on
+    all.
+    """
     weights = list(net.parameters())
     decayed = [weight for weight in weights if rule.decay_all or weight.ndim > 1]
     others = [weight for weight in weights if not (rule.decay_all or weight.ndim > 1)]
@@ -26,7 +28,9 @@ def optimizer_of(net: nn.Module, rule: Optimizer) -> torch.optim.Optimizer:
 
 
 def pretend_late(adam: torch.optim.AdamW, weights: list[nn.Parameter]) -> None:
-    """The moments are at their start and the step count is not: after so many steps nothing is corrected."""
+    """The moments are at their start and the step count is not: after so many steps nothing is
+    corrected.
+    """
     for weight in weights:
         adam.state[weight] = {
             "step": torch.tensor(1e9),

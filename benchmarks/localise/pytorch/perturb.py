@@ -1,4 +1,6 @@
-"""One operator whose result is off: noise inside it, so that a recorder sees its output with the noise."""
+"""One operator whose result is off: noise inside it, so that a recorder sees its output with the
+noise.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ SEED = 5
 
 
 class Perturbed(TorchDispatchMode):
-    """While it is entered, kernel number ``n`` that returns new floating-point values returns others.
+    """While it is entered, kernel number ``n`` that returns new floating-point values returns
+    others.
 
-    ``relative`` is the norm of the difference over that of the output. Below autograd and below the recorder: neither
-    sees an operator too many. What a recorder computes for itself, it computes without gradients: not counted.
+    ``relative`` is the norm of the difference over that of the output. Below autograd and below the
+    recorder: neither sees an operator too many. What a recorder computes for itself, it computes
+    without gradients: not counted.
     """
 
     def __init__(self, n: int, relative: float) -> None:
@@ -47,7 +51,9 @@ def add_noise(values: Tensor, relative: float) -> None:
 
 
 def perturb(net: nn.Module, where: str, relative: float) -> None:
-    """Let the first kernel that the module ``where`` runs (``MODULE:N``: number N, from 0) be off by ``relative``."""
+    """Let the first kernel that the module ``where`` runs (``MODULE:N``: number N, from 0) be off
+    by ``relative``.
+    """
     name, _, n = where.partition(":")
     modules = dict(net.named_modules())
     if name not in modules:

@@ -9,7 +9,8 @@ from pathlib import Path
 from dumpdiff.capture.mindspore import Options, Target, build_configuration, format_configuration
 from dumpdiff.capture.mindspore.kernels import extract_regex
 
-#: All operators of the net of fixtures/try_mindspore_configs.py, by type; parameters are a type of their own.
+#: All operators of the net of fixtures/try_mindspore_configs.py, by type; parameters are a type
+#: of their own.
 ALL = frozenset({"MatMul", "BiasAdd", "ReLU", "Add", "Parameter"})
 MATMUL, RELU = "Default/fc-Dense/MatMul-op0", "Default/relu-ReLU/ReLU-op0"
 
@@ -37,7 +38,9 @@ class Asked:
         return file
 
     def holds(self, files: Iterable[Path]) -> Asked:
-        """The same dump as it is found in its files, rank_0/NET/GRAPH/STEP/TYPE.NAME.….input.0.….npy."""
+        """The same dump as it is found in its files,
+        rank_0/NET/GRAPH/STEP/TYPE.NAME.….input.0.….npy.
+        """
         parts = [(file.parts, file.name.split(".")) for file in files]
         return replace(
             self,

@@ -1,4 +1,6 @@
-"""Configurations that MindSpore 2.10 on CPU refuses, ignores in part, or answers with an empty dump."""
+"""Configurations that MindSpore 2.10 on CPU refuses, ignores in part, or answers with an empty
+dump.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Configurations that are written: sound for every backend and version, and obeyed by MindSpore 2.10 on CPU."""
+"""Configurations that are written: sound for every backend and version, and obeyed by MindSpore
+2.10 on CPU.
+"""
 
 from __future__ import annotations
 

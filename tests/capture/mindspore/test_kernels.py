@@ -1,4 +1,6 @@
-"""What an entry of kernels selects; the same was seen in runs, see test_config.py and test_check.py."""
+"""What an entry of kernels selects; the same was seen in runs, see test_config.py and
+test_check.py.
+"""
 
 from __future__ import annotations
 

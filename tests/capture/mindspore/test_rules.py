@@ -31,7 +31,9 @@ def with_version(target: Target, major: int, minor: int) -> Target:
 def find_broken_rules(
     target: Target, common: dict[str, Any] | None = None, e2e: dict[str, Any] | None = None
 ) -> set[str]:
-    """The rules that a sound configuration for the target breaks once these fields are changed in it."""
+    """The rules that a sound configuration for the target breaks once these fields are changed in
+    it.
+    """
     config = build_configuration(Options(path="/data/dump"), target)
     change(config[C], common)
     if e2e is not None:

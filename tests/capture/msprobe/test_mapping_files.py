@@ -1,4 +1,6 @@
-"""Mapping files as the real ``msprobe compare`` takes them: more is compared than without, and nothing wrongly."""
+"""Mapping files as the real ``msprobe compare`` takes them: more is compared than without, and
+nothing wrongly.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ for arguments in json.load(open(sys.argv[1])):
 
 @dataclass(frozen=True)
 class Compared:
-    """What msprobe compared: (target's name, reference's name) of every row that has a reference."""
+    """What msprobe compared: (target's name, reference's name) of every paired row."""
 
     pairs: list[tuple[str, str]]
 
@@ -84,7 +86,9 @@ def write_mapping(target: Path, reference: Path, kind: MappingKind, into: Path) 
 def compared(
     dump: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Compared]:
-    """msprobe's comparisons of a MindSpore dump, in which attention of layer 1 is wrong, with PyTorch's."""
+    """msprobe's comparisons of a MindSpore dump, in which attention of layer 1 is wrong, with
+    PyTorch's.
+    """
     into = tmp_path_factory.mktemp("mapping")
     target, reference = dump_json(dump("ms_mf_attn_scale")), dump_json(dump("pt_none"))
     early = tuple(
@@ -171,7 +175,9 @@ def test_with_the_cell_mapping_it_compares_modules_and_nothing_wrongly(compared,
 
 
 def test_an_api_mapping_adds_what_it_pairs_rightly(compared, same) -> None:
-    """Right are the rows that it adds; msprobe's own table, which it cannot switch off, pairs others wrongly."""
+    """Right are the rows that it adds; msprobe's own table, which it cannot switch off, pairs
+    others wrongly.
+    """
     added = set(compared["api"].pairs) - set(compared["table"].pairs)
     assert [pair for pair in added if not same(pair)] == []
     assert sum(map(same, compared["api"].pairs)) >= sum(map(same, compared["table"].pairs))

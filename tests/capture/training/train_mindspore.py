@@ -1,4 +1,6 @@
-"""Train a small network with every snippet in the folder given, and keep what they should have done."""
+"""Train a small network with every snippet in the folder given, and keep what they should have
+done.
+"""
 
 from __future__ import annotations
 
