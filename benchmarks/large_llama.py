@@ -1,9 +1,8 @@
-"""A Llama of any size as checkpoints: written a few layers at a time, so that it may be larger than
-memory.
+"""Write checkpoints of a Llama of any size, a few layers at a time: it may exceed the memory.
 
-``python benchmarks/large_llama.py FOLDER KIND LAYERS`` with KIND safetensors (bfloat16), copy (the
-same in other files), wide (float32) or megatron (state dicts of Megatron-LM on two tensor-parallel
-ranks). All hold the same weights, drawn layer by layer from the layer's number.
+``python benchmarks/large_llama.py FOLDER KIND LAYERS`` where KIND is safetensors (bfloat16), copy
+(the same in other files), wide (float32) or megatron (state dicts of Megatron-LM on two
+tensor-parallel ranks). All hold the same weights: the layer's number is the seed of a layer.
 """
 
 from __future__ import annotations
@@ -19,30 +18,41 @@ sys.path.insert(
 
 HIDDEN, FFN, HEADS, GROUPS, VOCABULARY = 2048, 5632, 16, 4, 32_000
 SETTINGS = {
-    "model_type": "llama", "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "hidden_size": HIDDEN,
-    "intermediate_size": FFN, "vocab_size": VOCABULARY, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": GROUPS,
+    "hidden_size": HIDDEN,
+    "intermediate_size": FFN,
+    "vocab_size": VOCABULARY,
+    "tie_word_embeddings": False,
+}
 _LAYER = HIDDEN * (2 * HIDDEN + 2 * GROUPS * (HIDDEN // HEADS) + 3 * FFN) * 2  #: bytes of bfloat16
 _SHARD = 40  #: layers in one file: 3.5 GB
 
 _KEY = GROUPS * HIDDEN // HEADS
 _SHAPES = {
-    "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (_KEY, HIDDEN), "self_attn.v_proj": (_KEY, HIDDEN),
-    "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN),
-    "mlp.down_proj": (HIDDEN, FFN), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
-}  # fmt: skip
+    "self_attn.q_proj": (HIDDEN, HIDDEN),
+    "self_attn.k_proj": (_KEY, HIDDEN),
+    "self_attn.v_proj": (_KEY, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN),
+    "mlp.gate_proj": (FFN, HIDDEN),
+    "mlp.up_proj": (FFN, HIDDEN),
+    "mlp.down_proj": (HIDDEN, FFN),
+    "input_layernorm": (HIDDEN,),
+    "post_attention_layernorm": (HIDDEN,),
+}
 _OUTSIDE = {
     "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
     "lm_head.weight": (VOCABULARY, HIDDEN),
 }  # fmt: skip
 
 
-def layers_of(gigabytes: float) -> int:
-    """How many layers make a model of this size, two at least."""
+def count_layers(gigabytes: float) -> int:
+    """Return how many layers a model of this size has, at least two."""
     return max(2, round((gigabytes * 1e9 - 4 * VOCABULARY * HIDDEN) / _LAYER))
 
 
-def _drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict:
+def _draw_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -52,21 +62,21 @@ def _drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict:
     }
 
 
-def _layer(number: int) -> dict:
-    return _drawn(
+def _draw_layer(number: int) -> dict:
+    return _draw_weights(
         {f"model.layers.{number}.{part}.weight": shape for part, shape in _SHAPES.items()},
         number + 1,
     )
 
 
-def _safetensors(folder: Path, layers: int, wide: bool) -> None:
+def _write_safetensors(folder: Path, layers: int, wide: bool) -> None:
     from safetensors.torch import save_file
 
     index = {}
     for first in range(0, layers, _SHARD):
-        shard = _drawn(_OUTSIDE, 0) if first == 0 else {}
+        shard = _draw_weights(_OUTSIDE, 0) if first == 0 else {}
         for number in range(first, min(layers, first + _SHARD)):
-            shard |= _layer(number)
+            shard |= _draw_layer(number)
         file = f"model-{first // _SHARD + 1:05d}.safetensors"
         save_file(
             {name: value.float() if wide else value for name, value in shard.items()}, folder / file
@@ -76,32 +86,35 @@ def _safetensors(folder: Path, layers: int, wide: bool) -> None:
     (folder / "config.json").write_text(json.dumps({**SETTINGS, "num_hidden_layers": layers}))
 
 
-def _of_rank(rank: int, layers: int) -> Iterator[tuple[str, object]]:
-    """What one of two tensor-parallel ranks holds, as the bits of bfloat16."""
+def _list_rank_weights(rank: int, layers: int) -> Iterator[tuple[str, object]]:
+    """Return the weights of one of two tensor-parallel ranks, as the bits of bfloat16."""
     import torch
     from tests.weights import layouts
 
-    outside = _drawn(_OUTSIDE, 0)
+    outside = _draw_weights(_OUTSIDE, 0)
     for number in range(layers):
-        own = _layer(number)
+        layer_weights = _draw_layer(number)
         weights = layouts.mcore(
-            {n: v.view(torch.int16).numpy() for n, v in (outside | own).items()}, SETTINGS
+            {n: v.view(torch.int16).numpy() for n, v in (outside | layer_weights).items()}, SETTINGS
         )
-        named = f"decoder.layers.{number}."
-        chosen = {
-            name: value for name, value in weights.items() if number == 0 or name.startswith(named)
+        layer_prefix = f"decoder.layers.{number}."
+        rank_weights = {
+            name: value
+            for name, value in weights.items()
+            if number == 0 or name.startswith(layer_prefix)
         }
         # copies: a view would keep the other rank's half in memory
         yield from (
-            (name, value.copy()) for name, value in layouts.sharded(chosen, 2, 1)[rank, 0].items()
+            (name, value.copy())
+            for name, value in layouts.sharded(rank_weights, 2, 1)[rank, 0].items()
         )
 
 
-def make(folder: Path, kind: str, layers: int) -> None:
-    """Write one checkpoint into a folder of its own."""
+def write_checkpoint(folder: Path, kind: str, layers: int) -> None:
+    """Write one checkpoint into a new folder."""
     if kind != "megatron":
         folder.mkdir()
-        _safetensors(folder, layers, kind == "wide")
+        _write_safetensors(folder, layers, kind == "wide")
         return
     from tests.weights import layouts
 
@@ -111,11 +124,11 @@ def make(folder: Path, kind: str, layers: int) -> None:
         "group_query_attention": True,
     }
     for rank in (0, 1):
-        state = {(rank, 0): dict(_of_rank(rank, layers))}
+        state = {(rank, 0): dict(_list_rank_weights(rank, layers))}
         layouts.save_megatron(
             folder, state, {**arguments, "pipeline_model_parallel_size": 1}, "bfloat16"
         )
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    write_checkpoint(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,10 +1,9 @@
-"""Record 128 calls that read and write 4 MiB each with msprobe: 1 GiB of whole tensors, of
-statistics and of names.
+"""Record 128 calls that read and write 4 MiB each with msprobe: 1 GiB of whole tensors.
 
     python benchmarks/record_large.py OUT [--noise 1e-7]
 
-A chain of layer norms with weights of their own, so that every tensor differs; ``--noise`` disturbs
-the first input, relative to it, and the real operators carry it on.
+The calls are a chain of layer norms with different weights, so that every tensor differs.
+``--noise`` disturbs the first input, relative to its size, and the real operators propagate it.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.0)
     args = parser.parse_args()
     args.out.mkdir(parents=True)
-    everything = {"scope": [], "list": [], "data_mode": ["all"]}
+    tensor_config = {"scope": [], "list": [], "data_mode": ["all"]}
     config = {
         "task": "tensor",
         "dump_path": str(args.out),
         "rank": [],
         "step": [0],
         "level": "L1",
-        "tensor": everything,
+        "tensor": tensor_config,
     }
     (args.out / "config.json").write_text(json.dumps(config))
 

@@ -1,13 +1,12 @@
-"""How large the HTML report is, how long it takes to write, and how long a browser needs until it
-can be used.
+"""Measure the HTML report: its size, the time to write it, and the time until it is usable.
 
     python benchmarks/report.py [--repeat 3]
 
 needs the package installed with ``.[test]``, and Debian's chromium and chromium-driver. Prints a
 Markdown table: the demo pair's result, then the same with its pairs repeated as further layers
-(tests/results.py). A page is interactive once its chart and tables are drawn and listen; the clock
-starts with the navigation. A search, a sort and a scroll are measured on the open page, each with
-the frame that shows it. Of repeated measurements the smallest counts.
+(tests/results.py). A page is interactive once its chart and tables are drawn and respond; the clock
+starts with the navigation. A search, a sort and a scroll are measured on the open page, each up to
+the frame that shows it. The smallest of repeated measurements counts.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SWITCHES = (
     "--no-first-run",
 )
 
-#: Milliseconds from the call to the frame that shows what it did.
+#: Milliseconds from the call to the frame that shows its effect.
 FRAME = """const done = arguments[0], start = performance.now();
 {};
 requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));"""
@@ -112,11 +111,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     print(
-        "| pairs | file | written in | interactive after | search | sort | scroll |\n|--:|--:|--:|--:|--:|--:|--:|"
+        "| pairs | file | written in | interactive after | search | sort | scroll "
+        "|\n|--:|--:|--:|--:|--:|--:|--:|"
     )
     for row in list_rows(arguments.repeat):
         print(
-            f"| {row.pairs:,} | {row.megabytes:.2f} MB | {row.writing:.2f} s | {row.interactive:.2f} s "
+            f"| {row.pairs:,} | {row.megabytes:.2f} MB | {row.writing:.2f} s | "
+            f"{row.interactive:.2f} s "
             f"| {row.search:.0f} ms | {row.sort:.0f} ms | {row.scroll:.0f} ms |",
             flush=True,
         )

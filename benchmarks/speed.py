@@ -1,21 +1,21 @@
-"""How long ``dumpdiff align`` takes, and how much memory, beside ``msprobe compare`` on the same
-files in the same run.
+"""Measure time and memory of ``dumpdiff align`` and of ``msprobe compare`` on the same files.
 
     python benchmarks/speed.py [--work /tmp/dumpdiff-speed] [--only statistics] [--repeat 3]
 
-needs the package installed with ``.[test]``. Prints a Markdown table. The pairs, made once in
+needs the package installed with ``.[test]``. Prints a Markdown table. The pairs are made once in
 ``--work`` (2.5 GB):
 
-``statistics``  20,000 calls of statistics: a 196-layer model of tiny width, really recorded with msprobe (two minutes),
-                against the same with rounding noise of 1e-7.
-``tensors``     two dumps of 1 GiB of whole tensors: 128 layer norms, 4 MiB in and 4 MiB out each, really recorded;
-                the second run starts from an input disturbed by 1e-7.
-``demo``        the pair that ``make demo`` runs on. It is graph mode against eager, which msprobe cannot pair at all;
-                its figure is for the PyTorch half against itself, the least that it takes for so small a dump.
+``statistics``  20,000 calls of statistics: a narrow model of 196 layers, recorded with msprobe (two
+                minutes), against the same with rounding noise of 1e-7.
+``tensors``     two dumps of 1 GiB of whole tensors: 128 layer norms, 4 MiB in and 4 MiB out each,
+                recorded with msprobe; the second run starts from an input disturbed by 1e-7.
+``demo``        the pair of ``make demo``. It is graph mode against eager mode, which msprobe cannot
+                pair at all. Its figure is for the PyTorch side against itself: the least time that
+                it takes for such a small dump.
 
-Time is the wall time of the whole process, start-up included; memory the peak resident size of its
-largest process. With ``--repeat`` the smallest of the repeated measurements counts: what disturbs a
-measurement only ever adds. The files are in the page cache when they are read: both programs are
+Time is the wall time of the whole process, start-up included. Memory is the peak resident size of
+its largest process. With ``--repeat`` the smallest of the repeated measurements counts, because a
+disturbance only adds time. The files are in the page cache when they are read: both programs are
 measured after the pair was made or read once.
 """
 
@@ -35,12 +35,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 sys.path.insert(0, str(FIXTURES))
 
-import synthesise  # noqa: E402  (a script beside the fixtures, not a package)
+import synthesise  # noqa: E402  (a script in fixtures, not a package)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two dumps, and the folders of one step in which msprobe finds what it can compare of them."""
+    """Two dumps, and for each the folder of one step that msprobe can compare."""
 
     target: Path
     reference: Path
@@ -55,21 +55,21 @@ class Measurement:
     exit_code: int
 
 
-def statistics(work: Path) -> Pair:
+def build_statistics(work: Path) -> Pair:
     reference, target = work / "statistics_reference", work / "statistics_target"
     if not target.exists():
         tiny = ("--layers", "196", "--hidden", "16", "--ffn", "24")
-        record("record_pytorch.py", reference, *tiny, "--task", "statistics")
+        run_recording("record_pytorch.py", reference, *tiny, "--task", "statistics")
         synthesise.save(synthesise.noisy(synthesise.load(reference)), target)
-    return _pair(target, reference)
+    return build_pair(target, reference)
 
 
-def tensors(work: Path) -> Pair:
+def build_tensors(work: Path) -> Pair:
     reference, target = work / "tensors_reference", work / "tensors_target"
     if not target.exists():
-        record("../benchmarks/record_large.py", reference)
-        record("../benchmarks/record_large.py", target, "--noise", "1e-7")
-    return _pair(target, reference)
+        run_recording("../benchmarks/record_large.py", reference)
+        run_recording("../benchmarks/record_large.py", target, "--noise", "1e-7")
+    return build_pair(target, reference)
 
 
 def build_demo(work: Path) -> Pair:
@@ -82,14 +82,14 @@ def build_demo(work: Path) -> Pair:
 
 
 CASES: dict[str, Callable[[Path], Pair]] = {
-    "statistics": statistics,
-    "tensors": tensors,
+    "statistics": build_statistics,
+    "tensors": build_tensors,
     "demo": build_demo,
 }
 
 
-def record(script: str, out: Path, *options: str) -> None:
-    """Run a recording script in a process of its own; its chatter is shown only if it fails."""
+def run_recording(script: str, out: Path, *options: str) -> None:
+    """Run a recording script in a separate process; show its output only if it fails."""
     run = subprocess.run(
         [sys.executable, str(FIXTURES / script), str(out), *options],
         capture_output=True,
@@ -101,8 +101,9 @@ def record(script: str, out: Path, *options: str) -> None:
 
 
 def measure(command: Sequence[str], log: Path) -> Measurement:
-    """Run a command to its end, with the bytecode that an installed program has; what it prints
-    goes to a file.
+    """Run a command and write its output to a file.
+
+    Bytecode caching stays on, as for an installed program.
     """
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
@@ -119,11 +120,11 @@ def measure(command: Sequence[str], log: Path) -> Measurement:
 
 
 def list_commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int, ...]]]:
-    """Program -> its command line and the exit codes that mean it did its work."""
-    beside = Path(sys.executable).parent
-    align = [str(beside / "dumpdiff"), "align", str(pair.target), str(pair.reference)]
+    """Return for each program its command line and the exit codes that mean success."""
+    scripts_folder = Path(sys.executable).parent
+    align = [str(scripts_folder / "dumpdiff"), "align", str(pair.target), str(pair.reference)]
     compare = [
-        str(beside / "msprobe"),
+        str(scripts_folder / "msprobe"),
         "compare",
         "-tp",
         str(pair.msprobe_target),
@@ -140,15 +141,18 @@ def list_commands(pair: Pair, out: Path) -> dict[str, tuple[list[str], tuple[int
 
 
 def select_best(
-    name: str, program: str, command: list[str], done: tuple[int, ...], out: Path, repeat: int
+    name: str,
+    program: str,
+    command: list[str],
+    accepted_codes: tuple[int, ...],
+    out: Path,
+    repeat: int,
 ) -> Measurement:
-    """The quickest of several runs. Raises SystemExit if one fails: a figure of a crash says
-    nothing.
-    """
+    """Return the quickest of several runs; raise SystemExit if one fails."""
     runs = []
     for _ in range(repeat):
         run = measure(command, out / f"{program}.log")
-        if run.exit_code not in done:
+        if run.exit_code not in accepted_codes:
             raise SystemExit(
                 f"{name}: {program} ended with {run.exit_code}, see {out / f'{program}.log'}"
             )
@@ -173,7 +177,8 @@ def main() -> None:
 
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
     print(
-        "| pair | program | seconds | peak MB | exit | msprobe / dumpdiff |\n|---|---|--:|--:|--:|--:|",
+        "| pair | program | seconds | peak MB | exit | msprobe / dumpdiff "
+        "|\n|---|---|--:|--:|--:|--:|",
         flush=True,
     )
     for name in args.only or CASES:
@@ -181,9 +186,9 @@ def main() -> None:
         out = args.work / f"{name}_output"
         out.mkdir(exist_ok=True)
         seconds = {}
-        for program, (command, done) in list_commands(pair, out).items():
+        for program, (command, accepted_codes) in list_commands(pair, out).items():
             if program in (args.program or (program,)):
-                run = select_best(name, program, command, done, out, args.repeat)
+                run = select_best(name, program, command, accepted_codes, out, args.repeat)
                 seconds[program] = run.seconds
                 ratio = (
                     f"{run.seconds / seconds['dumpdiff']:.1f}"
@@ -194,7 +199,7 @@ def main() -> None:
                 print(f"| {name} | {program} | {figures} |", flush=True)
 
 
-def _pair(target: Path, reference: Path) -> Pair:
+def build_pair(target: Path, reference: Path) -> Pair:
     return Pair(target, reference, target / "step0", reference / "step0")
 
 

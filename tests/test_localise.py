@@ -140,16 +140,16 @@ class TestForms:
     def test_ops_without_a_graph_are_known_by_the_names_they_have_with_one(self, recorded):
         recording = recorded("mindspore", "--fault", "eps")
         trace = read(recording)
-        renamed = formats.map_names(formats.without_graph, recording, trace)
+        renamed = formats.map_names(formats.drop_graph, recording, trace)
         assert set(renamed.values()) == set(trace.ops["name"])
 
     def test_statistics_hold_no_tensor(self, recorded):
-        folder = formats.make_form(formats.msprobe_statistics, recorded("pytorch"))
+        folder = formats.make_form(formats.convert_to_msprobe_statistics, recorded("pytorch"))
         assert not (read(folder).tensors["file"] != "").any()
 
     def test_a_summary_in_the_words_of_ptdbg_has_the_calls_of_the_recording(self, recorded):
         recording = recorded("pytorch")
-        calls = read(formats.make_form(formats.ptdbg_summary, recording))
+        calls = read(formats.make_form(formats.convert_to_ptdbg_summary, recording))
         assert calls.source.format == "ptdbg"
         assert not calls.problems
         whole = read(recording).ops

@@ -1,11 +1,12 @@
-"""How often dumpdiff names the right op: faults put into one of two frameworks, recorded, compared
-in four forms.
+"""Measure how often dumpdiff names the right op.
+
+A fault goes into one of two frameworks; both are recorded and compared in four forms.
 
     python benchmarks/localise [--only 'llama-*'] [--form tensors] [--failures] [--write]
 
-needs the package installed with ``.[test]``. Records what is missing (half an hour at first),
-scores what changed, prints the tables; ``--write`` puts them into docs/benchmarks.md. Cases that
-are held out are counted, and named only with ``--held-out``.
+needs the package installed with ``.[test]``. Records what is missing (the first time, half an
+hour), scores what changed and prints the tables; ``--write`` puts them into docs/benchmarks.md.
+Held-out cases are counted, and named only with ``--held-out``.
 """
 
 from __future__ import annotations
@@ -51,9 +52,14 @@ def main() -> None:
         print(f"not recorded: {failed_recording.name}\n{error}", file=sys.stderr)
     failed_names = {recording.name for recording in errors}
     cases = [
-        case for case in cases
-        if not any(recording.name in failed_names for side in recordings.list_recordings(case) for recording in (side, side.clean()))
-    ]  # fmt: skip
+        case
+        for case in cases
+        if not any(
+            recording.name in failed_names
+            for side in recordings.list_recordings(case)
+            for recording in (side, side.clean())
+        )
+    ]
     scores = score.score_cases(cases, tuple(args.form or FORMS), args.work, args.processes, _report)
     if args.failures:
         print(table.format_failures(scores, args.held_out))

@@ -1,16 +1,15 @@
-"""The models of the benchmark: sizes, knobs, weights and batch, in NumPy, so that two frameworks
-start from equal bits.
+"""Models of the benchmark in NumPy: sizes, knobs, weights and batch, equal bits for two frameworks.
 
 ``MODELS`` holds five decoders and a small ResNet. A :class:`Model` is everything a recording script
-needs. A fault turns a knob or changes a weight (see ``faults``); both frameworks' nets obey every
-knob, so it can go into either.
+needs. A fault turns a knob or changes a weight (see ``faults``). The nets of both frameworks
+implement every knob, so a fault can go into either.
 
 Weights are float32, linear ones (out, in), named canonically:
 
     embedding.weight [position.weight] layers.N.* norm.weight [norm.bias] [head.weight]
     layers.N.: input_norm.weight [.bias], post_norm.weight [.bias]
-               attention.{q,k,v,o}.weight [.bias], or, low rank, attention.{q_a,q_b,kv_a,kv_b,o}.weight and
-               attention.{q_norm,kv_norm}.weight
+               attention.{q,k,v,o}.weight [.bias], or, low rank,
+               attention.{q_a,q_b,kv_a,kv_b,o}.weight and attention.{q_norm,kv_norm}.weight
                mlp.{gate,up,down}.weight, or mlp.{up,down}.weight and .bias (GPT-2), or
                mlp.router.weight and mlp.experts.E.{gate,up,down}.weight
     ResNet: stem.weight stem_norm.{weight,bias} head.{weight,bias}
@@ -29,7 +28,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Size:
-    """What a model is made of."""
+    """Sizes of a model and kinds of its parts."""
 
     layers: int = 2
     vocab: int = 96
@@ -64,7 +63,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a decoder layer (or a ResNet stage) computes beyond its weights."""
+    """Knobs of a decoder layer (or a ResNet stage): what it computes beyond its weights."""
 
     input_eps: float = 1e-5
     post_eps: float = 1e-5
@@ -149,7 +148,7 @@ class Model:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def rope(self, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
-        """Cosine and sine (seq, dim), float32, the angles of the pairs repeated in the two halves.
+        """Return cosine and sine (seq, dim), float32, the pairs' angles repeated in both halves.
 
         For interleaved pairs a net takes cos[:, :dim/2] of them, each repeated twice in a row.
         """
@@ -163,21 +162,22 @@ class Model:
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def mask(self, layer: Layer) -> np.ndarray:
-        """(seq, seq) bool, true where a query (row) must not look."""
+        """Return (seq, seq) bool, true where a query (row) must not attend."""
         seq = self.size.seq
         if layer.mask == "none":
             return np.zeros((seq, seq), dtype=bool)
         return np.triu(np.ones((seq, seq), dtype=bool), 2 if layer.mask == "shifted" else 1)
 
     def dropout_mask(self, layer: Layer) -> np.ndarray:
-        """(batch, seq, hidden) float32: 0 or 1 / (1 - p)."""
+        """Return (batch, seq, hidden) float32: 0 or 1 / (1 - p)."""
         rng = np.random.default_rng(self.size.seed + 7)
-        kept = rng.random((self.size.batch, self.size.seq, self.size.hidden)) >= layer.dropout
-        return (kept / (1 - layer.dropout)).astype(np.float32)
+        is_kept = rng.random((self.size.batch, self.size.seq, self.size.hidden)) >= layer.dropout
+        return (is_kept / (1 - layer.dropout)).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, labels, int32 (batch, seq), and the loss mask, float32 (batch, seq), 0 over
-        padding.
+        """Return tokens and labels, int32 (batch, seq), and the loss mask, float32 (batch, seq).
+
+        The mask is 0 on padding.
         """
         size = self.size
         rng = np.random.default_rng(size.seed + 1)
@@ -193,32 +193,34 @@ class Model:
         return tokens[order, : size.seq].copy(), labels[order].copy(), mask
 
     def images(self) -> tuple[np.ndarray, np.ndarray]:
-        """ResNet: images float32 (batch, 3, image, image) and class labels int32 (batch,)."""
+        """Return a ResNet's batch: images float32 (batch, 3, image, image), labels int32 (batch,)."""
         size = self.size
         rng = np.random.default_rng(size.seed + 1)
         images = rng.standard_normal((size.batch, 3, size.image, size.image)).astype(np.float32)
         order = list(self.batch_order or range(size.batch))
         return images[order], rng.integers(0, size.vocab, size.batch).astype(np.int32)[order]
 
-    def fused(self, layer: int, what: str, kind: str = "weight", within: str = "mlp") -> np.ndarray:
-        """'qkv' per query group as Megatron-core has it (its queries, then k, then v); 'gate_up'
-        one after the other.
+    def fused(
+        self, layer: int, projection: str, kind: str = "weight", within: str = "mlp"
+    ) -> np.ndarray:
+        """Return a fused weight or bias of a layer.
 
-        ``kind`` is 'weight' or 'bias'; ``within`` names the expert whose gate and up are meant, as
-        'mlp.experts.E'.
+        ``projection`` is 'qkv' (per query group: its queries, then k, then v, as in Megatron-core)
+        or 'gate_up' (one after the other). ``kind`` is 'weight' or 'bias'. ``within`` names the
+        block that holds gate and up: 'mlp' or 'mlp.experts.E'.
         """
-        at, size = f"layers.{layer}.", self.size
-        if what == "gate_up":
+        prefix, size = f"layers.{layer}.", self.size
+        if projection == "gate_up":
             return np.concatenate(
-                [self.weights[f"{at}{within}.{name}.{kind}"] for name in ("gate", "up")]
+                [self.weights[f"{prefix}{within}.{name}.{kind}"] for name in ("gate", "up")]
             )
-        parts = [self.weights[f"{at}attention.{name}.{kind}"] for name in "qkv"]
+        parts = [self.weights[f"{prefix}attention.{name}.{kind}"] for name in "qkv"]
         split = [part.reshape(size.kv_heads, -1, size.head_dim, *part.shape[1:]) for part in parts]
         return np.concatenate(split, axis=1).reshape(-1, *parts[0].shape[1:])
 
 
 def round_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32 values rounded to the nearest bfloat16, ties to even."""
+    """Round float32 values to the nearest bfloat16, ties to even."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32)
@@ -247,53 +249,55 @@ MODELS: Mapping[str, Size] = {
 }
 
 
-def clean(name: str) -> Model:
-    """A model of MODELS without a fault. Norm weights are near, not at, one: all ones carry no
-    evidence.
+def build_clean(name: str) -> Model:
+    """Return a model of MODELS without a fault.
+
+    Norm weights are near one but not equal to it: a tensor of ones cannot be told from others.
     """
     size = MODELS[name]
     rng = np.random.default_rng(size.seed)
     weights: dict[str, np.ndarray] = {}
 
-    def normal(name: str, *shape: int) -> None:
+    def add_matrix(name: str, *shape: int) -> None:
         fan_in = int(np.prod(shape[1:]))
         weights[name] = (rng.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
 
-    def bias(name: str, length: int) -> None:
+    def add_bias(name: str, length: int) -> None:
         weights[name] = (0.1 * rng.standard_normal(length)).astype(np.float32)
 
-    def norm(name: str, length: int) -> None:
+    def add_norm(name: str, length: int) -> None:
         weights[f"{name}.weight"] = (1 + 0.1 * rng.standard_normal(length)).astype(np.float32)
         if size.norm != "rms":
-            bias(f"{name}.bias", length)
+            add_bias(f"{name}.bias", length)
 
     if size.image:
-        _build_resnet(size, normal, bias, norm)
+        _build_resnet(size, add_matrix, add_bias, add_norm)
     else:
-        _build_decoder(size, weights, rng, normal, bias, norm)
+        _build_decoder(size, weights, rng, add_matrix, add_bias, add_norm)
     return Model(name, size, (Layer(),) * size.layers, weights)
 
 
-def _build_resnet(size: Size, normal, bias, norm) -> None:
-    """A stem, stages of two 3x3 convolutions with a 1x1 short cut (channels double, stride 2),
-    mean, a linear head.
+def _build_resnet(size: Size, add_matrix, add_bias, add_norm) -> None:
+    """Add a stem, stages, and a linear head after the mean.
+
+    A stage has two 3x3 convolutions and a 1x1 shortcut; channels double, the stride is 2.
     """
     width = size.hidden
-    normal("stem.weight", width, 3, 3, 3)
-    norm("stem_norm", width)
+    add_matrix("stem.weight", width, 3, 3, 3)
+    add_norm("stem_norm", width)
     for stage in range(size.layers):
-        at, wider = f"stages.{stage}.", width * 2
-        normal(at + "conv1.weight", wider, width, 3, 3)
-        norm(at + "norm1", wider)
-        normal(at + "conv2.weight", wider, wider, 3, 3)
-        norm(at + "norm2", wider)
-        normal(at + "short.weight", wider, width, 1, 1)
+        prefix, wider = f"stages.{stage}.", width * 2
+        add_matrix(prefix + "conv1.weight", wider, width, 3, 3)
+        add_norm(prefix + "norm1", wider)
+        add_matrix(prefix + "conv2.weight", wider, wider, 3, 3)
+        add_norm(prefix + "norm2", wider)
+        add_matrix(prefix + "short.weight", wider, width, 1, 1)
         width = wider
-    normal("head.weight", size.vocab, width)
-    bias("head.bias", size.vocab)
+    add_matrix("head.weight", size.vocab, width)
+    add_bias("head.bias", size.vocab)
 
 
-def _build_decoder(size: Size, weights, rng, normal, bias, norm) -> None:
+def _build_decoder(size: Size, weights, rng, add_matrix, add_bias, add_norm) -> None:
     deviation = (
         0.25 if size.tied else 1.0
     )  # a tied head of unit rows would make logits that leave no doubt
@@ -305,17 +309,19 @@ def _build_decoder(size: Size, weights, rng, normal, bias, norm) -> None:
             0.3 * rng.standard_normal((size.seq + 4, size.hidden))
         ).astype(np.float32)
     for n in range(size.layers):
-        at = f"layers.{n}."
-        norm(at + "input_norm", size.hidden)
+        prefix = f"layers.{n}."
+        add_norm(prefix + "input_norm", size.hidden)
         if size.q_rank:
             wide = size.heads * (size.head_dim + size.rope_dim)
-            normal(at + "attention.q_a.weight", size.q_rank, size.hidden)
-            norm(at + "attention.q_norm", size.q_rank)
-            normal(at + "attention.q_b.weight", wide, size.q_rank)
-            normal(at + "attention.kv_a.weight", size.kv_rank + size.rope_dim, size.hidden)
-            norm(at + "attention.kv_norm", size.kv_rank)
-            normal(at + "attention.kv_b.weight", size.heads * 2 * size.head_dim, size.kv_rank)
-            normal(at + "attention.o.weight", size.hidden, size.hidden)
+            add_matrix(prefix + "attention.q_a.weight", size.q_rank, size.hidden)
+            add_norm(prefix + "attention.q_norm", size.q_rank)
+            add_matrix(prefix + "attention.q_b.weight", wide, size.q_rank)
+            add_matrix(prefix + "attention.kv_a.weight", size.kv_rank + size.rope_dim, size.hidden)
+            add_norm(prefix + "attention.kv_norm", size.kv_rank)
+            add_matrix(
+                prefix + "attention.kv_b.weight", size.heads * 2 * size.head_dim, size.kv_rank
+            )
+            add_matrix(prefix + "attention.o.weight", size.hidden, size.hidden)
         else:
             rows = {
                 "q": size.hidden,
@@ -324,33 +330,33 @@ def _build_decoder(size: Size, weights, rng, normal, bias, norm) -> None:
                 "o": size.hidden,
             }
             for name, count in rows.items():
-                normal(f"{at}attention.{name}.weight", count, size.hidden)
+                add_matrix(f"{prefix}attention.{name}.weight", count, size.hidden)
                 if size.bias:
-                    bias(f"{at}attention.{name}.bias", count)
-        norm(at + "post_norm", size.hidden)
-        _build_mlp(size, at + "mlp.", normal, bias)
-    norm("norm", size.hidden)
+                    add_bias(f"{prefix}attention.{name}.bias", count)
+        add_norm(prefix + "post_norm", size.hidden)
+        _build_mlp(size, prefix + "mlp.", add_matrix, add_bias)
+    add_norm("norm", size.hidden)
     if not size.tied:
-        normal("head.weight", size.vocab, size.hidden)
+        add_matrix("head.weight", size.vocab, size.hidden)
 
 
-def _build_mlp(size: Size, at: str, normal, bias) -> None:
+def _build_mlp(size: Size, prefix: str, add_matrix, add_bias) -> None:
     if size.mlp == "gelu":
         for name, rows, columns in (("up", size.ffn, size.hidden), ("down", size.hidden, size.ffn)):
-            normal(f"{at}{name}.weight", rows, columns)
-            bias(f"{at}{name}.bias", rows)
+            add_matrix(f"{prefix}{name}.weight", rows, columns)
+            add_bias(f"{prefix}{name}.bias", rows)
         return
-    inner = [f"{at}experts.{e}." for e in range(size.experts)] or [at]
+    inner = [f"{prefix}experts.{e}." for e in range(size.experts)] or [prefix]
     if size.experts:
-        normal(at + "router.weight", size.experts, size.hidden)
-    for prefix in inner:
-        normal(prefix + "gate.weight", size.ffn, size.hidden)
-        normal(prefix + "up.weight", size.ffn, size.hidden)
-        normal(prefix + "down.weight", size.hidden, size.ffn)
+        add_matrix(prefix + "router.weight", size.experts, size.hidden)
+    for expert_prefix in inner:
+        add_matrix(expert_prefix + "gate.weight", size.ffn, size.hidden)
+        add_matrix(expert_prefix + "up.weight", size.ffn, size.hidden)
+        add_matrix(expert_prefix + "down.weight", size.hidden, size.ffn)
 
 
-def with_layer(model: Model, n: int, **changes: object) -> Model:
-    """The model with knobs of one layer turned."""
+def replace_layer(model: Model, n: int, **changes: object) -> Model:
+    """Return the model with changed knobs of one layer."""
     layers = list(model.layers)
     layers[n] = replace(layers[n], **changes)
     return replace(model, layers=tuple(layers))

@@ -1,4 +1,4 @@
-"""A recording as the benchmark sees it: every tensor by what it holds, every op by what it is."""
+"""A recording for the benchmark: fingerprints of every tensor, and the program of ops."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dumpdiff.model.trace import Trace
 
 @dataclass(frozen=True)
 class Dump:
-    """A recording of whole tensors with two fingerprints of each: of its numbers in order, and of
-    the sorted ones.
+    """A recording of whole tensors, each with two fingerprints: of its numbers in order, and of its
+    sorted numbers.
     """
 
     trace: Trace
@@ -28,38 +28,36 @@ class Dump:
 
     @cached_property
     def op(self) -> list[int]:
-        """Per tensor: its op."""
+        """Return the op of each tensor."""
         return self.trace.tensors["op"].tolist()
 
     @cached_property
     def role(self) -> list[str]:
-        """Per tensor: input, output or parameter."""
+        """Return for each tensor: input, output or parameter."""
         return self.trace.tensors["slot_kind"].tolist()
 
     @cached_property
     def slots(self) -> dict[tuple[int, str], int]:
-        """(op, slot) -> tensor."""
+        """Return the tensor of each (op, slot)."""
         keys = zip(self.op, self.trace.tensors["slot"], strict=True)
         return {key: row for row, key in enumerate(keys)}
 
     @cached_property
     def reads(self) -> list[list[int]]:
-        """Per op: the tensors it reads; a gradient call also those of the call it
-        differentiates.
-        """
+        """Return the tensors that each op reads; for a gradient call also those of its forward call."""
         table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
         for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
             if role != "output" and self.bits[row]:
                 table[op].append(row)
-        own = [list(rows) for rows in table]
+        call_reads = [list(rows) for rows in table]
         for op, forward in enumerate(self.trace.ops["forward"].tolist()):
             if forward >= 0:
-                table[op] += own[forward] + self.writes[forward]
+                table[op] += call_reads[forward] + self.writes[forward]
         return table
 
     @cached_property
     def writes(self) -> list[list[int]]:
-        """Per op: the tensors it writes."""
+        """Return the tensors that each op writes."""
         table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
         for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
             if role == "output" and self.bits[row]:
@@ -68,29 +66,33 @@ class Dump:
 
     @cached_property
     def makers(self) -> list[int]:
-        """Per tensor that is read: the output it is, or a rearrangement of; -1 if nothing recorded
-        made it.
+        """Return for each tensor that is read the output that it equals, or that it rearranges.
+
+        -1 if no recorded op produced it.
         """
         recorded = self.trace.tensors["source_tensor"].tolist()
-        made: dict[str, int] = {}
-        found = [-1] * len(self.op)
+        output_rows: dict[str, int] = {}
+        producer_rows = [-1] * len(self.op)
         by_op = [(op, row) for row, op in enumerate(self.op)]
         for _, row in sorted(by_op, key=lambda at: (at[0], self.role[at[1]] == "output", at[1])):
             if not self.bits[row]:
                 continue
             if self.role[row] == "output":
-                made[self.bits[row]] = row
-                made.setdefault(self.numbers[row], row)
+                output_rows[self.bits[row]] = row
+                output_rows.setdefault(self.numbers[row], row)
             elif recorded[row] >= 0 and self.bits[recorded[row]]:
-                found[row] = recorded[row]
+                producer_rows[row] = recorded[row]
             else:
-                found[row] = made.get(self.bits[row], made.get(self.numbers[row], -1))
-        return found
+                producer_rows[row] = output_rows.get(
+                    self.bits[row], output_rows.get(self.numbers[row], -1)
+                )
+        return producer_rows
 
     @cached_property
     def program(self) -> list[tuple]:
-        """Per op what it is, whatever its numbers: kind, scope and shapes. Equal programs ran the
-        same ops.
+        """Return kind, scope and shapes of each op, without its numbers.
+
+        Equal programs ran the same ops.
         """
         shapes: list[list] = [[] for _ in range(len(self.trace.ops))]
         for op, slot, shape in zip(
@@ -104,7 +106,7 @@ class Dump:
 
 
 def load(path: Path) -> Dump:
-    """Read a dump of whole tensors and take the fingerprints."""
+    """Read a dump of whole tensors and compute the fingerprints."""
     trace = read(path)
     table = trace.tensors
     exact, loose = [""] * len(table), [""] * len(table)
@@ -118,16 +120,15 @@ def load(path: Path) -> Dump:
 
 
 def is_same_recording(first: Dump, second: Dump) -> bool:
-    """Whether two recordings of one program are equal to the last bit, as everything here
-    assumes.
+    """Return whether two recordings of one program are equal to the last bit.
+
+    The benchmark assumes that they are.
     """
     return first.program == second.program and first.bits == second.bits
 
 
 def pair_ops(clean: Dump, faulty: Dump) -> list[int]:
-    """Per op of the faulty dump: the same op of the clean one, -1 for an op that it does not
-    have.
-    """
+    """Return for each op of the faulty dump the same op of the clean dump, or -1 if it has none."""
     table = [-1] * len(faulty.program)
     matcher = SequenceMatcher(None, clean.program, faulty.program, autojunk=False)
     for block in matcher.get_matching_blocks():
@@ -136,19 +137,22 @@ def pair_ops(clean: Dump, faulty: Dump) -> list[int]:
     return table
 
 
-def compute_distance(target_dump: Dump, row: int, reference_dump: Dump, other: int) -> float:
-    """Relative L2 between two tensors, element by element in memory order; infinite if they cannot
-    be compared.
+def compute_distance(
+    target_dump: Dump, target_row: int, reference_dump: Dump, reference_row: int
+) -> float:
+    """Return the relative L2 distance of two tensors, element by element in memory order.
+
+    Infinite if they cannot be compared.
     """
     files = [
-        dump.trace.tensors["file"].iat[at]
-        for dump, at in ((target_dump, row), (reference_dump, other))
+        dump.trace.tensors["file"].iat[tensor_row]
+        for dump, tensor_row in ((target_dump, target_row), (reference_dump, reference_row))
     ]
     if not all(files):
         return float("inf")
     a, b = (
-        np.asarray(d.trace.array(at), dtype=np.float64).ravel()
-        for d, at in ((target_dump, row), (reference_dump, other))
+        np.asarray(d.trace.array(tensor_row), dtype=np.float64).ravel()
+        for d, tensor_row in ((target_dump, target_row), (reference_dump, reference_row))
     )
     if a.size != b.size:
         return float("inf")

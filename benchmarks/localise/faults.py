@@ -1,12 +1,11 @@
-"""The faults of the benchmark, and the cases: which fault goes into which model and side, recorded
-how.
+"""Faults and cases of the benchmark: which fault goes into which model and side.
 
 A fault turns a knob of :mod:`architecture` or changes a weight. ``cause`` is the class of the right
-explanation, as ``dumpdiff explain`` names it; ``row`` says for which row of a survey of published
-bugs it stands (README of this folder). Where it first shows is not written here: ``truth`` finds
-that out from the recorded tensors.
+explanation, as ``dumpdiff explain`` names it; ``row`` is the row of a survey of published bugs
+that the fault represents. Where a fault first shows is not written here: ``truth`` derives it from
+the recorded tensors.
 
-A third of the faults, and the whole of the model ``mla``, are held out: nobody looks at them while
+A third of the faults, and all faults of the model ``mla``, are held out: nobody looks at them while
 tuning.
 """
 
@@ -17,21 +16,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from architecture import MODELS, Model, clean, round_bfloat16, with_layer
+from architecture import MODELS, Model, build_clean, replace_layer, round_bfloat16
 
 HELD_OUT_MODEL = "mla"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault and what it stands for."""
+    """One fault, its cause, and how it changes a model."""
 
     summary: str
     cause: str
     apply: Callable[[Model, int], Model]
     row: str = ""
     held_out: bool = False
-    optimizer: bool = False  #: shows in the optimizer step alone
+    optimizer: bool = False  #: shows only in the optimizer step
 
 
 @dataclass(frozen=True)
@@ -47,22 +46,22 @@ class Case:
 
     @property
     def benign(self) -> bool:
-        """A finding is a false alarm."""
+        """Return whether the case has no fault, so that a finding is a false alarm."""
         return self.fault == "none"
 
     @property
     def cause(self) -> str:
-        """The right explanation, '' for a benign case."""
+        """Return the right explanation, '' for a benign case."""
         return FAULTS[self.fault].cause
 
     @property
     def row(self) -> str:
-        """The row of the survey that the fault stands for, or ''."""
+        """Return the row of the survey that the fault represents, or ''."""
         return FAULTS[self.fault].row
 
     @property
     def held_out(self) -> bool:
-        """Not to be looked at while tuning."""
+        """Return whether nobody may look at the case while tuning."""
         return FAULTS[self.fault].held_out or self.model == HELD_OUT_MODEL
 
 
@@ -70,7 +69,7 @@ Change = Callable[[Model, int], Model]
 
 
 def _change_layer(**knobs: object) -> Change:
-    return lambda model, n: with_layer(model, n, **knobs)
+    return lambda model, n: replace_layer(model, n, **knobs)
 
 
 def _change_model(**knobs: object) -> Change:
@@ -81,7 +80,7 @@ def _change_optimizer(**knobs: object) -> Change:
     return lambda model, _: replace(model, optimizer=replace(model.optimizer, **knobs))
 
 
-def _weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Change:
+def _change_weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Change:
     def apply(model: Model, n: int) -> Model:
         key = name.format(n=n)
         return replace(
@@ -95,9 +94,9 @@ def _weight(name: str, change: Callable[[np.ndarray, Model], np.ndarray]) -> Cha
     return apply
 
 
-def _swap_weights(one: str, other: str) -> Change:
+def _swap_weights(first: str, second: str) -> Change:
     def apply(model: Model, n: int) -> Model:
-        a, b = one.format(n=n), other.format(n=n)
+        a, b = first.format(n=n), second.format(n=n)
         return replace(model, weights={**model.weights, a: model.weights[b], b: model.weights[a]})
 
     return apply
@@ -109,8 +108,8 @@ def _permute_heads(weight: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _interleave_halves(weight: np.ndarray, model: Model) -> np.ndarray:
-    """The rows as a checkpoint of interleaved rotary pairs has them, not permuted when it was
-    converted.
+    """Return the rows in the order of interleaved rotary pairs, as if a conversion forgot to permute
+    them.
     """
     heads = weight.reshape(-1, 2, model.size.head_dim // 2, weight.shape[1])
     return heads.swapaxes(1, 2).reshape(weight.shape)
@@ -122,9 +121,7 @@ def _shift_one_row(table: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _change_per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
-    """Rows of two tensor-parallel ranks, interleaved by blocks where they belong one after the
-    other.
-    """
+    """Interleave the rows of two tensor-parallel ranks by blocks; correct is one after the other."""
     blocks = weight.reshape(4, -1, weight.shape[1])
     return blocks[[0, 2, 1, 3]].reshape(weight.shape)
 
@@ -136,119 +133,351 @@ def _tie_weights(model: Model, _: int) -> Model:
 FAULTS: Mapping[str, Fault] = {
     "none": Fault("no fault", "", lambda model, _: model),
     # norms
-    "eps": Fault("input norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(input_eps=1e-3), "48"),
+    "eps": Fault(
+        "input norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(input_eps=1e-3), "48"
+    ),
     "eps_large": Fault("second norm has eps 1e-1", "epsilon", _change_layer(post_eps=1e-1)),
-    "eps_subtle": Fault("second norm has eps 1e-4 for 1e-5", "epsilon", _change_layer(post_eps=1e-4), held_out=True),
-    "norm_kind": Fault("layer norm for RMS norm, or the other way", "norm-kind", lambda m, n: with_layer(
-        m, n, input_norm_kind="layer" if m.size.norm == "rms" else "rms")),
-    "norm_weight_ones": Fault("the norm's weight was not loaded", "zeroed", _weight(
-        "layers.{n}.input_norm.weight", lambda w, _: np.ones_like(w))),
+    "eps_subtle": Fault(
+        "second norm has eps 1e-4 for 1e-5", "epsilon", _change_layer(post_eps=1e-4), held_out=True
+    ),
+    "norm_kind": Fault(
+        "layer norm for RMS norm, or the other way",
+        "norm-kind",
+        lambda m, n: replace_layer(
+            m, n, input_norm_kind="layer" if m.size.norm == "rms" else "rms"
+        ),
+    ),
+    "norm_weight_ones": Fault(
+        "the norm's weight was not loaded",
+        "zeroed",
+        _change_weight("layers.{n}.input_norm.weight", lambda w, _: np.ones_like(w)),
+    ),
     # attention
-    "score_scale": Fault("scores divided by the head's size, not its root", "scale", _change_layer(score_scale=0.25)),
-    "score_scale_small": Fault("scores 5 % too large", "scale", _change_layer(score_scale=1.05), held_out=True),
+    "score_scale": Fault(
+        "scores divided by the head's size, not its root", "scale", _change_layer(score_scale=0.25)
+    ),
+    "score_scale_small": Fault(
+        "scores 5 % too large", "scale", _change_layer(score_scale=1.05), held_out=True
+    ),
     "mask_none": Fault("causal flag ignored", "mask-missing", _change_layer(mask="none"), "47"),
-    "mask_shifted": Fault("a token sees the one after it", "mask-shifted", _change_layer(mask="shifted")),
-    "rope_layout": Fault("rotary pairs interleaved, not halves", "rope-layout", _change_layer(rope_interleaved=True), "43"),
-    "rope_theta": Fault("rotary base 500000 for 10000", "rope-theta", _change_model(rope_theta=5e5)),
-    "rope_half": Fault("inverse frequencies rounded to bfloat16", "low-precision", _change_model(rope_half=True), "46", True),
-    "position_offset": Fault("positions begin at 1", "position-offset", _change_layer(position_offset=1)),
+    "mask_shifted": Fault(
+        "a token sees the one after it", "mask-shifted", _change_layer(mask="shifted")
+    ),
+    "rope_layout": Fault(
+        "rotary pairs interleaved, not halves",
+        "rope-layout",
+        _change_layer(rope_interleaved=True),
+        "43",
+    ),
+    "rope_theta": Fault(
+        "rotary base 500000 for 10000", "rope-theta", _change_model(rope_theta=5e5)
+    ),
+    "rope_half": Fault(
+        "inverse frequencies rounded to bfloat16",
+        "low-precision",
+        _change_model(rope_half=True),
+        "46",
+        True,
+    ),
+    "position_offset": Fault(
+        "positions begin at 1", "position-offset", _change_layer(position_offset=1)
+    ),
     "softmax_half": Fault("softmax in float16", "low-precision", _change_layer(softmax_half=True)),
-    "softmax_axis": Fault("softmax over the queries", "softmax-axis", _change_layer(softmax_axis=-2), held_out=True),
+    "softmax_axis": Fault(
+        "softmax over the queries", "softmax-axis", _change_layer(softmax_axis=-2), held_out=True
+    ),
     "dropout": Fault("dropout left on", "dropout", _change_layer(dropout=0.1)),
-    "residual_scale": Fault("attention output scaled by 0.9", "residual-scale", _change_layer(residual_scale=0.9)),
-    "residual_order": Fault("residual taken after the norm", "residual-order", _change_layer(residual="after"), held_out=True),
+    "residual_scale": Fault(
+        "attention output scaled by 0.9", "residual-scale", _change_layer(residual_scale=0.9)
+    ),
+    "residual_order": Fault(
+        "residual taken after the norm",
+        "residual-order",
+        _change_layer(residual="after"),
+        held_out=True,
+    ),
     # feed-forward
-    "gelu_erf": Fault("exact gelu for the tanh form", "gelu-variant", _change_layer(activation="gelu_erf")),
-    "gelu_for_silu": Fault("gelu for silu", "activation-kind", _change_layer(activation="gelu_tanh")),
-    "relu": Fault("relu for the activation", "activation-kind", _change_layer(activation="relu"), held_out=True),
-    "half_layer": Fault("one feed-forward in float16", "low-precision", _change_layer(compute="float16")),
-    "bias_missing": Fault("the bias of one projection is left out", "bias-missing", _change_layer(no_bias="q")),
-    "bias_missing_mlp": Fault("the bias of the second layer is left out", "bias-missing",
-        _change_layer(no_bias="down"), held_out=True),
-    "bias_twice": Fault("the bias of the output projection is added by every rank", "bias-doubled",
-        _change_layer(double_bias="o")),
-    "head_bias_missing": Fault("the bias of the head is left out", "bias-missing", _change_layer(no_bias="head")),
+    "gelu_erf": Fault(
+        "exact gelu for the tanh form", "gelu-variant", _change_layer(activation="gelu_erf")
+    ),
+    "gelu_for_silu": Fault(
+        "gelu for silu", "activation-kind", _change_layer(activation="gelu_tanh")
+    ),
+    "relu": Fault(
+        "relu for the activation",
+        "activation-kind",
+        _change_layer(activation="relu"),
+        held_out=True,
+    ),
+    "half_layer": Fault(
+        "one feed-forward in float16", "low-precision", _change_layer(compute="float16")
+    ),
+    "bias_missing": Fault(
+        "the bias of one projection is left out", "bias-missing", _change_layer(no_bias="q")
+    ),
+    "bias_missing_mlp": Fault(
+        "the bias of the second layer is left out",
+        "bias-missing",
+        _change_layer(no_bias="down"),
+        held_out=True,
+    ),
+    "bias_twice": Fault(
+        "the bias of the output projection is added by every rank",
+        "bias-doubled",
+        _change_layer(double_bias="o"),
+    ),
+    "head_bias_missing": Fault(
+        "the bias of the head is left out", "bias-missing", _change_layer(no_bias="head")
+    ),
     # weights
-    "weight_scaled": Fault("one weight 1 % too large", "weight-scaled",
-        _weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01)),
-    "weight_scaled_v": Fault("the values' weight 1 % too large", "weight-scaled", _weight(
-        "layers.{n}.attention.v.weight", lambda w, _: w * 1.01), held_out=True),
-    "weight_transposed": Fault("a square weight transposed", "weight-transposed", _weight(
-        "layers.{n}.attention.o.weight", lambda w, _: w.T)),
-    "qk_swapped": Fault("the weights of q and k swapped", "weight-swapped", _swap_weights(
-        "layers.{n}.attention.q.weight", "layers.{n}.attention.k.weight")),
-    "gate_up_swapped": Fault("gate and up swapped", "gate-up-swapped", _swap_weights(
-        "layers.{n}.mlp.gate.weight", "layers.{n}.mlp.up.weight"), held_out=True),
-    "heads_permuted": Fault("heads of q in another order", "heads-permuted", _weight(
-        "layers.{n}.attention.q.weight", _permute_heads), "43"),
-    "rope_rows": Fault("rows of k not permuted for the rotary halves", "heads-permuted", _weight(
-        "layers.{n}.attention.k.weight", _interleave_halves), "43", True),
-    "rows_per_rank": Fault("tensor-parallel rows put together wrongly", "heads-permuted", _weight(
-        "layers.{n}.attention.q.weight", _change_per_rank), "42"),
-    "zero_values": Fault("the values' weight filled with zeros on load", "zeroed", _weight(
-        "layers.{n}.attention.v.weight", lambda w, _: 0 * w), "44"),
-    "zero_keys": Fault("the keys' weight filled with zeros on load", "zeroed", _weight(
-        "layers.{n}.attention.k.weight", lambda w, _: 0 * w), "44", True),
-    "embedding_row": Fault("one row of the embedding 10 % too small", "weight-rows",
-        _weight("embedding.weight", _shift_one_row)),
-    "embedding_shift": Fault("rows of the embedding shifted by one", "row-shift", _weight(
-        "embedding.weight", lambda w, _: np.roll(w, 1, axis=0)), held_out=True),
-    "tied_head": Fault("the head's own weight lost, the embedding in its place", "weight-swapped",
-        _tie_weights, "45"),
-    "weight_rounded": Fault("a weight rounded to bfloat16 on the way", "low-precision", _weight(
-        "layers.{n}.attention.o.weight", lambda w, _: round_bfloat16(w))),
-    "conv_scaled": Fault("a convolution's weight 1 % too large", "weight-scaled", _weight(
-        "stages.{n}.conv2.weight", lambda w, _: w * 1.01)),
-    "conv_transposed": Fault("a convolution's kernel flipped", "weight-transposed", _weight(
-        "stages.{n}.conv2.weight", lambda w, _: w[:, :, ::-1, ::-1]), held_out=True),
-    "batch_norm_eps": Fault("batch norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(stage_eps=1e-3), "49"),
+    "weight_scaled": Fault(
+        "one weight 1 % too large",
+        "weight-scaled",
+        _change_weight("layers.{n}.mlp.up.weight", lambda w, _: w * 1.01),
+    ),
+    "weight_scaled_v": Fault(
+        "the values' weight 1 % too large",
+        "weight-scaled",
+        _change_weight("layers.{n}.attention.v.weight", lambda w, _: w * 1.01),
+        held_out=True,
+    ),
+    "weight_transposed": Fault(
+        "a square weight transposed",
+        "weight-transposed",
+        _change_weight("layers.{n}.attention.o.weight", lambda w, _: w.T),
+    ),
+    "qk_swapped": Fault(
+        "the weights of q and k swapped",
+        "weight-swapped",
+        _swap_weights("layers.{n}.attention.q.weight", "layers.{n}.attention.k.weight"),
+    ),
+    "gate_up_swapped": Fault(
+        "gate and up swapped",
+        "gate-up-swapped",
+        _swap_weights("layers.{n}.mlp.gate.weight", "layers.{n}.mlp.up.weight"),
+        held_out=True,
+    ),
+    "heads_permuted": Fault(
+        "heads of q in another order",
+        "heads-permuted",
+        _change_weight("layers.{n}.attention.q.weight", _permute_heads),
+        "43",
+    ),
+    "rope_rows": Fault(
+        "rows of k not permuted for the rotary halves",
+        "heads-permuted",
+        _change_weight("layers.{n}.attention.k.weight", _interleave_halves),
+        "43",
+        True,
+    ),
+    "rows_per_rank": Fault(
+        "tensor-parallel rows put together wrongly",
+        "heads-permuted",
+        _change_weight("layers.{n}.attention.q.weight", _change_per_rank),
+        "42",
+    ),
+    "zero_values": Fault(
+        "the values' weight filled with zeros on load",
+        "zeroed",
+        _change_weight("layers.{n}.attention.v.weight", lambda w, _: 0 * w),
+        "44",
+    ),
+    "zero_keys": Fault(
+        "the keys' weight filled with zeros on load",
+        "zeroed",
+        _change_weight("layers.{n}.attention.k.weight", lambda w, _: 0 * w),
+        "44",
+        True,
+    ),
+    "embedding_row": Fault(
+        "one row of the embedding 10 % too small",
+        "weight-rows",
+        _change_weight("embedding.weight", _shift_one_row),
+    ),
+    "embedding_shift": Fault(
+        "rows of the embedding shifted by one",
+        "row-shift",
+        _change_weight("embedding.weight", lambda w, _: np.roll(w, 1, axis=0)),
+        held_out=True,
+    ),
+    "tied_head": Fault(
+        "the head's own weight lost, the embedding in its place",
+        "weight-swapped",
+        _tie_weights,
+        "45",
+    ),
+    "weight_rounded": Fault(
+        "a weight rounded to bfloat16 on the way",
+        "low-precision",
+        _change_weight("layers.{n}.attention.o.weight", lambda w, _: round_bfloat16(w)),
+    ),
+    "conv_scaled": Fault(
+        "a convolution's weight 1 % too large",
+        "weight-scaled",
+        _change_weight("stages.{n}.conv2.weight", lambda w, _: w * 1.01),
+    ),
+    "conv_transposed": Fault(
+        "a convolution's kernel flipped",
+        "weight-transposed",
+        _change_weight("stages.{n}.conv2.weight", lambda w, _: w[:, :, ::-1, ::-1]),
+        held_out=True,
+    ),
+    "batch_norm_eps": Fault(
+        "batch norm has eps 1e-3 for 1e-5", "epsilon", _change_layer(stage_eps=1e-3), "49"
+    ),
     # low-rank attention
-    "latent_norm_ones": Fault("the norm of the latent was not loaded", "zeroed", _weight(
-        "layers.{n}.attention.kv_norm.weight", lambda w, _: np.ones_like(w))),
-    "latent_scaled": Fault("the latent's projection 1 % too large", "weight-scaled", _weight(
-        "layers.{n}.attention.kv_b.weight", lambda w, _: w * 1.01)),
+    "latent_norm_ones": Fault(
+        "the norm of the latent was not loaded",
+        "zeroed",
+        _change_weight("layers.{n}.attention.kv_norm.weight", lambda w, _: np.ones_like(w)),
+    ),
+    "latent_scaled": Fault(
+        "the latent's projection 1 % too large",
+        "weight-scaled",
+        _change_weight("layers.{n}.attention.kv_b.weight", lambda w, _: w * 1.01),
+    ),
     # experts
-    "expert_order": Fault("two experts change places", "experts-permuted", _change_layer(expert_order=(1, 0, 2, 3))),
-    "router_normalisation": Fault("router weights not normalised", "router-normalisation",
-        _change_layer(normalise_router=False)),
-    "router_sigmoid": Fault("sigmoid scores for softmax", "router-normalisation",
-        _change_layer(router_sigmoid=True), held_out=True),
-    "capacity": Fault("tokens dropped for lack of capacity", "capacity", _change_layer(capacity=10)),
-    "expert_missing": Fault("one expert contributes nothing", "expert-missing",
-        _change_layer(missing_expert=2), held_out=True),
+    "expert_order": Fault(
+        "two experts change places", "experts-permuted", _change_layer(expert_order=(1, 0, 2, 3))
+    ),
+    "router_normalisation": Fault(
+        "router weights not normalised",
+        "router-normalisation",
+        _change_layer(normalise_router=False),
+    ),
+    "router_sigmoid": Fault(
+        "sigmoid scores for softmax",
+        "router-normalisation",
+        _change_layer(router_sigmoid=True),
+        held_out=True,
+    ),
+    "capacity": Fault(
+        "tokens dropped for lack of capacity", "capacity", _change_layer(capacity=10)
+    ),
+    "expert_missing": Fault(
+        "one expert contributes nothing",
+        "expert-missing",
+        _change_layer(missing_expert=2),
+        held_out=True,
+    ),
     # loss and data
     "loss_all": Fault("mean over padding too", "loss-reduction", _change_model(loss="all"), "8"),
-    "loss_sum": Fault("the sum of the loss, not its mean", "loss-reduction", _change_model(loss="sum"), "9", True),
+    "loss_sum": Fault(
+        "the sum of the loss, not its mean", "loss-reduction", _change_model(loss="sum"), "9", True
+    ),
     "loss_scale": Fault("loss times two", "constant-factor", _change_model(loss_scale=2.0), "1"),
-    "label_shift": Fault("labels are the tokens themselves", "label-shift", _change_model(label_shift=0)),
-    "label_shift_two": Fault("labels moved twice", "label-shift", _change_model(label_shift=2), "40", True),
-    "batch_order": Fault("the sequences in another order", "row-shift", _change_model(batch_order=(1, 0)), held_out=True),
-    "loss_twice": Fault("the vocabulary gathered twice: log 2 too much", "loss-reduction", _change_model(loss="twice"), "33"),
-    "mask_fewer": Fault("the loss mask shrinks", "loss-reduction", _change_model(loss="fewer"), "39", True),
+    "label_shift": Fault(
+        "labels are the tokens themselves", "label-shift", _change_model(label_shift=0)
+    ),
+    "label_shift_two": Fault(
+        "labels moved twice", "label-shift", _change_model(label_shift=2), "40", True
+    ),
+    "batch_order": Fault(
+        "the sequences in another order",
+        "row-shift",
+        _change_model(batch_order=(1, 0)),
+        held_out=True,
+    ),
+    "loss_twice": Fault(
+        "the vocabulary gathered twice: log 2 too much",
+        "loss-reduction",
+        _change_model(loss="twice"),
+        "33",
+    ),
+    "mask_fewer": Fault(
+        "the loss mask shrinks", "loss-reduction", _change_model(loss="fewer"), "39", True
+    ),
     # backward
-    "stop_gate": Fault("no gradient through the gate", "gradient-stopped", _change_layer(detached="gate")),
-    "stop_attention": Fault("no gradient through the attention", "gradient-stopped",
-        _change_layer(detached="attention"), "17", True),
-    "stop_keys": Fault("the keys' gradient stays local", "gradient-stopped", _change_layer(detached="k"), "16", True),
-    "gradient_double": Fault("a gradient doubled", "gradient-scaled", _change_layer(gradient_scale=2.0), "21"),
-    "gradient_halved": Fault("a gradient averaged, not summed", "gradient-scaled",
-        _change_layer(gradient_scale=0.5), "15", True),
-    "stop_router": Fault("no gradient reaches the router", "gradient-stopped", _change_layer(detached="router"), "6"),
-    "norm_gradient": Fault("a norm's gradient times two ranks", "gradient-scaled", _change_layer(norm_gradient=2.0), "12"),
+    "stop_gate": Fault(
+        "no gradient through the gate", "gradient-stopped", _change_layer(detached="gate")
+    ),
+    "stop_attention": Fault(
+        "no gradient through the attention",
+        "gradient-stopped",
+        _change_layer(detached="attention"),
+        "17",
+        True,
+    ),
+    "stop_keys": Fault(
+        "the keys' gradient stays local",
+        "gradient-stopped",
+        _change_layer(detached="k"),
+        "16",
+        True,
+    ),
+    "gradient_double": Fault(
+        "a gradient doubled", "gradient-scaled", _change_layer(gradient_scale=2.0), "21"
+    ),
+    "gradient_halved": Fault(
+        "a gradient averaged, not summed",
+        "gradient-scaled",
+        _change_layer(gradient_scale=0.5),
+        "15",
+        True,
+    ),
+    "stop_router": Fault(
+        "no gradient reaches the router", "gradient-stopped", _change_layer(detached="router"), "6"
+    ),
+    "norm_gradient": Fault(
+        "a norm's gradient times two ranks",
+        "gradient-scaled",
+        _change_layer(norm_gradient=2.0),
+        "12",
+    ),
     # optimizer
-    "adam_eps": Fault("AdamW eps 1e-3 for 1e-8", "optimizer-epsilon", _change_optimizer(eps=1e-3), "32", optimizer=True),
-    "bias_correction": Fault("AdamW without bias correction", "bias-correction",
-        _change_optimizer(bias_correction=False), "32", optimizer=True),
-    "decay_all": Fault("weight decay on biases and norms", "weight-decay", _change_optimizer(decay_all=True), optimizer=True),
-    "decay_none": Fault("no weight decay", "weight-decay", _change_optimizer(weight_decay=0.0), "32", True, optimizer=True),
-    "learning_rate": Fault("learning rate three times as large", "learning-rate",
-        _change_optimizer(learning_rate=3e-3), optimizer=True),
-    "clip_none": Fault("gradients not clipped", "clip", _change_optimizer(clip=0.0), "29", optimizer=True),
+    "adam_eps": Fault(
+        "AdamW eps 1e-3 for 1e-8",
+        "optimizer-epsilon",
+        _change_optimizer(eps=1e-3),
+        "32",
+        optimizer=True,
+    ),
+    "bias_correction": Fault(
+        "AdamW without bias correction",
+        "bias-correction",
+        _change_optimizer(bias_correction=False),
+        "32",
+        optimizer=True,
+    ),
+    "decay_all": Fault(
+        "weight decay on biases and norms",
+        "weight-decay",
+        _change_optimizer(decay_all=True),
+        optimizer=True,
+    ),
+    "decay_none": Fault(
+        "no weight decay",
+        "weight-decay",
+        _change_optimizer(weight_decay=0.0),
+        "32",
+        True,
+        optimizer=True,
+    ),
+    "learning_rate": Fault(
+        "learning rate three times as large",
+        "learning-rate",
+        _change_optimizer(learning_rate=3e-3),
+        optimizer=True,
+    ),
+    "clip_none": Fault(
+        "gradients not clipped", "clip", _change_optimizer(clip=0.0), "29", optimizer=True
+    ),
     "clip_norm": Fault(
-        "tied embedding counted twice in the norm", "clip", _change_optimizer(norm_factor=2**0.5), "27", optimizer=True),
-    "clip_after": Fault("gradients halved in place of clipped", "clip",
-        _change_optimizer(gradient_factor=0.5, clip=0.0), "28", True, optimizer=True),
-}  # fmt: skip
+        "tied embedding counted twice in the norm",
+        "clip",
+        _change_optimizer(norm_factor=2**0.5),
+        "27",
+        optimizer=True,
+    ),
+    "clip_after": Fault(
+        "gradients halved in place of clipped",
+        "clip",
+        _change_optimizer(gradient_factor=0.5, clip=0.0),
+        "28",
+        True,
+        optimizer=True,
+    ),
+}
 
 _NORMS = "eps eps_large eps_subtle norm_kind norm_weight_ones"
 _ATTENTION = (
@@ -256,32 +485,40 @@ _ATTENTION = (
     "softmax_axis dropout residual_scale residual_order"
 )
 _ROTARY = "rope_layout rope_theta rope_half stop_keys"
-_WEIGHTS = "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift weight_rounded"
+_WEIGHTS = (
+    "weight_scaled weight_transposed heads_permuted zero_keys embedding_row embedding_shift "
+    "weight_rounded"
+)
 _LOSS = "loss_all loss_sum loss_scale label_shift label_shift_two batch_order loss_twice mask_fewer"
 _BACKWARD = "stop_attention gradient_double gradient_halved norm_gradient"
 _OPTIMIZER = (
     "adam_eps bias_correction decay_all decay_none learning_rate clip_none clip_norm clip_after"
 )
 
-#: Which faults a model is given; every one goes into one side, by turns. An offset of all positions
-#: is a fault of learned ones alone: rotary scores know differences only.
-GIVEN: Mapping[str, str] = {
+#: The faults of each model; they go into the two sides in turn. An offset of all positions is a
+#: fault of learned positions only: rotary scores depend on differences of positions.
+FAULTS_OF_MODEL: Mapping[str, str] = {
     "llama": f"{_NORMS} {_ATTENTION} {_ROTARY} {_WEIGHTS} {_LOSS} {_BACKWARD} {_OPTIMIZER} "
     "gelu_for_silu relu half_layer weight_scaled_v qk_swapped gate_up_swapped "
     "rope_rows rows_per_rank zero_values tied_head stop_gate",
-    "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu half_layer bias_missing "
-    "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all label_shift gradient_double",
-    "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale gelu_for_silu weight_scaled_v "
+    "gpt2": "eps eps_large norm_kind score_scale mask_none position_offset gelu_erf relu "
+    "half_layer bias_missing "
+    "bias_missing_mlp bias_twice weight_scaled weight_transposed embedding_row loss_all "
+    "label_shift gradient_double",
+    "gqa": "eps_large score_scale mask_shifted rope_layout rope_theta residual_scale "
+    "gelu_for_silu weight_scaled_v "
     "heads_permuted rows_per_rank zero_values weight_rounded stop_keys gradient_double",
-    "moe": "eps score_scale expert_order router_normalisation router_sigmoid capacity expert_missing loss_scale "
+    "moe": "eps score_scale expert_order router_normalisation router_sigmoid capacity "
+    "expert_missing loss_scale "
     "residual_order gradient_halved stop_router",
-    "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta stop_gate latent_norm_ones latent_scaled "
+    "mla": "eps norm_kind score_scale mask_none rope_layout rope_theta stop_gate latent_norm_ones "
+    "latent_scaled "
     "gelu_for_silu weight_scaled weight_transposed loss_all label_shift gradient_double",
-    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu head_bias_missing batch_order",
+    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu "
+    "head_bias_missing batch_order",
 }
 
-#: The families of names that the two sides of a model use, and how differently they are put
-#: together.
+#: Options of the two sides of a model: the families of names, and how parameters are fused.
 _STYLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "llama": (("--names", "legacy"), ("--names", "hf")),
     "gpt2": (("--names", "mcore"), ("--names", "hf")),
@@ -308,12 +545,10 @@ _BENIGN: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def build(model: str, fault: str = "none") -> Model:
-    """A model with the fault ``NAME`` or ``NAME@LAYER``; without a layer it goes into layer
-    ``layers // 2``.
-    """
+    """Return a model with the fault ``NAME`` or ``NAME@LAYER``; default: layer ``layers // 2``."""
     name, _, layer = fault.partition("@")
-    made = clean(model)
-    return FAULTS[name].apply(made, int(layer) if layer else made.size.layers // 2)
+    clean_model = build_clean(model)
+    return FAULTS[name].apply(clean_model, int(layer) if layer else clean_model.size.layers // 2)
 
 
 def _list_cases() -> tuple[Case, ...]:
@@ -323,10 +558,10 @@ def _list_cases() -> tuple[Case, ...]:
         cases.append(
             Case(f"{model}-{twin}", model, "none", "", styles[0] + target, styles[1] + reference)
         )
-    for model, names in GIVEN.items():
+    for model, names in FAULTS_OF_MODEL.items():
         for turn, fault in enumerate(names.split()):
-            more = ("--optimizer",) if FAULTS[fault].optimizer else ()
-            target, reference = (style + more for style in _STYLES[model])
+            options = ("--optimizer",) if FAULTS[fault].optimizer else ()
+            target, reference = (style + options for style in _STYLES[model])
             cases.append(
                 Case(
                     f"{model}-{fault}",
@@ -344,7 +579,7 @@ CASES = _list_cases()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What both recording scripts are told in the same words."""
+    """Add the options that both recording scripts have."""
     parser.add_argument("out", help="folder to make; the dump goes into it")
     parser.add_argument("--model", choices=list(MODELS), required=True)
     parser.add_argument(
@@ -355,8 +590,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def model_from(args: argparse.Namespace) -> Model:
-    """The model that the command line asks for."""
+def parse_model(args: argparse.Namespace) -> Model:
+    """Return the model that the command line requests."""
     if args.fault.partition("@")[0] not in FAULTS:
         raise SystemExit(f"no fault {args.fault!r}; there are: {', '.join(FAULTS)}")
     return build(args.model, args.fault)

@@ -1,13 +1,12 @@
-"""One pair of recordings in the four forms in which such dumps are found, from the most that is
-kept to the least.
+"""Convert a pair of recordings to the four forms in which dumps are kept, from most to least data.
 
     tensors          npy, graph                x  msprobe, whole tensors
     tensors-bare     npy, no graph             x  ptdbg_ascend .pkl with npy, calls only
     statistics       statistic.csv, graph      x  msprobe, statistics
     statistics-bare  statistic.csv, no graph   x  ptdbg_ascend .pkl, calls only
 
-What was recorded is the first form; the others are made of it, as the same run would have left
-them. Files are linked, not copied.
+The recording itself is the first form. The others are derived from it and equal what the same run
+would have written. Files are linked, not copied.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ Names = Mapping[str, str]  #: name of an op in a form -> its name as recorded
 
 @dataclass(frozen=True)
 class Form:
-    """How the two sides of a pair are made of the recordings, each as ``make(recording,
-    folder)``.
+    """How to derive the two sides of a pair from the recordings, each with ``make(recording,
+    folder)``; None keeps the recording.
     """
 
     target: Callable[[Path, Path], None] | None
@@ -45,28 +44,28 @@ class Form:
     whole: bool
 
 
-def without_graph(recording: Path, folder: Path) -> None:
-    """A MindSpore dump of which only the npy files were kept."""
+def drop_graph(recording: Path, folder: Path) -> None:
+    """Write a MindSpore dump with only its npy files."""
     left_out = shutil.ignore_patterns("graphs", "execution_order")
     shutil.copytree(recording, folder, ignore=left_out, copy_function=os.link)
 
 
-def statistic_csv(recording: Path, folder: Path) -> None:
-    """A MindSpore dump with ``saved_data: statistic``, the columns that are written by default."""
+def convert_to_statistic_csv(recording: Path, folder: Path) -> None:
+    """Write a MindSpore dump with ``saved_data: statistic`` and the default columns."""
     make_statistic_csv.convert(recording, folder, make_statistic_csv.DEFAULT.split(","))
 
 
-def statistic_csv_without_graph(recording: Path, folder: Path) -> None:
-    """The same, and only statistic.csv was kept."""
-    bare = folder.with_name(f"{folder.name}.npy")
-    shutil.rmtree(bare, ignore_errors=True)
-    without_graph(recording, bare)
-    statistic_csv(bare, folder)
-    shutil.rmtree(bare)
+def convert_to_bare_statistic_csv(recording: Path, folder: Path) -> None:
+    """Write a MindSpore dump with only its statistic.csv."""
+    npy_folder = folder.with_name(f"{folder.name}.npy")
+    shutil.rmtree(npy_folder, ignore_errors=True)
+    drop_graph(recording, npy_folder)
+    convert_to_statistic_csv(npy_folder, folder)
+    shutil.rmtree(npy_folder)
 
 
-def msprobe_statistics(recording: Path, folder: Path) -> None:
-    """An msprobe dump with ``task: statistics``: the numbers that msprobe wrote beside the
+def convert_to_msprobe_statistics(recording: Path, folder: Path) -> None:
+    """Write an msprobe dump with ``task: statistics``: the numbers that msprobe wrote with the
     tensors.
     """
     for file in recording.rglob("*.json"):
@@ -80,26 +79,26 @@ def msprobe_statistics(recording: Path, folder: Path) -> None:
             os.link(file, copy)
 
 
-def ptdbg_tensors(recording: Path, folder: Path) -> None:
-    """A ptdbg_ascend 6.0 dump in mode api_stack, with npy files."""
+def convert_to_ptdbg_tensors(recording: Path, folder: Path) -> None:
+    """Write a ptdbg_ascend 6.0 dump in mode api_stack, with npy files."""
     _write_ptdbg(recording, folder, with_tensors=True)
 
 
-def ptdbg_summary(recording: Path, folder: Path) -> None:
-    """A ptdbg_ascend 6.0 dump in mode api_stack, summary only."""
+def convert_to_ptdbg_summary(recording: Path, folder: Path) -> None:
+    """Write a ptdbg_ascend 6.0 dump in mode api_stack, summary only."""
     _write_ptdbg(recording, folder, with_tensors=False)
 
 
 FORMS: Mapping[str, Form] = {
     "tensors": Form(None, None, True),
-    "tensors-bare": Form(without_graph, ptdbg_tensors, True),
-    "statistics": Form(statistic_csv, msprobe_statistics, False),
-    "statistics-bare": Form(statistic_csv_without_graph, ptdbg_summary, False),
+    "tensors-bare": Form(drop_graph, convert_to_ptdbg_tensors, True),
+    "statistics": Form(convert_to_statistic_csv, convert_to_msprobe_statistics, False),
+    "statistics-bare": Form(convert_to_bare_statistic_csv, convert_to_ptdbg_summary, False),
 }
 
 
 def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Path:
-    """A recording in another form, made once beside it."""
+    """Return a recording in another form; it is written once, next to the recording."""
     if make is None:
         return recording
     folder = recording.with_name(f"{recording.name}.{make.__name__}")
@@ -114,14 +113,13 @@ def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Pat
 
 
 def map_names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: Trace) -> Names:
-    """How the ops of a recording are called in the form that ``make`` gives it; {} where they keep
-    their names.
+    """Return the recorded name of each op name in a form; {} if ops keep their names.
 
-    Without a graph MindSpore's ops have the names of their files.
+    Without a graph, MindSpore's ops have the names of their files.
     """
-    if make not in (without_graph, statistic_csv_without_graph):
+    if make not in (drop_graph, convert_to_bare_statistic_csv):
         return {}
-    bare = read(make_form(without_graph, recording))
+    npy_trace = read(make_form(drop_graph, recording))
     recorded_names = dict(
         zip(
             recorded.tensors["file"],
@@ -130,13 +128,15 @@ def map_names(make: Callable[[Path, Path], None] | None, recording: Path, record
         )
     )
     form_names = zip(
-        bare.tensors["file"], bare.ops["name"].to_numpy()[bare.tensors["op"]], strict=True
+        npy_trace.tensors["file"],
+        npy_trace.ops["name"].to_numpy()[npy_trace.tensors["op"]],
+        strict=True,
     )
     return {name: recorded_names[file] for file, name in form_names if file in recorded_names}
 
 
 #: Calls that ptdbg_ascend does not wrap.
-_UNSEEN = {
+_UNWRAPPED_CALLS = {
     f"Tensor.{name}"
     for name in ("view", "contiguous", "__neg__", "to", "float", "half", "bfloat16", "type")
 }
@@ -148,8 +148,9 @@ def _remove_file_name(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
-    """Calls in order, of each its inputs, outputs and stack; modules are not recorded in this
-    mode.
+    """Write the calls in order, each with its inputs, outputs and stack.
+
+    Modules are not recorded in this mode.
     """
     trace = read(recording)
     rank = folder / "ptdbg_dump_v6.0" / "step0" / "rank0"
@@ -163,7 +164,11 @@ def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
     for op, (name, kind, level) in enumerate(
         zip(*(trace.ops[c] for c in ("name", "kind", "level")), strict=True)
     ):
-        if level != "op" or kind in _UNSEEN or not name.endswith((".forward", ".backward")):
+        if (
+            level != "op"
+            or kind in _UNWRAPPED_CALLS
+            or not name.endswith((".forward", ".backward"))
+        ):
             continue
         for row, slot in _name_slots(trace, rows_of.get(op, []), forward=name.endswith("forward")):
             lines.append(_format_record(trace, row, f"{name}.{slot}"))
@@ -175,8 +180,8 @@ def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
 
 
 def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, str]]:
-    """Slots as ptdbg counts them: keyword arguments go on after the positional ones, a single
-    output has no number.
+    """Name slots as ptdbg does: keyword arguments follow the positional ones, a single output has no
+    number.
     """
     slots = trace.tensors["slot"].tolist()
     outputs = sum(slots[row].startswith("output") for row in rows)
@@ -197,8 +202,9 @@ def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[i
 
 
 def _format_record(trace: Trace, row: int, name: str) -> str:
-    """One record: [name, step, hash, dtype, shape, [max, min, mean, norm]]; "Nan" is 'not
-    computed'.
+    """Return one record: [name, step, hash, dtype, shape, [max, min, mean, norm]].
+
+    "Nan" means that a statistic is not computed.
     """
     dtype, shape, constant, *numbers = (
         trace.tensors[column].iat[row]
@@ -223,7 +229,7 @@ def _read_tensor(trace: Trace, row: int) -> np.ndarray:
 
 
 def _read_stacks(recording: Path) -> dict[str, list[list[str]]]:
-    """Call -> its frames, innermost first, as [file, line, function, code]."""
+    """Return the frames of each call, innermost first, as [file, line, function, code]."""
     (file,) = recording.rglob("stack.json")
     stacks = {}
     for calls, frames in json.loads(file.read_text()).values():

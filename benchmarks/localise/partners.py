@@ -1,10 +1,9 @@
-"""How right the alignment of a pair is, judged by pairs that are known from the numbers of the
-clean recordings.
+"""Judge the alignment of a pair by the pairs that are known from the numbers of clean recordings.
 
 In the clean pair a target tensor and a reference tensor are *known partners* if their sorted
-numbers agree, whatever they are called. What a faulty run computed in place of a value is its
-partner still: that is what alignment beyond the divergence means. A tensor of the faulty dump
-stands for the one that the same op wrote in the clean dump.
+numbers agree, whatever their names. A value that the faulty run computed instead is still the
+partner: this is what alignment beyond the divergence means. A tensor of the faulty dump represents
+the one that the same op wrote in the clean dump.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from truth import CHANGED
 #: relative L2 of sorted numbers; float32 pairs agree to 1e-6, different tensors differ by more than
 #: 1e-2
 CLOSE = 1e-4
-DISTINCT = 8  #: fewer different numbers say too little: masks, ones, a loss
+DISTINCT = 8  #: a tensor with fewer distinct numbers is no evidence: masks, ones, a loss
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a pair: the clean dump, and the dump that is compared, which is another if it
-    carries the fault.
+    """One side of a pair: the clean dump, and the dump that is compared.
+
+    They are different dumps on the side that carries the fault.
     """
 
     clean: Dump
@@ -37,8 +37,9 @@ class Side:
     )
 
     def value(self, row: int) -> str:
-        """The numbers (fingerprint) that a tensor of the run has in the clean dump; '' if it is not
-        there.
+        """Return the fingerprint of the numbers that a tensor of the run has in the clean dump.
+
+        '' if the clean dump does not have it.
         """
         twin = self.twins[self.run.op[row]]
         slot = self.run.trace.tensors["slot"].iat[row]
@@ -46,7 +47,7 @@ class Side:
         return self.clean.numbers[clean_row] if clean_row >= 0 else ""
 
     def values(self) -> dict[str, bool]:
-        """Every value that the run has a tensor for -> whether the fault reaches it."""
+        """Return for every value that the run has a tensor for whether the fault reaches it."""
         is_reached: dict[str, bool] = {}
         for row in range(len(self.run.op)):
             if value := self.value(row):
@@ -54,7 +55,7 @@ class Side:
         return is_reached
 
     def reached(self, row: int) -> bool:
-        """Whether the fault changed this tensor."""
+        """Return whether the fault changed this tensor."""
         return self.changed is not None and self.changed[row] == CHANGED
 
 
@@ -70,15 +71,16 @@ class Tally:
 
 @dataclass(frozen=True)
 class Quality:
-    """Of pairs and values that the fault does not reach, and of those that it does."""
+    """Tallies of values that the fault does not reach, and of those that it does."""
 
     before: Tally = field(default_factory=Tally)
     beyond: Tally = field(default_factory=Tally)
 
 
 def find_known_partners(target: Dump, reference: Dump) -> dict[str, frozenset[str]]:
-    """Known partners of a clean pair: the numbers of a target tensor -> those of its reference
-    tensors.
+    """Return the known partners of a clean pair.
+
+    Keys are fingerprints of target tensors, values the fingerprints of their reference tensors.
     """
     target_groups, reference_groups = _group_by_size(target), _group_by_size(reference)
     partners: dict[str, frozenset[str]] = {}
@@ -109,12 +111,14 @@ def judge_pairs(
     reference: Side,
     recorded: Iterable[int],
 ) -> Quality:
-    """Count right pairs and found values. ``pairs`` are (target, reference) tensors; ``recorded``
-    are the reference's tensors that the form of the dump has at all.
+    """Count right pairs and found values.
+
+    ``pairs`` are (target, reference) tensors; ``recorded`` are the reference's tensors that the
+    form of the dump holds.
     """
     target_values: dict[str, set[str]] = defaultdict(set)
-    for name, others in partners.items():
-        for reference_row in others:
+    for name, reference_values in partners.items():
+        for reference_row in reference_values:
             target_values[reference_row].add(name)
     quality, paired = Quality(), set()
     for target_row, reference_row in pairs:
@@ -131,12 +135,12 @@ def judge_pairs(
             if is_correct:
                 paired.add(expected)
     reached = target.values()
-    for value, beyond in _list_values(reference, recorded).items():
+    for value, is_beyond in _list_values(reference, recorded).items():
         present = [name for name in target_values.get(value, ()) if name in reached]
         if present:
             tally = (
                 quality.beyond
-                if beyond or any(reached[name] for name in present)
+                if is_beyond or any(reached[name] for name in present)
                 else quality.before
             )
             tally.found += value in paired
@@ -153,8 +157,9 @@ def _list_values(side: Side, rows: Iterable[int]) -> dict[str, bool]:
 
 
 def _group_by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
-    """Element count -> fingerprints and sorted numbers (values, elements) of the different values
-    of that size.
+    """Return for each element count the fingerprints and sorted numbers of its distinct values.
+
+    The array of sorted numbers is (values, elements).
     """
     rows: dict[str, int] = {}
     for row, name in enumerate(dump.numbers):
@@ -166,10 +171,10 @@ def _group_by_size(dump: Dump) -> dict[int, tuple[list[str], np.ndarray]]:
         if np.isfinite(values).all() and len(np.unique(values)) >= DISTINCT:
             sized[values.size].append((name, values))
     return {
-        size: ([name for name, _ in held], np.stack([values for _, values in held]))
-        for size, held in sized.items()
+        size: ([name for name, _ in members], np.stack([values for _, values in members]))
+        for size, members in sized.items()
     }
 
 
-def _compute_distance(values: np.ndarray, others: np.ndarray) -> float:
-    return float(np.linalg.norm(values - others) / np.linalg.norm(others))
+def _compute_distance(values: np.ndarray, reference_values: np.ndarray) -> float:
+    return float(np.linalg.norm(values - reference_values) / np.linalg.norm(reference_values))

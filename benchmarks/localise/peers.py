@@ -1,9 +1,8 @@
-"""The same faults given to ``msprobe compare`` (mindstudio-probe), where it can read the pair at
-all.
+"""Run ``msprobe compare`` (mindstudio-probe) on the same faults, where it can read the pair.
 
-It cannot pair a graph-mode dump with PyTorch's. So it gets the faulty PyTorch dump against the
-clean one: one framework, equal names, equal bits up to the fault, which flatters it. Its answer is
-the first row that it marks ``warning`` or ``error``. dumpdiff is given the very same pair.
+It cannot pair a graph-mode dump with a PyTorch dump. So it gets the faulty PyTorch dump against the
+clean one: one framework, equal names, equal bits up to the fault, which makes its task easier. Its
+answer is the first row that it marks ``warning`` or ``error``. dumpdiff gets the same pair.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import dumpdiff
 
 @dataclass(frozen=True)
 class Verdict:
-    """One fault in PyTorch against the clean run, as both programs see it."""
+    """Answers of both programs to one fault in PyTorch against the clean run."""
 
     case: str
     held_out: bool
@@ -42,8 +41,9 @@ class Verdict:
 def judge_cases(
     cases: Iterable[faults.Case], work: Path, processes: int, report: Callable[[str], None]
 ) -> list[Verdict]:
-    """Of every fault that PyTorch carries and that has an effect; what msprobe said is kept from
-    run to run.
+    """Return a verdict for every fault on the PyTorch side that has an effect.
+
+    msprobe's answers are cached between runs.
     """
     judged_cases = [case for case in cases if case.side == recordings.PYTORCH]
     with ThreadPoolExecutor(processes) as pool:
@@ -78,7 +78,7 @@ def _judge_case(case: faults.Case, work: Path) -> Iterator[Verdict]:
 
 
 def _list_marked_rows(faulty: Path, clean: Path, key: str) -> list[str]:
-    """Names of the rows that msprobe marks, in its order."""
+    """Return the names of the rows that msprobe marks, in its order."""
     cache_file = faulty.with_name(f"{faulty.name}.msprobe")
     if cache_file.exists() and (cached := json.loads(cache_file.read_text()))["key"] == key:
         return cached["rows"]

@@ -1,9 +1,8 @@
-"""Record one training step of a model of the benchmark in MindSpore's graph mode with the
-framework's own dump, on CPU.
+"""Record one training step of a benchmark model in MindSpore's graph mode, on CPU.
 
     python benchmarks/localise/record_mindspore.py OUT --model llama --names legacy --fault eps@1
 
-needs mindspore. Prints the loss and the dump folder (OUT holds rank_0/NAME/0/0/*.npy, graphs and
+needs mindspore, whose built-in dump is used. Prints the loss and the dump folder (OUT holds rank_0/NAME/0/0/*.npy, graphs and
 execution order). The path of OUT must hold nothing but letters, digits, '-', '_' and '/': MindSpore
 refuses others.
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2] / "fixtures"))
 
 import mindspore as ms
-from faults import add_options, model_from
+from faults import add_options, parse_model
 from mindspore import Tensor
 from mindspore_dump import write_config
 from mindspore_nets.decoder import TokenLoss
@@ -28,7 +27,7 @@ from mindspore_nets.step import TrainStep, as_function
 from mindspore_nets.style import NAMES, Style
 
 
-def parse() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
     parser.add_argument(
@@ -48,8 +47,8 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    args = parse()
-    model = model_from(args)
+    args = parse_arguments()
+    model = parse_model(args)
     out = Path(args.out).resolve()
     out.mkdir(parents=True)
     write_config(out, model.name)

@@ -1,11 +1,10 @@
-"""Record a model in PyTorch many times in one process, each time with the result of one operator
-off by a given amount.
+"""Record a model in PyTorch many times, each time with the result of one operator perturbed.
 
     python benchmarks/localise/record_perturbed.py OUT --model llama --operators 10 --by 1e-3 --by
     1e-2
 
 The operators are evenly spaced over the forward pass. OUT/0, OUT/1, ... hold one dump each: every
-operator by every size.
+operator with every size of perturbation.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def main() -> None:
 
     seed_all(seed=1, mode=True)
     torch.set_num_threads(1)
-    net, batch = record_pytorch.net_and_batch(build(args.model), Style(names=args.names))
-    with Perturbed(-1, 0.0) as all_of_them:
+    net, batch = record_pytorch.build_net_and_batch(build(args.model), Style(names=args.names))
+    with Perturbed(-1, 0.0) as counter:
         net(*batch)
-    last = all_of_them.seen - 1
+    last = counter.seen - 1
     numbers = [round(step * last / (args.operators - 1)) for step in range(args.operators)]
     points = [(number, size) for number in numbers for size in args.by]
 

@@ -1,9 +1,8 @@
-"""Record one training step of a model of the benchmark in PyTorch with msprobe, on CPU: whole
-tensors, level mix.
+"""Record one training step of a benchmark model in PyTorch with msprobe: whole tensors, level mix.
 
     python benchmarks/localise/record_pytorch.py OUT --model llama --fault eps@1
 
-needs torch and mindstudio-probe. Prints the loss and the dump folder (OUT holds
+needs torch and mindstudio-probe; runs on CPU. Prints the loss and the dump folder (OUT holds
 step0/proc*/dump.json).
 """
 
@@ -17,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "fixtures"))
 
 import torch
 from architecture import Model
-from faults import add_options, model_from
+from faults import add_options, parse_model
 from msprobe.pytorch import PrecisionDebugger, seed_all
 from msprobe_config import write_config
 from pytorch.decoder import Decoder
@@ -29,7 +28,7 @@ from pytorch.style import Style
 from torch import Tensor, nn
 
 
-def parse() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
     parser.add_argument(
@@ -55,8 +54,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def net_and_batch(model: Model, style: Style) -> tuple[nn.Module, list[Tensor]]:
-    """The network, registered under the family's names, and what it is called with."""
+def build_net_and_batch(model: Model, style: Style) -> tuple[nn.Module, list[Tensor]]:
+    """Return the network, with the parameter names of the family, and the inputs of its call."""
     if model.size.image:
         net, (images, labels) = ResNet(model), model.images()
         batch = [torch.from_numpy(images), torch.from_numpy(labels).long()]
@@ -72,14 +71,14 @@ def net_and_batch(model: Model, style: Style) -> tuple[nn.Module, list[Tensor]]:
 
 
 def main() -> None:
-    args = parse()
-    model = model_from(args)
+    args = parse_arguments()
+    model = parse_model(args)
     out = Path(args.out).resolve()
     out.mkdir(parents=True)
 
     seed_all(seed=1, mode=True)
     torch.set_num_threads(1)
-    net, batch = net_and_batch(
+    net, batch = build_net_and_batch(
         model, Style(args.names, args.fused, args.attention, args.order, args.recompute)
     )
     if args.dtype == "bf16":

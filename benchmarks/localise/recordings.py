@@ -1,8 +1,7 @@
-"""Recordings, made when they are needed and kept: one process per dump, in a folder that says what
-it holds.
+"""Recordings: made in one process per dump when they are needed, and kept.
 
 A recording is made again when the nets of its framework, or the weights, batch or knobs of its
-model, are others.
+model, change.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ _SOURCES = {MINDSPORE: "mindspore_nets", PYTORCH: "pytorch"}
 
 @dataclass(frozen=True)
 class Recording:
-    """One dump: which framework runs which model, with which fault and further options of its
-    script.
-    """
+    """One dump: framework, model, fault, and further options of the recording script."""
 
     framework: str
     model: str
@@ -37,18 +34,18 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """Of the folder: letters, digits, '-' and '_', as MindSpore wants it."""
+        """Return the name of the folder: letters, digits, '-' and '_', as MindSpore requires."""
         words = (word.strip("-").replace(".", "p").replace("@", "_at_") for word in self.options)
         return "-".join([self.model, self.framework, self.fault.replace("@", "_at_"), *words])
 
     def clean(self) -> Recording:
-        """The same without the fault."""
+        """Return the same recording without the fault."""
         return Recording(self.framework, self.model, "none", self.options)
 
 
 def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
-    """Target and reference of a case: MindSpore's graph mode against PyTorch, the fault on the side
-    it belongs to.
+    """Return target and reference of a case: MindSpore's graph mode and PyTorch, one of them with
+    the fault.
     """
     sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
     target, reference = (
@@ -61,14 +58,14 @@ def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
 
 
 def get_path(recording: Recording, work: Path) -> Path:
-    """Where a recording is, or will be."""
+    """Return the folder of a recording, which may not exist yet."""
     return work / "recordings" / recording.name
 
 
 def make_recordings(
     requested: Iterable[Recording], work: Path, processes: int, report: Callable[[str], None]
 ) -> dict[Recording, str]:
-    """Make those that are missing or out of date; returns what went wrong, by recording."""
+    """Make recordings that are missing or outdated; return the error of each one that failed."""
     missing = [
         recording for recording in dict.fromkeys(requested) if not _is_current(recording, work)
     ]
@@ -83,7 +80,7 @@ def make_recordings(
 
 
 def _record(recording: Recording, work: Path) -> str:
-    """Run the script; '' if all went well, else its last words."""
+    """Run the script; return '' if it succeeded, else the end of its output."""
     out = get_path(recording, work)
     out.parent.mkdir(parents=True, exist_ok=True)
     for old_path in (out, *out.parent.glob(f"{out.name}.*")):
@@ -112,7 +109,7 @@ def _is_current(recording: Recording, work: Path) -> bool:
 
 
 def get_mark(recording: Recording, work: Path) -> Path:
-    """The file that says what a finished recording was made of."""
+    """Return the file that holds the digest of what a finished recording was made from."""
     out = get_path(recording, work)
     return out.with_name(f"{out.name}.digest")
 

@@ -1,6 +1,4 @@
-"""What dumpdiff says of every case in every form, held against the truth: a :class:`Score` each,
-kept as JSON lines.
-"""
+"""Score dumpdiff's answer for every case in every form against the truth; cached as JSON lines."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ _SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
 
 @dataclass(frozen=True)
 class Score:
-    """One case in one form. Of a benign case only verdict, alignment and time count."""
+    """Score of one case in one form. For a benign case only verdict, alignment and time count."""
 
     case: str
     model: str
@@ -61,9 +59,7 @@ def score_cases(
     processes: int,
     report: Callable[[str], None],
 ) -> list[Score]:
-    """Score the cases whose recordings are there, or take what was scored before with the same
-    code.
-    """
+    """Score the cases whose recordings exist, or take cached scores of the same code."""
     file = work / "scores.jsonl"
     cached_scores = dict(_read_scores(file)) if file.exists() else {}
     scores, pending = [], []
@@ -104,9 +100,9 @@ def score_case(case: faults.Case, forms: Iterable[str], work: Path) -> list[Scor
         partners.Side(
             *side_dumps,
             dumps.pair_ops(*side_dumps),
-            root.changed if root and at == faulty else None,
+            root.changed if root and index == faulty else None,
         )
-        for at, side_dumps in enumerate(zip(clean, runs, strict=True))
+        for index, side_dumps in enumerate(zip(clean, runs, strict=True))
     ]
     is_float32 = not any(
         "16" in option for option in (*case.target_options, *case.reference_options)
@@ -130,16 +126,21 @@ def _score_form(
     result = dumpdiff.align(target, reference)
     seconds = time.perf_counter() - begin
 
-    void, hits = "", []
+    void, correct_ops = "", []
     if root is not None:
         nameable = root.ops & ops_of_form if case.side == recordings.PYTORCH else root.ops
         void = _explain_void(root, bool(nameable))
-        hits = [
+        correct_ops = [
             _list_named_ops(finding, case.side, recorded_names) & nameable
             for finding in result.findings[:3]
         ]
     correct_finding = next(
-        (finding for finding, hit in zip(result.findings, hits, strict=False) if hit), None
+        (
+            finding
+            for finding, named_ops in zip(result.findings, correct_ops, strict=False)
+            if named_ops
+        ),
+        None,
     )
     causes = getattr(correct_finding, "causes", ())
     first = result.first_divergence
@@ -154,8 +155,8 @@ def _score_form(
         cause=case.cause,
         void=void,
         verdict=result.verdict,
-        top1=diverged and bool(hits[:1] and hits[0]),
-        top3=diverged and any(hits),
+        top1=diverged and bool(correct_ops[:1] and correct_ops[0]),
+        top3=diverged and any(correct_ops),
         named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
         pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))
@@ -168,7 +169,7 @@ def _score_form(
 
 
 def _explain_void(root: truth.Truth, nameable: bool) -> str:
-    """Why there is nothing to find, '' if there is."""
+    """Return why there is nothing to find, '' if there is something."""
     if not root.ops:
         return "nothing that was recorded changes"
     if root.effect < truth.ROUNDING:
@@ -177,7 +178,7 @@ def _explain_void(root: truth.Truth, nameable: bool) -> str:
 
 
 def _list_named_ops(finding: Finding, side: str, recorded_names: formats.Names) -> frozenset[str]:
-    """Ops of the faulty side that a finding names, by their names as recorded."""
+    """Return the ops of the faulty side that a finding names, by their recorded names."""
     ops = finding.target_ops if side == recordings.MINDSPORE else finding.reference_ops
     return frozenset(
         recorded_names.get(op, op) if side == recordings.MINDSPORE else op for op in ops
@@ -200,7 +201,7 @@ def _judge_alignment(
             for name in names
         ]
         rows.append(
-            [run.slots.get(at, -1) for at in zip(ops, result.pairs[f"{side}_slot"], strict=True)]
+            [run.slots.get(key, -1) for key in zip(ops, result.pairs[f"{side}_slot"], strict=True)]
         )
     pairs = [
         (target_row, reference_row)
@@ -233,7 +234,7 @@ def _read_scores(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
 
 
 def _compute_key(case: faults.Case, work: Path) -> str:
-    """Changes with the program, with the way of scoring, and with the recordings."""
+    """Return a key that changes with the program, with the scoring, and with the recordings."""
     digest = hashlib.sha256(hash_code().encode())
     for recording in recordings.list_recordings(case):
         for digested in (recording, recording.clean()):
@@ -243,7 +244,7 @@ def _compute_key(case: faults.Case, work: Path) -> str:
 
 @lru_cache(maxsize=1)
 def hash_code() -> str:
-    """What every answer depends on: a digest of the program, its rules and the way of scoring."""
+    """Return a digest of what every answer depends on: the program, its rules and the scoring."""
     package = Path(dumpdiff.__file__).parent
     rules = package.parent / "rules"
     files = [*package.rglob("*.py"), *rules.glob("*.yaml"), *(HERE / name for name in _SCORING)]

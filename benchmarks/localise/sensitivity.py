@@ -1,8 +1,8 @@
-"""How small an error is found: one op of the reference off by 1e-5 ... 0.5 of its norm, and all
-that follows from it.
+"""Measure how small an error dumpdiff finds: one op of the reference is off by 1e-5 ... 0.5.
 
-Ten operators, evenly spaced over the forward pass of one model in PyTorch, each at six sizes,
-against the clean run in MindSpore's graph mode.
+The size is a share of the norm of the op's result; the error propagates. Ten operators, evenly
+spaced over the forward pass of one model in PyTorch, each with six sizes, against the clean run in
+MindSpore's graph mode.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Point:
 
 
 def measure_curve(work: Path, processes: int, report: Callable[[str], None]) -> list[Point]:
-    """All points, those of the last run if neither dumpdiff nor the recordings changed."""
+    """Return all points; cached ones if neither dumpdiff nor the recordings changed."""
     if failed := recordings.make_recordings([TARGET, REFERENCE], work, processes, report):
         raise SystemExit("\n".join(failed.values()))
-    made_of = "".join(recordings.get_mark(one, work).read_text() for one in (TARGET, REFERENCE))
+    made_of = "".join(
+        recordings.get_mark(recording, work).read_text() for recording in (TARGET, REFERENCE)
+    )
     recorded = hashlib.sha256(
         (made_of + Path(__file__).with_name("record_perturbed.py").read_text()).encode()
     )
@@ -87,7 +89,7 @@ def _record(work: Path, key: str, report: Callable[[str], None]) -> None:
 
 
 def _judge_run(work: Path, number: int) -> list[Point]:
-    """One disturbed run in every form; nothing if the operator wrote what no recorder sees."""
+    """Judge one disturbed run in every form; return [] if no recorder sees the changed result."""
     disturbed = work / "perturbed" / str(number)
     root = truth.find_truth(dumps.load(recordings.get_path(REFERENCE, work)), dumps.load(disturbed))
     points = []

@@ -1,6 +1,4 @@
-"""The figures as Markdown, for a terminal and for docs/benchmarks.md, where they stand between two
-markers.
-"""
+"""Format the figures as Markdown for a terminal and for docs/benchmarks.md (between two markers)."""
 
 from __future__ import annotations
 
@@ -17,17 +15,24 @@ BEGIN, END = "<!-- localise: begin -->", "<!-- localise: end -->"
 
 _INTRODUCTION = """# Localization
 
-`make benchmark-localise` inserts one fault at a time into one side of a pair of real recordings: MindSpore 2.10 in graph
-mode against PyTorch 2.13, both on CPU. It asks dumpdiff where the runs diverge. The correct answer is not written by
-hand: `truth.py` finds it by comparing the recording with the fault and the clean recording of the same framework.
+`make benchmark-localise` inserts one fault at a time into one side of a pair of real recordings: \
+MindSpore 2.10 in graph
+mode against PyTorch 2.13, both on CPU. It asks dumpdiff where the runs diverge. The correct \
+answer is not written by
+hand: `truth.py` finds it by comparing the recording with the fault and the clean recording of the \
+same framework.
 
-- **top-1**: the verdict is *diverged* and the first finding names an op that is a root of the fault.
+- **top-1**: the verdict is *diverged* and the first finding names an op that is a root of the \
+fault.
   **top-3**: one of the first three findings does.
-- **tuned**: faults that were examined during the development of dumpdiff. **held out**: faults that were not: a third
+- **tuned**: faults that were examined during the development of dumpdiff. **held out**: faults \
+that were not: a third
   of the faults, and a whole model.
-- **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against a ptdbg_ascend `.pkl`
+- **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against \
+a ptdbg_ascend `.pkl`
   with npy files.
-- **statistics**: statistic.csv and graph against msprobe's statistics. **statistics-bare**: statistic.csv alone against
+- **statistics**: statistic.csv and graph against msprobe's statistics. **statistics-bare**: \
+statistic.csv alone against
   a `.pkl` of statistics.
 """
 
@@ -35,15 +40,19 @@ _FINDINGS = """## Faults found, and false alarms
 
 {table}
 
-*Missed*: the verdict was *aligned*. *Ops named*: number of ops of the faulty side that a correct first finding names
+*Missed*: the verdict was *aligned*. *Ops named*: number of ops of the faulty side that a correct \
+first finding names
 (median). *Seconds*: median time of one comparison, two at a time on two cores.
 """
 
 _ALIGNMENT = """## Alignment
 
-*Precision*: share of the pairs that are correct, among those that can be judged. *Recall*: share of the reference's
-values that have their correct partner, among those with a known partner. *Beyond*: values that the fault changed;
-*before*: all others. Partners are known from the numbers of the clean recordings, independently of their names. Pairs of
+*Precision*: share of the pairs that are correct, among those that can be judged. *Recall*: share \
+of the reference's
+values that have their correct partner, among those with a known partner. *Beyond*: values that \
+the fault changed;
+*before*: all others. Partners are known from the numbers of the clean recordings, independently \
+of their names. Pairs of
 low precision are not counted.
 
 {table}
@@ -65,7 +74,8 @@ Top-1, tuned and held-out faults together.
 
 _CURVE = """## How small an error is found
 
-The output of one operator of the PyTorch side is changed by this share of its norm. The table shows the share of ten
+The output of one operator of the PyTorch side is changed by this share of its norm. The table \
+shows the share of ten
 operators, evenly spaced over the forward pass, for which the change is found.
 
 {table}
@@ -73,8 +83,10 @@ operators, evenly spaced over the forward pass, for which the change is found.
 
 _PEERS = """## Comparison with msprobe
 
-`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with a PyTorch dump. So it gets the faults on the
-PyTorch side against the clean PyTorch run, with equal names and equal bits up to the fault. This is easier than the task
+`msprobe compare` (mindstudio-probe 26.2) cannot pair a graph-mode dump with a PyTorch dump. So it \
+gets the faults on the
+PyTorch side against the clean PyTorch run, with equal names and equal bits up to the fault. This \
+is easier than the task
 above. Its answer is the first row that it marks. dumpdiff gets the same pair here.
 
 {table}
@@ -84,7 +96,7 @@ above. Its answer is the first row that it marks. dumpdiff gets the same pair he
 def format_document(
     scores: Sequence[Score], verdicts: Sequence[Verdict], points: Sequence[Point]
 ) -> str:
-    """The whole section; what was not measured is left out."""
+    """Return the whole section without what was not measured."""
     sections = [
         (_FINDINGS, _format_findings(scores)),
         (_ALIGNMENT, _format_alignment(scores)),
@@ -109,7 +121,7 @@ def write_document(file: Path, text: str) -> None:
 
 
 def format_failures(scores: Sequence[Score], held_out: bool) -> str:
-    """What was said of each case that went wrong; cases that are held out only if asked for."""
+    """Return the answers to the cases that went wrong; held-out cases only on request."""
     failed_scores = [
         s for s in scores if not s.void and (s.verdict != "aligned" if s.benign else not s.top1)
     ]
@@ -157,17 +169,36 @@ def _format_findings(scores: Sequence[Score]) -> str:
             )
             if not form_scores:
                 continue
-            rows.append([
-                part, form, len(faulty), _format_share(s.top1 for s in faulty), _format_share(s.top3 for s in faulty),
-                _format_share(s.verdict == "inconclusive" for s in faulty), _format_share(s.verdict == "aligned" for s in faulty),
-                f"{_compute_median(s.named for s in faulty if s.top1):.0f}", len(benign),
-                sum(s.verdict == "diverged" for s in benign), sum(s.verdict == "inconclusive" for s in benign),
-                f"{_compute_median(s.seconds for s in form_scores):.1f}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    part,
+                    form,
+                    len(faulty),
+                    _format_share(s.top1 for s in faulty),
+                    _format_share(s.top3 for s in faulty),
+                    _format_share(s.verdict == "inconclusive" for s in faulty),
+                    _format_share(s.verdict == "aligned" for s in faulty),
+                    f"{_compute_median(s.named for s in faulty if s.top1):.0f}",
+                    len(benign),
+                    sum(s.verdict == "diverged" for s in benign),
+                    sum(s.verdict == "inconclusive" for s in benign),
+                    f"{_compute_median(s.seconds for s in form_scores):.1f}",
+                ]
+            )
     head = (
-        "part", "form", "faults", "top-1", "top-3", "inconclusive", "missed", "ops named", "no fault", "false alarms",
-        "inconclusive ", "seconds",
-    )  # fmt: skip
+        "part",
+        "form",
+        "faults",
+        "top-1",
+        "top-3",
+        "inconclusive",
+        "missed",
+        "ops named",
+        "no fault",
+        "false alarms",
+        "inconclusive ",
+        "seconds",
+    )
     return _format_table(head, rows)
 
 
@@ -179,11 +210,18 @@ def _format_alignment(scores: Sequence[Score]) -> str:
                 s.pairs for s in scores if belongs(s) and s.form == form and s.pairs and not s.void
             ]
             if tallies:
-                rows.append([
-                    part, form, len(tallies),
-                    *(_format_ratio(tallies, region, right_key, wrong_key)
-                      for right_key, wrong_key in (("right", "wrong"), ("found", "lost")) for region in ("before", "beyond")),
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        part,
+                        form,
+                        len(tallies),
+                        *(
+                            _format_ratio(tallies, region, right_key, wrong_key)
+                            for right_key, wrong_key in (("right", "wrong"), ("found", "lost"))
+                            for region in ("before", "beyond")
+                        ),
+                    ]
+                )
     head = (
         "part",
         "form",
@@ -266,10 +304,16 @@ def _format_peers(verdicts: Sequence[Verdict]) -> str:
         for form in dict.fromkeys(v.form for v in verdicts):
             form_verdicts = [v for v in verdicts if belongs(v) and v.form == form]
             if form_verdicts:
-                rows.append([
-                    part, form, len(form_verdicts), _format_share(v.msprobe for v in form_verdicts), _format_share(not v.marked for v in form_verdicts),
-                    _format_share(v.dumpdiff for v in form_verdicts),
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        part,
+                        form,
+                        len(form_verdicts),
+                        _format_share(v.msprobe for v in form_verdicts),
+                        _format_share(not v.marked for v in form_verdicts),
+                        _format_share(v.dumpdiff for v in form_verdicts),
+                    ]
+                )
     return _format_table(
         ("part", "form", "faults", "msprobe top-1", "msprobe marks nothing", "dumpdiff top-1"), rows
     )

@@ -1,10 +1,9 @@
-"""Where a fault first shows, found in the recordings themselves: no name, no scope and no label
-decides it.
+"""Find where a fault first shows from the recorded numbers only: no name, scope or label decides.
 
-The faulty dump is held against the clean dump of the same framework, model and options. Both are
-exact: one thread, one seed, so a tensor that the fault does not reach has the same bits. What the
-first changed tensors come from is the root of the fault, and a finding that names one of its ops is
-right.
+The faulty dump is compared with the clean dump of the same framework, model and options. Both are
+exact: one thread, one seed, so a tensor that the fault does not reach has the same bits. The ops
+that the first changed tensors come from are the root of the fault. A finding that names one of them
+is right.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from dumps import Dump, compute_distance, pair_ops
 from dumpdiff.model.dtypes import UNIT_ROUNDOFF
 from dumpdiff.model.trace import BACKWARD, FORWARD, PHASES
 
-#: TOUCHED: other bits, and no more than rounding.
+#: TOUCHED: the bits differ, but only by rounding.
 CHANGED, TOUCHED, SAME, UNKNOWN = 2, 1, 0, -1
 
-#: Relative L2 below which a tensor counts as what it is in the clean run: y * s + (y - y * s) is y
-#: up to rounding, and positions that all begin at 1 leave the scores of a rotary embedding what
-#: they are. Float32 rounding grows to 1e-6.
+#: Relative L2 below which a tensor counts as equal to the clean run's: y * s + (y - y * s) is y up
+#: to rounding, and positions that all begin at 1 do not change the scores of a rotary embedding.
+#: Float32 rounding grows to 1e-6.
 ROUNDING = 3e-6
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a right answer names. Without ``ops`` the fault changes nothing that was recorded."""
+    """What a right answer names. ``ops`` is empty if the fault changes nothing that was recorded."""
 
     ops: frozenset[str]  #: names in the faulty dump; a finding that names one of them is right
     first: str  #: the earliest root
@@ -41,14 +40,14 @@ class Truth:
 
 
 def find_truth(clean: Dump, faulty: Dump) -> Truth:
-    """The root of the fault.
+    """Return the root of the fault.
 
-    Roots are ops that write a changed tensor and read none; parameters and constants that are
-    changed; and, where it comes before every changed output, an input that nothing recorded made.
-    Of the phases in which an op of the clean run writes something else the first counts: what a
-    fault of the forward pass does to gradients is no fault of theirs. Beside the roots counts what
-    returns the same numbers (a module call, a reshape), what computes with a root that computes
-    nothing (a parameter, a cast), and the gradient call of a root.
+    Roots are ops that write a changed tensor and read none; changed parameters and constants; and
+    an input that no recorded op produced, if it comes before every changed output. Only the first
+    phase counts in which an op of the clean run writes something else: a fault of the forward pass
+    changes gradients too, but they are not its root. Accepted besides the roots: what returns the
+    same numbers (a module call, a reshape), what computes with a root that computes nothing (a
+    parameter, a cast), and the gradient call of a root.
     """
     pairs = pair_ops(clean, faulty)
     changed = _flag_changes(clean, faulty, pairs)
@@ -78,7 +77,7 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
         return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
     roots_of_phase = {op for op in candidates if phase[op] == first_phase}
-    # What amplifies rounding is no root where something else is.
+    # An op that amplifies rounding is a root only if there is no other.
     roots_of_phase = {
         op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()
     } or roots_of_phase
@@ -102,8 +101,9 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
 
 
 def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
-    """Phases in which an op that the clean run has too writes something else, or one writes what
-    nothing reads.
+    """Return the phases in which an op shared with the clean run writes something else.
+
+    Or in which an op writes a changed value that nothing reads.
     """
     read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
     phase = faulty.trace.ops["phase"].tolist()
@@ -118,14 +118,16 @@ def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) ->
 
 
 def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
-    """Outputs against the same op's where both ran one program, else against everything that the
-    clean run holds.
+    """Return for each tensor of the faulty dump CHANGED, TOUCHED, SAME or UNKNOWN.
+
+    An output is compared with the output of the same op if both dumps ran one program, else with
+    everything that the clean run holds.
     """
     one_program = clean.program == faulty.program
     clean_bits = set(clean.bits)
     named: dict[str, set[str]] = defaultdict(set)
-    for name, print_ in zip(clean.trace.tensors["parameter"], clean.bits, strict=True):
-        named[name].add(print_)
+    for name, fingerprint in zip(clean.trace.tensors["parameter"], clean.bits, strict=True):
+        named[name].add(fingerprint)
     parameter, slot, size = (
         faulty.trace.tensors[name].tolist() for name in ("parameter", "slot", "size")
     )
@@ -140,15 +142,19 @@ def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
     for row in sorted(
         range(len(outputs)), key=lambda row: not outputs[row]
     ):  # what is read is judged by who made it
-        print_ = faulty.bits[row]
-        if not print_:
+        fingerprint = faulty.bits[row]
+        if not fingerprint:
             continue
         twin = clean.slots.get((pairs[faulty.op[row]], slot[row]), -1)
         if not outputs[row] and faulty.makers[row] >= 0:
             changed[row] = changed[faulty.makers[row]]
         elif parameter[row] in named and parameter[row]:
-            changed[row] = SAME if print_ in named[parameter[row]] else CHANGED
-        elif print_ == clean.bits[twin] if one_program and twin >= 0 else print_ in clean_bits:
+            changed[row] = SAME if fingerprint in named[parameter[row]] else CHANGED
+        elif (
+            fingerprint == clean.bits[twin]
+            if one_program and twin >= 0
+            else fingerprint in clean_bits
+        ):
             changed[row] = SAME
         else:
             candidates = [twin] if twin >= 0 else of_size[size[row]]
@@ -160,10 +166,10 @@ def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
 
 
 def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -> set[int]:
-    """Ops that read a changed parameter, constant or first input which nothing recorded made, and
-    pass it on.
+    """Return the ops that read a changed source and pass the change on.
 
-    Beside the first input are those of its shape: cosine and sine, tokens and labels.
+    A source is a parameter, a constant, or a first input that no recorded op produced. Inputs with
+    the shape of a first input count too: cosine and sine, tokens and labels.
     """
     table = faulty.trace.tensors
     is_leaf_value = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
@@ -191,20 +197,21 @@ def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -
 
 
 def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:
-    """Ops and module calls that write what these write, rearranged or as it is."""
-    prints = {
+    """Return ops and module calls that write the same values as ``ops``, rearranged or not."""
+    fingerprints = {
         faulty.numbers[row] for op in ops for row in faulty.writes[op] if changed[row] == CHANGED
     }
     return {
         faulty.op[row]
         for row, role in enumerate(faulty.role)
-        if role == "output" and faulty.numbers[row] in prints
+        if role == "output" and faulty.numbers[row] in fingerprints
     }
 
 
 def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> set[int]:
-    """Where a root computes nothing (a parameter, a rearrangement, a rounding): also the ops that
-    compute with it.
+    """Return the ops that compute with a root which computes nothing.
+
+    Such a root is a parameter, a rearrangement or a rounding.
     """
     consumers: set[int] = set()
     for root in roots:
@@ -213,10 +220,10 @@ def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> 
         if all(
             any(_is_copy(faulty, row, source) for source in read) or not read for row in written
         ):
-            prints = {faulty.numbers[row] for row in written}
+            fingerprints = {faulty.numbers[row] for row in written}
             readers = {
                 faulty.op[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"
-                and faulty.numbers[row] in prints
+                and faulty.numbers[row] in fingerprints
             }  # fmt: skip
             consumers |= readers | _find_repeating_ops(
                 faulty, changed, readers if len(readers) < 8 else ()
@@ -225,7 +232,7 @@ def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> 
 
 
 def _is_copy(faulty: Dump, row: int, source: int) -> bool:
-    """Whether a tensor is another rearranged, or rounded to its own dtype."""
+    """Return whether a tensor is a rearrangement of another, or is it rounded to its dtype."""
     if faulty.numbers[row] == faulty.numbers[source]:
         return True
     table = faulty.trace.tensors
@@ -245,10 +252,9 @@ def _is_copy(faulty: Dump, row: int, source: int) -> bool:
 def _find_rewired_producers(
     clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
 ) -> set[int]:
-    """Where a root reads another, unchanged value than it does in the clean run: also the ops that
-    made that value.
+    """Return the producers of unchanged values that a root reads instead of those of the clean run.
 
-    So it is where an op was left out: the op before the gap is as right an answer as the one after
+    This happens where an op was left out: the op before it is as right an answer as the op after
     it.
     """
     values: set[str] = set()
@@ -269,10 +275,9 @@ def _find_rewired_producers(
 def _compute_effect(
     clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, phase: str
 ) -> float:
-    """Largest relative L2 error that a fault of the forward pass leaves in the loss and the
-    gradients of parameters.
+    """Return the largest relative L2 error of a forward fault in loss and parameter gradients.
 
-    Infinite where they cannot be compared; faults of other phases are believed.
+    Infinite where they cannot be compared, and for faults of other phases.
     """
     if phase != FORWARD:
         return float("inf")

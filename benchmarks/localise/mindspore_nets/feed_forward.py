@@ -54,6 +54,7 @@ def in_precision(mlp: nn.Cell, layer: Layer) -> nn.Cell:
     """The same cell, told to cast its inputs and weights; exits if the CPU cannot."""
     if layer.compute == "bfloat16":
         raise SystemExit(
-            "MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be recorded"
+            "MindSpore has no bfloat16 kernels on CPU: --fault with compute bfloat16 cannot be "
+            "recorded"
         )
     return mlp.to_float(ms.float16) if layer.compute == "float16" else mlp

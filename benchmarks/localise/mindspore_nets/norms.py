@@ -60,7 +60,8 @@ def norm(
         return RMSNorm(weight, bias, eps)
     if weight_gradient != 1:
         raise SystemExit(
-            "norm_gradient: the gradient of a layer norm's weight comes out of one operator with two more"
+            "norm_gradient: the gradient of a layer norm's weight comes out of one operator with "
+            "two more"
         )
     if bias is None:
         return UnbiasedLayerNorm(weight, eps)
