@@ -2,8 +2,8 @@
 
 The import takes longer than most recordings. ``python warm.py MODULE...`` imports the modules, then
 forks for every line that it reads: a JSON list of a file for the output, the script and its
-arguments. It answers with the exit code. Nothing is computed before a fork, so scripts do not affect
-each other.
+arguments. It answers with the exit code. Nothing is computed before a fork, so scripts do not
+affect each other.
 """
 
 from __future__ import annotations
