@@ -12,9 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).parents[1])
-)  # of the tests, the layouts of other frameworks are used
+# the tests' layouts of other frameworks are used
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 HIDDEN, FFN, HEADS, GROUPS, VOCABULARY = 2048, 5632, 16, 4, 32_000
 SETTINGS = {
@@ -89,12 +88,13 @@ def _write_safetensors(folder: Path, layers: int, wide: bool) -> None:
 def _list_rank_weights(rank: int, layers: int) -> Iterator[tuple[str, object]]:
     """Return the weights of one of two tensor-parallel ranks, as the bits of bfloat16."""
     import torch
-    from tests.weights import layouts
+
+    from tests.weight_comparison import layouts
 
     outside = _draw_weights(_OUTSIDE, 0)
     for number in range(layers):
         layer_weights = _draw_layer(number)
-        weights = layouts.mcore(
+        weights = layouts.convert_to_mcore(
             {n: v.view(torch.int16).numpy() for n, v in (outside | layer_weights).items()}, SETTINGS
         )
         layer_prefix = f"decoder.layers.{number}."
@@ -106,7 +106,7 @@ def _list_rank_weights(rank: int, layers: int) -> Iterator[tuple[str, object]]:
         # copies: a view would keep the other rank's half in memory
         yield from (
             (name, value.copy())
-            for name, value in layouts.sharded(rank_weights, 2, 1)[rank, 0].items()
+            for name, value in layouts.shard_weights(rank_weights, 2, 1)[rank, 0].items()
         )
 
 
@@ -116,7 +116,7 @@ def write_checkpoint(folder: Path, kind: str, layers: int) -> None:
         folder.mkdir()
         _write_safetensors(folder, layers, kind == "wide")
         return
-    from tests.weights import layouts
+    from tests.weight_comparison import layouts
 
     arguments = {
         "num_attention_heads": HEADS,

@@ -40,18 +40,16 @@ class Size:
     batch: int = 2
     norm: str = "rms"  #: 'rms' or 'layer' (with bias)
     positions: str = "rope"  #: 'rope' or 'learned'
-    mlp: str = (
-        "swiglu"  #: 'swiglu', 'gelu' (two linear layers with bias) or 'experts' (swiglu each)
-    )
+    #: 'swiglu', 'gelu' (two linear layers with bias) or 'experts' (swiglu each)
+    mlp: str = "swiglu"
     bias: bool = False  #: of q, k, v, o and the linear layers of a gelu mlp
     tied: bool = False  #: the head is the embedding
     experts: int = 0
     top_k: int = 2
     q_rank: int = 0  #: > 0: low-rank attention, as DeepSeek's
     kv_rank: int = 0
-    rope_dim: int = (
-        0  #: low rank: so many of a head's dimensions carry positions, beside head_dim that do not
-    )
+    #: low rank: so many of a head's dimensions carry positions, beside head_dim that do not
+    rope_dim: int = 0
     padding: int = 3  #: the last so many labels of each sequence are padding: no loss
     image: int = 0  #: ResNet: pixels along an edge; channels are ``hidden``
     seed: int = 11
@@ -85,24 +83,19 @@ class Layer:
     dropout: float = 0.0
     no_bias: str = ""  #: name of a linear layer whose bias is left out: 'q', 'o', 'up', 'down'
     double_bias: str = ""  #: name of a linear layer whose bias is added twice
-    residual: str = (
-        "before"  #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
-    )
+    #: 'before': x + f(norm(x)); 'after': norm(x) + f(norm(x)), for the mlp
+    residual: str = "before"
     residual_scale: float = 1.0  #: on the attention output before it is added
-    detached: str = (
-        ""  #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
-    )
-    gradient_scale: float = (
-        1.0  #: of the gradient that flows back through the mlp output; forward is unchanged
-    )
-    norm_gradient: float = (
-        1.0  #: factor of the gradient of the second norm's weight; its input's is unchanged
-    )
+    #: no gradient through: 'gate' (activated), 'attention' (its output), 'k', 'router'
+    detached: str = ""
+    #: of the gradient that flows back through the mlp output; forward is unchanged
+    gradient_scale: float = 1.0
+    #: factor of the gradient of the second norm's weight; its input's is unchanged
+    norm_gradient: float = 1.0
     normalise_router: bool = True  #: the top-k weights sum to one
     router_sigmoid: bool = False  #: sigmoid scores in place of softmax
-    capacity: int = (
-        0  #: > 0: an expert takes so many tokens (in order), the rest get nothing from it
-    )
+    #: > 0: an expert takes so many tokens (in order), the rest get nothing from it
+    capacity: int = 0
     missing_expert: int = -1  #: contributes nothing
     expert_order: tuple[int, ...] = ()  #: the expert that stands in for expert E, by E
     norm_momentum: float = 0.1  #: ResNet: irrelevant to the forward pass in training
@@ -135,9 +128,8 @@ class Model:
     rope_theta: float = 10000.0
     rope_half: bool = False  #: inverse frequencies rounded to bfloat16
     final_eps: float = 1e-5
-    head_from: str = (
-        ""  #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
-    )
+    #: weight that the head uses in place of its own ('embedding.weight': tied by mistake)
+    head_from: str = ""
     #: 'tokens': mean over tokens that are no padding; 'all': padding counts too; 'sum'; 'twice'
     loss: str = "tokens"
     #: (the vocabulary counted twice in the log-sum-exp: cross entropy of the logits joined with
@@ -193,7 +185,7 @@ class Model:
         return tokens[order, : size.seq].copy(), labels[order].copy(), mask
 
     def images(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return a ResNet's batch: images float32 (batch, 3, image, image), labels int32 (batch,)."""
+        """Return a ResNet's batch: images float32 (batch, 3, image, image), labels int32."""
         size = self.size
         rng = np.random.default_rng(size.seed + 1)
         images = rng.standard_normal((size.batch, 3, size.image, size.image)).astype(np.float32)
@@ -252,7 +244,7 @@ MODELS: Mapping[str, Size] = {
 def build_clean(name: str) -> Model:
     """Return a model of MODELS without a fault.
 
-    Norm weights are near one but not equal to it: a tensor of ones cannot be told from others.
+    Norm weights are near one but not equal to it: tensors of ones are no evidence for a pair.
     """
     size = MODELS[name]
     rng = np.random.default_rng(size.seed)
@@ -298,9 +290,8 @@ def _build_resnet(size: Size, add_matrix, add_bias, add_norm) -> None:
 
 
 def _build_decoder(size: Size, weights, rng, add_matrix, add_bias, add_norm) -> None:
-    deviation = (
-        0.25 if size.tied else 1.0
-    )  # a tied head of unit rows would make logits that leave no doubt
+    # a tied head with unit rows would make logits that are too certain
+    deviation = 0.25 if size.tied else 1.0
     weights["embedding.weight"] = (
         deviation * rng.standard_normal((size.vocab, size.hidden))
     ).astype(np.float32)

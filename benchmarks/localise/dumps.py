@@ -21,9 +21,8 @@ class Dump:
     """
 
     trace: Trace
-    bits: tuple[
-        str, ...
-    ]  #: '' if the tensor is not recorded or the recorder is known to write something else
+    #: '' if the tensor is not recorded or the recorder is known to write something else
+    bits: tuple[str, ...]
     numbers: tuple[str, ...]  #: equal for reshaped, transposed and widened copies
 
     @cached_property
@@ -44,7 +43,7 @@ class Dump:
 
     @cached_property
     def reads(self) -> list[list[int]]:
-        """Return the tensors that each op reads; for a gradient call also those of its forward call."""
+        """Return the tensors that each op reads; a gradient call reads its forward call's too."""
         table: list[list[int]] = [[] for _ in range(len(self.trace.ops))]
         for row, (op, role) in enumerate(zip(self.op, self.role, strict=True)):
             if role != "output" and self.bits[row]:

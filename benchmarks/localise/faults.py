@@ -108,9 +108,7 @@ def _permute_heads(weight: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _interleave_halves(weight: np.ndarray, model: Model) -> np.ndarray:
-    """Return the rows in the order of interleaved rotary pairs, as if a conversion forgot to permute
-    them.
-    """
+    """Order the rows for interleaved rotary pairs, as if a conversion did not permute them."""
     heads = weight.reshape(-1, 2, model.size.head_dim // 2, weight.shape[1])
     return heads.swapaxes(1, 2).reshape(weight.shape)
 
@@ -121,7 +119,7 @@ def _shift_one_row(table: np.ndarray, model: Model) -> np.ndarray:
 
 
 def _change_per_rank(weight: np.ndarray, model: Model) -> np.ndarray:
-    """Interleave the rows of two tensor-parallel ranks by blocks; correct is one after the other."""
+    """Interleave the rows of two tensor-parallel ranks by blocks instead of joining them."""
     blocks = weight.reshape(4, -1, weight.shape[1])
     return blocks[[0, 2, 1, 3]].reshape(weight.shape)
 

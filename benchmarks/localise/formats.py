@@ -180,8 +180,9 @@ def _write_ptdbg(recording: Path, folder: Path, *, with_tensors: bool) -> None:
 
 
 def _name_slots(trace: Trace, rows: list[int], *, forward: bool) -> list[tuple[int, str]]:
-    """Name slots as ptdbg does: keyword arguments follow the positional ones, a single output has no
-    number.
+    """Name slots as ptdbg does.
+
+    Keyword arguments follow the positional ones; a single output has no number.
     """
     slots = trace.tensors["slot"].tolist()
     outputs = sum(slots[row].startswith("output") for row in rows)

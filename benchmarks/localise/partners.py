@@ -32,9 +32,8 @@ class Side:
     clean: Dump
     run: Dump
     twins: list[int]  #: per op of ``run`` that of ``clean``, -1 if it has none
-    changed: np.ndarray | None = (
-        None  #: (tensors of ``run``,) see truth.Truth; None if it carries no fault
-    )
+    #: (tensors of ``run``,) see truth.Truth; None if it carries no fault
+    changed: np.ndarray | None = None
 
     def value(self, row: int) -> str:
         """Return the fingerprint of the numbers that a tensor of the run has in the clean dump.
@@ -90,9 +89,8 @@ def find_known_partners(target: Dump, reference: Dump) -> dict[str, frozenset[st
         reference_names, candidates = reference_groups[size]
         scale = np.linalg.norm(candidates, axis=1)
         squares = (values**2).sum(1)[:, None] + (candidates**2).sum(1) - 2 * values @ candidates.T
-        is_close = (
-            np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale
-        )  # cheap and inexact; then exactly
+        # a cheap and inexact selection first, then the exact distance
+        is_close = np.sqrt(np.maximum(squares, 0)) <= 10 * CLOSE * scale
         for row, name in enumerate(names):
             columns = [
                 c

@@ -2,9 +2,9 @@
 
     python benchmarks/localise/record_mindspore.py OUT --model llama --names legacy --fault eps@1
 
-needs mindspore, whose built-in dump is used. Prints the loss and the dump folder (OUT holds rank_0/NAME/0/0/*.npy, graphs and
-execution order). The path of OUT must hold nothing but letters, digits, '-', '_' and '/': MindSpore
-refuses others.
+needs mindspore, whose built-in dump is used. Prints the loss and the dump folder (OUT holds
+rank_0/NAME/0/0/*.npy, graphs and execution order). The path of OUT may only hold letters, digits,
+'-', '_' and '/': MindSpore refuses others.
 """
 
 from __future__ import annotations

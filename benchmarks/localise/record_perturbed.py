@@ -1,7 +1,7 @@
 """Record a model in PyTorch many times, each time with the result of one operator perturbed.
 
-    python benchmarks/localise/record_perturbed.py OUT --model llama --operators 10 --by 1e-3 --by
-    1e-2
+    python benchmarks/localise/record_perturbed.py OUT --model llama --operators 10 \\
+        --by 1e-3 --by 1e-2
 
 The operators are evenly spaced over the forward pass. OUT/0, OUT/1, ... hold one dump each: every
 operator with every size of perturbation.

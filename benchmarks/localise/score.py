@@ -44,9 +44,8 @@ class Score:
     top3: bool
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
-    pairs: dict[
-        str, dict[str, int]
-    ]  #: {} for pairs of low precision, where no partners are known; see partners.Tally
+    #: {} for pairs of low precision, where no partners are known; see partners.Tally
+    pairs: dict[str, dict[str, int]]
     seconds: float
     truth: str  #: the earliest root
     said: tuple[str, ...]  #: titles of the first three findings, or why it is inconclusive

@@ -1,4 +1,4 @@
-"""Format the figures as Markdown for a terminal and for docs/benchmarks.md (between two markers)."""
+"""Format the figures as Markdown, for a terminal and for a section of docs/benchmarks.md."""
 
 from __future__ import annotations
 

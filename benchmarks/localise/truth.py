@@ -29,7 +29,7 @@ ROUNDING = 3e-6
 
 @dataclass(frozen=True)
 class Truth:
-    """What a right answer names. ``ops`` is empty if the fault changes nothing that was recorded."""
+    """What a right answer names; ``ops`` is empty if the fault changes nothing recorded."""
 
     ops: frozenset[str]  #: names in the faulty dump; a finding that names one of them is right
     first: str  #: the earliest root
@@ -139,9 +139,8 @@ def _flag_changes(clean: Dump, faulty: Dump, pairs: list[int]) -> np.ndarray:
             of_size[count].append(row)
     changed = np.full(len(faulty.bits), UNKNOWN, dtype=np.int8)
     outputs = [role == "output" for role in faulty.role]
-    for row in sorted(
-        range(len(outputs)), key=lambda row: not outputs[row]
-    ):  # what is read is judged by who made it
+    # outputs first: a tensor that is read has the state of the output it comes from
+    for row in sorted(range(len(outputs)), key=lambda row: not outputs[row]):
         fingerprint = faulty.bits[row]
         if not fingerprint:
             continue
@@ -232,7 +231,7 @@ def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> 
 
 
 def _is_copy(faulty: Dump, row: int, source: int) -> bool:
-    """Return whether a tensor is a rearrangement of another, or is it rounded to its dtype."""
+    """Return whether a tensor is a rearrangement of another, or its rounding to the own dtype."""
     if faulty.numbers[row] == faulty.numbers[source]:
         return True
     table = faulty.trace.tensors
