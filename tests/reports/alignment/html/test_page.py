@@ -8,6 +8,7 @@ import html
 import re
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +137,13 @@ def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.Monk
     monkeypatch.setattr(assets, "distribution", missing)
     with pytest.raises(DumpError, match=r"pip install 'dumpdiff\[html\]'"):
         check_installed()
+
+
+def test_the_words_on_the_page_are_those_of_the_glossary(demo_page: bytes) -> None:
+    section = re.search(r'<section id="words">(.*?)</section>', demo_page.decode(), re.DOTALL)
+    assert section is not None
+    words = re.findall(r"<dt>(.*?)</dt>", section[1])
+    glossary = (Path(__file__).parents[4] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    headings = ", ".join(re.findall(r"^\*\*(.*?)\*\*", glossary, re.MULTILINE)).split(", ")
+    assert len(words) > 5
+    assert set(words) <= set(headings)
