@@ -51,7 +51,7 @@ lint: .venv/lint.stamp
 	$(BIN)/mypy
 
 docs: .venv/docs.stamp
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 reference: .venv/test.stamp
 	cd docs/generate && ../../$(BIN)/python dump_config.py > ../dump-config.md
