@@ -121,7 +121,7 @@ def mindspore(
     """
     from ..capture import mindspore as capture
 
-    target = _parse_target(backend, ms_version)
+    target = parse_target(backend, ms_version)
     statistics = None if stat is None else tuple(name.strip() for name in stat.split(","))
     options = capture.Options(
         path=os.path.abspath("dump") if path is None else path,
@@ -274,11 +274,11 @@ def check(
         parts = readers.find_parts(dump)
         part, _ = readers.choose_parts(parts, parts)
         names = list_kernel_names(readers.read_part(part))
-    target = _parse_target(backend, ms_version)
+    target = parse_target(backend, ms_version)
     return check_file(str(file), target, run_is_local=not elsewhere, names=names)
 
 
-def _parse_target(backend: str, ms_version: str) -> Target:
+def parse_target(backend: str, ms_version: str) -> Target:
     """Return the MindSpore that the options name.
 
     Raises DumpError if the version is invalid or too old.

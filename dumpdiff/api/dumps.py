@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from .. import alignment, readers
-from ..comparison import Comparison
 from ..divergence import locate
 from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
 from ..model.errors import DumpError
@@ -21,10 +20,10 @@ from ..model.result import Result
 from ..model.saved_result import SavedResult
 from ..model.trace import Trace
 from ..readers.parts import Part
-from ..reports.alignment import outputs
+from .backends import OpenDumps, SavedDrawings
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
 from .progress import Progress, report_progress
-from .result_folder import load_folder, read_saved, restore_inputs, save_folder
+from .result_folder import load_folder, read_saved, restore_inputs
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import MappingKind, MsprobeMapping
@@ -117,75 +116,36 @@ def align(
         weights_target,
         weights_reference,
     )
-    comparison = compare_dumps(inputs, progress)
-    report_progress(progress, "locating", 0.0)
-    result = locate(comparison, inputs.book, min_coverage)
-    session = Session(comparison, inputs, progress)
-    report_progress(progress, "explaining", 0.0)
-    findings = session.explain_ranks(result.findings, explained)
-    rule_paths = [str(Path(file).absolute()) for file in inputs.rules]
-    result = replace(
-        result,
-        findings=findings,
-        details={**result.details, "rules": rule_paths},
-        backend=session,
-    )
+    # Drawn once, also if the page is written again elsewhere.
+    has_drawings = output is not None
+    result = _compare(inputs, min_coverage, explained, progress, has_drawings=has_drawings)
     if output is not None:
-        result = session.add_drawings(result)  # once, also if the page is written again elsewhere
         result.save(output)
     return result
 
 
-@dataclass(frozen=True)
-class Session:
-    """The backend of a result whose dumps are open."""
-
-    comparison: Comparison
-    inputs: Inputs
-    progress: Progress | None = None
-
-    def explain_ranks(
-        self, findings: tuple[Finding, ...], ranks: Collection[int]
-    ) -> tuple[Finding, ...]:
-        """Return all findings; those of the given ranks with their causes."""
-        selected_findings = [finding for finding in findings if finding.rank in ranks]
-        explained_findings = self._explain(selected_findings)
-        explained_by_rank = {finding.rank: finding for finding in explained_findings}
-        complete_findings = []
-        for finding in findings:
-            explained_finding = explained_by_rank.get(finding.rank, finding)
-            complete_findings.append(replace(explained_finding, explainer=self.explain))
-        return tuple(complete_findings)
-
-    def explain(self, finding: Finding) -> Finding:
-        """Return the finding with its causes."""
-        (explained,) = self._explain([finding])
-        return explained
-
-    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
-        """Write the result as html, markdown, junit, json or csv."""
-        outputs.write(self.add_drawings(result) if output == "html" else result, output, stream)
-
-    def save(self, result: Result, folder: Path) -> None:
-        """Write the complete result into a folder."""
-        save_folder(self.add_drawings(result), folder)
-
-    def add_drawings(self, result: Result) -> Result:
-        """Return the result with the data of its drawings."""
-        if result.finding_contexts or not result.findings:
-            return result
-        from ..figures import collect_finding_contexts
-
-        report_progress(self.progress, "drawing", 0.0)
-        contexts = collect_finding_contexts(self.comparison, result)
-        return replace(result, finding_contexts=contexts)
-
-    def _explain(self, findings: Sequence[Finding]) -> Sequence[Finding]:
-        if not findings:
-            return ()
-        from ..causes import explain  # most comparisons end in agreement and need none of it
-
-        return explain(self.comparison, findings)
+def _compare(
+    inputs: Inputs,
+    min_coverage: float,
+    explained: Collection[int],
+    progress: Progress | None,
+    *,
+    has_drawings: bool = False,
+) -> Result:
+    """Compare two dumps, and explain the findings of the given ranks."""
+    comparison = compare_dumps(inputs, progress)
+    report_progress(progress, "locating", 0.0)
+    result = locate(comparison, inputs.book, min_coverage)
+    backend = OpenDumps(comparison, progress)
+    report_progress(progress, "explaining", 0.0)
+    rule_paths = [str(Path(file).absolute()) for file in inputs.rules]
+    result = replace(
+        result,
+        findings=backend.explain_ranks(result.findings, explained),
+        details={**result.details, "rules": rule_paths},
+        backend=backend,
+    )
+    return backend.add_drawings(result) if has_drawings else result
 
 
 def load(result: PathLike) -> Result:
@@ -206,17 +166,7 @@ def load(result: PathLike) -> Result:
         return explain(folder, finding.id)
 
     findings = tuple(replace(finding, explainer=explain_again) for finding in loaded.findings)
-    return replace(loaded, findings=findings, backend=_SavedBackend())
-
-
-class _SavedBackend:
-    """The backend of a result that was loaded: it holds everything that reports need."""
-
-    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
-        outputs.write(result, output, stream)
-
-    def save(self, result: Result, folder: Path) -> None:
-        save_folder(result, folder)
+    return replace(loaded, findings=findings, backend=SavedDrawings())
 
 
 def explain(
@@ -303,14 +253,10 @@ def report(
         loaded = load(path)
     else:
         loaded = _repeat(read_saved(path), target, reference, rules, progress=progress)
-    if html is not None:
-        loaded.to_html(html)
-    if markdown is not None:
-        loaded.to_markdown(markdown)
-    if junit is not None:
-        loaded.to_junit(junit)
-    if csv is not None:
-        loaded.to_csv(csv)
+    files = {"html": html, "markdown": markdown, "junit": junit, "csv": csv}
+    for output, file in files.items():
+        if file is not None:
+            loaded.render(output, file)
     return loaded
 
 
@@ -460,6 +406,7 @@ def _is_part(part: Part, requested_numbers: dict[str, int]) -> bool:
     return all(part_numbers[name] == number for name, number in requested_numbers.items())
 
 
+@pause_gc()
 def _repeat(
     saved: SavedResult,
     target: PathLike | None,
@@ -470,17 +417,4 @@ def _repeat(
 ) -> Result:
     """Repeat a saved comparison, with further rules, on dumps that may have moved."""
     inputs = restore_inputs(saved, target, reference, rules)
-    return align(
-        inputs.target,
-        inputs.reference,
-        step=inputs.step,
-        rank=inputs.rank,
-        graph=inputs.graph,
-        baseline=inputs.baseline,
-        rules=inputs.rules,
-        weights_target=inputs.weights_target,
-        weights_reference=inputs.weights_reference,
-        min_coverage=saved.min_coverage,
-        explained=explained,
-        progress=progress,
-    )
+    return _compare(inputs, saved.min_coverage, explained, progress)

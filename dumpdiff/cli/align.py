@@ -76,15 +76,8 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
-@click.option(
-    "--markdown",
-    "markdown_file",
-    metavar="FILE",
-    help="Write a Markdown report for an issue or merge request.",
-)
-@click.option(
-    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
-)
+@options.markdown_file
+@options.junit_file
 @click.option(
     "--limit",
     type=options.NUMBER,

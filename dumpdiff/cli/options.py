@@ -34,6 +34,15 @@ moved_reference = click.option(
 json_file = click.option(
     "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."
 )
+markdown_file = click.option(
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write a Markdown report for an issue or merge request.",
+)
+junit_file = click.option(
+    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 target_version = click.option(
     "--target-version",

@@ -30,15 +30,8 @@ further --rules, the comparison is repeated on the dumps.
 @click.option(
     "-o", "--html", "html_file", metavar="FILE", help="Write a report with drawings, one file."
 )
-@click.option(
-    "--markdown",
-    "markdown_file",
-    metavar="FILE",
-    help="Write a Markdown report for an issue or merge request.",
-)
-@click.option(
-    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
-)
+@options.markdown_file
+@options.junit_file
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair.")
 @options.moved_target
 @options.moved_reference

@@ -70,12 +70,7 @@ steps, dump.
 )
 @options.json_file
 @click.option("--html", "html_file", metavar="FILE", help="Write one page of all stages.")
-@click.option(
-    "--markdown",
-    "markdown_file",
-    metavar="FILE",
-    help="Write a Markdown report for an issue or merge request.",
-)
+@options.markdown_file
 @click.option("--junit", "junit_file", metavar="FILE", help="Write JUnit XML: a test per stage.")
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of each stage.")

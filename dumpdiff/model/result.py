@@ -163,26 +163,26 @@ class Result:
 
     def to_json(self, file: str | Path | None = None) -> str:
         """Return the result as JSON (docs/result.schema.json), and write it to a given ``file``."""
-        return self._render_output("json", file).decode("utf-8")
+        return self.render("json", file)
 
     def to_csv(self, file: str | Path | None = None) -> str:
         """Return one row per pair of tensors as CSV, and write it to a given ``file``."""
-        return self._render_output("csv", file).decode("utf-8")
+        return self.render("csv", file)
 
     def to_markdown(self, file: str | Path | None = None) -> str:
         """Return the answer for an issue or merge request, and write it to a given ``file``."""
-        return self._render_output("markdown", file).decode("utf-8")
+        return self.render("markdown", file)
 
     def to_junit(self, file: str | Path | None = None) -> str:
         """Return the result as JUnit XML, and write it to a given ``file``."""
-        return self._render_output("junit", file).decode("utf-8")
+        return self.render("junit", file)
 
     def to_html(self, file: str | Path | None = None) -> str:
         """Return the report with drawings as one HTML page, and write it to a given ``file``.
 
         Raises DumpError if the libraries of the extra ``[html]`` are not installed.
         """
-        return self._render_output("html", file).decode("utf-8")
+        return self.render("html", file)
 
     def save(self, folder: str | Path) -> Path:
         """Write the complete result into ``folder`` (made if absent) and return it.
@@ -197,12 +197,13 @@ class Result:
         """Write the result to a binary stream as json, csv, html, markdown or junit."""
         self._require_backend().write(self, output, stream)
 
-    def _render_output(self, output: str, file: str | Path | None) -> bytes:
+    def render(self, output: str, file: str | Path | None = None) -> str:
+        """Return the result as json, csv, html, markdown or junit; write it to a given ``file``."""
         stream = io.BytesIO()
         self.write(output, stream)
         if file is not None:
             Path(file).write_bytes(stream.getvalue())
-        return stream.getvalue()
+        return stream.getvalue().decode("utf-8")
 
     def _require_backend(self) -> Backend:
         if self.backend is None:

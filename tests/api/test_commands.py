@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+from pathlib import Path
 
 import click
 import pytest
 
 import dumpdiff
-from dumpdiff import cli
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "generate"))
+
+from commands import find_function, list_commands
 
 #: Options that choose what is printed or where files go; in the library these are methods of the
 #: returned object.
@@ -45,31 +48,7 @@ LIBRARY_ONLY_OF = {
 }
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its full name."""
-    group = cli.main
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            for sub_name in command.list_commands(context):
-                sub_command = command.get_command(context, sub_name)
-                assert sub_command is not None
-                yield f"{name} {sub_name}", sub_command
-        else:
-            yield name, command
-
-
-def function_of(name: str) -> Callable[..., Any]:
-    """The function of a command: ``dump-config check`` is ``dumpdiff.dump_config.check``."""
-    function: Any = dumpdiff
-    for part in name.split():
-        function = getattr(function, part.replace("-", "_"))
-    return function
-
-
-COMMANDS = dict(commands())
+COMMANDS = dict(list_commands())
 
 #: ``1`` is a text on a command line; ``-`` is standard output, which has no name to put into a
 #: script.
@@ -83,14 +62,14 @@ PLAIN = (bool, int, float, str, list, tuple)
 def test_every_option_has_its_parameter(name: str) -> None:
     presentation = PRESENTATION | PRESENTATION_OF.get(name, set())
     options = {str(param.name) for param in COMMANDS[name].params} - presentation
-    parameters = set(inspect.signature(function_of(name)).parameters)
+    parameters = set(inspect.signature(find_function(name)).parameters)
     library_only = LIBRARY_ONLY | LIBRARY_ONLY_OF.get(name, set())
     assert options - {"help"} == parameters - library_only
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_defaults_of_commands_and_functions_are_the_same(name: str) -> None:
-    parameters = inspect.signature(function_of(name)).parameters
+    parameters = inspect.signature(find_function(name)).parameters
     for option in COMMANDS[name].params:
         parameter = parameters.get(str(option.name))
         if parameter is None or parameter.default is inspect.Parameter.empty:
@@ -105,7 +84,7 @@ def test_defaults_of_commands_and_functions_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_parameter_is_documented(name: str) -> None:
-    function = function_of(name)
+    function = find_function(name)
     documentation = inspect.getdoc(function) or ""
     for parameter in set(inspect.signature(function).parameters) - LIBRARY_ONLY:
         assert parameter in documentation

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
 from dumpdiff import run_settings
 from dumpdiff.diagnosis.advice import advise
@@ -22,12 +21,11 @@ from dumpdiff.diagnosis.evidence import Evidence
 from dumpdiff.model.stage import Stage
 from dumpdiff.model.verdict import Verdict
 from dumpdiff.run_settings import SettingsComparison, read_settings
-from dumpdiff.training_logs import LogComparison, compare, read_log
 
-LOSS = np.linspace(8.0, 5.0, 40)
+from .conftest import LOSS, Logs
+
 LOWER = np.where(np.arange(40) < 20, LOSS, 0.95 * LOSS)  #: from step 21 on
 
-Logs = Callable[..., LogComparison]
 SettingsOf = Callable[[str], SettingsComparison]
 
 
@@ -37,18 +35,6 @@ def make_stages(**verdicts: Verdict) -> tuple[Stage, ...]:
 
 def decide_from(*given_stages: Stage, **results: Any) -> Decision:
     return decide(Evidence(stages=given_stages, **results))
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> Logs:
-    """``logs(loss)`` compares a log with these losses to a log with ``LOSS``."""
-
-    def compare_logs(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
-        (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
-        (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
-        return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
-
-    return compare_logs
 
 
 @pytest.fixture

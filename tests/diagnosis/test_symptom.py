@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
-from training_logs.log_lines import format_megatron_log, format_mindformers_log
 
 from dumpdiff import run_settings
 from dumpdiff.diagnosis.symptom import check_first_loss, check_second_loss, find_symptom
 from dumpdiff.run_settings import read_settings
-from dumpdiff.training_logs import LogComparison, compare, read_log
+
+from .conftest import LOSS, Logs
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-LOSS = np.linspace(8.0, 5.0, 40)
-
-Logs = Callable[..., LogComparison]
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> Logs:
-    """``logs(loss)`` compares a log with these losses to a log with ``LOSS``."""
-
-    def compare_logs(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
-        (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
-        (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
-        return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
-
-    return compare_logs
 
 
 def test_without_logs_nothing_is_known() -> None:

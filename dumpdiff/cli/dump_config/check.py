@@ -50,10 +50,12 @@ def check(
 
     import dumpdiff
 
+    from ...api.dump_config import parse_target
+
     violations = dumpdiff.dump_config.check(
         file, backend=backend, ms_version=ms_version, elsewhere=elsewhere, dump=dump
     )
-    target = f"MindSpore {ms_version} on {backend}"
+    target = str(parse_target(backend, ms_version))
     if as_json:
         rows = [
             {

@@ -109,7 +109,7 @@ def mindspore(
 
     import dumpdiff
 
-    from ...api.dump_config import ConfigurationError
+    from ...api.dump_config import ConfigurationError, parse_target
 
     try:
         config = dumpdiff.dump_config.mindspore(backend=backend, ms_version=ms_version, **choices)
@@ -119,7 +119,7 @@ def mindspore(
     write_text(output_file, config.text)
     if output_file != "-":
         click.echo(
-            f"{output_file}: valid for MindSpore {ms_version} on {backend}; "
+            f"{output_file}: valid for {parse_target(backend, ms_version)}; "
             f'before the training starts: eval "$(dumpdiff env {shlex.quote(output_file)})"'
         )
     if config.cost is not None:

@@ -8,7 +8,6 @@ from typing import IO, Final, Protocol
 
 from ...model.errors import DumpError
 from ...model.result import Result
-from ..page.assets import check_installed
 
 OUTPUTS: Final = ("json", "csv", "html", "markdown", "junit")
 
@@ -21,6 +20,8 @@ def is_available(output: str) -> bool:
     """Return whether the libraries that an output needs are installed."""
     if output != "html":
         return True
+    from ..page.assets import check_installed  # takes 20 ms, for the metadata of packages
+
     try:
         check_installed()
     except DumpError:

@@ -1,0 +1,29 @@
+"""Logs of two runs, as the decision tree and the symptom need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from training_logs.log_lines import format_megatron_log, format_mindformers_log
+
+from dumpdiff.training_logs import LogComparison, compare, read_log
+
+LOSS = np.linspace(8.0, 5.0, 40)
+
+Logs = Callable[..., LogComparison]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    """``logs(loss)`` compares a log with these losses to a log with ``LOSS``."""
+
+    def compare_logs(target: np.ndarray = LOSS, **options: Any) -> LogComparison:
+        (tmp_path / "ms.log").write_text(format_mindformers_log(target, **options))
+        (tmp_path / "pt.log").write_text(format_megatron_log(LOSS))
+        return compare(read_log(tmp_path / "ms.log"), read_log(tmp_path / "pt.log"), least_steps=10)
+
+    return compare_logs
