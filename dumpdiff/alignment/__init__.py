@@ -4,6 +4,7 @@
 """
 
 from .fused_groups import FusedGroup
+from .slot_pairs import SlotPair
 from .stages import Alignment, align
 
-__all__ = ["Alignment", "FusedGroup", "align"]
+__all__ = ["Alignment", "FusedGroup", "SlotPair", "align"]

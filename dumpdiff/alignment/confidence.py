@@ -35,6 +35,8 @@ PARTIAL_INPUTS = 0.7
 GRADIENT_OF_EDGE = 0.7
 #: The only inputs of paired ops that had no partner.
 REMAINING_INPUT = 0.7
+#: The only values of two paired ops that are not partners, of one size.
+SAME_SLOT = 0.75
 #: Equal up to a factor that several other pairs have too.
 SCALED_VALUE = 0.7
 #: Optimizer state of a paired parameter whose distribution has the same shape.

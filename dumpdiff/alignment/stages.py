@@ -15,6 +15,7 @@ from .fused_groups import FusedGroup, find_fused_groups
 from .matches import Matching
 from .noise import estimate_matching_tolerance
 from .roles import pair_by_role
+from .slot_pairs import SlotPair, find_slot_pairs
 from .structure import pair_by_structure, pair_idle_ops
 from .training_step import pair_by_gradient, pair_by_update
 from .values import Fingerprints
@@ -33,6 +34,8 @@ class Alignment:
     tolerance: float  #: distance of statistics within which values agree
     #: unpaired classes that correspond as a fused tensor and its parts
     groups: tuple[FusedGroup, ...]
+    #: values of corresponding slots that are not each other's partners
+    slot_pairs: tuple[SlotPair, ...] = ()
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
@@ -110,4 +113,5 @@ def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alig
         ops,
         matching.tolerance,
         groups,
+        find_slot_pairs(matching),
     )

@@ -54,8 +54,8 @@ def _read_errors(repeated: Comparison) -> Floats:
     """Return the error per class of the reference, NaN where none was measured."""
     errors = np.full(len(repeated.alignment.reference.classes), np.nan)
     pairs = repeated.pairs
-    is_single = (pairs["comparable"] & pairs["group"].isna()).to_numpy(dtype=bool)
-    single_pairs = pairs[is_single]
+    is_single = pairs["comparable"] & pairs["group"].isna() & pairs["slot_pair"].isna()
+    single_pairs = pairs[is_single.to_numpy(dtype=bool)]
     errors[single_pairs["reference"].to_numpy()] = np.where(
         single_pairs["nonfinite_mismatch"] > 0, np.inf, single_pairs["error"]
     )

@@ -54,7 +54,9 @@ class Comparison:
     evidence, confidence, target_tensor, reference_tensor (ids of the tensors compared), layout,
     metric, error, tolerance, agrees, comparable and the fields of
     :class:`~dumpdiff.comparison.metrics.Metrics`, plus rounded_error, group (a fused tensor and its
-    parts, else None) and spread (of two runs of the reference, NaN if unknown).
+    parts, else None), slot_pair (a :class:`~dumpdiff.alignment.SlotPair`, else None) and spread (of
+    two runs of the reference, NaN if unknown). Every class is in one pair at most that is no slot
+    pair.
     """
 
     alignment: Alignment
@@ -76,10 +78,12 @@ def compare_pairs(
     they allow any error, a pair within it is not comparable.
     """
     target, reference = alignment.target, alignment.reference
-    pairs = alignment.classes.copy()
+    pairs = _list_pairs(alignment)
     ids_t, ids_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
     fingerprints_t, fingerprints_r = alignment.fingerprints
     tensors_t, tensors_r = select_tensors(target, ids_t, reference, ids_r)
+    tensors_t[len(alignment.classes) :] = [pair.target_tensor for pair in alignment.slot_pairs]
+    tensors_r[len(alignment.classes) :] = [pair.reference_tensor for pair in alignment.slot_pairs]
     has_files = _has_file(target, tensors_t) & _has_file(reference, tensors_r)
     is_exact = _is_discrete(target, ids_t) & _is_discrete(reference, ids_r)
     tolerance = compute_tolerances(alignment, rules, ids_t, ids_r, has_files)
@@ -107,6 +111,22 @@ def compare_pairs(
     return Comparison(alignment, pairs, scalars, problems, baseline)
 
 
+def _list_pairs(alignment: Alignment) -> pd.DataFrame:
+    """Return the pairs of classes, then the slot pairs."""
+    pairs = alignment.classes.copy()
+    pairs["slot_pair"] = pd.Series([None] * len(pairs), dtype=object)
+    if not alignment.slot_pairs:
+        return pairs
+    columns = {
+        "target": [pair.target for pair in alignment.slot_pairs],
+        "reference": [pair.reference for pair in alignment.slot_pairs],
+        "evidence": ["slot"] * len(alignment.slot_pairs),
+        "confidence": [pair.confidence for pair in alignment.slot_pairs],
+        "slot_pair": pd.Series(list(alignment.slot_pairs), dtype=object),
+    }
+    return pd.concat([pairs, pd.DataFrame(columns)], ignore_index=True)
+
+
 def _has_file(flow: Flow, tensors: Ints) -> Flags:
     flags: Flags = (flow.tensors["file"] != "").to_numpy()[tensors]
     return flags
@@ -126,7 +146,8 @@ def _add_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
     if not alignment.groups:
         return pairs
     rows = [_make_group_row(alignment, group) for group in alignment.groups]
-    return pd.concat([pairs, pd.DataFrame(rows).astype({"group": object})], ignore_index=True)
+    types = {"group": object, "slot_pair": object}
+    return pd.concat([pairs, pd.DataFrame(rows).astype(types)], ignore_index=True)
 
 
 def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object]:
@@ -146,6 +167,7 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
         "tolerance": tolerance,
         "layout": f"parts({n_parts})",
         "group": group,
+        "slot_pair": None,
     }
     try:
         layout, a, b = _join_group(alignment, group)

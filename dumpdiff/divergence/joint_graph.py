@@ -18,7 +18,7 @@ from ..alignment.fused_groups import find_outputs
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
-from ..model.arrays import Floats, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import FORWARD
 
 #: Values that are searched for the next recorded gradient; a longer search leaves the layer.
@@ -60,9 +60,16 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
         if group is not None:
             part_nodes_t.update(dict.fromkeys(group.target, node))
             part_nodes_r.update(dict.fromkeys(group.reference, node))
-    nodes_t, unpaired_t = _number_nodes(len(target.classes), paired_t, part_nodes_t, len(paired_t))
+    is_slot_pair = comparison.pairs["slot_pair"].notna().to_numpy()
+    nodes_t, unpaired_t = _number_nodes(
+        len(target.classes), paired_t, is_slot_pair, part_nodes_t, len(paired_t)
+    )
     nodes_r, unpaired_r = _number_nodes(
-        len(reference.classes), paired_r, part_nodes_r, len(paired_t) + len(unpaired_t)
+        len(reference.classes),
+        paired_r,
+        is_slot_pair,
+        part_nodes_r,
+        len(paired_t) + len(unpaired_t),
     )
     classes_t = np.concatenate([paired_t, unpaired_t, np.full(len(unpaired_r), -1)])
     classes_r = np.concatenate([paired_r, np.full(len(unpaired_t), -1), unpaired_r])
@@ -73,6 +80,7 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     for fused_node, part_nodes in _iterate_fused_outputs(comparison.alignment, nodes_t, nodes_r):
         for part_node in part_nodes:
             parents_r[part_node].append(fused_node)
+    _add_slot_parents(comparison, nodes_t, nodes_r, parents_t)
     bridges: Counter[str] = Counter()
     _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
     _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
@@ -97,15 +105,37 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     )
 
 
+def _add_slot_parents(
+    comparison: Comparison, nodes_t: Ints, nodes_r: Ints, parents: list[list[int]]
+) -> None:
+    """Make the own nodes of both values the parents of a slot pair of inputs.
+
+    An op reads what another op wrote: the value in its slot should be one of these two.
+    """
+    for node, slot_pair in comparison.pairs["slot_pair"].dropna().items():
+        if slot_pair.slot_kind != "input":
+            continue
+        own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
+        parents[node] += sorted(own_nodes - {node})
+
+
 def _number_nodes(
-    n_classes: int, paired: Ints, part_nodes: dict[int, int], first_free: int
+    n_classes: int,
+    paired: Ints,
+    is_slot_pair: Flags,
+    part_nodes: dict[int, int],
+    first_free: int,
 ) -> tuple[Ints, Ints]:
     """Return the node of each class, and the unpaired classes, numbered from ``first_free``.
 
-    The parts of a fused tensor have the node of their group.
+    The parts of a fused tensor have the node of their group. A class in slot pairs only has the
+    node of the first of them.
     """
     nodes = np.full(n_classes, -1)
-    nodes[paired] = np.arange(len(paired))
+    pair_nodes = np.arange(len(paired))
+    slot_nodes = pair_nodes[is_slot_pair][::-1]
+    nodes[paired[slot_nodes]] = slot_nodes
+    nodes[paired[~is_slot_pair]] = pair_nodes[~is_slot_pair]
     nodes[list(part_nodes)] = list(part_nodes.values())
     unpaired = np.flatnonzero(nodes < 0)
     nodes[unpaired] = first_free + np.arange(len(unpaired))

@@ -1,4 +1,4 @@
-"""The state of every value: agreeing, introduced, propagated, amplified, reconverged or unknown."""
+"""The state of every value. It has exactly one, see :data:`VALUE_STATES`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,29 @@ from .error_bounds import (
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
+#: What the states mean, worst first. The words are published in docs/result.schema.json.
+VALUE_STATES: Mapping[str, str] = {
+    "introduced": "differs, and everything that it was computed from agrees",
+    "amplified": "differs far more than what it was computed from",
+    "propagated": "differs, and so does something that it was computed from",
+    "isolated": "differs, but everything that was computed from it agrees: a record is wrong",
+    "agreeing": "within the tolerance",
+    "reconverged": "intermediate value of another decomposition, which agrees after it",
+    "incomparable": "has a partner, but nothing to compare it by",
+    "unpaired": "has no partner, and nothing that agrees was computed from it",
+}
 AGREEING = "agreeing"
 INTRODUCED = "introduced"
 PROPAGATED = "propagated"
 AMPLIFIED = "amplified"
-UNKNOWN = "incomparable"
+ISOLATED = "isolated"
+INCOMPARABLE = "incomparable"
 RECONVERGED = "reconverged"
+UNPAIRED = "unpaired"
+#: States of values that differ, with consequences.
+_DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
+#: States of values that were not compared; the walk looks through them.
+_UNKNOWN = (INCOMPARABLE, UNPAIRED)
 
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
 #: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
@@ -71,8 +88,8 @@ class Ancestry:
 class States:
     """The states of the nodes of a joint graph."""
 
-    #: (nodes,) one of the words above; reconverged: does not agree itself, but all paths from it do
-    state: Objects
+    state: Objects  #: (nodes,) words of :data:`VALUE_STATES`
+    allowed_errors: Floats  #: (pairs,) the error up to which the pair would have agreed
     ancestry: tuple[Ancestry, ...]
     recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
 
@@ -91,29 +108,44 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     theirs by more than ten times the conditioning. Every gradient depends on the whole forward
     pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
     see :func:`_find_reconverged`. Compared values of the forward pass are not, if diverged
-    gradients would then have no cause.
+    gradients would then have no cause. A compared value reconverges only where the two sides
+    compute it in different ways, see :func:`_restore_contradictions`.
     """
     pairs = graph.comparison.pairs
     errors, tolerances = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
     cancellation = compute_cancellation(graph)
-    state, ancestry, recomputations = _classify_forwards(graph, rules, cancellation)
+    walk = _classify_forwards(graph, rules, cancellation)
     allowed_errors = tolerances * cancellation[: len(pairs)]
     noticed_errors = np.where(allowed_errors > errors, allowed_errors, errors)
     exceeds_tolerance = errors > tolerances
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
-    final_state = _find_reconverged(graph, state, is_final, *limits)
+    final_state = _find_reconverged(graph, walk.state, is_final, *limits)
     if _has_unexplained_gradients(graph, final_state):
         for node in range(len(pairs)):
             is_final[node] |= bool(graph.phase[node] == FORWARD)
-        final_state = _find_reconverged(graph, state, is_final, *limits)
-    return States(np.array(final_state, dtype=object), tuple(ancestry), recomputations)
+        final_state = _find_reconverged(graph, walk.state, is_final, *limits)
+    final_state = _restore_contradictions(graph, walk, final_state)
+    return States(
+        np.array(final_state, dtype=object),
+        np.array(walk.allowed_errors),
+        tuple(walk.ancestry),
+        walk.recomputations,
+    )
 
 
-def _classify_forwards(
-    graph: JointGraph, rules: Rules, cancellation: Floats
-) -> tuple[list[str], list[Ancestry], dict[int, Recomputation]]:
-    """Walk from inputs to outputs; return states, ancestries and recomputations."""
+@dataclass(frozen=True)
+class _Walk:
+    """What the walk from inputs to outputs finds out."""
+
+    state: list[str]  #: per node
+    allowed_errors: list[float]  #: per pair
+    ancestry: list[Ancestry]
+    recomputations: dict[int, Recomputation]
+
+
+def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Walk:
+    """Walk from inputs to outputs."""
     pairs = graph.comparison.pairs
     errors, tolerances = pairs["error"].tolist(), pairs["tolerance"].tolist()
     is_comparable = pairs["comparable"].tolist()
@@ -121,7 +153,8 @@ def _classify_forwards(
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
     compute_share = build_share_function(graph)
-    state = [UNKNOWN] * graph.n_nodes
+    state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
+    allowed_errors = list(tolerances)
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
@@ -143,14 +176,15 @@ def _classify_forwards(
             if recomputation is not None:
                 recomputations[node] = recomputation
                 if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
-                    state[node] = AGREEING
+                    state[node], allowed_errors[node] = AGREEING, error
                     continue
             allowed_error = _extend_allowed_error(
                 allowed_error, factors[node], own_ancestry.carried_error, recomputation
             )
+        allowed_errors[node] = allowed_error
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
-            state[node] = AGREEING if is_informative else UNKNOWN
+            state[node] = AGREEING if is_informative else INCOMPARABLE
         elif own_ancestry.has_diverged:
             growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
             state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
@@ -159,7 +193,7 @@ def _classify_forwards(
         else:
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
-    return state, ancestry, recomputations
+    return _Walk(state, allowed_errors, ancestry, recomputations)
 
 
 def _extend_allowed_error(
@@ -192,7 +226,7 @@ def _collect_ancestry(
     unpaired_nodes: dict[int, None] = {}
     for parent in graph.parents[node]:
         share = compute_share(parent, node)
-        if state[parent] == UNKNOWN:
+        if state[parent] in _UNKNOWN:
             beyond = ancestry[parent]
             agreeing_errors.append(beyond.worst_agreeing_error)
             diverged_errors.append(beyond.worst_diverged_error)
@@ -310,7 +344,76 @@ def _find_reconverged(
             continue
         if not children[node] or not all_agree_below or is_final[node]:
             continue
-        if state[node] == UNKNOWN or not errors[node] <= noticeable_errors[node]:
+        if state[node] in _UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
             leads_to_agreement[node] = True
     return state
+
+
+def _restore_contradictions(graph: JointGraph, walk: _Walk, final_state: list[str]) -> list[str]:
+    """Return the states without excuses for which there is no evidence.
+
+    A compared value that differs is excused as an intermediate value of another decomposition only
+    if one was recorded: other operators, other inputs, or values without a partner before it. If
+    both sides compute it by one operator from partners, it stays a difference, and so does what
+    follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
+    so the operators did not read the numbers that one record holds.
+    """
+    state = list(final_state)
+    children = _list_compared_children(graph, walk)
+    slot_pairs = graph.comparison.pairs["slot_pair"].tolist()
+    for node in graph.order:
+        if node >= len(slot_pairs) or walk.state[node] in (AGREEING, *_UNKNOWN):
+            continue
+        is_slot_pair = slot_pairs[node] is not None
+        has_consequence = any(walk.state[child] != AGREEING for child in children[node])
+        if is_slot_pair and not has_consequence:
+            state[node] = ISOLATED
+            continue
+        if state[node] != RECONVERGED:
+            continue
+        ancestry = walk.ancestry[node]
+        if not ancestry.has_diverged and _has_same_operation(graph, ancestry, node):
+            state[node] = INTRODUCED if has_consequence else ISOLATED
+        elif any(state[parent] in _DIVERGED for parent in ancestry.ancestors):
+            state[node] = walk.state[node]
+    return state
+
+
+def _list_compared_children(graph: JointGraph, walk: _Walk) -> list[list[int]]:
+    """Return per node the compared values for which it is a nearest compared ancestor.
+
+    For a slot pair these are the results of the two ops that have it in their slot.
+    """
+    n_pairs = len(graph.comparison.pairs)
+    children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
+    for node in range(n_pairs):
+        if walk.state[node] in _UNKNOWN:
+            continue
+        for ancestor in walk.ancestry[node].ancestors:
+            children[ancestor].append(node)
+    alignment = graph.comparison.alignment
+    for node, slot_pair in graph.comparison.pairs["slot_pair"].dropna().items():
+        if slot_pair.slot_kind != "input":
+            continue
+        results_t = graph.target_nodes[list(alignment.target.writes[slot_pair.target_op])]
+        results_r = graph.reference_nodes[list(alignment.reference.writes[slot_pair.reference_op])]
+        results = {*results_t.tolist(), *results_r.tolist()}
+        children[node] += [n for n in results if n < n_pairs and walk.state[n] not in _UNKNOWN]
+    return children
+
+
+def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> bool:
+    """Return whether no record shows that the sides compute a pair in different ways."""
+    if ancestry.unpaired_nodes:
+        return False
+    alignment = graph.comparison.alignment
+    producer_t = int(alignment.target.producers[graph.target_classes[node]])
+    producer_r = int(alignment.reference.producers[graph.reference_classes[node]])
+    if producer_t < 0 or producer_r < 0:
+        return True
+    if alignment.target_kinds[producer_t] != alignment.reference_kinds[producer_r]:
+        return False
+    inputs_t = graph.target_nodes[list(alignment.target.reads[producer_t])]
+    inputs_r = graph.reference_nodes[list(alignment.reference.reads[producer_r])]
+    return set(inputs_t.tolist()) == set(inputs_r.tolist())

@@ -10,7 +10,7 @@ from ..model.arrays import AnyArray, Flags, Ints
 from ..model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS
 from .coverage import flag_compared_ops
 from .joint_graph import JointGraph
-from .states import AGREEING, RECONVERGED, UNKNOWN, States
+from .states import AGREEING, RECONVERGED, States
 
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
@@ -53,9 +53,7 @@ def build_pair_table(
     table["scope"] = pd.Series(scopes, dtype=object)
     for name in _METRIC_COLUMNS:
         table[name] = pairs[name].to_numpy()[nodes]
-    node_states = states.state[nodes]
-    public_states = np.where(node_states == RECONVERGED, UNKNOWN, node_states)
-    table["state"] = pd.Series(public_states, dtype=object)
+    table["state"] = pd.Series(states.state[nodes], dtype=object)
     return table[list(PAIR_COLUMNS)]
 
 
