@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.trace import PHASES
 from .joint_graph import JointGraph
-from .states import RECONVERGED, States
+from .states import RECONVERGED, VALUE_STATES, States
+
+#: Counts by side, phase, unit ('values' or 'ops') and state.
+StateCounts = Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]
 
 
 def compute_coverage(graph: JointGraph, states: States) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ops, compared, reconverged and share = compared / ops, by side and phase.
+    """Return how much was compared, by side ('target', 'reference') and phase.
 
-    Sides are 'target' and 'reference'. An op counts if it writes a value; a backward record of an
-    API dump counts if it was given a gradient. It is compared if one of those values has a partner
-    and statistics. It is reconverged if none has, but all that is computed from it agrees again.
+    The numbers are ops, compared, reconverged and share = compared / ops; and the same of values:
+    values, compared_values, reconverged_values and value_share. Values include what no op produced:
+    parameters and inputs. An op counts if it writes a value; a backward record of an API dump
+    counts if it was given a gradient. It is compared if one of those values has a partner and
+    statistics. It is reconverged if none has, but all that is computed from it agrees again.
     """
-    pairs = graph.comparison.pairs
-    is_compared = np.zeros(graph.n_nodes, dtype=bool)
-    is_compared[: len(pairs)] = pairs["comparable"].to_numpy()
-    is_reconverged = states.state == RECONVERGED
+    is_compared = flag_compared_nodes(graph)
+    is_reconverged = (states.state == RECONVERGED) & ~is_compared
     alignment = graph.comparison.alignment
     return {
         "target": _count_side(alignment.target, graph.target_nodes, is_compared, is_reconverged),
@@ -31,21 +36,77 @@ def compute_coverage(graph: JointGraph, states: States) -> dict[str, dict[str, d
     }
 
 
+def count_states(graph: JointGraph, states: States) -> StateCounts:
+    """Return how many values and ops are in each state, by side and phase.
+
+    An op has the worst state of its results, in the order of :data:`VALUE_STATES`. Ops without
+    results do not count.
+    """
+    names = list(VALUE_STATES)
+    rank_of_state = {name: rank for rank, name in enumerate(names)}
+    ranks = np.array([rank_of_state[name] for name in states.state.tolist()], dtype=int)
+    alignment = graph.comparison.alignment
+    counts = {}
+    for side, flow, nodes in (
+        ("target", alignment.target, graph.target_nodes),
+        ("reference", alignment.reference, graph.reference_nodes),
+    ):
+        value_ranks = ranks[nodes]
+        op_ranks = _find_worst_ranks(flow, value_ranks, len(names))
+        op_phases = flow.trace.ops["phase"].to_numpy()
+        value_phases = flow.classes["phase"].to_numpy()
+        phases = {}
+        for phase in PHASES:
+            units = {
+                "values": _count_ranks(value_ranks[value_phases == phase], names),
+                "ops": _count_ranks(op_ranks[op_phases == phase], names),
+            }
+            if any(units.values()):
+                phases[phase] = units
+        counts[side] = phases
+    return counts
+
+
+def flag_compared_nodes(graph: JointGraph) -> Flags:
+    """Return (nodes,) whether the two values of a node were held against each other."""
+    is_compared = np.zeros(graph.n_nodes, dtype=bool)
+    is_compared[: len(graph.comparison.pairs)] = graph.comparison.pairs["comparable"].to_numpy()
+    return is_compared
+
+
 def flag_compared_ops(flow: Flow, nodes: Ints, is_flagged: Flags) -> tuple[Flags, Flags]:
     """Return (ops,) whether an op has results at all, and whether one is on a flagged node.
 
     ``nodes`` is the node of each class.
     """
+    ops, values = _list_results(flow)
+    n_ops = len(flow.trace.ops)
+    has_results = np.bincount(ops, minlength=n_ops) > 0
+    has_flagged_result = np.bincount(ops, weights=is_flagged[nodes[values]], minlength=n_ops) > 0
+    return has_results, has_flagged_result
+
+
+def _list_results(flow: Flow) -> tuple[Ints, Ints]:
+    """Return op and class of every result: outputs, and gradients a backward record was given."""
     op_of_tensor = flow.tensors["op"].to_numpy()
     is_backward_record = flow.trace.ops["forward"].to_numpy()[op_of_tensor] >= 0
     is_gradient = is_backward_record & (flow.tensors["slot_kind"] == "input").to_numpy()
     rows = np.flatnonzero((flow.is_computed | is_gradient) & (flow.tensor_class >= 0))
-    n_ops = len(flow.trace.ops)
-    ops = op_of_tensor[rows]
-    has_results = np.bincount(ops, minlength=n_ops) > 0
-    row_is_flagged = is_flagged[nodes[flow.tensor_class[rows]]]
-    has_flagged_result = np.bincount(ops, weights=row_is_flagged, minlength=n_ops) > 0
-    return has_results, has_flagged_result
+    return op_of_tensor[rows], flow.tensor_class[rows]
+
+
+def _find_worst_ranks(flow: Flow, value_ranks: Ints, n_ranks: int) -> Ints:
+    """Return (ops,) the smallest rank of the results of each op, ``n_ranks`` where it has none."""
+    ops, values = _list_results(flow)
+    worst_ranks: Ints = np.full(len(flow.trace.ops), n_ranks)
+    np.minimum.at(worst_ranks, ops, value_ranks[values])
+    return worst_ranks
+
+
+def _count_ranks(ranks: Ints, names: list[str]) -> dict[str, int]:
+    """Return the number of each rank below ``len(names)`` by name, without zeros."""
+    counts = np.bincount(ranks, minlength=len(names) + 1)[: len(names)]
+    return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
 
 
 def _count_side(
@@ -54,6 +115,7 @@ def _count_side(
     """Return the counts of one side by phase, without phases that have no op to count."""
     has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
     _, has_reconverged = flag_compared_ops(flow, nodes, is_reconverged)
+    value_phases = flow.classes["phase"].to_numpy()
     table = {}
     for phase in PHASES:
         in_phase = (flow.trace.ops["phase"] == phase).to_numpy() & has_results
@@ -61,10 +123,16 @@ def _count_side(
         if n_ops == 0:
             continue
         n_compared = int((in_phase & has_compared).sum())
+        phase_nodes = nodes[value_phases == phase]
+        n_values, n_compared_values = len(phase_nodes), int(is_compared[phase_nodes].sum())
         table[phase] = {
             "ops": n_ops,
             "compared": n_compared,
             "reconverged": int((in_phase & has_reconverged & ~has_compared).sum()),
             "share": n_compared / n_ops,
+            "values": n_values,
+            "compared_values": n_compared_values,
+            "reconverged_values": int(is_reconverged[phase_nodes].sum()),
+            "value_share": n_compared_values / n_values if n_values else 0.0,
         }
     return table

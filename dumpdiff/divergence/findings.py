@@ -16,11 +16,13 @@ from ..model.trace import PHASES
 from .joint_graph import JointGraph
 from .locations import Location, SideLocation, build_location
 from .model_constants import is_constant, is_immediate
-from .states import INTRODUCED, States
+from .states import INTRODUCED, ISOLATED, States
 
 #: Rank of the kinds that come first, because they explain everything after them.
 _KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
 _OTHER_KIND_RANK = 2
+#: Rank of what nothing follows from.
+_ISOLATED_RANK = 3
 #: Ops of a region that are named, on each side.
 _MAX_NAMED_OPS = 24
 #: Roundoffs of a dtype by which it explains an error.
@@ -29,6 +31,11 @@ _DTYPE_ROUNDOFFS = 8
 _LEAF_CONFIDENCE = 0.9
 #: Relative difference of the norms from which on it is mentioned.
 _NORM_DIFFERENCE = 1e-4
+#: Evidence of an isolated difference.
+_NO_CONSEQUENCE = (
+    "no other value shows this difference: a record holds other numbers than the run computed with, "
+    "or what follows removes it"
+)
 _METRIC_NAMES = {
     "relative_l2": "relative L2",
     "statistics": "statistics differ by",
@@ -50,18 +57,20 @@ def build_findings(
     """Return all findings, ranked.
 
     First come ``first_findings``, then introduced divergences: inputs, parameters, and ops by phase
-    and dataflow.
+    and dataflow; then isolated differences.
     """
-    is_introduced = states.state[: len(graph.comparison.pairs)] == INTRODUCED
+    pair_states = states.state[: len(graph.comparison.pairs)]
+    is_place = (pair_states == INTRODUCED) | (pair_states == ISOLATED)
     locations = [
         build_location(graph, states, node, scopes_t, scopes_r)
-        for node in np.flatnonzero(is_introduced).tolist()
+        for node in np.flatnonzero(is_place).tolist()
     ]
     position = {node: index for index, node in enumerate(graph.order)}
     drafts = []
     for location in locations:
-        kind = classify_kind(graph, location)
-        kind_rank = _KIND_RANKS.get(kind, _OTHER_KIND_RANK)
+        is_isolated = pair_states[location.node] == ISOLATED
+        kind: Kind = "isolated" if is_isolated else classify_kind(graph, location)
+        kind_rank = _ISOLATED_RANK if is_isolated else _KIND_RANKS.get(kind, _OTHER_KIND_RANK)
         key = (kind_rank, PHASES.index(location.phase), position[location.node])
         drafts.append((key, kind, location))
     drafts.sort(key=lambda draft: draft[0])
@@ -201,6 +210,9 @@ def _format_title(
     op_r = reference.op_names[-1] if reference.op_names else "nothing"
     metric = _METRIC_NAMES.get(str(row["metric"]), "error")
     amount = f"{metric} {format_number(float(row['error']))}"
+    if row["nonfinite_mismatch"] > 0:
+        count = "" if row["metric"] == "statistics" else f"{int(row['nonfinite_mismatch'])} "
+        amount = f"{count}elements are NaN, Inf or masked on one side only"
     if kind in ("parameter", "constant"):
         name = target.parameter or reference.parameter
         subject = "a parameter without a name" if kind == "parameter" else "a constant table"
@@ -217,10 +229,12 @@ def _format_title(
     place = f"{operator} ({op_t}) vs {op_r}"
     if location.scope:
         place = f"{location.scope}, {place}"
+    if kind == "isolated":
+        slot = _describe_slot(graph, location)
+        return f"{place}: {slot}{amount}, but everything computed from it agrees"
     if kind == "nonfinite":
-        count = int(row["nonfinite_mismatch"])
-        return f"{place}: {count} elements are NaN, Inf or masked on one side only{agreement}"
-    clauses = [f"{place}: {amount}{agreement}", *scalars]
+        return f"{place}: {_describe_slot(graph, location)}{amount}{agreement}"
+    clauses = [f"{place}: {_describe_slot(graph, location)}{amount}{agreement}", *scalars]
     if kind in ("region", "missing") and len(target.ops) + len(reference.ops) > 2:
         first_t = target.op_names[0] if target.op_names else "nothing"
         first_r = reference.op_names[0] if reference.op_names else "nothing"
@@ -232,12 +246,22 @@ def _format_title(
     return "; ".join(clauses)
 
 
+def _describe_slot(graph: JointGraph, location: Location) -> str:
+    """Return which slot differs if it is not the result of the ops, else ''."""
+    slot_pair = graph.comparison.pairs["slot_pair"].iat[location.node]
+    if slot_pair is None:
+        return ""
+    return f"{slot_pair.slot_kind} {location.target.slot} vs {location.reference.slot} "
+
+
 def _describe_evidence(
     kind: Kind, location: Location, graph: JointGraph, states: States, scalars: list[str]
 ) -> tuple[str, ...]:
     """Return the facts that a finding rests on, one sentence each."""
     row, ancestry = graph.comparison.pairs.iloc[location.node], states.ancestry[location.node]
     facts = [f"paired by {row['evidence']}"]
+    if kind == "isolated":
+        facts.append(_NO_CONSEQUENCE)
     if row["layout"] not in ("same", "reshape"):
         facts.append(f"layout {row['layout']}")
     if ancestry.ancestors:

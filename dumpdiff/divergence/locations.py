@@ -95,6 +95,8 @@ def build_location(
     """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops."""
     alignment = graph.comparison.alignment
     unpaired_nodes = states.ancestry[node].unpaired_nodes
+    slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
+    slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
     classes = (graph.target_classes, graph.reference_classes)
     kinds = (alignment.target_kinds, alignment.reference_kinds)
     flows = (alignment.target, alignment.reference)
@@ -105,6 +107,8 @@ def build_location(
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
+        if slot_ops is not None:
+            ops = [slot_ops[side]]
         value = int(classes[side][node])
         sides.append(
             SideLocation(

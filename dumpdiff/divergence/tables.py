@@ -1,4 +1,4 @@
-"""The tables of a result: one row per pair of tensors, and one per op without a partner."""
+"""The tables of a result: pairs of tensors, values that were not compared, ops without a partner."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import pandas as pd
 
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Ints
-from ..model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS
-from .coverage import flag_compared_ops
+from ..model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
+from .coverage import flag_compared_nodes, flag_compared_ops
 from .joint_graph import JointGraph
-from .states import AGREEING, RECONVERGED, States
+from .states import AGREEING, INCOMPARABLE, RECONVERGED, States
 
+RECONVERGED_REASON = (
+    "reconverged: an equivalent decomposition, all values computed from it agree again"
+)
+REGION_REASON = "region: between values that agree and values that differ"
+NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
+UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
     "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute",
@@ -24,7 +30,8 @@ def build_pair_table(
 ) -> pd.DataFrame:
     """Return one row per paired result tensor of the reference, in the target's order of execution.
 
-    Results are outputs, gradients that a backward record was given, and what no op produced
+    Slot pairs have a row each, too. The tolerance is the error up to which the pair would have
+    agreed. Results are outputs, gradients that a backward record was given, and what no op produced
     (parameters, batch). The partner is the same value's tensor at the matching op of the target if
     that op has it, else the tensor that represents the value.
     """
@@ -33,8 +40,13 @@ def build_pair_table(
     rows_r = _find_result_tensors(reference)
     nodes = graph.reference_nodes[reference.tensor_class[rows_r]]
     is_paired = nodes < len(pairs)
+    is_paired[is_paired] = pairs["slot_pair"].isna().to_numpy()[nodes[is_paired]]
     rows_r, nodes = rows_r[is_paired], nodes[is_paired]
     rows_t = _find_partner_tensors(graph, rows_r, nodes)
+    slot_pairs = pairs["slot_pair"].dropna()
+    rows_t = np.append(rows_t, [pair.target_tensor for pair in slot_pairs]).astype(np.int64)
+    rows_r = np.append(rows_r, [pair.reference_tensor for pair in slot_pairs]).astype(np.int64)
+    nodes = np.append(nodes, slot_pairs.index.to_numpy(dtype=np.int64))
     order = np.lexsort((rows_r, target.tensors["op"].to_numpy()[rows_t]))
     rows_r, rows_t, nodes = rows_r[order], rows_t[order], nodes[order]
     ops_t = target.tensors["op"].to_numpy()[rows_t]
@@ -53,6 +65,7 @@ def build_pair_table(
     table["scope"] = pd.Series(scopes, dtype=object)
     for name in _METRIC_COLUMNS:
         table[name] = pairs[name].to_numpy()[nodes]
+    table["tolerance"] = states.allowed_errors[nodes]
     table["state"] = pd.Series(states.state[nodes], dtype=object)
     return table[list(PAIR_COLUMNS)]
 
@@ -109,16 +122,70 @@ def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
     return np.array(partners, dtype=np.int64)
 
 
+def build_uncompared_table(
+    graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
+) -> pd.DataFrame:
+    """Return one row per value of either side that was not compared, its state, and why.
+
+    Values are in order of first appearance; op and slot are those of the tensor that represents a
+    value. Records that their recorder is known to write wrong belong to no value and have a row
+    each.
+    """
+    alignment = graph.comparison.alignment
+    is_in_region = _flag_regions(graph, states)
+    sizes = {
+        "target": frozenset(alignment.reference.sizes.tolist()),
+        "reference": frozenset(alignment.target.sizes.tolist()),
+    }
+    tables = []
+    for side, flow, nodes, scopes in (
+        ("target", alignment.target, graph.target_nodes, scopes_t),
+        ("reference", alignment.reference, graph.reference_nodes, scopes_r),
+    ):
+        values = np.flatnonzero(~flag_compared_nodes(graph)[nodes])
+        value_states = states.state[nodes[values]]
+        has_size = np.isin(flow.sizes[values], list(sizes[side]))
+        reasons = np.select(
+            [
+                value_states == RECONVERGED,
+                value_states == INCOMPARABLE,
+                is_in_region[nodes[values]],
+                ~has_size,
+            ],
+            [RECONVERGED_REASON, "no numbers on one side", REGION_REASON, "no value of its size"],
+            NO_PARTNER_REASON,
+        )
+        untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())
+        tensors = np.append(flow.classes["tensor"].to_numpy()[values], untrusted).astype(np.int64)
+        ops = flow.tensors["op"].to_numpy()[tensors]
+        columns = {
+            "side": side,
+            "op": flow.trace.ops["name"].to_numpy()[ops],
+            "slot": flow.tensors["slot"].to_numpy()[tensors],
+            "phase": flow.trace.ops["phase"].to_numpy()[ops],
+            "scope": pd.Series([scopes[op] for op in ops.tolist()], dtype=object),
+            "state": np.append(value_states, np.full(len(untrusted), INCOMPARABLE, dtype=object)),
+            "reason": np.append(reasons, np.full(len(untrusted), UNTRUSTED_REASON, dtype=object)),
+        }
+        tables.append(pd.DataFrame(columns).astype(object))
+    return pd.concat(tables, ignore_index=True)[list(UNCOMPARED_COLUMNS)]
+
+
+def _flag_regions(graph: JointGraph, states: States) -> Flags:
+    """Return (nodes,) whether a node is between values that agree and values that differ."""
+    is_in_region = np.zeros(graph.n_nodes, dtype=bool)
+    for node in range(len(graph.comparison.pairs)):
+        if states.state[node] not in (AGREEING, RECONVERGED):
+            is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
+    return is_in_region
+
+
 def build_unmatched_table(
     graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
 ) -> pd.DataFrame:
     """Return one row per op of either side none of whose results could be compared, and why."""
     alignment = graph.comparison.alignment
-    n_pairs = len(graph.comparison.pairs)
-    is_in_region = np.zeros(graph.n_nodes, dtype=bool)
-    for node in range(n_pairs):
-        if states.state[node] not in (AGREEING, RECONVERGED):
-            is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
+    is_in_region = _flag_regions(graph, states)
     sides = (
         ("target", alignment.target, graph.target_nodes, scopes_t),
         ("reference", alignment.reference, graph.reference_nodes, scopes_r),
@@ -143,8 +210,7 @@ def _explain_unmatched_ops(
 ) -> tuple[Ints, AnyArray]:
     """Return the ops of one side without a compared result, and the reason for each."""
     pairs = graph.comparison.pairs
-    is_compared = np.zeros(graph.n_nodes, dtype=bool)
-    is_compared[: len(pairs)] = pairs["comparable"]
+    is_compared = flag_compared_nodes(graph)
     is_paired = np.arange(graph.n_nodes) < len(pairs)
     has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
     _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)
@@ -155,10 +221,10 @@ def _explain_unmatched_ops(
         [~has_results[ops], is_reconverged[ops], is_region[ops], has_partner[ops]],
         [
             "no tensor to compare",
-            "reconverged: an equivalent decomposition, all values computed from it agree again",
-            "region: between values that agree and values that differ",
+            RECONVERGED_REASON,
+            REGION_REASON,
             "no statistics",
         ],
-        "no partner, and nothing computed from it has one",
+        NO_PARTNER_REASON,
     )
     return ops, reasons

@@ -16,13 +16,13 @@ from ..model.result import Result, Side
 from ..model.trace import BACKWARD, FORWARD, Problem
 from ..model.verdict import AlignmentVerdict
 from ..rulebook import Rules
-from .coverage import compute_coverage
+from .coverage import compute_coverage, count_states
 from .equivalences import learn_equivalences, match_parameter_names
 from .findings import build_findings
 from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .states import AGREEING, INTRODUCED, States, classify
-from .tables import build_pair_table, build_unmatched_table
+from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
 
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
@@ -49,7 +49,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     """Classify every value, rank what was introduced, and decide how far that can be trusted.
 
     The verdict is 'diverged' if anything was introduced and a quarter of either side's forward ops
-    have partners. Else it is 'aligned' if at least ``min_coverage`` of each side's ops were
+    have partners. Else it is 'aligned' if no compared value is beyond its tolerance without another
+    decomposition that explains it, and if at least ``min_coverage`` of each side's ops were
     compared or reconverged, in forward and in backward (if both sides recorded it). Else it is
     'inconclusive'.
     """
@@ -66,9 +67,10 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     coverage = compute_coverage(graph, states)
     obstacles = _find_obstacles(comparison, coverage)
-    gaps = _find_coverage_gaps(coverage, min_coverage)
-    verdict: AlignmentVerdict = "diverged" if findings else "aligned"
-    if obstacles or (gaps and not findings):
+    gaps = [*_describe_isolated(findings), *_find_coverage_gaps(coverage, min_coverage)]
+    has_diverged = any(finding.kind != "isolated" for finding in findings)
+    verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"
+    if obstacles or (gaps and not has_diverged):
         verdict = "inconclusive"
     notes = [*obstacles, *gaps] if verdict == "inconclusive" else []
     if graph.bridges:
@@ -90,6 +92,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         coverage=coverage,
         pairs=build_pair_table(graph, states, scopes_t, scopes_r),
         unmatched=build_unmatched_table(graph, states, scopes_t, scopes_r),
+        uncompared=build_uncompared_table(graph, states, scopes_t, scopes_r),
+        states=count_states(graph, states),
         learned=learn_equivalences(graph, states),
         parameters=match_parameter_names(graph, states),
         noise_floor=_compute_noise_floor(comparison, states.state),
@@ -167,13 +171,32 @@ def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
             if counts is None:
                 gaps.append(f"the {side} has no {phase} op with a result that can be compared")
                 continue
-            share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
+            op_share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
+            n_known_values = counts["compared_values"] + counts["reconverged_values"]
+            value_share = n_known_values / max(1, counts["values"])
+            unit, share = ("ops", op_share) if op_share <= value_share else ("values", value_share)
             if share < min_coverage:
                 gaps.append(
-                    f"only {share:.0%} of the {side}'s {phase} ops could be compared or "
+                    f"only {share:.0%} of the {side}'s {phase} {unit} could be compared or "
                     f"reconverged; {min_coverage:.0%} are required"
                 )
     return gaps
+
+
+def _describe_isolated(findings: Sequence[Finding]) -> list[str]:
+    """Return a sentence if values differ although everything computed from them agrees."""
+    isolated = [finding for finding in findings if finding.kind == "isolated"]
+    if not isolated:
+        return []
+    n_values = (
+        "1 compared value differs"
+        if len(isolated) == 1
+        else (f"{len(isolated)} compared values differ")
+    )
+    return [
+        f"{n_values} although what is computed from it agrees (first: {isolated[0].title}): check "
+        "the records with dumpdiff verify"
+    ]
 
 
 def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]) -> list[str]:

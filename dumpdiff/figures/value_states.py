@@ -12,7 +12,7 @@ from ..model.result import Result
 
 UNMATCHED = "unmatched"
 #: Worst first: an op that wrote several values has the state that comes first here.
-SEVERITY = ("introduced", "amplified", "propagated", "agreeing", UNMATCHED)
+SEVERITY = ("introduced", "amplified", "propagated", "isolated", "agreeing", UNMATCHED)
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,12 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     states = np.full(n_pairs, UNMATCHED, dtype=object)
     tensors = result.pairs["reference"].to_numpy(dtype=np.int64)
     nodes = graph.reference_nodes[comparison.alignment.reference.tensor_class[tensors]]
-    states[nodes] = result.pairs["state"].to_numpy()
-    states[states == "incomparable"] = UNMATCHED
+    is_slot_pair = (result.pairs["evidence"] == "slot").to_numpy()
+    states[nodes[~is_slot_pair]] = result.pairs["state"].to_numpy()[~is_slot_pair]
+    slot_rows = result.pairs[is_slot_pair].set_index(["target", "reference"])["state"].to_dict()
+    for node, pair in comparison.pairs["slot_pair"].dropna().items():
+        states[node] = slot_rows.get((pair.target_tensor, pair.reference_tensor), UNMATCHED)
+    states[np.isin(states.astype(str), ("incomparable", "reconverged"))] = UNMATCHED
     errors = np.where(states == UNMATCHED, np.nan, comparison.pairs["error"].to_numpy())
     target_states = _read_side(graph.target_nodes, states, errors)
     reference_states = _read_side(graph.reference_nodes, states, errors)

@@ -10,7 +10,8 @@ from typing import Literal
 from .errors import DumpError
 
 #: What diverges. ``parameter``, ``constant`` (a table that training does not change) and ``input``
-#: are given to the run; all other kinds are about what the run computes.
+#: are given to the run; ``isolated`` is a difference in one record that nothing follows from; all
+#: other kinds are about what the run computes.
 Kind = Literal[
     "introduced",
     "region",
@@ -21,6 +22,7 @@ Kind = Literal[
     "dtype",
     "shape",
     "missing",
+    "isolated",
 ]
 
 #: Hexadecimal digits of an id. A result has at most a few thousand findings, so that two equal ids

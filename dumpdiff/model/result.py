@@ -44,11 +44,22 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "beyond": "share of elements with |t - r| > tolerance * scale",
     "nonfinite_mismatch": "elements that are NaN or Inf on one side only (or of other sign)",
     "rounded_error": "error after rounding the wider dtype to the narrower, NaN where dtypes agree",
-    "state": "agreeing, introduced, propagated, amplified, incomparable",
+    "state": "introduced, amplified, propagated, isolated, agreeing, reconverged, incomparable",
     "confidence": "0..1: how certain it is that the two tensors correspond",
     "evidence": "why they are paired: value, near value, scaled value, parameter, name, structure,"
     " role, gradient, update, last, layout (docs/glossary.md)",
 }  # fmt: skip
+
+#: One row per value that was not compared, of either side.
+UNCOMPARED_COLUMNS: Mapping[str, str] = {
+    "side": "target or reference",
+    "op": "the dump's own op name",
+    "slot": "input.0, output.0, parameter.weight",
+    "phase": "",
+    "scope": "canonical scope, '' if unknown",
+    "state": "reconverged, incomparable (it has a partner), unpaired",
+    "reason": "why it was not compared",
+}
 
 #: One row per op that has no partner, of either side.
 UNMATCHED_COLUMNS: Mapping[str, str] = {
@@ -117,8 +128,10 @@ class Result:
     """The answer of ``dumpdiff align``: verdict, findings, coverage, and the tables they rest on.
 
     ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output,
-    'reconverged': ops not compared whose consumers all agree, 'share': compared / total}; for the
-    backward phase of an API dump it counts gradient slots that can be compared.
+    'reconverged': ops not compared whose consumers all agree, 'share': compared / total}, and the
+    same of values, parameters and inputs included: 'values', 'compared_values',
+    'reconverged_values', 'value_share'. For the backward phase of an API dump the ops are gradient
+    slots that can be compared.
     """
 
     target: Side
@@ -130,6 +143,10 @@ class Result:
     pairs: pd.DataFrame
     #: one row per op without a partner, columns of :data:`UNMATCHED_COLUMNS`
     unmatched: pd.DataFrame
+    #: one row per value that was not compared, columns of :data:`UNCOMPARED_COLUMNS`
+    uncompared: pd.DataFrame
+    #: number of values and of ops in each state: states[side][phase]['values' or 'ops'][state]
+    states: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]
     learned: tuple[Equivalence, ...] = ()
     #: (target's, reference's) name of each parameter that agrees
     parameters: tuple[tuple[str, str], ...] = ()
@@ -148,8 +165,11 @@ class Result:
 
     @property
     def first_divergence(self) -> Finding | None:
-        """The highest ranked finding, None if there is none."""
-        return self.findings[0] if self.findings else None
+        """The highest ranked finding that is not isolated, None if there is none."""
+        for finding in self.findings:
+            if finding.kind != "isolated":
+                return finding
+        return None
 
     def finding(self, key: int | str) -> Finding:
         """Return the finding of a rank (1 is the first) or of an id.

@@ -22,13 +22,17 @@ import pandas as pd
 
 from .arrays import AnyArray
 from .errors import DumpError
-from .result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
+from .result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 
 #: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
-FORMAT = 1
+FORMAT = 2
 
 #: Field of the result -> columns of its table.
-_TABLES = {"pairs": tuple(PAIR_COLUMNS), "unmatched": tuple(UNMATCHED_COLUMNS)}
+_TABLES = {
+    "pairs": tuple(PAIR_COLUMNS),
+    "unmatched": tuple(UNMATCHED_COLUMNS),
+    "uncompared": tuple(UNCOMPARED_COLUMNS),
+}
 _NOT_STORED = ("backend", "explainer")
 _MEMBER = "result"  #: of the archive: all but the tables, as JSON
 
