@@ -2,7 +2,8 @@
 
 Paired ops read partners: that is how they were paired. Where one slot holds another value, one of
 the two ops was given something else, or one record holds numbers that the op never saw. The value
-may have no partner at all, so that no other comparison looks at it.
+may have no partner at all, so that no other comparison looks at it. Values that other ops compute
+on one side only are no such case: there the sides are written differently.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
     """Return the values of corresponding slots of which at least one has another partner.
 
     Slots correspond if the two ops are of one kind and, among their inputs or among their outputs,
-    exactly one value of each side has no partner at the other op, and both have one size.
+    exactly one value of each side has no partner at the other op, and both have one size. A value
+    without a partner must occur in the slot only: an input that no op wrote, an output that no op
+    reads.
     """
     target, reference = matching.target, matching.reference
     slot_pairs = []
@@ -48,8 +51,15 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
             if len(remaining_t) != 1 or len(remaining_r) != 1:
                 continue
             value_t, value_r = remaining_t[0], remaining_r[0]
-            is_paired = matching.classes_t[value_t] >= 0 or matching.classes_r[value_r] >= 0
-            if not is_paired or target.sizes[value_t] != reference.sizes[value_r]:
+            partner_t, partner_r = matching.classes_t[value_t], matching.classes_r[value_r]
+            is_orphan_t = partner_t < 0 and _is_orphan(target, value_t, slot_kind)
+            is_orphan_r = partner_r < 0 and _is_orphan(reference, value_r, slot_kind)
+            is_contradiction = (
+                (partner_t >= 0 or is_orphan_t)
+                and (partner_r >= 0 or is_orphan_r)
+                and max(partner_t, partner_r) >= 0
+            )
+            if not is_contradiction or target.sizes[value_t] != reference.sizes[value_r]:
                 continue
             slot_pairs.append(
                 SlotPair(
@@ -66,10 +76,24 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
 
 
 def _iterate_op_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
-    """Yield the paired ops of one kind."""
+    """Yield the paired ops of one kind whose slots have one meaning.
+
+    A backward record has gradients in its slots, whatever the kind of its forward call.
+    """
+    calls_t = matching.target.trace.ops["forward"].tolist()
+    calls_r = matching.reference.trace.ops["forward"].tolist()
     for op_t, op_r in enumerate(matching.ops_t.tolist()):
-        if op_r >= 0 and matching.kinds_t[op_t] == matching.kinds_r[op_r]:
+        if op_r < 0 or matching.kinds_t[op_t] != matching.kinds_r[op_r]:
+            continue
+        if (calls_t[op_t] >= 0) == (calls_r[op_r] >= 0):
             yield op_t, op_r
+
+
+def _is_orphan(flow: Flow, value: int, slot_kind: str) -> bool:
+    """Return whether no op wrote an input, or no op reads an output."""
+    if slot_kind == "input":
+        return bool(flow.producers[value] < 0)
+    return not flow.consumers[value]
 
 
 def _find_tensor(flow: Flow, op: int, value: int, slot_kind: str) -> int:

@@ -40,7 +40,8 @@ def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
     for production in _iterate_productions(graph, len(factors)):
-        factors[production.node] = rules.get_conditioning(production.kind)
+        factor = rules.get_conditioning(production.kind)
+        factors[production.node] = max(factors[production.node], factor)
     return factors
 
 
@@ -58,7 +59,8 @@ def compute_cancellation(graph: JointGraph) -> Floats:
         if kind in _CANCELING_KINDS:
             flow, value = production.flow, production.value
             terms = _sum_terms(flow, value, production.producer, kind)
-            factors[production.node] = max(1.0, terms / max(flow.rms[value], _TINY))
+            factor = terms / max(flow.rms[value], _TINY)
+            factors[production.node] = max(factors[production.node], factor)
     return factors
 
 
@@ -125,7 +127,7 @@ def _read_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray
 
 
 def _iterate_productions(graph: JointGraph, n_nodes: int) -> Iterator[_Production]:
-    """Yield how the first nodes were produced: by the target if it did, else by the reference."""
+    """Yield how either side produced the first nodes; a node may be produced by both."""
     alignment = graph.comparison.alignment
     sides = (
         (alignment.target, graph.target_classes, alignment.target_kinds),
@@ -137,7 +139,6 @@ def _iterate_productions(graph: JointGraph, n_nodes: int) -> Iterator[_Productio
             producer = int(flow.producers[value]) if value >= 0 else -1
             if producer >= 0:
                 yield _Production(node, flow, value, producer, kinds[producer])
-                break
 
 
 def _sum_terms(flow: Flow, value: int, producer: int, kind: str) -> float:

@@ -33,8 +33,8 @@ _LEAF_CONFIDENCE = 0.9
 _NORM_DIFFERENCE = 1e-4
 #: Evidence of an isolated difference.
 _NO_CONSEQUENCE = (
-    "no other value shows this difference: a record holds other numbers than the run computed with, "
-    "or what follows removes it"
+    "no other value shows this difference: a record holds other numbers than the run computed "
+    "with, or what follows removes it"
 )
 _METRIC_NAMES = {
     "relative_l2": "relative L2",

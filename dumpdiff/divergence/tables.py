@@ -1,4 +1,4 @@
-"""The tables of a result: pairs of tensors, values that were not compared, ops without a partner."""
+"""The tables of a result: pairs of tensors, values not compared, ops without a partner."""
 
 from __future__ import annotations
 

@@ -171,13 +171,10 @@ def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
             if counts is None:
                 gaps.append(f"the {side} has no {phase} op with a result that can be compared")
                 continue
-            op_share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
-            n_known_values = counts["compared_values"] + counts["reconverged_values"]
-            value_share = n_known_values / max(1, counts["values"])
-            unit, share = ("ops", op_share) if op_share <= value_share else ("values", value_share)
+            share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
             if share < min_coverage:
                 gaps.append(
-                    f"only {share:.0%} of the {side}'s {phase} {unit} could be compared or "
+                    f"only {share:.0%} of the {side}'s {phase} ops could be compared or "
                     f"reconverged; {min_coverage:.0%} are required"
                 )
     return gaps
