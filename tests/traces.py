@@ -159,6 +159,13 @@ def find_dependents(trace: Trace, name: str) -> list[int]:
     return np.flatnonzero(np.isin(flow.tensor_class, sorted(values))).tolist()
 
 
+def rename_kind(trace: Trace, name: str, kind: str) -> Trace:
+    """Return the trace with another operator kind for one op."""
+    ops = trace.ops.copy()
+    ops.loc[find_op(trace, name), "kind"] = kind
+    return replace(trace, ops=ops)
+
+
 def remove_ops(trace: Trace, *names: str) -> Trace:
     """Return the trace without some ops, as if they were not called or not recorded."""
     removed_rows = {find_op(trace, name) for name in names}

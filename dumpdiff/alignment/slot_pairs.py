@@ -36,10 +36,12 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
     Slots correspond if the two ops are of one kind and, among their inputs or among their outputs,
     exactly one value of each side has no partner at the other op, and both have one size. A value
     without a partner must occur in the slot only: an input that no op wrote, an output that no op
-    reads.
+    reads. Outputs of backward records are left out: of a call that consists of several
+    differentiable functions, msprobe records the gradient that the last of them returns.
     """
     target, reference = matching.target, matching.reference
     slot_pairs = []
+    calls_t = target.trace.ops["forward"].tolist()
     for op_t, op_r in _iterate_op_pairs(matching):
         sides = (
             ("input", target.reads[op_t], reference.reads[op_r]),
@@ -49,6 +51,8 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
             remaining_t = [v for v in values_t if matching.classes_t[v] not in values_r]
             remaining_r = [v for v in values_r if matching.classes_r[v] not in values_t]
             if len(remaining_t) != 1 or len(remaining_r) != 1:
+                continue
+            if slot_kind == "output" and calls_t[op_t] >= 0:
                 continue
             value_t, value_r = remaining_t[0], remaining_r[0]
             partner_t, partner_r = matching.classes_t[value_t], matching.classes_r[value_r]

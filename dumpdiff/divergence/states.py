@@ -126,6 +126,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
             is_final[node] |= bool(graph.phase[node] == FORWARD)
         final_state = _find_reconverged(graph, walk.state, is_final, *limits)
     final_state = _restore_contradictions(graph, walk, final_state)
+    _judge_slot_pairs(graph, walk, final_state)
     return States(
         np.array(final_state, dtype=object),
         np.array(walk.allowed_errors),
@@ -145,10 +146,10 @@ class _Walk:
 
 
 def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Walk:
-    """Walk from inputs to outputs."""
+    """Walk from inputs to outputs, looking through slot pairs: they are judged at the end."""
     pairs = graph.comparison.pairs
     errors, tolerances = pairs["error"].tolist(), pairs["tolerance"].tolist()
-    is_comparable = pairs["comparable"].tolist()
+    is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna()).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
@@ -360,47 +361,26 @@ def _restore_contradictions(graph: JointGraph, walk: _Walk, final_state: list[st
     so the operators did not read the numbers that one record holds.
     """
     state = list(final_state)
-    children = _list_compared_children(graph, walk)
-    slot_pairs = graph.comparison.pairs["slot_pair"].tolist()
+    has_consequence = _flag_consequences(graph, walk)
     for node in graph.order:
-        if node >= len(slot_pairs) or walk.state[node] in (AGREEING, *_UNKNOWN):
-            continue
-        is_slot_pair = slot_pairs[node] is not None
-        has_consequence = any(walk.state[child] != AGREEING for child in children[node])
-        if is_slot_pair and not has_consequence:
-            state[node] = ISOLATED
-            continue
-        if state[node] != RECONVERGED:
+        if state[node] != RECONVERGED or walk.state[node] not in _DIVERGED:
             continue
         ancestry = walk.ancestry[node]
         if not ancestry.has_diverged and _has_same_operation(graph, ancestry, node):
-            state[node] = INTRODUCED if has_consequence else ISOLATED
-        elif any(state[parent] in _DIVERGED for parent in ancestry.ancestors):
+            state[node] = INTRODUCED if has_consequence[node] else ISOLATED
+        elif any(state[ancestor] in _DIVERGED for ancestor in ancestry.ancestors):
             state[node] = walk.state[node]
     return state
 
 
-def _list_compared_children(graph: JointGraph, walk: _Walk) -> list[list[int]]:
-    """Return per node the compared values for which it is a nearest compared ancestor.
-
-    For a slot pair these are the results of the two ops that have it in their slot.
-    """
-    n_pairs = len(graph.comparison.pairs)
-    children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
-    for node in range(n_pairs):
-        if walk.state[node] in _UNKNOWN:
-            continue
-        for ancestor in walk.ancestry[node].ancestors:
-            children[ancestor].append(node)
-    alignment = graph.comparison.alignment
-    for node, slot_pair in graph.comparison.pairs["slot_pair"].dropna().items():
-        if slot_pair.slot_kind != "input":
-            continue
-        results_t = graph.target_nodes[list(alignment.target.writes[slot_pair.target_op])]
-        results_r = graph.reference_nodes[list(alignment.reference.writes[slot_pair.reference_op])]
-        results = {*results_t.tolist(), *results_r.tolist()}
-        children[node] += [n for n in results if n < n_pairs and walk.state[n] not in _UNKNOWN]
-    return children
+def _flag_consequences(graph: JointGraph, walk: _Walk) -> list[bool]:
+    """Return (nodes,) whether a value differs of which the node is a nearest compared ancestor."""
+    has_consequence = [False] * graph.n_nodes
+    for node, state in enumerate(walk.state):
+        if state in _DIVERGED:
+            for ancestor in walk.ancestry[node].ancestors:
+                has_consequence[ancestor] = True
+    return has_consequence
 
 
 def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> bool:
@@ -417,3 +397,31 @@ def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> boo
     inputs_t = graph.target_nodes[list(alignment.target.reads[producer_t])]
     inputs_r = graph.reference_nodes[list(alignment.reference.reads[producer_r])]
     return set(inputs_t.tolist()) == set(inputs_r.tolist())
+
+
+def _judge_slot_pairs(graph: JointGraph, walk: _Walk, state: list[str]) -> None:
+    """Set the states of slot pairs, which have no influence on others.
+
+    A difference is isolated unless the results of the ops differ, too, or the values differ from
+    their own partners: then a finding there explains it.
+    """
+    alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
+    agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
+    for node, pair in pairs["slot_pair"].dropna().items():
+        if not is_comparable[node]:
+            state[node] = INCOMPARABLE
+            continue
+        if agrees[node]:
+            state[node] = AGREEING
+            continue
+        related_nodes = {
+            int(graph.target_nodes[pair.target]),
+            int(graph.reference_nodes[pair.reference]),
+        }
+        if pair.slot_kind == "input":
+            writes_t = list(alignment.target.writes[pair.target_op])
+            writes_r = list(alignment.reference.writes[pair.reference_op])
+            related_nodes.update(graph.target_nodes[writes_t].tolist())
+            related_nodes.update(graph.reference_nodes[writes_r].tolist())
+        is_explained = any(walk.state[related] in _DIVERGED for related in related_nodes)
+        state[node] = PROPAGATED if is_explained else ISOLATED

@@ -7,14 +7,17 @@ from traces import (
     edit_tensors,
     find_outputs,
     find_result,
+    find_tensors_like,
     locate_divergence,
     remove_ops,
     remove_tensors,
+    scale_result,
     select_ops,
     skip_op,
 )
 
-from dumpdiff.divergence.coverage import compute_coverage
+from dumpdiff.divergence.coverage import compute_coverage, count_states
+from dumpdiff.divergence.states import VALUE_STATES
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
 
@@ -51,6 +54,35 @@ def test_the_share_is_what_was_compared_of_what_there_is(trace, pair):
         for numbers in figures.values():
             assert numbers["share"] == numbers["compared"] / numbers["ops"]
             assert 0 <= numbers["compared"] + numbers["reconverged"] <= numbers["ops"]
+
+
+class TestValues:
+    def test_parameters_and_inputs_count(self, trace):
+        """A weight that only one side has is a value that was not compared."""
+        clean_trace = trace("pt_none")
+        gate = find_tensors_like(clean_trace, "Functional.linear.11.forward", "input.1")
+        table = measure_coverage(clean_trace, remove_tensors(clean_trace, gate))
+        figures = table["target"]["forward"]
+        assert figures["compared_values"] == figures["values"] - 1
+        assert figures["value_share"] == figures["compared_values"] / figures["values"]
+
+    @pytest.mark.parametrize("pair", [("pt_none", "pt_none"), ("ms_graph", "v6.0_api_stack")])
+    def test_every_value_has_one_state(self, trace, pair):
+        graph, states = classify_traces(*map(trace, pair))
+        counts, coverage = count_states(graph, states), compute_coverage(graph, states)
+        for side, phases in coverage.items():
+            for phase, figures in phases.items():
+                by_state = counts[side][phase]["values"]
+                assert sum(by_state.values()) == figures["values"]
+                assert set(by_state) <= set(VALUE_STATES)
+
+    def test_an_op_has_the_worst_state_of_its_results(self, trace):
+        clean_trace = trace("pt_none")
+        target = scale_result(clean_trace, SILU, 1.05, and_after=True)
+        graph, states = classify_traces(target, clean_trace)
+        ops = count_states(graph, states)["target"]["forward"]["ops"]
+        assert ops["introduced"] == 2  # the function, and the module around it
+        assert sum(ops.values()) == compute_coverage(graph, states)["target"]["forward"]["ops"]
 
 
 class TestOps:

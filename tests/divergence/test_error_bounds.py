@@ -90,7 +90,7 @@ class TestCancellation:
         }
         for target, reference, state in (
             (edit_tensors(close, rows, **error), close, "agreeing"),
-            (cancel_residual(clean_trace, 1 + 1e-4), clean_trace, "reconverged"),
+            (cancel_residual(clean_trace, 1 + 1e-4), clean_trace, "isolated"),
         ):
             graph, states = classify_traces(target, reference)
             assert states.state[find_node(graph, RESIDUAL)] == state

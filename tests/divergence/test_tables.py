@@ -1,16 +1,25 @@
 """The tables of a result: a row per pair of tensors, a row per op without a partner."""
 
 import pytest
-from traces import find_op, find_tensor, locate_divergence, remove_ops, scale_result, skip_op
+from traces import (
+    find_op,
+    find_tensor,
+    locate_divergence,
+    remove_ops,
+    scale_result,
+    scale_tensors,
+    skip_op,
+)
 
-from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS
+from dumpdiff.divergence.states import VALUE_STATES
+from dumpdiff.model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
 
 SILU, DIVISION, MASKED = (
     "Functional.silu.1.forward",
     "Tensor.__truediv__.1.forward",
     "Tensor.__add__.3.forward",
 )
-SOFTMAX = "Functional.softmax.1.forward"
+DOWN, SOFTMAX = "Functional.linear.13.forward", "Functional.softmax.1.forward"
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +82,66 @@ class TestPairs:
             scale_result(clean_trace, SILU, 1.05, and_after=True), clean_trace
         ).pairs
         assert pairs.loc[pairs["target_op"] == SILU, "state"].tolist() == ["introduced"]
-        assert (
-            pairs["state"]
-            .isin(["agreeing", "introduced", "propagated", "amplified", "incomparable"])
-            .all()
-        )
+        assert pairs["state"].isin(VALUE_STATES).all()
 
-    def test_what_reconverges_is_no_divergence(self, trace):
+    def test_a_difference_without_consequences_is_isolated(self, trace):
         clean_trace = trace("pt_none")
         pairs = locate_divergence(scale_result(clean_trace, SILU, 1.05), clean_trace).pairs
-        assert pairs.loc[pairs["target_op"] == SILU, "state"].tolist() == ["incomparable"]
+        assert pairs.loc[pairs["target_op"] == SILU, "state"].tolist() == ["isolated"]
+
+    def test_no_agreeing_pair_is_beyond_the_tolerance_that_it_shows(self, trace):
+        """The tolerance is what the pair was judged by, cancellation and conditioning included."""
+        pairs = locate_divergence(trace("ms_mf_attn_scale"), trace("pt_none")).pairs
+        agreeing = pairs[pairs["state"] == "agreeing"]
+        assert len(agreeing) > 50
+        assert (agreeing["error"] <= agreeing["tolerance"]).all()
+
+    def test_a_slot_that_holds_another_value_has_a_row(self, trace):
+        clean_trace = trace("pt_none")
+        row = find_tensor(clean_trace, DOWN, "input.0")
+        pairs = locate_divergence(scale_tensors(clean_trace, [row], 2.0), clean_trace).pairs
+        (pair,) = pairs[pairs["evidence"] == "slot"].to_dict("records")
+        assert (pair["target_op"], pair["target_slot"]) == (DOWN, "input.0")
+        assert (pair["reference_op"], pair["reference_slot"]) == (DOWN, "input.0")
+        assert (pair["state"], pair["error"]) == ("isolated", pytest.approx(1.0, rel=0.01))
+
+
+class TestUncompared:
+    def test_every_value_is_compared_or_listed(self, trace):
+        target, reference = trace("ms_graph"), trace("v6.0_api_stack")
+        result = locate_divergence(target, reference)
+        assert list(result.uncompared.columns) == list(UNCOMPARED_COLUMNS)
+        for side in ("target", "reference"):
+            for phase, counts in result.coverage[side].items():
+                by_state = result.states[side][phase]["values"]
+                assert sum(by_state.values()) == counts["values"]
+        n_uncompared = {
+            side: sum(
+                counts["values"] - counts["compared_values"]
+                for counts in result.coverage[side].values()
+            )
+            for side in ("target", "reference")
+        }
+        is_value = ~result.uncompared["reason"].str.startswith("untrusted")
+        listed = result.uncompared[is_value]["side"].value_counts().to_dict()
+        assert listed == {side: count for side, count in n_uncompared.items() if count}
+
+    def test_a_value_has_a_state_and_a_reason(self, trace):
+        clean_trace = trace("pt_none")
+        result = locate_divergence(skip_op(clean_trace, DIVISION), clean_trace)
+        (row,) = result.uncompared[result.uncompared["op"] == DIVISION].to_dict("records")
+        assert (row["side"], row["slot"], row["state"]) == ("reference", "output.0", "reconverged")
+        assert row["reason"].startswith("reconverged: an equivalent decomposition")
+
+    def test_untrusted_records_are_listed_too(self, trace):
+        clean_trace = trace("pt_none")
+        n_untrusted = int((~clean_trace.tensors["trusted"]).sum())
+        table = locate_divergence(clean_trace, clean_trace).uncompared
+        is_untrusted = table["reason"].str.startswith("untrusted")
+        assert is_untrusted.groupby(table["side"]).sum().to_dict() == {
+            "target": n_untrusted,
+            "reference": n_untrusted,
+        }
 
 
 class TestUnmatched:
