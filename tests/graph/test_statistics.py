@@ -1,7 +1,16 @@
-"""Statistics of whole tensors equal NumPy's in double precision, for every type and size."""
+"""Statistics of whole tensors equal exact sums and NumPy's, for every type, size and magnitude."""
 
 import numpy as np
 import pytest
+from exact_arithmetic import (
+    COMPLEX,
+    INTEGERS,
+    PRECISION,
+    draw_arrays,
+    get_unit_roundoff,
+    sum_squares,
+    to_numbers,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -51,6 +60,54 @@ def test_statistics_of_float32_of_any_magnitude_are_accurate(scale):
     numbers = compute_statistics(array)
     assert numbers[3] == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-4)
     assert numbers[2] == pytest.approx(array.astype(np.float64).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [[np.float16], [np.float32], [np.float64], INTEGERS],
+    ids=["float16", "float32", "float64", "integers"],
+)
+@given(st.data())
+def test_statistics_of_any_finite_numbers_are_those_of_exact_sums(dtypes, data):
+    """The bounds are those that compute_statistics states; the array is one block."""
+    array = data.draw(draw_arrays(dtypes))
+    numbers, unit = to_numbers(array), get_unit_roundoff(array)
+    high, low, mean, norm, nonfinite = compute_statistics(array)
+    assert (high, low, nonfinite) == (float(max(numbers)), float(min(numbers)), 0)
+    expected_norm = float(PRECISION.sqrt(sum_squares(numbers)))
+    # integers are rounded to float64 first, which is one more unit
+    bound = (array.size + 2) * unit / 2 + 2 * 2.0**-53
+    assert norm == pytest.approx(expected_norm, rel=bound, abs=5e-324)
+    expected_mean = float(PRECISION.fsum(numbers) / array.size)
+    mean_magnitude = float(PRECISION.fsum(map(abs, numbers)) / array.size)
+    assert mean == pytest.approx(expected_mean, abs=33 * unit * mean_magnitude + 5e-324)
+
+
+@given(draw_arrays(COMPLEX))
+def test_complex_numbers_of_any_size(array):
+    numbers, unit = to_numbers(array), 2.0**-53
+    expected = float(PRECISION.sqrt(sum_squares(numbers)))
+    *_, norm, nonfinite = compute_statistics(array)
+    assert norm == pytest.approx(expected, rel=(array.size + 6) * unit, abs=5e-324)
+    assert nonfinite == 0
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-200, 1e200, 1e308])
+def test_float64_of_any_magnitude_over_several_blocks(value):
+    array = np.full(200_000, value)
+    array[::2] *= -0.5
+    _, _, mean, norm, _ = compute_statistics(array)
+    exact = PRECISION.mpf(value), PRECISION.mpf(float(array[0]))
+    expected = PRECISION.sqrt((exact[0] ** 2 + exact[1] ** 2) * 100_000)
+    assert norm == pytest.approx(float(expected), rel=65_538 * 2.0**-54)
+    assert mean == pytest.approx(float((exact[0] + exact[1]) / 2), rel=1e-14, abs=5e-324)
+
+
+def test_float32_below_the_root_of_the_smallest_number():
+    """Its squares underflow: the norm was 0."""
+    for value in (1e-45, 1e-38, 1e-25, 1e-20):
+        array = np.full(100, value, dtype=np.float32)
+        assert compute_statistics(array)[3] == pytest.approx(10 * float(array[0]), rel=1e-5)
 
 
 def test_over_many_blocks():
