@@ -44,6 +44,7 @@ class Score:
     top3: bool
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
+    cause_text: str  #: the sentence of that cause
     #: {} for pairs of low precision, where no partners are known; see partners.Tally
     pairs: dict[str, dict[str, int]]
     seconds: float
@@ -158,6 +159,7 @@ def _score_form(
         top3=diverged and any(correct_ops),
         named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
+        cause_text=causes[0].text if causes else "",
         pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))
         if known_partners is not None
         else {},
