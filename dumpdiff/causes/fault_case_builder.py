@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from .comparison_index import (
     list_op_inputs,
 )
 from .fault_case import FaultCase, Operand
+from .scaling_search import find_scalings
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
@@ -100,7 +102,8 @@ def build_fault_cases(
     values = value_pair.classes
     ops = [_list_ops(index, side, finding) for side in (0, 1)]
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
-    consumer_kinds = [_collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
+    consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
+    scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
     is_near_loss = any(_is_near_loss(index, side, ops[side]) for side in (0, 1))
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
@@ -122,6 +125,8 @@ def build_fault_cases(
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
             parameters=tuple(parameters),
+            faulty_scalings=scalings[faulty],
+            faithful_scalings=scalings[faithful],
         )
 
 
@@ -213,6 +218,7 @@ def _make_operand(
         agrees=value in index.agreed_classes[side],
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
         load=_make_loader(flow, tensor),
+        load_scalings=partial(find_scalings, index, side, value),
     )
 
 
@@ -247,7 +253,7 @@ def _is_immediate_number(flow: Flow, row: int) -> bool:
     return is_single and is_floating(str(tensors["dtype"].iat[row]))
 
 
-def _collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
+def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
     """Return the kinds of the ops that read a value, and of the consumers of their outputs."""
     flow, kinds = index.flows[side], index.kinds[side]
     consumer_kinds: set[str] = set()

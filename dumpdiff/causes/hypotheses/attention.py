@@ -194,11 +194,12 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
 
     log_scale = minimize(measure_distance, np.log(call.scale) + _SCALE_GRID, _SCALE_ROUNDS)
     scale = float(np.exp(log_scale))
+    factor = scale / call.scale
     yield Candidate(
         call.compute(scale, call.hidden),
-        f"scale = {scale:.4g}",
-        f"uses {call.scale:.4g}",
-        parameters={"scale": scale},
+        _describe_scale(case, scale, call.scale),
+        recorded=case.describe_own_scalings(factor, in_softmax=True),
+        parameters={"factor": factor, "scale": scale},
         unchanged=call.output,
         cause="scale",
     )
@@ -209,6 +210,18 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
         unchanged=call.output,
         cause="softmax-axis",
     )
+
+
+def _describe_scale(case: FaultCase, scale: float, faithful_scale: float) -> str:
+    """Return the description of scaled scores.
+
+    A faithful scale of 1 means that the queries were scaled before, by an unknown number.
+    """
+    factor = scale / faithful_scale
+    description = f"attention scores {factor:.4g} times the {case.faithful_side}'s"
+    if faithful_scale == 1:
+        return description
+    return f"{description} (effective scale {scale:.4g} against {faithful_scale:.4g})"
 
 
 def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
