@@ -88,11 +88,8 @@ class _RecordedOp:
 
     def list_tensors(self) -> list[_Slot]:
         """Return the floating inputs of more than one element."""
-        tensors = []
-        for slot in self.inputs:
-            if slot.value >= 0 and slot.is_floating and slot.size > 1:
-                tensors.append(slot)
-        return tensors
+        floating_inputs = [slot for slot in self.inputs if slot.value >= 0 and slot.is_floating]
+        return [slot for slot in floating_inputs if slot.size > 1]
 
     def find_keyword(self, *names: str) -> float | None:
         """Return the number of the first input with one of these names; None if there is none."""
@@ -114,7 +111,8 @@ def _read_op(index: ComparisonIndex, side: int, op: int) -> _RecordedOp:
     """Return the inputs and the first output of an op, which has one."""
     flow = index.flows[side]
     tensors = flow.tensors
-    inputs, outputs = [], []
+    inputs: list[_Slot] = []
+    outputs: list[_Slot] = []
     for row in flow.get_tensor_ids(op).tolist():
         slot = _Slot(
             name=str(tensors["slot"].iat[row]).partition(".")[2],

@@ -94,12 +94,18 @@ def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
         has_undecayed_side = max(faithful_factor, faulty_factor) > 1 - _NO_DECAY
         yield Candidate(
             faulty_factor * weight,
-            f"a weight decayed to {faulty_factor:.7g} of itself",
-            f"has a weight decayed to {faithful_factor:.7g} of itself",
+            f"learning rate x weight decay = {_format_decay(faulty_factor)}",
+            f"has {_format_decay(faithful_factor)}",
             parameters={"decay": 1 - faulty_factor},
             unchanged=faithful_factor * weight,
             cause="weight-decay" if has_undecayed_side else "learning-rate",
         )
+
+
+def _format_decay(factor: float) -> str:
+    """Return 1 minus the factor; float32 weights show it to two or three digits."""
+    decay = 1 - factor
+    return f"{decay:.3g}" if decay > _NO_DECAY else "0"
 
 
 def _is_decay_factor(factor: float) -> bool:

@@ -148,7 +148,11 @@ def _drops_rows(is_dropped: Flags) -> bool:
 
 
 def _format_dropout(share: float, factor: float) -> str:
-    return f"dropout of {share:.2g} of the elements, the others scaled by {factor:.4g}"
+    """Return the description with p = 1 - 1 / factor: the share of zeros is an estimate of it."""
+    return (
+        f"dropout with p = {1 - 1 / factor:.3g}: {share:.2g} of the elements are zero, the others "
+        f"multiplied by {factor:.4g}"
+    )
 
 
 def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:

@@ -69,7 +69,8 @@ def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
     if offset and _counts_up(rows):
         yield Candidate(
             case.faithful + offset,
-            f"positions shifted by {offset:g}",
+            f"positions shifted by {offset:g}, from {case.faulty.flat[0]:g} on",
+            f"begins at {case.faithful.flat[0]:g}",
             parameters={"offset": offset},
             unchanged=case.faithful,
             cause="position-offset",

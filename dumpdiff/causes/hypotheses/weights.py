@@ -33,7 +33,7 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
     if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
     if np.ptp(case.faithful) > 0 and np.ptp(case.faulty) == 0:
-        value = float(case.faulty.flat[0])
+        value = float(case.faulty.flat[0]) + 0.0  # -0 becomes 0
         yield Candidate(
             np.full_like(case.faithful, value),
             f"filled with {value:g}, as if never loaded",
@@ -232,7 +232,7 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     residual = np.linalg.norm(factor * rows[wrong_rows] - predicted[wrong_rows])
     is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
     if np.isfinite(factor) and is_scaled:
-        description += f", {factor:.6g} times the other side's"
+        description += f", {factor:.6g} times the {case.faithful_side}'s"
     yield Candidate(
         predicted,
         description,
