@@ -16,6 +16,7 @@ import faults
 import formats
 import partners
 import recordings
+import sentences
 import truth
 
 import dumpdiff
@@ -23,7 +24,7 @@ from dumpdiff.model.finding import Finding
 from dumpdiff.model.result import Result
 
 HERE = Path(__file__).resolve().parent
-_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
+_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "sentences.py", "truth.py")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Score:
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
     cause_text: str  #: the sentence of that cause
+    #: what is wrong with the sentence of the right cause, '' if nothing is; see sentences
+    sentence_error: str
     #: {} for pairs of low precision, where no partners are known; see partners.Tally
     pairs: dict[str, dict[str, int]]
     seconds: float
@@ -143,6 +146,7 @@ def _score_form(
         None,
     )
     causes = getattr(correct_finding, "causes", ())
+    is_cause_right = bool(causes) and causes[0].name == case.cause
     first = result.first_divergence
     diverged = result.verdict == "diverged"
     return Score(
@@ -160,6 +164,7 @@ def _score_form(
         named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
         cause_text=causes[0].text if causes else "",
+        sentence_error=sentences.judge_sentence(causes[0].text, case) if is_cause_right else "",
         pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))
         if known_partners is not None
         else {},

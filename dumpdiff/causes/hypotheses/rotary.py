@@ -17,6 +17,7 @@ from ...operators.rotary import PAIR_LAYOUTS, make_rotary_angles
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
+from .row_selection import format_position_offset
 
 #: Layout of the pairs -> the other one.
 _OTHER_LAYOUT = {"halves": "interleaved", "interleaved": "halves"}
@@ -73,8 +74,7 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
     for offset in _OFFSETS:
         yield Candidate(
             replace(table, first_position=table.first_position + offset).compute(),
-            f"positions shifted by {offset}, from {table.first_position + offset} on",
-            f"begins at {table.first_position}",
+            *format_position_offset(offset, table.first_position),
             parameters={"offset": float(offset)},
             unchanged=unchanged,
             cause="position-offset",
