@@ -14,7 +14,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from ..operators.execution import load_whole_tensor
@@ -38,6 +38,8 @@ _MAX_OPERANDS = 40
 _CONSUMER_STEPS = 3
 #: ... unless one step reaches more values than this.
 _MAX_CONSUMED_VALUES = 64
+#: Backward ops between the loss and a gradient that is called a gradient of the loss.
+_MAX_SEED_OPS = 12
 _SIDE_NAMES = ("target", "reference")
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
@@ -104,7 +106,10 @@ def build_fault_cases(
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
-    is_near_loss = any(_is_near_loss(index, side, ops[side]) for side in (0, 1))
+    is_near_loss = any(
+        _is_near_loss(index, side, ops[side]) or _follows_from_seed(index, side, values[side])
+        for side in (0, 1)
+    )
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
         parameters: Sequence[Operand] = ()
@@ -285,6 +290,33 @@ def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool
     op_kinds = {kinds[op].removeprefix("grad:") for op in ops}
     op_kinds |= {kinds[forward_ops[op]] for op in ops if forward_ops[op] >= 0}
     return bool(op_kinds & _LOSS_KINDS)
+
+
+def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:
+    """Return whether a gradient was computed from the gradient of one number: that of the loss.
+
+    No other gradient on the way to it may agree. Then everything up to the start of the backward
+    pass differs, so no layer changed a correct gradient.
+    """
+    flow = index.flows[side]
+    phases = flow.list_column("phase")
+    front = [value]
+    has_seed = False
+    for gradient in front:  # grows while it is read
+        if phases[gradient] != BACKWARD or flow.producers[gradient] < 0:
+            return False
+        for input_value in flow.reads[int(flow.producers[gradient])]:
+            if phases[input_value] != BACKWARD or input_value in front:
+                continue
+            if flow.sizes[input_value] == 1:
+                has_seed = True
+            elif input_value in index.agreed_classes[side]:
+                return False
+            else:
+                front.append(input_value)
+        if len(front) > _MAX_SEED_OPS:
+            return False
+    return has_seed
 
 
 def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:

@@ -155,6 +155,16 @@ def _read_scaled_product(op: _RecordedOp) -> _Step:
     return _Step(inputs, op.make_scaling("has alpha =", op.find_keyword("alpha")))
 
 
+def _read_interpolation(op: _RecordedOp) -> _Step | None:
+    """Read x + w (a - x) with x = 0, as in the first step of a moment; None for other x."""
+    if len(op.inputs) < 3:
+        return None
+    start, end, weight = op.inputs[:3]
+    if start.norm != 0 or not _is_usable(weight):
+        return None
+    return _Step(_list_inputs(end), op.make_scaling("takes a share of", weight.high))
+
+
 def _read_masking_sum(op: _RecordedOp) -> _Step | None:
     """Read x + mask, with a mask of zeros and large negative numbers; None for other sums."""
     tensors = op.list_tensors()
@@ -241,6 +251,7 @@ _STEP_READERS: Mapping[str, Callable[[_RecordedOp], _Step | None]] = {
     "div": _read_division,
     "mean": _read_mean,
     "add": _read_masking_sum,
+    "lerp": _read_interpolation,
     "addmm": _read_scaled_product,
     **dict.fromkeys(("softmax", "scaled_masked_softmax"), _read_softmax),
     "attention": _read_attention,
