@@ -264,7 +264,10 @@ def _name_row_blocks(name: str) -> Claims:
         order = np.array([rows[row.tobytes()] for row in injected])
         breaks = np.flatnonzero(np.diff(order) != 1) + 1
         length = int(np.gcd.reduce(np.append(breaks, len(order))))
-        return [Anywhere(f"in blocks of {length}$" if length > 1 else "rows in another order$")]
+        if length == 1:
+            return [Anywhere("rows in another order$")]
+        heads = re.escape(str((order[::length] // length).tolist()))
+        return [Anywhere(f"in blocks of {length}$|heads in the order {heads}")]
 
     return make_claims
 

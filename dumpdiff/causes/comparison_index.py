@@ -15,8 +15,9 @@ from ..graph.missing_edges import find_bridge
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
 
-#: A region holds at most this many values of either side; farther ones are ignored.
-_MAX_REGION_VALUES = 12
+#: A region holds at most this many values of either side; farther ones are ignored. A loss that is
+#: written out has about 20.
+_MAX_REGION_VALUES = 32
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
 

@@ -172,8 +172,8 @@ def _collect_operands(
 ) -> tuple[Operand, ...]:
     """Return the operands of a value, each in the layout in which the op that leads here read it.
 
-    Values upstream come first, breadth first, then the inputs of ``ops`` and of the module calls
-    around them.
+    Values upstream come first, breadth first, then the inputs and outputs of ``ops`` and the inputs
+    of the module calls around them.
     """
     flow = index.flows[side]
     operands: dict[int, Operand | None] = {value: None}
@@ -189,8 +189,9 @@ def _collect_operands(
         if len(operands) >= _MAX_OPERANDS:
             break
     for op in ops:
-        module_inputs = [(module_input, -1) for module_input in _list_module_inputs(flow, op)]
-        for input_value, tensor in (*list_op_inputs(flow, op), *module_inputs):
+        other_values = (*_list_module_inputs(flow, op), *flow.writes[op])
+        others = [(other_value, -1) for other_value in other_values]
+        for input_value, tensor in (*list_op_inputs(flow, op), *others):
             if input_value not in operands:
                 operands[input_value] = _make_operand(index, side, input_value, tensor)
     return tuple(operand for operand in operands.values() if operand is not None)

@@ -207,6 +207,7 @@ def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Re
         tokens = f"all {n_tokens} tokens"
         if number:
             tokens = f"the {n_counted} of {n_tokens} tokens that count"
+            yield _Reduction(losses * mask, f"a loss per token, for {tokens}")
         total = np.asarray((losses * mask).sum())
         yield _Reduction(total, f"the sum over {tokens}")
         yield _Reduction(np.asarray(total / mask.sum()), f"the mean over {tokens}")
