@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -230,13 +230,14 @@ def _load(path: Path) -> dumps.Dump:
 
 
 def _read_scores(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
+    """Yield ((case, form, key), score); scores of a benchmark with other fields are skipped."""
+    names = {field.name for field in fields(Score)}
     for line in file.read_text().splitlines():
-        fields = json.loads(line)
-        key = fields.pop("key")
-        yield (
-            (fields["case"], fields["form"], key),
-            Score(**{**fields, "said": tuple(fields["said"])}),
-        )
+        values = json.loads(line)
+        key = values.pop("key")
+        if set(values) == names:
+            score = Score(**{**values, "said": tuple(values["said"])})
+            yield (score.case, score.form, key), score
 
 
 def _compute_key(case: faults.Case, work: Path) -> str:

@@ -123,6 +123,26 @@ class Shift(Claim):
 
 
 @dataclass(frozen=True)
+class Order(Claim):
+    """The order of the faulty side's parts: in blocks of so many rows, or part by part."""
+
+    parts: tuple[int, ...]
+    n_rows: int  #: rows of a part
+
+    def find_error(self, sentence: Sentence, faulty_side: str) -> str:
+        order = np.array(self.parts)
+        if sentence.subject != faulty_side:
+            order = np.argsort(order)
+        blocks = "rows in another order$"
+        if self.n_rows > 1:
+            blocks = f"rows in another order, in blocks of {self.n_rows}$"
+        pattern = rf"{blocks}|in the order {re.escape(str(order.tolist()))}"
+        if re.search(pattern, sentence.description):
+            return ""
+        return f"the order {order.tolist()} of {self.n_rows} rows each is missing"
+
+
+@dataclass(frozen=True)
 class Words(Claim):
     """Patterns of what is said about the faulty side, and about the other one ('' for nothing)."""
 
@@ -264,10 +284,7 @@ def _name_row_blocks(name: str) -> Claims:
         order = np.array([rows[row.tobytes()] for row in injected])
         breaks = np.flatnonzero(np.diff(order) != 1) + 1
         length = int(np.gcd.reduce(np.append(breaks, len(order))))
-        if length == 1:
-            return [Anywhere("rows in another order$")]
-        heads = re.escape(str((order[::length] // length).tolist()))
-        return [Anywhere(f"in blocks of {length}$|heads in the order {heads}")]
+        return [Order(tuple((order[::length] // length).tolist()), length)]
 
     return make_claims
 
@@ -293,7 +310,7 @@ def _name_positions(fault: Fault) -> Sequence[Claim]:
 
 
 def _name_order(fault: Fault) -> Sequence[Claim]:
-    return [Anywhere(re.escape(f"in the order {list(fault.faulty.batch_order)}"))]
+    return [Order(fault.faulty.batch_order, 1)]
 
 
 def _name(*patterns: str) -> Claims:
