@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import faults
 import formats
 import partners
 import recordings
+import sentences
 import truth
 
 import dumpdiff
@@ -23,7 +24,7 @@ from dumpdiff.model.finding import Finding
 from dumpdiff.model.result import Result
 
 HERE = Path(__file__).resolve().parent
-_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "truth.py")
+_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "sentences.py", "truth.py")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Score:
     top3: bool
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
+    cause_text: str  #: the sentence of that cause
+    #: what is wrong with the sentence of the right cause, '' if nothing is; see sentences
+    sentence_error: str
     #: {} for pairs of low precision, where no partners are known; see partners.Tally
     pairs: dict[str, dict[str, int]]
     seconds: float
@@ -142,6 +146,7 @@ def _score_form(
         None,
     )
     causes = getattr(correct_finding, "causes", ())
+    is_cause_right = bool(causes) and causes[0].name == case.cause
     first = result.first_divergence
     diverged = result.verdict == "diverged"
     return Score(
@@ -158,6 +163,8 @@ def _score_form(
         top3=diverged and any(correct_ops),
         named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
+        cause_text=causes[0].text if causes else "",
+        sentence_error=sentences.judge_sentence(causes[0].text, case) if is_cause_right else "",
         pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))
         if known_partners is not None
         else {},
@@ -223,13 +230,14 @@ def _load(path: Path) -> dumps.Dump:
 
 
 def _read_scores(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
+    """Yield ((case, form, key), score); scores of a benchmark with other fields are skipped."""
+    names = {field.name for field in fields(Score)}
     for line in file.read_text().splitlines():
-        fields = json.loads(line)
-        key = fields.pop("key")
-        yield (
-            (fields["case"], fields["form"], key),
-            Score(**{**fields, "said": tuple(fields["said"])}),
-        )
+        values = json.loads(line)
+        key = values.pop("key")
+        if set(values) == names:
+            score = Score(**{**values, "said": tuple(values["said"])})
+            yield (score.case, score.form, key), score
 
 
 def _compute_key(case: faults.Case, work: Path) -> str:

@@ -60,7 +60,9 @@ low precision are not counted.
 
 _CAUSES = """## Causes
 
-The first cause that is given with the correct finding.
+The first cause that is given with the correct finding. *Sentence right*: it is the injected \
+cause, and its sentence
+has the numbers and names of the fault, each for the side that has it.
 
 {table}
 """
@@ -254,6 +256,10 @@ def _format_causes(scores: Sequence[Score]) -> str:
             ]
             if located:
                 is_correct = [s.said_cause == s.cause for s in located]
+                is_sentence_right = [
+                    right and not s.sentence_error
+                    for right, s in zip(is_correct, located, strict=True)
+                ]
                 is_absent = [not s.said_cause for s in located]
                 is_other = [not a and not b for a, b in zip(is_correct, is_absent, strict=True)]
                 rows.append(
@@ -262,13 +268,21 @@ def _format_causes(scores: Sequence[Score]) -> str:
                         form,
                         len(located),
                         _format_share(is_correct),
+                        _format_share(is_sentence_right),
                         _format_share(is_absent),
                         _format_share(is_other),
                     ]
                 )
-    return _format_table(
-        ("part", "form", "located", "the injected one", "none given", "another"), rows
+    head = (
+        "part",
+        "form",
+        "located",
+        "the injected one",
+        "sentence right",
+        "none given",
+        "another",
     )
+    return _format_table(head, rows)
 
 
 def _format_models(scores: Sequence[Score]) -> str:

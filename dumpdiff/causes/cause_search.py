@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.finding import Cause
+from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from .fault_case import FaultCase, compute_residual
 from .hypothesis import Candidate, Hypothesis
@@ -94,17 +94,28 @@ def _suggest_candidates(case: FaultCase, hypothesis: Hypothesis) -> Iterator[Can
 
 
 def _format_cause(case: FaultCase, candidate: Candidate, residual: float) -> str:
-    """Return a sentence about the cause.
+    contrast = f"; the {case.faithful_side} {candidate.contrast}" if candidate.contrast else ""
+    description = f"{candidate.description}{contrast}"
+    return format_cause_text(
+        case.finding, case.faulty_side, description, candidate.recorded, residual
+    )
 
-    Example: layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8
+
+def format_cause_text(
+    finding: Finding, faulty_side: str, description: str, recorded: str, residual: float
+) -> str:
+    """Return a sentence about a cause.
+
+    ``recorded`` is what both dumps hold, '' if nothing is known of it. Example:
+    layers.1.post_norm behaves as epsilon = 0.01; the reference uses 1e-05; residual 3.0e-8
     """
-    finding = case.finding
-    is_target_faulty = case.faulty_side == "target"
+    is_target_faulty = faulty_side == "target"
     ops = finding.target_ops if is_target_faulty else finding.reference_ops
     place = finding.scope or (ops[-1] if ops else "this place")
     if not is_target_faulty:
         place = f"{place} of the reference"
-    contrast = f"; the {case.faithful_side} {candidate.contrast}" if candidate.contrast else ""
-    return (
-        f"{place} behaves as {candidate.description}{contrast}; residual {format_number(residual)}"
-    )
+    parts = [f"{place} behaves as {description}"]
+    if recorded:
+        parts.append(f"recorded: {recorded}")
+    parts.append(f"residual {format_number(residual)}")
+    return "; ".join(parts)

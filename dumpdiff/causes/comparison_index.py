@@ -15,8 +15,9 @@ from ..graph.missing_edges import find_bridge
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
 
-#: A region holds at most this many values of either side; farther ones are ignored.
-_MAX_REGION_VALUES = 12
+#: A region holds at most this many values of either side; farther ones are ignored. A loss that is
+#: written out has about 20.
+_MAX_REGION_VALUES = 32
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
 
@@ -73,14 +74,36 @@ class ComparisonIndex:
             for reference_value in reference_values:
                 row = self.pair_rows.get((target_value, reference_value))
                 if row is not None:
-                    pair = self.comparison.pairs.iloc[row]
-                    return ValuePair(
-                        classes=(target_value, reference_value),
-                        tensors=(int(pair["target_tensor"]), int(pair["reference_tensor"])),
-                        layout=str(pair["layout"]),
-                        group=pair["group"],
-                    )
+                    return self._make_value_pair(row)
+        return self._find_unrecorded_output(target_values, target_slot, reference_slot) or (
+            self._find_unrecorded_output(reference_values, reference_slot, target_slot, side=1)
+        )
+
+    def _find_unrecorded_output(
+        self, values: Sequence[int], slot: str, other_slot: str, side: int = 0
+    ) -> ValuePair | None:
+        """Return the pair of a value whose partner is in no slot of the finding.
+
+        The op that computes the partner did not record it, an op that reads it did. None if the
+        value has no partner, or several.
+        """
+        if not slot or other_slot:
+            return None
+        column = self.comparison.pairs[("target", "reference")[side]].to_numpy()
+        for value in values:
+            rows = np.flatnonzero(column == value)
+            if len(rows) == 1:
+                return self._make_value_pair(int(rows[0]))
         return None
+
+    def _make_value_pair(self, row: int) -> ValuePair:
+        pair = self.comparison.pairs.iloc[row]
+        return ValuePair(
+            classes=(int(pair["target"]), int(pair["reference"])),
+            tensors=(int(pair["target_tensor"]), int(pair["reference_tensor"])),
+            layout=str(pair["layout"]),
+            group=pair["group"],
+        )
 
     def _find_values(self, side: int, op_names: Sequence[str], slot: str) -> Iterator[int]:
         """Yield the values in a slot of the named ops, the last op first."""

@@ -13,6 +13,7 @@ from ..model.dtypes import MASK_MAGNITUDE, is_discrete
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
+from .scalings import Scaling, describe_scalings, select_scalings
 
 #: Elements of the sample that rules out most arrays before all elements are compared.
 _SAMPLE = 64
@@ -38,6 +39,8 @@ class Operand:
     agrees: bool  #: the other side has the same value
     shape: tuple[int, ...]
     load: Callable[[], AnyArray]
+    #: returns the recorded scalings between the value and the last agreement upstream
+    load_scalings: Callable[[], Sequence[Scaling]] = tuple
 
     @cached_property
     def array(self) -> AnyArray:
@@ -77,6 +80,9 @@ class FaultCase:
     is_near_loss: bool = False
     #: the faithful side's parameters of this size, for findings in a parameter
     parameters: tuple[Operand, ...] = ()
+    #: recorded scalings between the value and the last agreement upstream, of either side
+    faulty_scalings: Sequence[Scaling] = ()
+    faithful_scalings: Sequence[Scaling] = ()
 
     @property
     def phase(self) -> str:
@@ -190,6 +196,25 @@ class FaultCase:
                 new_output = dict(repeated).get(name)
                 return None if new_output is None else new_output.reshape(self.faithful.shape)
         return None
+
+    def describe_own_scalings(self, factor: float, in_softmax: bool = False) -> str:
+        """Return which recorded numbers make ``factor`` = faulty / faithful; '' if none do.
+
+        ``in_softmax``: it is a factor of the scores from which the value was computed.
+        """
+        faulty = select_scalings(self.faulty_scalings, in_softmax)
+        faithful = select_scalings(self.faithful_scalings, in_softmax)
+        return self.describe_scalings(factor, faulty, faithful)
+
+    def describe_scalings(
+        self, factor: float, faulty: Sequence[Scaling], faithful: Sequence[Scaling]
+    ) -> str:
+        """Return which of these numbers make ``factor`` = faulty / faithful; '' if none do."""
+        if not factor:
+            return ""
+        if self.faulty_side == "target":
+            return describe_scalings(faulty, faithful, factor)
+        return describe_scalings(faithful, faulty, 1 / factor)
 
 
 def find_masked(array: AnyArray) -> Flags:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from ..operators.execution import load_whole_tensor
@@ -25,6 +26,7 @@ from .comparison_index import (
     list_op_inputs,
 )
 from .fault_case import FaultCase, Operand
+from .scaling_search import find_scalings
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
@@ -36,6 +38,8 @@ _MAX_OPERANDS = 40
 _CONSUMER_STEPS = 3
 #: ... unless one step reaches more values than this.
 _MAX_CONSUMED_VALUES = 64
+#: Backward ops between the loss and a gradient that is called a gradient of the loss.
+_MAX_SEED_OPS = 12
 _SIDE_NAMES = ("target", "reference")
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
@@ -100,8 +104,12 @@ def build_fault_cases(
     values = value_pair.classes
     ops = [_list_ops(index, side, finding) for side in (0, 1)]
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
-    consumer_kinds = [_collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
-    is_near_loss = any(_is_near_loss(index, side, ops[side]) for side in (0, 1))
+    consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
+    scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
+    is_near_loss = any(
+        _is_near_loss(index, side, ops[side]) or _follows_from_seed(index, side, values[side])
+        for side in (0, 1)
+    )
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
         parameters: Sequence[Operand] = ()
@@ -122,6 +130,8 @@ def build_fault_cases(
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
             parameters=tuple(parameters),
+            faulty_scalings=scalings[faulty],
+            faithful_scalings=scalings[faithful],
         )
 
 
@@ -162,8 +172,8 @@ def _collect_operands(
 ) -> tuple[Operand, ...]:
     """Return the operands of a value, each in the layout in which the op that leads here read it.
 
-    Values upstream come first, breadth first, then the inputs of ``ops`` and of the module calls
-    around them.
+    Values upstream come first, breadth first, then the inputs and outputs of ``ops`` and the inputs
+    of the module calls around them.
     """
     flow = index.flows[side]
     operands: dict[int, Operand | None] = {value: None}
@@ -179,8 +189,9 @@ def _collect_operands(
         if len(operands) >= _MAX_OPERANDS:
             break
     for op in ops:
-        module_inputs = [(module_input, -1) for module_input in _list_module_inputs(flow, op)]
-        for input_value, tensor in (*list_op_inputs(flow, op), *module_inputs):
+        other_values = (*_list_module_inputs(flow, op), *flow.writes[op])
+        others = [(other_value, -1) for other_value in other_values]
+        for input_value, tensor in (*list_op_inputs(flow, op), *others):
             if input_value not in operands:
                 operands[input_value] = _make_operand(index, side, input_value, tensor)
     return tuple(operand for operand in operands.values() if operand is not None)
@@ -213,6 +224,7 @@ def _make_operand(
         agrees=value in index.agreed_classes[side],
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
         load=_make_loader(flow, tensor),
+        load_scalings=partial(find_scalings, index, side, value),
     )
 
 
@@ -247,7 +259,7 @@ def _is_immediate_number(flow: Flow, row: int) -> bool:
     return is_single and is_floating(str(tensors["dtype"].iat[row]))
 
 
-def _collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
+def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
     """Return the kinds of the ops that read a value, and of the consumers of their outputs."""
     flow, kinds = index.flows[side], index.kinds[side]
     consumer_kinds: set[str] = set()
@@ -279,6 +291,33 @@ def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool
     op_kinds = {kinds[op].removeprefix("grad:") for op in ops}
     op_kinds |= {kinds[forward_ops[op]] for op in ops if forward_ops[op] >= 0}
     return bool(op_kinds & _LOSS_KINDS)
+
+
+def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:
+    """Return whether a gradient was computed from the gradient of one number: that of the loss.
+
+    No other gradient on the way to it may agree. Then everything up to the start of the backward
+    pass differs, so no layer changed a correct gradient.
+    """
+    flow = index.flows[side]
+    phases = flow.list_column("phase")
+    front = [value]
+    has_seed = False
+    for gradient in front:  # grows while it is read
+        if phases[gradient] != BACKWARD or flow.producers[gradient] < 0:
+            return False
+        for input_value in flow.reads[int(flow.producers[gradient])]:
+            if phases[input_value] != BACKWARD or input_value in front:
+                continue
+            if flow.sizes[input_value] == 1:
+                has_seed = True
+            elif input_value in index.agreed_classes[side]:
+                return False
+            else:
+                front.append(input_value)
+        if len(front) > _MAX_SEED_OPS:
+            return False
+    return has_seed
 
 
 def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:

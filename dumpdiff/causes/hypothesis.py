@@ -16,6 +16,7 @@ class Candidate:
     predicted: AnyArray  #: compared with the value of the faulty side
     description: str  #: continues "<place> behaves as "
     contrast: str = ""  #: continues "the <faithful side> ", '' if that is obvious
+    recorded: str = ""  #: the numbers of both sides that the dumps hold, as a clause; '' if none
     parameters: Mapping[str, float] = field(default_factory=dict)  #: fitted numbers
     #: the same arithmetic without the change; must give the value of the faithful side. None if
     #: there is nothing to check

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
@@ -29,10 +31,33 @@ def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
         has_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
         if not has_same_kind or len(scalars_t) != len(scalars_r):
             continue
-        for a, b in zip(scalars_t, scalars_r, strict=True):
-            if abs(a - b) > _MAX_DIFFERENCE * max(abs(a), abs(b)):
-                rows.append((op_t, op_r, a, b))
+        for a, b in pair_different_scalars(scalars_t, scalars_r):
+            rows.append((op_t, op_r, a, b))
     return pd.DataFrame(rows, columns=["target_op", "reference_op", "target", "reference"])
+
+
+def pair_different_scalars(
+    scalars: tuple[float, ...], other_scalars: tuple[float, ...]
+) -> Iterator[tuple[float, float]]:
+    """Yield the scalars without an equal one on the other side, paired in slot order.
+
+    Frameworks order arguments differently: (epsilon, momentum) against (momentum, epsilon).
+    """
+    remaining_scalars = list(other_scalars)
+    different_scalars = []
+    for scalar in scalars:
+        equal_scalar = next(
+            (other for other in remaining_scalars if _are_equal(scalar, other)), None
+        )
+        if equal_scalar is None:
+            different_scalars.append(scalar)
+        else:
+            remaining_scalars.remove(equal_scalar)
+    yield from zip(different_scalars, remaining_scalars, strict=True)
+
+
+def _are_equal(a: float, b: float) -> bool:
+    return abs(a - b) <= _MAX_DIFFERENCE * max(abs(a), abs(b))
 
 
 def _collect_scalars(flow: Flow) -> dict[int, tuple[float, ...]]:

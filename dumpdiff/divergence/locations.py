@@ -172,7 +172,7 @@ def _find_op_before_omission(
     if len(input_nodes) != 2 or len(omitted_nodes) != 1 or len(remaining_values) != 1:
         return None
     producer = int(flow.producers[remaining_values[0]])
-    return producer if producer > 0 else None
+    return producer if producer >= 0 else None
 
 
 def _is_computed_with(flow: Flow, value: int) -> bool:

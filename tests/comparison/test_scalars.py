@@ -3,7 +3,7 @@
 import pytest
 from traces import align_traces, edit_tensors, find_op, find_tensor
 
-from dumpdiff.comparison.scalars import find_scalar_differences
+from dumpdiff.comparison.scalars import find_scalar_differences, pair_different_scalars
 
 DIVISION = "Tensor.__truediv__.1.forward"
 NORM = "Functional.layer_norm.3.forward"
@@ -37,6 +37,12 @@ def test_a_wrong_scalar_is_reported_with_its_op_and_both_values(
     assert find_differences(with_scalar(clean_trace, name, slot, target_value), clean_trace) == [
         (number, number, target_value, pytest.approx(reference_value))
     ]
+
+
+def test_arguments_in_another_order_are_compared_by_value():
+    """MindSpore's batch norm takes (epsilon, momentum), PyTorch's (momentum, epsilon)."""
+    assert list(pair_different_scalars((1e-3, 0.1), (0.1, 1e-5))) == [(1e-3, 1e-5)]
+    assert list(pair_different_scalars((1e-5, 0.1), (0.1, 1e-5))) == []
 
 
 def test_rounding_to_float32_is_no_difference(trace):

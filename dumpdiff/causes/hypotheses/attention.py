@@ -61,26 +61,37 @@ def suggest_mask(case: FaultCase) -> Iterator[Candidate]:
     masks = hidden.reshape(-1, *hidden.shape[-2:])
     if not np.array_equal(masks[0], masks[-1]):
         return
-    for description, cause, mask in _list_masks(masks[0]):
-        new_hidden = np.broadcast_to(mask, hidden.shape)
+    first_hidden, is_keeping = _find_first_hidden(masks[0])
+    contrast = "" if first_hidden is None else f"hides from diagonal {first_hidden} on"
+    for description, cause, mask in _list_masks(masks[0], first_hidden):
+        new_hidden = np.broadcast_to(~mask if is_keeping else mask, hidden.shape)
         for predicted in _apply_mask(case, hidden, new_hidden):
-            yield Candidate(predicted, description, unchanged=case.faithful, cause=cause)
+            yield Candidate(predicted, description, contrast, unchanged=case.faithful, cause=cause)
 
 
-def _list_masks(mask: Flags) -> list[tuple[str, str, Flags]]:
-    """Return (description, cause, mask) of other masks, in the same sense as ``mask``."""
+def _find_first_hidden(mask: Flags) -> tuple[int | None, bool]:
+    """Return (first hidden diagonal, whether ``mask`` keeps what it flags) of a causal mask.
+
+    (None, False) if it is none. Nothing and everything flagged is a mask that hides nothing or
+    everything, not one that keeps everything or nothing.
+    """
     length = len(mask)
-    hidden_from = _find_diagonal(mask, range(-length, length + 1))
-    kept_from = None if hidden_from is not None else _find_diagonal(~mask, _KEPT_DIAGONALS)
-    is_kept_mask = bool(kept_from)  # diagonal 0 does not count
+    first_hidden = _find_diagonal(mask, range(-length, length + 1))
+    if first_hidden is not None:
+        return first_hidden, False
+    first_hidden = _find_diagonal(~mask, _KEPT_DIAGONALS)
+    return first_hidden, first_hidden is not None
+
+
+def _list_masks(mask: Flags, first_hidden: int | None) -> list[tuple[str, str, Flags]]:
+    """Return (description, cause, hidden) of other masks; shifted ones of a causal mask only."""
+    length = len(mask)
     masks = [("no mask", "mask-missing", np.zeros_like(mask))]
-    first_diagonal = kept_from if is_kept_mask else hidden_from
-    if first_diagonal is not None:
+    if first_hidden is not None:
         for shift in _MASK_SHIFTS:
-            shifted_mask = make_causal_mask(length, length, first_diagonal + shift)
-            masks.append((_format_mask_shift(shift), "mask-shifted", shifted_mask))
-    if is_kept_mask:
-        masks = [(description, cause, ~new_mask) for description, cause, new_mask in masks]
+            description = _format_mask_shift(shift, first_hidden)
+            shifted_mask = make_causal_mask(length, length, first_hidden + shift)
+            masks.append((description, "mask-shifted", shifted_mask))
     return masks
 
 
@@ -93,9 +104,12 @@ def _find_diagonal(mask: Flags, diagonals: Sequence[int]) -> int | None:
     return None
 
 
-def _format_mask_shift(shift: int) -> str:
+def _format_mask_shift(shift: int, first_hidden: int) -> str:
     plural = "s" if abs(shift) > 1 else ""
-    return f"a causal mask shifted by {shift} diagonal{plural}"
+    return (
+        f"a causal mask shifted by {shift} diagonal{plural}, which hides from diagonal "
+        f"{first_hidden + shift} on"
+    )
 
 
 def _apply_mask(case: FaultCase, hidden: Flags, new_hidden: Flags) -> Iterator[AnyArray]:
@@ -194,11 +208,12 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
 
     log_scale = minimize(measure_distance, np.log(call.scale) + _SCALE_GRID, _SCALE_ROUNDS)
     scale = float(np.exp(log_scale))
+    factor = scale / call.scale
     yield Candidate(
         call.compute(scale, call.hidden),
-        f"scale = {scale:.4g}",
-        f"uses {call.scale:.4g}",
-        parameters={"scale": scale},
+        _describe_scale(case, scale, call.scale),
+        recorded=case.describe_own_scalings(factor, in_softmax=True),
+        parameters={"factor": factor, "scale": scale},
         unchanged=call.output,
         cause="scale",
     )
@@ -206,9 +221,23 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
     yield Candidate(
         call.compute(call.scale, call.hidden, -2),
         "softmax along axis -2",
+        "has axis -1",
+        parameters={"axis": -2.0},
         unchanged=call.output,
         cause="softmax-axis",
     )
+
+
+def _describe_scale(case: FaultCase, scale: float, faithful_scale: float) -> str:
+    """Return the description of scaled scores.
+
+    A faithful scale of 1 means that the queries were scaled before, by an unknown number.
+    """
+    factor = scale / faithful_scale
+    description = f"attention scores {factor:.4g} times the {case.faithful_side}'s"
+    if faithful_scale == 1:
+        return description
+    return f"{description} (effective scale {scale:.4g} against {faithful_scale:.4g})"
 
 
 def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
@@ -222,12 +251,17 @@ def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
         )
         return
     yield Candidate(
-        call.compute(call.scale, None), "no mask", unchanged=call.output, cause="mask-missing"
+        call.compute(call.scale, None),
+        "no mask",
+        "hides from diagonal 1 on",
+        unchanged=call.output,
+        cause="mask-missing",
     )
     for diagonal in _DIAGONALS:
         yield Candidate(
             call.compute(call.scale, make_causal_mask(*call.score_shape, diagonal)),
-            _format_mask_shift(diagonal - 1),
+            _format_mask_shift(diagonal - 1, 1),
+            "hides from diagonal 1 on",
             unchanged=call.output,
             cause="mask-shifted",
         )

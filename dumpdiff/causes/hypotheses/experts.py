@@ -51,7 +51,8 @@ def suggest_missing_rows(case: FaultCase) -> Iterator[Candidate]:
             continue
         predicted = case.faithful.reshape(-1, width).copy()
         predicted[wrong_rows] -= last_rows
-        description = f"an expert without its last {n_wrong} of {len(rows)} tokens"
+        n_kept = len(rows) - n_wrong
+        description = f"an expert that takes only the first {n_kept} of {len(rows)} tokens"
         cause = "capacity"
         if len(rows) == n_wrong:
             description, cause = "one expert contributes nothing", "expert-missing"

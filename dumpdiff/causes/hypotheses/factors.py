@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...model.finding import Finding
 from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..fault_case import FaultCase, find_masked
 from ..hypothesis import Candidate, Hypothesis
@@ -20,8 +21,6 @@ _WHOLE_LIMITS = 4
 #: usual betas.
 _MOMENT_FACTORS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
 _MOMENT_DISTANCE = 1e-3
-#: Immediate numbers beyond this are masking constants, not scales.
-_MAX_SCALE = 1e4
 #: Kinds of ops that consume attention scores.
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
@@ -40,18 +39,24 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
             return  # the same moment, corrected or not: nothing was clipped
     if not np.isfinite(factor) or factor == 0:
         return
-    cause = _choose_factor_cause(case)
-    description, contrast = f"{factor:.6g} times the {case.faithful_side}'s value", ""
-    if cause == "scale":
-        description, contrast = _describe_scale(case, factor)
+    cause = choose_factor_cause(
+        case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
+    )
     yield Candidate(
         np.where(is_masked, case.faithful, factor * case.faithful),
-        description,
-        contrast,
+        describe_factor(cause, factor, case.faithful_side),
+        recorded=case.describe_own_scalings(factor),
         parameters={"factor": factor},
         unchanged=case.faithful,
         cause=cause,
     )
+
+
+def describe_factor(cause: str, factor: float, faithful_side: str) -> str:
+    """Return the description of a value that is a multiple of the other side's."""
+    if cause == "scale":
+        return f"attention scores {factor:.6g} times the {faithful_side}'s"
+    return f"{factor:.6g} times the {faithful_side}'s value"
 
 
 def _round_to_whole_factor(factor: float, limit: float) -> float:
@@ -65,25 +70,15 @@ def _round_to_whole_factor(factor: float, limit: float) -> float:
     return float("nan")
 
 
-def _describe_scale(case: FaultCase, factor: float) -> tuple[str, str]:
-    """Return (description, contrast) of scaled attention scores."""
-    scales = [value for value in case.numbers if 0 < abs(value) < _MAX_SCALE]
-    if len(scales) != 1:
-        return f"attention scores scaled by {factor:.6g}", ""
-    faithful_scale = scales[0]
-    return f"scale = {factor * faithful_scale:.6g}", f"uses {faithful_scale:.6g}"
-
-
-def _choose_factor_cause(case: FaultCase) -> str:
+def choose_factor_cause(finding: Finding, consumer_kinds: frozenset[str], is_of_loss: bool) -> str:
     """Return the cause that a factor is at this place."""
-    consumer_kinds = case.consumer_kinds
-    if case.phase == OPTIMIZER:
+    if finding.phase == OPTIMIZER:
         return "clip"
-    if case.is_near_loss or case.faithful.size == 1:
+    if is_of_loss:
         return "constant-factor"
-    if case.phase == BACKWARD:
+    if finding.phase == BACKWARD:
         return "gradient-scaled"
-    if consumer_kinds & _SCORE_CONSUMERS and "attention" in case.finding.scope:
+    if consumer_kinds & _SCORE_CONSUMERS and "attention" in finding.scope:
         return "scale"
     if "add" in consumer_kinds and "matmul" not in consumer_kinds:
         return "residual-scale"

@@ -180,8 +180,37 @@ def suggest_transposed_weight(case: FaultCase) -> Iterator[Candidate]:
                     yield Candidate(predicted, description, unchanged=unchanged)
 
 
+def suggest_other_weight(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest faulty = x V^T if faithful = x W^T, for a parameter V that both sides hold."""
+    if not case.is_forward_value or case.faithful.ndim < 2:
+        return
+    shape, size = case.faithful.shape, case.faithful.size
+    other_weights = [operand for operand in case.list_shared_operands() if operand.parameter]
+    for weight in case.find_matrix_operands():
+        if not weight.parameter or float(size) * weight.shape[1] > _MAX_PRODUCT_COST:
+            continue
+        for x in case.operands:
+            if x is weight or not _has_product_size(x, weight, size):
+                continue
+            rows = x.array.reshape(-1, x.shape[-1])
+            unchanged = linear(rows, weight.array).reshape(shape)
+            if not case.matches_faithful(unchanged):
+                continue
+            for other in other_weights:
+                if other.shape != weight.shape or other.parameter == weight.parameter:
+                    continue
+                yield Candidate(
+                    linear(rows, other.array).reshape(shape),
+                    f"{other.parameter} in its place",
+                    f"multiplies by {weight.parameter}",
+                    unchanged=unchanged,
+                )
+            return
+
+
 HYPOTHESES = (
     Hypothesis("bias-missing", suggest_bias),
     Hypothesis("bias-missing", suggest_bias_of_input),
     Hypothesis("weight-transposed", suggest_transposed_weight),
+    Hypothesis("weight-swapped", suggest_other_weight),
 )

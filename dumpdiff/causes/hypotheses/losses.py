@@ -84,10 +84,10 @@ def suggest_other_token_mask(case: FaultCase) -> Iterator[Candidate]:
     if is_square or not _holds_zeros_and_ones(faithful) or not _holds_zeros_and_ones(faulty):
         return
     more_or_fewer = "more" if float(faulty.mean() - faithful.mean()) > 0 else "fewer"
-    counts = f"{int(faulty.sum())} against {int(faithful.sum())}"
     yield Candidate(
         faulty.copy(),
-        f"{more_or_fewer} tokens counted ({counts})",
+        f"{more_or_fewer} tokens counted: {int(faulty.sum())}",
+        f"counts {int(faithful.sum())}",
         unchanged=faithful,
         cause="loss-reduction",
     )
@@ -203,13 +203,17 @@ def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Re
     """Yield the losses per token, then sum and mean over each mask; the first mask has all."""
     yield _Reduction(losses, "a loss per token")
     for number, mask in enumerate(masks):
-        tokens = "all tokens" if number == 0 else "the tokens that count"
+        n_counted, n_tokens = int(mask.sum()), mask.size
+        tokens = f"all {n_tokens} tokens"
+        if number:
+            tokens = f"the {n_counted} of {n_tokens} tokens that count"
+            yield _Reduction(losses * mask, f"a loss per token, for {tokens}")
         total = np.asarray((losses * mask).sum())
         yield _Reduction(total, f"the sum over {tokens}")
         yield _Reduction(np.asarray(total / mask.sum()), f"the mean over {tokens}")
         if number:
             mean = np.asarray(total / mask.size)
-            yield _Reduction(mean, "the sum over the tokens that count, divided by all")
+            yield _Reduction(mean, f"the sum over {tokens}, divided by {n_tokens}")
 
 
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
@@ -234,7 +238,7 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
         )
         yield Candidate(
             case.faithful / count,
-            "a mean taken twice",
+            f"a mean over {count} tokens taken twice",
             parameters=parameters,
             unchanged=case.faithful,
             cause="loss-reduction",
@@ -268,19 +272,17 @@ def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
     if min(n_counted, n_expected) < 2:
         return
     factors = {
-        float(n_counted): "the sum over the tokens",
-        1 / n_counted: "a mean taken twice",
+        float(n_counted): f"the sum over the {n_counted} tokens, not their mean",
+        1 / n_counted: f"a mean over {n_counted} tokens taken twice",
     }
     if n_counted != n_expected:
-        description = (
-            f"a mean over {n_counted} tokens where the {case.faithful_side} takes {n_expected}"
-        )
-        factors = {n_expected / n_counted: description}
+        factors = {n_expected / n_counted: f"a mean over {n_counted} tokens"}
     for factor, description in factors.items():
         is_shared = (is_counted & is_expected)[:, None]
         yield Candidate(
             np.where(is_shared, factor * faithful, faulty).reshape(case.faithful.shape),
             description,
+            "" if n_counted == n_expected else f"takes {n_expected}",
             parameters={"tokens": float(n_counted)},
             unchanged=case.faithful,
             cause="loss-reduction",

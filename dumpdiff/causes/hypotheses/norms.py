@@ -108,7 +108,7 @@ def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
     vectors = [operand.array for operand in case.find_vector_operands()]
     for x in list(case.find_same_size_arrays()):
         for axes in (_LAST_AXIS, _IMAGE_AXES) if x.ndim == 4 else (_LAST_AXIS,):
-            broadcast_vectors = [_broadcast_vector(vector, x.ndim, axes) for vector in vectors]
+            broadcast_vectors = _broadcast_vectors(vectors, x.shape, axes)
             fit = _fit_norm(case, x, axes, broadcast_vectors)
             if fit is None:
                 continue
@@ -156,11 +156,14 @@ def _fit_norm(
     return None
 
 
-def _broadcast_vector(vector: AnyArray, ndim: int, axes: tuple[int, ...]) -> AnyArray:
-    """Return a vector that broadcasts along the last axis, or along the channels (axis 1)."""
+def _broadcast_vectors(
+    vectors: Sequence[AnyArray], shape: tuple[int, ...], axes: tuple[int, ...]
+) -> list[AnyArray]:
+    """Return the vectors that fit the last axis, or the channels (axis 1), ready to multiply."""
     if axes == _LAST_AXIS:
-        return vector
-    return vector.reshape(-1, *([1] * (ndim - 2)))
+        return [vector for vector in vectors if vector.size == shape[-1]]
+    trailing_ones = [1] * (len(shape) - 2)
+    return [vector.reshape(-1, *trailing_ones) for vector in vectors if vector.size == shape[1]]
 
 
 def suggest_centering(case: FaultCase) -> Iterator[Candidate]:

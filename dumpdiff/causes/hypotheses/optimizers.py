@@ -19,7 +19,7 @@ from ..parameter_fit import fit_factor, minimize
 
 #: A weight that keeps more than 1 minus this is not decayed, to the precision of float32.
 _NO_DECAY = 1e-7
-#: Smallest factor by which weight decay multiplies a weight.
+#: Smallest factor by which weight decay multiplies a weight; less is no decay of a weight.
 _MIN_DECAY_FACTOR = 0.5
 _BETAS = (0.9, 0.999)
 _DEFAULT_EPS = 1e-8
@@ -94,12 +94,18 @@ def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
         has_undecayed_side = max(faithful_factor, faulty_factor) > 1 - _NO_DECAY
         yield Candidate(
             faulty_factor * weight,
-            f"a weight decayed to {faulty_factor:.7g} of itself",
-            f"has a weight decayed to {faithful_factor:.7g} of itself",
+            f"learning rate x weight decay = {_format_decay(faulty_factor)}",
+            f"has {_format_decay(faithful_factor)}",
             parameters={"decay": 1 - faulty_factor},
             unchanged=faithful_factor * weight,
             cause="weight-decay" if has_undecayed_side else "learning-rate",
         )
+
+
+def _format_decay(factor: float) -> str:
+    """Return 1 minus the factor; float32 weights show it to two or three digits."""
+    decay = 1 - factor
+    return f"{decay:.3g}" if decay > _NO_DECAY else "0"
 
 
 def _is_decay_factor(factor: float) -> bool:
@@ -126,7 +132,10 @@ def fit_rule(weight: Floats, gradient: Floats, new_weight: Floats) -> Rule | Non
 def _solve_rule(
     weight: Floats, gradient: Floats, update: Floats, corrected: bool, has_decay: bool
 ) -> Rule | None:
-    """Return the rule with learning rate (and decay) by least squares; None if it goes uphill."""
+    """Return the rule with learning rate (and decay) by least squares.
+
+    None if it goes uphill, or if it removes more of the weight than a decay does.
+    """
     unit_rule = Rule(1.0, _DEFAULT_EPS, 0.0, corrected)
     columns = [(weight - unit_rule.step(weight, gradient)).reshape(-1)]
     if has_decay:
@@ -136,6 +145,8 @@ def _solve_rule(
     if not rate > 0:
         return None
     decay = float(solution[1]) / rate if has_decay else 0.0
+    if abs(rate * decay) > 1 - _MIN_DECAY_FACTOR:
+        return None
     return replace(unit_rule, learning_rate=rate, decay=decay)
 
 
@@ -155,8 +166,9 @@ def change_rule(
     undecayed_update = weight - replace(rule, decay=0.0).step(weight, gradient)
     energy = float(np.vdot(weight, weight)) * rule.learning_rate
     if energy > 0:
-        decay = float(np.vdot(weight, update - undecayed_update)) / energy
-        yield "weight-decay", replace(rule, decay=max(0.0, decay))
+        decay = max(0.0, float(np.vdot(weight, update - undecayed_update)) / energy)
+        if rule.learning_rate * decay <= 1 - _MIN_DECAY_FACTOR:
+            yield "weight-decay", replace(rule, decay=decay)
     rule_update = weight - rule.step(weight, gradient)
     factor = float(np.vdot(rule_update, update) / np.vdot(rule_update, rule_update))
     yield "learning-rate", replace(rule, learning_rate=rule.learning_rate * factor)

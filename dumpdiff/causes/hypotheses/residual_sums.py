@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags
 from ...model.trace import BACKWARD
-from ..fault_case import ZERO, FaultCase, Operand
+from ..fault_case import ZERO, FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from ..scalings import Scaling
 
 #: Operands that may be branches of a sum, and branches to which dropped elements were added.
 _MAX_BRANCHES, _MAX_DROPOUT_BASES = 12, 8
 #: A branch with a smaller factor is missing.
 _MIN_FACTOR = 1e-6
+#: A recorded value is the scaled branch within this many limits of the case: the factor was fitted
+#: to the sum, of which the branch is a part.
+_BRANCH_LIMITS = 10
 #: Share of elements that dropout drops.
 _MIN_DROPPED, _MAX_DROPPED = 0.01, 0.95
 #: Fewest elements of a value, and of a dropout mask, that show dropout.
@@ -34,7 +38,7 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
         return
     same_size = list(case.find_same_size_operands())[:_MAX_BRANCHES]
     branches = [(operand, operand.array.reshape(case.faithful.shape)) for operand in same_size]
-    for (_, a), (_, b) in combinations(branches, 2):
+    for (first, a), (second, b) in combinations(branches, 2):
         if not case.matches_faithful(a + b):
             continue
         if case.phase == BACKWARD:
@@ -45,13 +49,16 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
                     unchanged=a + b,
                     cause="gradient-stopped",
                 )
-        for kept_branch, changed_branch in ((a, b), (b, a)):
-            yield _scale_branch(case, kept_branch, changed_branch)
+        for kept_branch, changed_branch, operand in ((a, b, second), (b, a, first)):
+            yield _scale_branch(case, kept_branch, changed_branch, operand)
             yield from _replace_branch(branches, kept_branch, changed_branch)
         return
 
 
-def _scale_branch(case: FaultCase, kept_branch: AnyArray, changed_branch: AnyArray) -> Candidate:
+def _scale_branch(
+    case: FaultCase, kept_branch: AnyArray, changed_branch: AnyArray, operand: Operand
+) -> Candidate:
+    """Return the candidate with the branch of an operand multiplied by the best factor."""
     factor = fit_factor(changed_branch, case.faulty - kept_branch)
     if not np.isfinite(factor) or abs(factor) <= _MIN_FACTOR:
         return Candidate(
@@ -60,13 +67,29 @@ def _scale_branch(case: FaultCase, kept_branch: AnyArray, changed_branch: AnyArr
             unchanged=kept_branch + changed_branch,
             cause="residual-scale",
         )
+    scaled_branch = factor * changed_branch
     return Candidate(
-        kept_branch + factor * changed_branch,
-        f"one branch of the sum scaled by {factor:.6g}",
+        kept_branch + scaled_branch,
+        f"one branch of the sum {factor:.6g} times the {case.faithful_side}'s",
+        recorded=_describe_branch_scalings(case, operand, scaled_branch, factor),
         parameters={"factor": factor},
         unchanged=kept_branch + changed_branch,
         cause="gradient-scaled" if case.phase == BACKWARD else "residual-scale",
     )
+
+
+def _describe_branch_scalings(
+    case: FaultCase, operand: Operand, scaled_branch: AnyArray, factor: float
+) -> str:
+    """Return the recorded numbers that make the factor of a branch; '' if none do."""
+    faulty_scalings: Sequence[Scaling] = ()
+    for faulty_operand in case.faulty_operands:
+        if faulty_operand.array.size != scaled_branch.size or not faulty_operand.is_floating:
+            continue
+        if compute_residual(faulty_operand.array, scaled_branch) <= _BRANCH_LIMITS * case.limit:
+            faulty_scalings = faulty_operand.load_scalings()
+            break
+    return case.describe_scalings(factor, faulty_scalings, operand.load_scalings())
 
 
 def _replace_branch(
@@ -125,7 +148,11 @@ def _drops_rows(is_dropped: Flags) -> bool:
 
 
 def _format_dropout(share: float, factor: float) -> str:
-    return f"dropout of {share:.2g} of the elements, the others scaled by {factor:.4g}"
+    """Return the description with p = 1 - 1 / factor: the share of zeros is an estimate of it."""
+    return (
+        f"dropout with p = {1 - 1 / factor:.3g}: {share:.2g} of the elements are zero, the others "
+        f"multiplied by {factor:.4g}"
+    )
 
 
 def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:

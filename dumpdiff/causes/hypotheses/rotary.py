@@ -17,8 +17,10 @@ from ...operators.rotary import PAIR_LAYOUTS, make_rotary_angles
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
+from .row_selection import format_position_offset
 
-_OTHER_LAYOUT = "rotary pairs of the other layout"
+#: Layout of the pairs -> the other one.
+_OTHER_LAYOUT = {"halves": "interleaved", "interleaved": "halves"}
 _OFFSETS = (1, -1, 2, -2)
 #: Largest difference of a table's first column: bfloat16 tables are off by 4e-3.
 _MAX_COLUMN_DIFFERENCE = 1e-2
@@ -63,16 +65,16 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
     if table is None:
         return
     unchanged = table.compute()
-    yield Candidate(
+    layout = "interleaved" if table.interleaved else "halves"
+    yield _make_layout_candidate(
+        unchanged,
         replace(table, interleaved=not table.interleaved).compute(),
-        _OTHER_LAYOUT,
-        unchanged=unchanged,
-        cause="rope-layout",
+        _OTHER_LAYOUT[layout],
     )
     for offset in _OFFSETS:
         yield Candidate(
             replace(table, first_position=table.first_position + offset).compute(),
-            f"positions shifted by {offset}",
+            *format_position_offset(offset, table.first_position),
             parameters={"offset": float(offset)},
             unchanged=unchanged,
             cause="position-offset",
@@ -80,7 +82,7 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
     base = _fit_base(table, case.faulty.reshape(rows.shape))
     yield Candidate(
         replace(table, base=base).compute(),
-        f"base {base:.6g}",
+        f"rotary base {base:.6g}",
         f"has {table.base:.6g}",
         parameters={"theta": base},
         unchanged=unchanged,
@@ -161,8 +163,19 @@ def suggest_other_layout(case: FaultCase) -> Iterator[Candidate]:
     tables = _list_tables(case)
     for operand in list(case.find_same_size_operands()):
         for x in _iterate_head_layouts(operand.array, faithful.shape):
-            for unchanged, predicted in _rotate_in_both_layouts(case, x, tables):
-                yield Candidate(predicted, _OTHER_LAYOUT, unchanged=unchanged, cause="rope-layout")
+            for unchanged, predicted, layout in _rotate_in_both_layouts(case, x, tables):
+                yield _make_layout_candidate(unchanged, predicted, layout)
+
+
+def _make_layout_candidate(unchanged: AnyArray, predicted: AnyArray, layout: str) -> Candidate:
+    """Return the candidate with rotary pairs in ``layout``, if the faithful side has the other."""
+    return Candidate(
+        predicted,
+        f"rotary pairs in the layout {layout}",
+        f"has {_OTHER_LAYOUT[layout]}",
+        unchanged=unchanged,
+        cause="rope-layout",
+    )
 
 
 def _list_tables(case: FaultCase) -> list[AnyArray]:
@@ -189,28 +202,31 @@ def _iterate_head_layouts(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyAr
 
 def _rotate_in_both_layouts(
     case: FaultCase, x: AnyArray, tables: list[AnyArray]
-) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Yield (faithful side's value, the same in the other layout) for every step of a rotation."""
+) -> Iterator[tuple[AnyArray, AnyArray, str]]:
+    """Yield (faithful side's value, the same in the other layout, that layout).
+
+    The value is any step of a rotation.
+    """
     for cos in tables:
         if case.matches_faithful(x * cos):
             for layout in PAIR_LAYOUTS:
-                yield x * cos, x * _convert_table(cos, layout)
-    for layout, other_layout in (("halves", "interleaved"), ("interleaved", "halves")):
+                yield x * cos, x * _convert_table(cos, layout), layout
+    for layout, other_layout in _OTHER_LAYOUT.items():
         rotated, other_rotated = PAIR_LAYOUTS[layout](x), PAIR_LAYOUTS[other_layout](x)
         if case.matches_faithful(rotated):
-            yield rotated, other_rotated
+            yield rotated, other_rotated, other_layout
         for sin in tables:
             other_sin = _convert_table(sin, other_layout)
             if case.matches_faithful(rotated * sin):
-                yield rotated * sin, other_rotated * sin
-                yield rotated * sin, other_rotated * other_sin
+                yield rotated * sin, other_rotated * sin, other_layout
+                yield rotated * sin, other_rotated * other_sin, other_layout
             for cos in tables:
                 if cos is sin or not case.matches_faithful(x * cos + rotated * sin):
                     continue
                 unchanged = x * cos + rotated * sin
-                yield unchanged, x * cos + other_rotated * sin
+                yield unchanged, x * cos + other_rotated * sin, other_layout
                 other_cos = _convert_table(cos, other_layout)
-                yield unchanged, x * other_cos + other_rotated * other_sin
+                yield unchanged, x * other_cos + other_rotated * other_sin, other_layout
 
 
 def _convert_table(values: AnyArray, layout: str) -> AnyArray:

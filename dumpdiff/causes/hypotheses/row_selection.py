@@ -39,18 +39,26 @@ def suggest_shifted_rows(case: FaultCase) -> Iterator[Candidate]:
             if not case.matches_faithful(unchanged):
                 continue
             first_row = ids.reshape(-1)[: ids.shape[-1]]
-            subject, cause = "rows", "row-shift"
-            if _counts_up(first_row):
-                subject, cause = "positions", "position-offset"
             for shift in _SHIFTS:
+                description, contrast, cause = f"rows shifted by {shift}", "", "row-shift"
+                if _counts_up(first_row):
+                    description, contrast = format_position_offset(shift, int(first_row[0]))
+                    cause = "position-offset"
                 shifted_ids = (ids.reshape(-1) + shift) % n_rows
                 yield Candidate(
                     table.array[shifted_ids].reshape(shape),
-                    f"{subject} shifted by {shift}",
+                    description,
+                    contrast,
                     parameters={"shift": float(shift)},
                     unchanged=unchanged,
                     cause=cause,
                 )
+
+
+def format_position_offset(offset: int, first_position: int) -> tuple[str, str]:
+    """Return (description, contrast) of other positions than those from ``first_position`` on."""
+    description = f"positions shifted by {offset}, from {first_position + offset} on"
+    return description, f"begins at {first_position}"
 
 
 def _counts_up(numbers: AnyArray) -> bool:
@@ -69,7 +77,7 @@ def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
     if offset and _counts_up(rows):
         yield Candidate(
             case.faithful + offset,
-            f"positions shifted by {offset:g}",
+            *format_position_offset(int(offset), int(case.faithful.flat[0])),
             parameters={"offset": offset},
             unchanged=case.faithful,
             cause="position-offset",

@@ -33,7 +33,7 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
     if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
     if np.ptp(case.faithful) > 0 and np.ptp(case.faulty) == 0:
-        value = float(case.faulty.flat[0])
+        value = float(case.faulty.flat[0]) + 0.0  # -0 becomes 0
         yield Candidate(
             np.full_like(case.faithful, value),
             f"filled with {value:g}, as if never loaded",
@@ -140,11 +140,27 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     if not case.is_source and "matmul" not in case.kinds:
         return
     for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
-        faithful_rows = np.moveaxis(case.faithful, axis, 0)
-        order = _find_permutation(faithful_rows, np.moveaxis(case.faulty, axis, 0))
+        order = _find_permutation_along(case, axis)
         if order is not None:
             yield _make_permutation_candidate(case, order, axis, axis_name)
             return
+    if case.faithful.ndim != 4 or case.is_source:
+        return
+    for axis in (1, 2):  # (batch, heads, tokens, size) or (batch, tokens, heads, size)
+        order = _find_permutation_along(case, axis)
+        if order is not None:
+            yield Candidate(
+                np.take(case.faithful, order, axis=axis),
+                f"heads in the order {order.tolist()}",
+                unchanged=case.faithful,
+            )
+            return
+
+
+def _find_permutation_along(case: FaultCase, axis: int) -> Ints | None:
+    """Return the order of the faithful side's slices along an axis; None if there is none."""
+    faithful_rows = np.moveaxis(case.faithful, axis, 0)
+    return _find_permutation(faithful_rows, np.moveaxis(case.faulty, axis, 0))
 
 
 def _make_permutation_candidate(
@@ -232,7 +248,7 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     residual = np.linalg.norm(factor * rows[wrong_rows] - predicted[wrong_rows])
     is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
     if np.isfinite(factor) and is_scaled:
-        description += f", {factor:.6g} times the other side's"
+        description += f", {factor:.6g} times the {case.faithful_side}'s"
     yield Candidate(
         predicted,
         description,

@@ -1,4 +1,4 @@
-"""Causes that maximum, minimum, mean and norm show, and those that they do not show."""
+"""Factors that maximum, minimum, mean and norm show, and those that they do not show."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.causes.statistics_causes import find_causes_in_statistics
-from dumpdiff.model.finding import Cause
+from dumpdiff.causes.statistics_factor import StatisticsFactor, find_statistics_factor
 
 REFERENCE = [3.0, -2.0, 0.1, 40.0]
 
 
-def find_causes(target: list[float]) -> tuple[Cause, ...]:
-    return find_causes_in_statistics(target, REFERENCE, 1e-5, "zeroed", "constant-factor")
+def find_factor(target: list[float]) -> StatisticsFactor | None:
+    return find_statistics_factor(target, REFERENCE, 1e-5)
 
 
 @given(st.floats(0.01, 100).filter(lambda factor: abs(factor - 1) > 1e-3))
 def test_a_factor_is_found_if_it_scales_all_numbers(factor: float) -> None:
-    (cause,) = find_causes([factor * value for value in REFERENCE])
-    assert cause.name == "constant-factor"
-    assert cause.parameters["factor"] == pytest.approx(factor)
+    statistics_factor = find_factor([factor * value for value in REFERENCE])
+    assert statistics_factor is not None
+    assert statistics_factor.factor == pytest.approx(factor)
+    assert statistics_factor.residual < 1e-12
 
 
 @pytest.mark.parametrize("target", [
@@ -30,9 +30,8 @@ def test_a_factor_is_found_if_it_scales_all_numbers(factor: float) -> None:
     [6.0, np.nan, np.nan, 80.0],  # two numbers are too few
 ])  # fmt: skip
 def test_numbers_with_different_factors_are_not_explained(target: list[float]) -> None:
-    assert find_causes(target) == ()
+    assert find_factor(target) is None
 
 
 def test_zeros_are_found() -> None:
-    (cause,) = find_causes([0.0] * 4)
-    assert cause.name == "zeroed"
+    assert find_factor([0.0] * 4) == StatisticsFactor(0.0, 0.0)
