@@ -85,6 +85,10 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "false where the recorder is known to write something else (stale or updated memory)",
     ),
     "file": ("object", "the whole tensor, relative to Source.path; '' if only statistics exist"),
+    "content": (
+        "int64",
+        "fingerprint of the file, equal for equal bytes of any shape; 0 if the reader read no bytes",
+    ),
 }
 
 
@@ -96,6 +100,10 @@ class Problem:
     message: str  #: what was expected, what was found
     line: int | None = None
     count: int = 1  #: how many records it concerns
+    op: str = ""  #: the op whose record it is, '' if it is not about one op
+    #: an answer that rests on these records is less certain: they are damaged, missing, mixed with
+    #: those of another process, or contradict themselves
+    weakens: bool = False
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line is not None else self.file
@@ -141,6 +149,8 @@ class Trace:
     tensors: pd.DataFrame
     problems: tuple[Problem, ...] = ()
     load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
+    #: files that ``array`` has opened so far, here and in traces made from this one
+    opened_files: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def array(self, tensor: int) -> AnyArray:
         """Return the whole tensor, as float32 for bfloat16, else in its own dtype.
@@ -152,6 +162,7 @@ class Trace:
         name = self.tensors["file"].iat[tensor]
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
+        self.opened_files.add(name)
         return self.load(name)
 
     @cached_property
@@ -198,9 +209,9 @@ def build_op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFr
 def build_tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """Return a tensor table; a missing column gets its neutral value.
 
-    Neutral values: '', -1, NaN, False; shape None, trusted True.
+    Neutral values: '', -1, NaN, False; shape None, trusted True, content 0.
     """
-    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
+    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None, "content": 0}, columns)
 
 
 _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}

@@ -121,12 +121,14 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     except csv.Error as error:
-        problems.append(Problem(path.name, f"reading stopped: {error}", len(rows) + 2))
+        message = f"reading stopped: {error}"
+        problems.append(Problem(path.name, message, len(rows) + 2, weakens=True))
     if not rows:
         raise DumpError(f"{path}: has a header but no row of statistics")
     if bad_lines:
         message = "row does not fit the header"
-        problems.append(Problem(path.name, message, bad_lines[0], len(bad_lines)))
+        problem = Problem(path.name, message, bad_lines[0], len(bad_lines), weakens=True)
+        problems.append(problem)
     return _build_statistics(rows, positions, header), problems
 
 

@@ -76,7 +76,8 @@ def read_part(part: Part) -> Trace:
         low_precision_statistics=framework == "pytorch",
         details={key: header[key] for key in ("task", "level") if isinstance(header.get(key), str)},
     )
-    all_problems = (*problems, *tensor_problems)
+    missing_calls = call_records.find_missing_calls(calls, part.path.name)
+    all_problems = (*problems, *tensor_problems, *missing_calls)
     return Trace(source, ops, tensors, all_problems, partial(load_tensor, folder))
 
 
