@@ -87,7 +87,7 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
     "file": ("object", "the whole tensor, relative to Source.path; '' if only statistics exist"),
     "content": (
         "int64",
-        "fingerprint of the file, equal for equal bytes of any shape; 0 if the reader read no bytes",
+        "fingerprint of the file, equal for equal bytes of any shape; 0 if the reader read none",
     ),
 }
 
@@ -149,8 +149,6 @@ class Trace:
     tensors: pd.DataFrame
     problems: tuple[Problem, ...] = ()
     load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
-    #: files that ``array`` has opened so far, here and in traces made from this one
-    opened_files: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def array(self, tensor: int) -> AnyArray:
         """Return the whole tensor, as float32 for bfloat16, else in its own dtype.
@@ -162,7 +160,6 @@ class Trace:
         name = self.tensors["file"].iat[tensor]
         if not name or self.load is None:
             raise KeyError(f"tensor {tensor} of {self.source.path} has statistics only")
-        self.opened_files.add(name)
         return self.load(name)
 
     @cached_property

@@ -178,9 +178,8 @@ def find_missing_calls(names: Iterable[str], file: str) -> list[Problem]:
         return []
     missing_calls: list[str] = []
     for (front, end), numbers in numbers_of.items():
-        for number in range(min(numbers), max(numbers)):
-            if number not in numbers:
-                missing_calls.append(f"{front}{number}{end}")
+        missing_numbers = sorted(set(range(min(numbers), max(numbers))) - numbers)
+        missing_calls += [f"{front}{number}{end}" for number in missing_numbers]
     shown_calls = ", ".join(missing_calls[:_MAX_SHOWN_CALLS])
     message = f"the numbering of the calls skips some, whose records are missing: {shown_calls}"
     return [Problem(file, message, count=n_missing, op=missing_calls[0], weakens=True)]
